@@ -1,0 +1,1 @@
+"""vllm-autoscaler: how many replicas each LLM inference Deployment should have, and making it so."""

@@ -1,0 +1,108 @@
+"""What one tick finds and decides: the types between the stages. No behaviour lives here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import Samples
+from autoscaler.core.spec import Schedule, Spec
+
+
+class Signal(IntEnum):
+    """Reasons to want replicas; the row of `Decision.asks`."""
+
+    CONCURRENCY = 0  # running + waiting requests against what a replica holds
+    PREFILL = 1  # prompt tokens per second against what a replica computes
+    DECODE = 2  # generated tokens per second against what a replica writes
+    KV_CACHE = 3  # KV-cache usage against its target
+    TTFT = 4  # time to first token against the objective
+    ITL = 5  # inter-token latency against the objective
+    REJECTIONS = 6  # requests refused by an admission limit
+    SCHEDULE = 7  # a pre-warm window is open, or opens one cold start from now
+    WAKE = 8  # somebody waits in front of a workload that has no awake replica
+
+
+class Stage(IntEnum):
+    """Steps from demand to the decision; the row of `Decision.stages`. The stage that changes the column is the reason."""
+
+    DEMAND = 0  # the strongest signal
+    UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink
+    BURST = 2  # a queue that is gone before a new replica could serve is noise
+    TOLERANCE = 3  # too small a change to act on
+    STABILIZATION = 4  # only what a whole window agreed on
+    IDLE = 5  # scale to zero, and the wake-up from it
+    BOUNDS = 6  # min and max of the policy and the operator
+    RATE_LIMIT = 7  # one step per period
+    GRANT = 8  # what the pool can give
+    OWNER = 9  # paused, or owned by somebody else
+
+
+@dataclass(frozen=True)
+class Observation(Columns):
+    """The state of each workload, understood; every field [W]. NaN: unknown, or nobody to ask."""
+
+    replicas: FloatColumn  # spec.replicas now
+    ready: FloatColumn  # ready pods that are not leaving
+    starting: FloatColumn  # pods on their way, not ready yet, that can still become ready by waiting
+    blocked: FloatColumn  # pods that waiting does not help
+    terminating: FloatColumn  # leaving pods; they hold their GPUs
+    next_ready_s: FloatColumn  # seconds until the first starting pod should serve; NaN: none starting
+    reporting: FloatColumn  # ready pods whose engine answered within the trusted age
+    asleep: FloatColumn  # reporting pods whose engine sleeps
+    age_s: FloatColumn  # age of the oldest trusted engine reading; NaN: none
+    running: FloatColumn  # requests, summed over reporting pods
+    waiting: FloatColumn  # requests, likewise; hidden queues of sleeping engines included where known
+    gateway_waiting: FloatColumn  # requests held in front; NaN: no gateway
+    gateway_arrivals_per_s: FloatColumn
+    kv_usage: FloatColumn  # mean over reporting pods
+    prompt_tokens_per_s: FloatColumn  # summed, over the rate window
+    generation_tokens_per_s: FloatColumn
+    finished_per_s: FloatColumn
+    first_tokens_per_s: FloatColumn
+    preemptions_per_s: FloatColumn
+    rejections_per_s: FloatColumn
+    output_tokens: FloatColumn  # generated tokens per request
+    ttft_s: FloatColumn  # mean of the pods' quantiles, weighted by their first tokens; NaN: nobody asked
+    itl_s: FloatColumn  # mean of the pods' quantiles, weighted by their generated tokens
+    queue_wait_s: FloatColumn  # waiting x tokens per request / token rate: how long the last in line will wait
+    loaded: FloatColumn  # pods whose framebuffer is in use; NaN: no GPU metrics
+    active: FloatColumn  # pods whose tensor cores work; NaN: no GPU metrics
+    loaded_idle_s: FloatColumn  # replica-seconds spent loaded and idle since the daemon watches; NaN: no GPU metrics
+    cold_start_s: FloatColumn  # seconds from asking for a replica until it serves: learned, else stated
+
+
+@dataclass(frozen=True)
+class Capacity(Columns):
+    """What one replica can do within the objective; every field float64[W]. NaN: not known."""
+
+    concurrency: FloatColumn  # requests at once
+    prefill_tokens_per_s: FloatColumn
+    decode_tokens_per_s: FloatColumn
+    confidence: FloatColumn  # 0..1; 1 is stated by the policy, 0 is a guess
+
+
+@dataclass(frozen=True)
+class TickInput:
+    """All that one tick knows of the world."""
+
+    now_s: float
+    fleet: Fleet
+    spec: Spec  # rows of fleet.workloads
+    schedule: Schedule  # rows of fleet.workloads
+    samples: Samples  # rows of fleet.pods and fleet.workloads
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What should be, and each step on the way there. Rows are those of the fleet of the same tick."""
+
+    observation: Observation
+    capacity: Capacity
+    asks: FloatColumn  # float64[S, W], replicas each signal wants; NaN: no opinion
+    stages: FloatColumn  # float64[G, W], replicas after each stage; NaN until something is known
+    replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known
+    active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
+    trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on

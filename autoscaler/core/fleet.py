@@ -1,0 +1,96 @@
+"""The cluster as the tick sees it: workloads, their pods, and the pools they compete for.
+
+Rows are workloads (W) and pods (P). Sources number workloads and pods once, in ascending order, when they first see
+them; `workload_id` and `pod_id` never change or repeat while a source lives, so memory can follow rows that move.
+All times are seconds on the clock of the tick; a source converts wall time at the rim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+
+
+class WorkloadRef(NamedTuple):
+    """The scale target: anything with a scale subresource."""
+
+    namespace: str
+    name: str
+    kind: str = "Deployment"
+    api_version: str = "apps/v1"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Workload(NamedTuple):
+    """What does not change from tick to tick: identity and declarations. Everything here came from outside."""
+
+    ref: WorkloadRef
+    uid: str = ""
+    policy: str = ""  # name of a policy; "": the default policy
+    overrides: tuple[tuple[str, str], ...] = ()  # single policy fields, ("replicas.max", "8"), validated by config
+    service: str = ""  # model endpoint this workload is a variant of; "": itself
+    model: str = ""  # model name as the engine or gateway reports it; "": unknown
+    engine: str = "vllm"  # row of the engine table
+    metrics_port: int = 8000
+
+
+class Pod(NamedTuple):
+    """Identity and address of one pod."""
+
+    namespace: str
+    name: str
+    ip: str = ""
+    metrics_port: int = 8000
+    node: str = ""
+
+
+class Pool(NamedTuple):
+    """GPUs of one resource name and product."""
+
+    resource: str  # "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
+    product: str = ""  # "NVIDIA-H100-80GB-HBM3"; "": any
+
+
+class Blocked(IntEnum):
+    """Why a pod that is not ready will not be helped by waiting, or by more replicas."""
+
+    NO = 0
+    UNSCHEDULABLE = 1  # no node has room: reason Unschedulable
+    GATED = 2  # held by scheduling gates; not a lack of capacity
+    IMAGE = 3  # ImagePullBackOff, ErrImagePull
+    CRASHING = 4  # CrashLoopBackOff
+    MISCONFIGURED = 5  # CreateContainerConfigError and the like
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A synced snapshot. Row order is the source's; ids ascend."""
+
+    time_s: float  # when this was known to be true; the age of the cluster view is now - time_s
+
+    workloads: tuple[Workload, ...]  # [W]
+    workload_id: IntColumn  # int64[W], ascending
+    replicas: FloatColumn  # float64[W], spec.replicas as it stands in the cluster
+    paused: BoolColumn  # bool[W], the operator said hands off
+    rival: tuple[str, ...]  # [W], who else owns the replica count ("HorizontalPodAutoscaler/x"); "": nobody
+    gpus_per_replica: FloatColumn  # float64[W]; NaN: unknown
+    pool: IntColumn  # int64[W], index into pools; -1: unknown
+
+    pods: tuple[Pod, ...]  # [P]
+    pod_id: IntColumn  # int64[P], ascending
+    pod_workload: IntColumn  # int64[P], row of the workload
+    pod_ready: BoolColumn  # bool[P], Ready condition
+    pod_terminating: BoolColumn  # bool[P], deletionTimestamp set or DisruptionTarget; still holds its GPU
+    pod_blocked: IntColumn  # int64[P], Blocked
+    pod_created_s: FloatColumn  # float64[P]
+    pod_scheduled_s: FloatColumn  # float64[P]; NaN: not yet
+    pod_started_s: FloatColumn  # float64[P], engine container running; NaN: not yet
+    pod_ready_s: FloatColumn  # float64[P], Ready became true; NaN: not ready
+
+    pools: tuple[Pool, ...]  # [N]
+    pool_gpus: FloatColumn  # float64[N], allocatable devices; NaN: unknown, then the pool is not shared out

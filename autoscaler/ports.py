@@ -1,0 +1,116 @@
+"""What the loop needs from the outside world. Adapters implement these; `adapters.memory` has one of each in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from autoscaler.core.decision import Decision, TickInput
+from autoscaler.core.fleet import Fleet, WorkloadRef
+from autoscaler.core.samples import Samples
+
+
+class Unavailable(Exception):
+    """The outside system cannot be asked now. Expected trouble: the tick goes without, or does not happen."""
+
+
+class Clock(Protocol):
+    """Time. `now_s` never goes back and is what decisions compare; `wall_s` is for records, schedules and people."""
+
+    def now_s(self) -> float: ...
+
+    def wall_s(self) -> float: ...
+
+    async def sleep(self, duration_s: float) -> None: ...
+
+
+class WorkloadSource(Protocol):
+    """Knows which workloads exist and what their pods are doing."""
+
+    def fleet(self) -> Fleet:
+        """Return the latest synced snapshot, from memory. Raises Unavailable until the first sync."""
+        ...
+
+
+class SampleSource(Protocol):
+    """Reads metrics. Partial answers are answers; what is missing is NaN and counted in the report."""
+
+    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+        """Read what can be read within `deadline_s` seconds. Never raises for a reading that failed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Change:
+    """One workload whose count should differ from what stands in the cluster."""
+
+    ref: WorkloadRef
+    uid: str
+    before: int
+    after: int
+    reason: str  # the sentence of the explanation
+
+
+class Fate(Enum):
+    """What became of a change."""
+
+    APPLIED = "applied"
+    RECORDED = "recorded"  # dry-run
+    PUBLISHED = "published"  # handed to KEDA
+    CONFLICT = "conflict"  # somebody else changed the count since it was read
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    change: Change
+    fate: Fate
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class TickRecord:
+    """One tick, whole: what every recorder (metrics, page, log, events, KEDA's answers) is made from."""
+
+    number: int
+    now_s: float
+    wall_s: float  # Unix time, for people
+    duration_s: float
+    input: TickInput
+    decision: Decision
+    policies: tuple[str, ...]  # [W], name of the policy in force
+    outcomes: tuple[Outcome, ...]
+    leading: bool
+
+
+class Actuator(Protocol):
+    """Makes it so, or says so. The only way out for a decision."""
+
+    async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
+        """Bring about the changes; one outcome each. Never raises for a change that failed."""
+        ...
+
+
+class Recorder(Protocol):
+    """Keeps or shows what happened. Must not wait, must not raise."""
+
+    def record(self, tick: TickRecord) -> None: ...
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        """Note a tick that came to nothing."""
+        ...
+
+
+class Leadership(Protocol):
+    """Whether this process may act. Exactly one does; without a rival that is always so."""
+
+    @property
+    def leading(self) -> bool: ...
+
+
+class Wakeup(Protocol):
+    """Interrupts the pause between two ticks: something happened that should not wait."""
+
+    def set(self) -> None: ...
