@@ -114,3 +114,26 @@ class Wakeup(Protocol):
     """Interrupts the pause between two ticks: something happened that should not wait."""
 
     def set(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class ScaledObject:
+    """What KEDA's ScaledObject says, as far as it concerns us; untrusted until its source has validated it."""
+
+    namespace: str
+    name: str
+    target: WorkloadRef
+    min_replicas: int  # as KEDA reads it: absent is 0
+    max_replicas: int  # absent is 100
+    tolerance_up: float | None  # of the HPA behaviour; None: the controller's default (0.1)
+    tolerance_down: float | None
+    metadata: tuple[tuple[str, str], ...]  # of our trigger
+    problem: str = ""  # why it cannot be used, in words; "": it can
+
+
+class ScaledObjects(Protocol):
+    """Knows the ScaledObjects whose trigger names this scaler."""
+
+    def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
+        """Return it from memory; None: there is none. Raises Unavailable until the first sync."""
+        ...

@@ -29,7 +29,7 @@ class Columns:
     def stack(cls, tables: list[Self]) -> Self:
         """Join tables one below the other."""
         return cls(
-            **{  # type: ignore[arg-type]
+            **{
                 field.name: np.concatenate([np.atleast_1d(getattr(table, field.name)) for table in tables], axis=-1)
                 if tables
                 else np.empty(0)

@@ -26,7 +26,7 @@ class Signal(IntEnum):
 
 
 class Stage(IntEnum):
-    """Steps from demand to the decision; the row of `Decision.stages`. The stage that changes the column is the reason."""
+    """Steps from demand to decision, the row of `Decision.stages`; the stage that changes the column is the reason."""
 
     DEMAND = 0  # the strongest signal
     UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink
