@@ -1,0 +1,1 @@
+"""What people write: policies, schedules, process settings, and the tables of metric names."""

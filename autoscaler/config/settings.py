@@ -1,0 +1,127 @@
+"""Settings of the process: one frozen object, complete and validated before anything starts.
+
+The command line fills it; every option can also come from the environment (`VLLM_AUTOSCALER_<COMMAND>_<OPTION>`).
+What differs between classes of workloads is policy, not a setting.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Port = Annotated[int, Field(ge=0, le=65_535)]  # 0: any free port
+
+
+class Mode(StrEnum):
+    """Who changes replicas."""
+
+    DIRECT = "direct"
+    KEDA = "keda"
+    DRY_RUN = "dry-run"
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TlsFiles(Frozen):
+    """Certificate files; re-read when they change, so that they can rotate."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> TlsFiles:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("a certificate and its key go together: give both or neither")
+        return self
+
+
+class PrometheusSettings(Frozen):
+    """A server that speaks the Prometheus query API: Prometheus, VictoriaMetrics, Thanos, Mimir."""
+
+    url: str = Field(pattern=r"^https?://")
+    headers: tuple[tuple[str, str], ...] = ()  # X-Scope-OrgID and the like
+    token_file: Path | None = None  # bearer token; read again when it changes
+    username: str | None = None
+    password_file: Path | None = None
+    tls: TlsFiles = TlsFiles()
+    timeout_s: Seconds = 10.0  # for one query
+    rate_window_s: Seconds = 120.0  # range of histogram quantiles; at least four scrape intervals
+
+
+class ScrapeSettings(Frozen):
+    """Reading the pods' own /metrics."""
+
+    concurrency: int = Field(default=64, ge=1, le=1024)
+    timeout_s: Seconds = 2.0  # for one pod
+    max_body_bytes: int = Field(default=8 << 20, ge=1 << 10)
+    window_s: Seconds = 60.0  # range of histogram quantiles
+    dcgm: tuple[str, ...] = ()  # URLs of DCGM exporters to read directly
+    gateways: tuple[str, ...] = ()  # URLs of gateway metrics to read directly
+
+
+class KubeSettings(Frozen):
+    """The cluster."""
+
+    namespaces: tuple[str, ...] = ()  # none: all
+    context: str | None = None  # of the kubeconfig; None: in-cluster, else the current context
+    timeout_s: Seconds = 10.0  # for one request
+
+
+class LeaseSettings(Frozen):
+    """Leader election; defaults and their order are those of client-go."""
+
+    enabled: bool = True
+    name: str = "vllm-autoscaler"
+    namespace: str = "vllm-autoscaler"
+    identity: str = ""  # "": host name and a random part
+    duration_s: Seconds = 15.0
+    renew_deadline_s: Seconds = 10.0
+    retry_s: Seconds = 2.0
+
+    @model_validator(mode="after")
+    def _order(self) -> LeaseSettings:
+        if not self.duration_s > self.renew_deadline_s > self.retry_s * 1.2:
+            raise ValueError(
+                "lease duration > renew deadline > 1.2 x retry must hold, "
+                f"not {self.duration_s:g} s, {self.renew_deadline_s:g} s, {self.retry_s:g} s"
+            )
+        return self
+
+
+class KedaSettings(Frozen):
+    """The gRPC server that KEDA asks."""
+
+    host: str = "0.0.0.0"
+    port: Port = 6000
+    tls: TlsFiles = TlsFiles()  # cert and key: TLS; ca as well: clients must show a certificate (mTLS)
+    deadline_s: Seconds = 1.0  # for one answer; KEDA sets none of its own
+
+
+class HttpSettings(Frozen):
+    """Health, metrics, API and the page."""
+
+    host: str = "0.0.0.0"
+    port: Port = 8080
+
+
+class Settings(Frozen):
+    """One process."""
+
+    mode: Mode
+    period_s: Seconds = 5.0  # from the start of one tick to the start of the next
+    tick_deadline_s: Seconds = 30.0
+    policies: tuple[Path, ...] = ()  # files or folders; none: the shipped ones
+    default_policy: str = "interactive"
+    prometheus: PrometheusSettings | None = None
+    scrape: ScrapeSettings | None = None
+    kube: KubeSettings | None = None
+    lease: LeaseSettings = LeaseSettings()
+    keda: KedaSettings | None = None
+    http: HttpSettings | None = HttpSettings()
