@@ -1,0 +1,383 @@
+"""A real kube-apiserver on a real etcd: RBAC on, every request audited. There is no controller and no kubelet.
+
+So nobody makes pods of a Deployment, sets a status, issues the `default` ServiceAccount or empties a namespace: a test
+that needs such a thing does it itself, with `apply` and `set_status`.
+"""
+
+import json
+import secrets
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import yaml
+from kubernetes_asyncio.client import ApiClient, Configuration
+
+from tests.harness.certificates import Certificates
+from tests.harness.etcd import etcd
+from tests.harness.process import Process, answers, eventually, free_port, require_binary
+
+ENVTEST = Path(__file__).parents[2] / "tools" / "envtest.sh"
+CRDS = Path(__file__).parents[1] / "data" / "crds"
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
+Manifest = Mapping[str, Any]
+
+
+class ApiError(Exception):
+    """The API server refused a request of a test's own; `status` is the HTTP status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+
+
+class User(NamedTuple):
+    """Somebody who may ask the API server; `name` is what RBAC and the audit log call him."""
+
+    name: str
+    token: str
+
+
+class Permission(NamedTuple):
+    """One verb on one resource; a subresource is written `deployments/scale`, the core group is ''."""
+
+    group: str
+    resource: str
+    verb: str
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    user: str
+    permission: Permission
+    namespace: str
+    name: str
+    code: int
+    user_agent: str
+
+
+def granted(*roles: Manifest) -> set[Permission]:
+    """Return every permission that Role and ClusterRole manifests give; other kinds among them give none."""
+    return {
+        Permission(group, resource, verb)
+        for role in roles
+        if role["kind"] in {"Role", "ClusterRole"}
+        for rule in role.get("rules") or ()
+        for group in rule.get("apiGroups", ())
+        for resource in rule.get("resources", ())
+        for verb in rule["verbs"]
+    }
+
+
+def load_manifests(*paths: Path) -> list[dict[str, Any]]:
+    """Return the documents of YAML files, empty ones left out."""
+    return [document for path in paths for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+class KubeApi:
+    """One API server. `running` makes and ends one; the fixture `kube_api` is the one that all tests share."""
+
+    def __init__(self, directory: Path) -> None:
+        certificates = Certificates(directory)
+        serving = certificates.issue("127.0.0.1", "localhost")
+        service_accounts = certificates.issue("service-accounts").key
+        port = free_port()
+        self.url = f"https://127.0.0.1:{port}"
+        self.ca = certificates.ca
+        self.admin = User("admin", secrets.token_hex(16))
+        self.audit_log = directory / "audit.log"
+        self._directory = directory
+        self._ssl = ssl.create_default_context(cafile=self.ca)
+        self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
+        store_url, self._etcd = etcd(directory)
+
+        tokens = directory / "tokens.csv"
+        tokens.write_text(f"{self.admin.token},{self.admin.name},{self.admin.name},system:masters\n")
+        policy = directory / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(AUDIT_POLICY))
+        flags = {
+            "etcd-servers": store_url,
+            "bind-address": "127.0.0.1",
+            "advertise-address": "127.0.0.1",
+            "endpoint-reconciler-type": "none",
+            "secure-port": port,
+            "tls-cert-file": serving.certificate,
+            "tls-private-key-file": serving.key,
+            "cert-dir": directory,
+            "token-auth-file": tokens,
+            "authorization-mode": "RBAC",
+            "service-account-issuer": "https://kubernetes.default.svc",
+            "service-account-key-file": service_accounts,
+            "service-account-signing-key-file": service_accounts,
+            "service-cluster-ip-range": "10.96.0.0/24",
+            # It would wait for a `default` ServiceAccount in every namespace, which a controller makes elsewhere.
+            "disable-admission-plugins": "ServiceAccount",
+            "audit-policy-file": policy,
+            "audit-log-path": self.audit_log,
+        }
+        self._server = Process(
+            "kube-apiserver",
+            [_binary(), *(f"--{name}={value}" for name, value in flags.items())],
+            directory,
+            ready=lambda: answers(f"{self.url}/readyz", self._ssl, self._headers(self.admin)),
+            start_timeout_s=60,
+        )
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, directory: Path) -> AsyncIterator["KubeApi"]:
+        """Start etcd and the API server in `directory`; end both afterwards."""
+        api = cls(directory)
+        try:
+            await api._etcd.start()
+            await api.start()
+            yield api
+        finally:
+            await api.stop()
+            await api._etcd.stop()
+
+    # The server itself: a test may take it away for a while.
+
+    async def start(self) -> None:
+        """Bring the server back, on the same port and data; return when it is ready."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Take the server down politely: it ends its watches, then refuses connections."""
+        await self._server.stop()
+
+    @asynccontextmanager
+    async def outage(self, *, crash: bool = False) -> AsyncIterator[None]:
+        """Have no API server within the block; `crash` kills it, so that open watches just break."""
+        if crash:
+            self._server.kill()
+        else:
+            await self.stop()
+        try:
+            yield
+        finally:
+            await self.start()
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        """Have an API server that takes connections and answers nothing within the block."""
+        self._server.freeze()
+        try:
+            yield
+        finally:
+            self._server.thaw()
+
+    # Who asks.
+
+    def configuration(self, user: User | None = None) -> Configuration:
+        """Return the client's configuration for a user; without one, for the admin."""
+        configuration = Configuration(host=self.url, ssl_ca_cert=str(self.ca))
+        configuration.api_key["BearerToken"] = f"Bearer {(user or self.admin).token}"
+        return configuration
+
+    def client(self, user: User | None = None) -> ApiClient:
+        """Return a client to be used in `async with`."""
+        return ApiClient(self.configuration(user))
+
+    def kubeconfig(self, user: User | None = None, namespace: str = "default") -> Path:
+        """Write a kubeconfig file for a user, for programs that read one."""
+        user = user or self.admin
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
+            "users": [{"name": user.name, "user": {"token": user.token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": user.name, "namespace": namespace}}],
+        }
+        path = self._directory / f"kubeconfig-{user.name.replace(':', '-')}-{namespace}.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+    async def service_account(self, namespace: str, name: str, *roles: Manifest) -> User:
+        """Make a ServiceAccount, or take the one there is, bind it to Role and ClusterRole manifests; return its user.
+
+        Roles that come with their own bindings are applied with `apply` instead.
+        """
+        await self.apply(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}, namespace=namespace
+        )
+        subject = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
+        for role in roles:
+            scope = {} if role["kind"] == "ClusterRole" else {"namespace": role["metadata"].get("namespace", namespace)}
+            binding = {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": f"{role['kind']}Binding",
+                "metadata": {"name": f"{namespace}-{name}-{role['metadata']['name']}", **scope},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": role["kind"],
+                    "name": role["metadata"]["name"],
+                },
+                "subjects": [subject],
+            }
+            await self.apply(role, binding, namespace=namespace)
+        token = await self.request(
+            "POST",
+            f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
+            {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
+        )
+        return User(f"system:serviceaccount:{namespace}:{name}", token["status"]["token"])
+
+    # What is there: the few verbs with which a test arranges and inspects the cluster, as the admin unless told.
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        user: User | None = None,
+        content_type: str = "application/json",
+        **parameters: str,
+    ) -> Any:
+        """Send one request and return the decoded answer. Raises ApiError for any status from 400 on."""
+        headers = {**self._headers(user or self.admin), "Content-Type": content_type}
+        data = None if body is None else json.dumps(body)
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+            session.request(
+                method, self.url + path, data=data, params=parameters, headers=headers, ssl=self._ssl
+            ) as response,
+        ):
+            text = await response.text()
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                raise ApiError(response.status, text)
+            return json.loads(text)
+
+    async def apply(
+        self, *manifests: Manifest, namespace: str | None = None, user: User | None = None, dry_run: bool = False
+    ) -> list[dict[str, Any]]:
+        """Apply manifests on the server with strict validation; `namespace` is for those that name none."""
+        parameters = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
+        if dry_run:
+            parameters["dryRun"] = "All"
+        applied = []
+        for manifest in manifests:
+            metadata = manifest["metadata"]
+            path = await self.path(
+                manifest["apiVersion"], manifest["kind"], metadata.get("namespace", namespace), metadata["name"]
+            )
+            applied.append(
+                await self.request(
+                    "PATCH", path, manifest, user=user, content_type="application/apply-patch+yaml", **parameters
+                )
+            )
+        return applied
+
+    async def get(self, api_version: str, kind: str, namespace: str | None, name: str, subresource: str = "") -> Any:
+        return await self.request("GET", await self.path(api_version, kind, namespace, name, subresource))
+
+    async def delete(self, api_version: str, kind: str, namespace: str | None, name: str) -> None:
+        """Delete an object at once, without its grace period."""
+        path = await self.path(api_version, kind, namespace, name)
+        await self.request("DELETE", path, gracePeriodSeconds="0")
+
+    async def set_status(
+        self, api_version: str, kind: str, namespace: str | None, name: str, status: Mapping[str, Any]
+    ) -> Any:
+        """Merge `status` into an object's status, as its controller or the kubelet would."""
+        path = await self.path(api_version, kind, namespace, name, "status")
+        return await self.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
+
+    async def path(self, api_version: str, kind: str, namespace: str | None, name: str, subresource: str = "") -> str:
+        """Return the URL path of an object, as the server's discovery describes its kind."""
+        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        if (api_version, kind) not in self._plurals:
+            for found in (await self.request("GET", root))["resources"]:
+                if "/" not in found["name"]:
+                    self._plurals[api_version, found["kind"]] = found["name"], found["namespaced"]
+        plural, namespaced = self._plurals[api_version, kind]
+        if namespaced:
+            root += f"/namespaces/{namespace}"
+        return f"{root}/{plural}/{name}" + (f"/{subresource}" if subresource else "")
+
+    async def namespace(self, prefix: str = "test", labels: Mapping[str, str] | None = None) -> str:
+        """Make a namespace that no other test has and return its name."""
+        name = f"{prefix}-{secrets.token_hex(4)}"
+        metadata = {"name": name, "labels": dict(labels or {})}
+        await self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        return name
+
+    async def install_crds(self, *names: str) -> None:
+        """Install CRDs of `tests/data/crds` by file name without its ending (all, if none is named) and await them."""
+        paths = [CRDS / f"{name}.yaml" for name in names] or sorted(CRDS.glob("*.yaml"))
+        for crd in await self.apply(*load_manifests(*paths)):
+            spec = crd["spec"]
+            served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+            await eventually(lambda served=served: self._is_served(served), f"{served} is served")
+
+    async def remove_crds(self, *names: str) -> None:
+        """Remove CRDs again, and with them their objects, as where the product in question is not installed."""
+        paths = [CRDS / f"{name}.yaml" for name in names] or sorted(CRDS.glob("*.yaml"))
+        for crd in load_manifests(*paths):
+            name = crd["metadata"]["name"]
+            await self.delete(crd["apiVersion"], crd["kind"], None, name)
+            await eventually(lambda name=name: self._is_gone(name), f"{name} is gone")
+
+    # What was asked.
+
+    def audit(self, user: User | None = None) -> list[AuditEvent]:
+        """Return the answered requests so far for resources, oldest first; with `user`, only his."""
+        events = (json.loads(line) for line in self.audit_log.read_text().splitlines())
+        return [
+            AuditEvent(
+                user=event["user"]["username"],
+                permission=_permission(event["verb"], event["objectRef"]),
+                namespace=event["objectRef"].get("namespace", ""),
+                name=event["objectRef"].get("name", ""),
+                code=event["responseStatus"]["code"],
+                user_agent=event.get("userAgent", ""),
+            )
+            for event in events
+            if "objectRef" in event and (user is None or event["user"]["username"] == user.name)
+        ]
+
+    def used(self, user: User) -> set[Permission]:
+        """Return the permissions that a user's successful requests needed, to be compared with `granted`."""
+        return {event.permission for event in self.audit(user) if event.code < HTTPStatus.BAD_REQUEST}
+
+    def refused(self, user: User) -> set[Permission]:
+        """Return the permissions that a user asked for and did not have."""
+        return {event.permission for event in self.audit(user) if event.code == HTTPStatus.FORBIDDEN}
+
+    def _headers(self, user: User) -> dict[str, str]:
+        return {"Authorization": f"Bearer {user.token}"}
+
+    async def _is_served(self, path: str) -> bool:
+        try:
+            await self.request("GET", path, limit="1")
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    async def _is_gone(self, crd: str) -> bool:
+        return not await self._is_served(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd}")
+
+
+def _binary() -> Path:
+    where = subprocess.run([ENVTEST, "--where"], check=True, capture_output=True, text=True).stdout.strip()
+    return require_binary("kube-apiserver", "make envtest", Path(where))
+
+
+def _permission(verb: str, reference: Mapping[str, str]) -> Permission:
+    resource = "/".join(filter(None, [reference["resource"], reference.get("subresource")]))
+    return Permission(reference.get("apiGroup", ""), resource, verb)
