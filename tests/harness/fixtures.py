@@ -1,13 +1,23 @@
 """What a test can ask for. Every test sees these; `tests/conftest.py` registers them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import Browser
 
+from tests.harness import browser
+from tests.harness import exposition as exposition_
+from tests.harness import prometheus as prometheus_
+from tests.harness import victoria_metrics as victoria_metrics_
 from tests.harness.certificates import Certificates
+from tests.harness.exposition import ExpositionServer
 from tests.harness.kube_api import KubeApi
+from tests.harness.promql import PromqlServer
+
+StartPromql = Callable[..., Awaitable[PromqlServer]]
 
 
 @pytest.fixture
@@ -29,3 +39,35 @@ async def kube_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ku
 async def namespace(kube_api: KubeApi) -> str:
     """A fresh namespace in the shared API server."""
     return await kube_api.namespace()
+
+
+@pytest_asyncio.fixture
+async def prometheus(tmp_path: Path) -> AsyncIterator[StartPromql]:
+    """Start a Prometheus: `await prometheus(Target(...), ...)`, as many as a test needs."""
+    async with AsyncExitStack() as stack:
+        yield lambda *targets, **options: stack.enter_async_context(
+            prometheus_.prometheus(tmp_path, *targets, **options)
+        )
+
+
+@pytest_asyncio.fixture
+async def victoria_metrics(tmp_path: Path) -> AsyncIterator[StartPromql]:
+    """Start a VictoriaMetrics: `await victoria_metrics(Target(...), ...)`, as many as a test needs."""
+    async with AsyncExitStack() as stack:
+        yield lambda *targets, **options: stack.enter_async_context(
+            victoria_metrics_.victoria_metrics(tmp_path, *targets, **options)
+        )
+
+
+@pytest_asyncio.fixture
+async def exposition_server() -> AsyncIterator[ExpositionServer]:
+    """A server of metrics text whose answers the test sets, over plain HTTP."""
+    async with exposition_.exposition_server() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    """A headless Chromium; `tests.harness.browser.screenshot` keeps pictures."""
+    async with browser.browser() as running:
+        yield running

@@ -1,14 +1,27 @@
 """Each server of the harness really starts, answers and can be taken away."""
 
+import asyncio
+import ssl
+from pathlib import Path
+
+import aiohttp
 import pytest
 from kubernetes_asyncio.client import AppsV1Api, CoreV1Api
 from kubernetes_asyncio.client.exceptions import ApiException
+from playwright.async_api import Browser
 
+from tests.harness.browser import screenshot
+from tests.harness.certificates import Certificates
+from tests.harness.exposition import Answer, ExpositionServer
+from tests.harness.exposition import exposition_server as serve_exposition
+from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import ApiError, KubeApi, Permission, granted
-from tests.harness.process import answers
+from tests.harness.process import Process, ServerFailed, answers, eventually
+from tests.harness.promql import Target
 
 pytestmark = pytest.mark.integration
 
+SATURATED = (Path(__file__).parents[1] / "data" / "vllm" / "saturated.prom").read_text()
 READER = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "Role",
@@ -83,3 +96,77 @@ async def test_custom_resources_come_and_go_and_scale(kube_api: KubeApi, namespa
     await kube_api.remove_crds("leaderworkersets")
     with pytest.raises(ApiError, match="404"):
         await kube_api.get("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", namespace, "deepseek")
+
+
+async def expect_two_pods_behind_one_address(start: StartPromql, endpoint: ExpositionServer):
+    for pod in "ab":
+        endpoint.serve(f"/{pod}/metrics", SATURATED)
+    server = await start(
+        *(Target(endpoint.address, f"/{pod}/metrics", {"namespace": "llm", "pod": pod}) for pod in "ab")
+    )
+    waiting = await server.wait_for('vllm:num_requests_waiting{namespace="llm"}', series=2)
+    assert {(series["metric"]["pod"], series["value"][1]) for series in waiting} == {("a", "30"), ("b", "30")}
+
+
+async def test_prometheus_scrapes_and_answers(prometheus: StartPromql, exposition_server: ExpositionServer):
+    await expect_two_pods_behind_one_address(prometheus, exposition_server)
+
+
+async def test_victoria_metrics_scrapes_and_answers(victoria_metrics: StartPromql, exposition_server: ExpositionServer):
+    await expect_two_pods_behind_one_address(victoria_metrics, exposition_server)
+
+
+async def test_an_exposition_endpoint_can_be_slow_compressed_refusing_cut_off_or_closed(
+    exposition_server: ExpositionServer,
+):
+    serve = exposition_server.serve
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.5)) as session:
+        async with session.get(serve("/zip", Answer("up 1\n" * 1000, gzip=True))) as response:
+            assert (await response.text(), response.headers["Content-Encoding"]) == ("up 1\n" * 1000, "gzip")
+        async with session.get(serve("/busy", Answer("later", status=503))) as response:
+            assert response.status == 503
+        async with session.get(exposition_server.url + "/nothing-set") as response:
+            assert response.status == 404
+        async with session.get(serve("/cut", Answer("up 1\n", truncate_at=2))) as response:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.text()
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await session.get(serve("/drop", Answer(drop=True)))
+        with pytest.raises(TimeoutError):
+            await session.get(serve("/slow", Answer("up 1\n", delay_s=60)))
+    assert exposition_server.asked("/zip") == 1
+
+
+async def test_tls_with_a_certificate_of_the_tests_own(certificates: Certificates):
+    server_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_context.load_cert_chain(*certificates.issue("127.0.0.1"))
+    trust = ssl.create_default_context(cafile=certificates.ca)
+    async with serve_exposition(server_context) as server:
+        assert await answers(server.serve("/metrics", "up 1\n"), trust)
+        assert not await answers(server.url + "/metrics")
+
+
+async def test_chromium_runs_a_page_and_leaves_a_picture(chromium: Browser, exposition_server: ExpositionServer):
+    html = Answer("<script>document.title = 6 * 7</script>", headers={"Content-Type": "text/html"})
+    page = await chromium.new_page()
+    await page.goto(exposition_server.serve("/", html))
+    assert await page.title() == "42"
+    assert (await screenshot(page, "harness")).stat().st_size > 0
+
+
+async def test_a_server_that_fails_to_start_says_why(tmp_path: Path):
+    broken = Process("broken", ["sh", "-c", "echo out of luck; exit 3"], tmp_path, ready=lambda: answers("http://["))
+    with pytest.raises(ServerFailed, match=r"(?s)broken ended with code 3.*out of luck"):
+        await broken.start()
+
+
+async def test_stopping_a_server_ends_what_it_started(tmp_path: Path):
+    async def written() -> bool:
+        return (tmp_path / "grandchild").exists()
+
+    parent = Process("parent", ["sh", "-c", "sleep 600 & echo $! >grandchild; wait"], tmp_path, ready=written)
+    await parent.start()
+    grandchild = Path("/proc") / (tmp_path / "grandchild").read_text().strip()
+    assert grandchild.exists()
+    await parent.stop()
+    await eventually(lambda: asyncio.sleep(0, not grandchild.exists()), "the grandchild is gone")
