@@ -6,14 +6,23 @@ import pytest
 
 from tests.harness.process import in_ci
 
-pytest_plugins = ["tests.harness.fixtures"]
+pytest_plugins = ["pytester", "tests.harness.fixtures"]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI, count an integration test that was skipped, for whatever reason, as failed."""
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("integration") and in_ci():
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
+    expected_to_fail = hasattr(report, "wasxfail")
+    if in_ci() and report.skipped and not expected_to_fail and item.get_closest_marker("integration"):
+        report.outcome, report.longrepr = "failed", f"an integration test may not be skipped in CI: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI, count a whole file that skips itself as failed: its tests' markers are not known by then."""
+    report = yield
+    if in_ci() and report.skipped:
+        report.outcome, report.longrepr = "failed", f"a test file may not be skipped in CI: {report.longrepr}"
     return report

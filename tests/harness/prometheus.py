@@ -9,7 +9,10 @@ from tests.harness.promql import PromqlServer, Target, running
 
 
 def prometheus(directory: Path, *targets: Target, **options: Any) -> AbstractAsyncContextManager[PromqlServer]:
-    """Run a Prometheus that scrapes `targets`; `options` are those of `promql.running`."""
+    """Run a Prometheus that scrapes `targets`; `options` are those of `promql.running`.
+
+    It takes 5 s until the first scrape: its discovery looks at targets, static ones too, no sooner.
+    """
     binary = require_binary("prometheus", "apt-get install prometheus")
 
     def command(address: str, config: Path, storage: Path) -> list[str | Path]:
@@ -18,7 +21,6 @@ def prometheus(directory: Path, *targets: Target, **options: Any) -> AbstractAsy
             f"--config.file={config}",
             f"--web.listen-address={address}",
             f"--storage.tsdb.path={storage}",
-            "--web.enable-lifecycle",
         ]
 
     return running("prometheus", command, directory, targets, ready_path="/-/ready", **options)

@@ -26,9 +26,15 @@ class Target:
 class PromqlServer:
     """A running server that scrapes and answers PromQL at `url`."""
 
-    def __init__(self, url: str, process: Process) -> None:
+    def __init__(self, url: str, process: Process, flush_path: str | None) -> None:
         self.url = url
         self.process = process
+        self._flush_path = flush_path
+
+    async def flush(self) -> None:
+        """Make what was scraped visible to queries now, where the server needs to be told."""
+        if self._flush_path is not None:
+            await answers(self.url + self._flush_path)
 
     async def query(self, promql: str) -> list[dict[str, Any]]:
         """Return the `result` of an instant query, now."""
@@ -43,6 +49,7 @@ class PromqlServer:
         """Return the result of an instant query once it has at least `series` series."""
 
         async def probe() -> list[dict[str, Any]]:
+            await self.flush()
             result = await self.query(promql)
             return result if len(result) >= series else []
 
@@ -78,6 +85,7 @@ async def running(
     targets: Sequence[Target],
     *,
     ready_path: str,
+    flush_path: str | None = None,
     scrape_interval: str = "1s",
     config: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[PromqlServer]:
@@ -91,6 +99,6 @@ async def running(
     process = Process(name, parts, directory, ready=lambda: answers(url + ready_path))
     try:
         await process.start()
-        yield PromqlServer(url, process)
+        yield PromqlServer(url, process, flush_path)
     finally:
         await process.stop()

@@ -9,7 +9,10 @@ from tests.harness.promql import PromqlServer, Target, running
 
 
 def victoria_metrics(directory: Path, *targets: Target, **options: Any) -> AbstractAsyncContextManager[PromqlServer]:
-    """Run a VictoriaMetrics that scrapes `targets`; `options` are those of `promql.running`."""
+    """Run a VictoriaMetrics that scrapes `targets`; `options` are those of `promql.running`.
+
+    Asked for a series that is not there yet, it remembers for up to 10 s that there is none; `flush` makes it forget.
+    """
     binary = require_binary("victoria-metrics", "apt-get install victoria-metrics")
 
     def command(address: str, config: Path, storage: Path) -> list[str | Path]:
@@ -22,4 +25,12 @@ def victoria_metrics(directory: Path, *targets: Target, **options: Any) -> Abstr
             "-search.disableCache",
         ]
 
-    return running("victoria-metrics", command, directory, targets, ready_path="/health", **options)
+    return running(
+        "victoria-metrics",
+        command,
+        directory,
+        targets,
+        ready_path="/health",
+        flush_path="/internal/force_flush",
+        **options,
+    )
