@@ -34,8 +34,8 @@ class Stage(IntEnum):
     TOLERANCE = 3  # too small a change to act on
     STABILIZATION = 4  # only what a whole window agreed on
     IDLE = 5  # scale to zero, and the wake-up from it
-    BOUNDS = 6  # min and max of the policy and the operator
-    RATE_LIMIT = 7  # one step per period
+    RATE_LIMIT = 6  # one step per period
+    BOUNDS = 7  # min and max of the policy and the operator
     GRANT = 8  # what the pool can give
     OWNER = 9  # paused, or owned by somebody else
 

@@ -1,1 +1,141 @@
 """One tick: observation, demand, target, grant. Pure, so that daemon, dry-run, replay and simulation all run it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.core import arbitrate, burst, capacity, demand, shape
+from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.decision import Decision, Observation, Signal, Stage, TickInput
+from autoscaler.core.memory import Memory, WorkloadMemory, align
+from autoscaler.core.observe import observe
+
+
+def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
+    """Decide how many replicas each workload should have.
+
+    Same input and memory, same decision. Nothing is sized by anything but replicas and NaN; see `core.decision`.
+    """
+    memory = align(memory, inp.fleet)
+
+    observation, memory = observe(inp, memory)
+    known_capacity, memory = capacity.learn(inp, observation, memory)
+    memory = demand.follow(inp, observation, memory)
+    trusted = trust(inp, observation)
+
+    asks = demand.ask(inp, observation, known_capacity, memory)
+    stages = np.full((len(Stage), len(observation.replicas)), np.nan)
+    current, remembered = observation.replicas, memory.workloads
+
+    stages[Stage.DEMAND] = wanted = demand.strongest(asks)
+    stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, trusted)
+
+    quiet = burst.noise(inp, observation, memory)
+    without_queue = strongest_without_queue(asks, demand.steady(inp, observation, known_capacity, memory))
+    stages[Stage.BURST] = wanted = burst.absorb(wanted, without_queue, observation, quiet)
+
+    tolerated = shape.tolerate(wanted, current, inp.spec.tolerance)
+    stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, asks[Signal.SCHEDULE])  # a promise has no tolerance
+
+    trusted_s, heard_s = follow_trust(inp, trusted, remembered)
+    stages[Stage.STABILIZATION], highest_wanted, lowest_wanted = shape.stabilize(
+        wanted,
+        current,
+        inp.spec,
+        remembered.highest_wanted,
+        remembered.lowest_wanted,
+        inp.now_s,
+        trusted,
+        inp.now_s - trusted_s,
+    )
+    wanted = stages[Stage.STABILIZATION]
+
+    busy_s = np.where(working(observation, asks) | ~trusted, inp.now_s, remembered.busy_s)
+    busy_s = np.where(np.isnan(busy_s), inp.now_s, busy_s)
+    stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, inp.spec, inp.now_s - busy_s)
+
+    stages[Stage.RATE_LIMIT], highest_count, lowest_count = shape.limit_rate(
+        wanted, current, inp.spec, remembered.highest_count, remembered.lowest_count, inp.now_s
+    )
+    stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
+
+    stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted)
+    stages[Stage.OWNER] = wanted = np.where(free(inp), wanted, current)
+
+    memory = replace(
+        memory,
+        workloads=replace(
+            remembered,
+            observed_s=np.full(len(current), inp.now_s),
+            trusted_s=trusted_s,
+            heard_s=heard_s,
+            busy_s=busy_s,
+            highest_wanted=highest_wanted,
+            lowest_wanted=lowest_wanted,
+            highest_count=highest_count,
+            lowest_count=lowest_count,
+        ),
+    )
+    decision = Decision(
+        observation=observation,
+        capacity=known_capacity,
+        asks=asks,
+        stages=stages,
+        replicas=np.where(np.isnan(wanted), current, wanted),
+        active=(wanted > 0) | np.isnan(wanted),
+        trusted=trusted,
+    )
+    return decision, memory
+
+
+def trust(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Say where enough is known to shrink: every ready pod was heard, and the cluster view is fresh. bool[W].
+
+    A workload without ready pods has nobody to hear; the view of the cluster, and the gateway's word, are all there is.
+    """
+    view_age_s = inp.now_s - inp.fleet.time_s
+    return (observation.reporting >= observation.ready) & (view_age_s <= inp.spec.max_input_age_s)
+
+
+def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory) -> tuple[FloatColumn, FloatColumn]:
+    """Since when each workload has been watched, and when it was last heard; float64[W] each.
+
+    A short gap (one slow scrape, a pod that has just become ready) does not start the watch anew; one longer than the
+    age at which inputs expire does, and so does a restart: then a full stabilization window passes before it shrinks.
+    """
+    gap_s = inp.now_s - remembered.heard_s
+    unbroken = gap_s <= inp.spec.max_input_age_s  # False where it has never been heard
+    return (
+        np.where(trusted & ~unbroken, inp.now_s, remembered.trusted_s),
+        np.where(trusted, inp.now_s, remembered.heard_s),
+    )
+
+
+def strongest_without_queue(asks: FloatColumn, steady: FloatColumn) -> FloatColumn:
+    """The demand of what runs: every signal but those that a queue speaks through. float64[W]."""
+    lasting = asks.copy()
+    lasting[Signal.CONCURRENCY] = steady
+    lasting[Signal.TTFT] = np.nan  # a TTFT breach during a burst is the burst's own queue
+    return demand.strongest(lasting)
+
+
+def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
+    """Who has work, or is promised for some. bool[W]. Engine and GPU must both be still to count as idle."""
+    at_work: BoolColumn = (
+        (observation.running > 0)
+        | (observation.waiting > 0)
+        | (observation.gateway_waiting > 0)
+        | (observation.gateway_arrivals_per_s > 1e-3)
+        | (observation.first_tokens_per_s > 1e-3)
+        | (observation.active > 0)
+        | (observation.starting > 0)
+        | (asks[Signal.SCHEDULE] > 0)
+    )
+    return at_work
+
+
+def free(inp: TickInput) -> BoolColumn:
+    """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
+    return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))

@@ -1,0 +1,178 @@
+"""How many replicas each signal would like: one small function a signal, NaN for no opinion.
+
+Asks are fractions of replicas, awake ones, before rounding. The framebuffer is never asked: vLLM fills it at start
+whatever the load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.decision import Capacity, Observation, Signal, TickInput
+from autoscaler.core.memory import Memory
+
+LATENCY_LAG_S = 120.0
+"""How long TTFT quantiles still speak of a queue that is gone: a usual histogram window."""
+
+LARGEST_LATENCY_STEP = 2.0
+"""Latency grows without bound near saturation, so a ratio of latencies is not a ratio of replicas: at most double."""
+
+SHORTEST_AVERAGE_S = 15.0
+"""Averages over a cold start are at least this long: two scrapes."""
+
+
+def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
+    """Carry arrivals and the steady batch forward, averaged over about one cold start.
+
+    Arrivals are ended and refused requests plus the change of those in flight: vLLM counts no arrivals (finding 8).
+    """
+    workloads = memory.workloads
+    elapsed_s = inp.now_s - workloads.observed_s
+    in_flight = observation.running + observation.waiting + np.nan_to_num(observation.gateway_waiting)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gone_per_s = observation.finished_per_s + np.nan_to_num(observation.rejections_per_s)
+        arrivals = np.fmax(gone_per_s + (in_flight - workloads.in_flight) / elapsed_s, 0.0)
+        average_s = np.fmax(observation.cold_start_s / 2, SHORTEST_AVERAGE_S)
+        gain = 1 - np.exp(-elapsed_s / average_s)
+    queued = (observation.waiting > 0) | (observation.gateway_waiting > 0)
+    return replace(
+        memory,
+        workloads=replace(
+            workloads,
+            in_flight=np.where(np.isnan(in_flight), workloads.in_flight, in_flight),
+            arrivals_per_s=_averaged(workloads.arrivals_per_s, arrivals, gain),
+            steady_running=_averaged(workloads.steady_running, observation.running, gain),
+            queued_s=np.where(queued, inp.now_s, workloads.queued_s),
+        ),
+    )
+
+
+def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
+    """Ask every signal; float64[S, W]."""
+    asks = np.full((len(Signal), len(observation.replicas)), np.nan)
+    asks[Signal.CONCURRENCY] = concurrency(inp, observation, capacity)
+    asks[Signal.PREFILL] = prefill(inp, observation, capacity)
+    asks[Signal.DECODE] = decode(inp, observation, capacity)
+    asks[Signal.KV_CACHE] = kv_cache(inp, observation)
+    asks[Signal.TTFT] = ttft(inp, observation, memory)
+    asks[Signal.ITL] = itl(inp, observation)
+    asks[Signal.REJECTIONS] = rejections(observation)
+    asks[Signal.SCHEDULE] = schedule(inp, observation)
+    asks[Signal.WAKE] = wake(inp, observation, capacity)
+    # A row without limits has no valid policy: nobody may speak for it.
+    return np.where(np.isnan(inp.spec.max_replicas), np.nan, asks)
+
+
+def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Requests in flight, gateway queue included, over what a replica should hold.
+
+    40 running + 24 waiting, 20 per replica to be used to 0.8: 64 / 16 = 4 replicas.
+    Source: Little's law; the HPA's AverageValue on a count of requests.
+    """
+    requests = _scaled_up(observation, observation.running + observation.waiting)
+    return (requests + np.nan_to_num(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
+
+
+def steady(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
+    """The concurrency signal without its queue: the running batch, averaged over about one cold start."""
+    running = _scaled_up(observation, memory.workloads.steady_running)
+    return running / (capacity.concurrency * inp.spec.target_usage)
+
+
+def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Prompt tokens per second over what a replica computes."""
+    tokens_per_s = _scaled_up(observation, observation.prompt_tokens_per_s)
+    return tokens_per_s / (capacity.prefill_tokens_per_s * inp.spec.target_usage)
+
+
+def decode(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Generated tokens per second over what a replica writes."""
+    tokens_per_s = _scaled_up(observation, observation.generation_tokens_per_s)
+    return tokens_per_s / (capacity.decode_tokens_per_s * inp.spec.target_usage)
+
+
+def kv_cache(inp: TickInput, observation: Observation) -> FloatColumn:
+    """Replicas that bring mean KV-cache usage to its target: 3 at 0.9 with a target of 0.8 are 3.4.
+
+    Speaks only above the target: a queue for slots leaves KV usage low (finding 5), so low usage is no reason for less.
+    """
+    usage = observation.kv_usage / inp.spec.kv_target_usage
+    return np.where(usage > 1, _awake(observation) * usage, np.nan)
+
+
+def ttft(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn:
+    """More replicas in proportion to a breach of the TTFT objective, at most double; no opinion below it.
+
+    The histogram tells of requests whose wait is over, and is worst when the queue is already empty (finding 4). So it
+    speaks while there is a queue, or when none has been seen for as long as the histogram remembers: then prefill
+    itself is too slow.
+    """
+    breach = observation.ttft_s / inp.spec.ttft_objective_s
+    queued_s = memory.workloads.queued_s
+    speaks_of_now = (queued_s == inp.now_s) | ~(inp.now_s - queued_s <= LATENCY_LAG_S)
+    return _latency_step(observation, np.where(speaks_of_now, breach, np.nan))
+
+
+def itl(inp: TickInput, observation: Observation) -> FloatColumn:
+    """More replicas in proportion to a breach of the inter-token objective, at most double; no opinion below it."""
+    return _latency_step(observation, observation.itl_s / inp.spec.itl_objective_s)
+
+
+def rejections(observation: Observation) -> FloatColumn:
+    """Replicas for the requests that an admission limit refused: the queue gauge does not show them (finding 7)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
+    refused = observation.rejections_per_s > 1e-3
+    return np.where(refused, _awake(observation) * np.fmin(offered, LARGEST_LATENCY_STEP), np.nan)
+
+
+def schedule(inp: TickInput, observation: Observation) -> FloatColumn:
+    """Replicas of the pre-warm windows that are open, or open within their lead (one cold start unless stated)."""
+    windows = inp.schedule
+    lead_s = np.where(np.isnan(windows.lead_s), observation.cold_start_s[:, None], windows.lead_s)
+    wanted_now = (windows.start_s - lead_s <= inp.now_s) & (inp.now_s < windows.until_s)
+    replicas = np.where(wanted_now, windows.replicas, np.nan)
+    return np.asarray(np.fmax.reduce(replicas, axis=1, initial=np.nan))
+
+
+def wake(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """At least one awake replica as soon as somebody waits in front of a workload that has none.
+
+    Sleeping engines do not serve, and their own gauges stay at 0, so they come on top of what is asked.
+    """
+    knocking = (
+        (observation.gateway_waiting > 0)
+        | (observation.gateway_arrivals_per_s > 0)
+        | ((observation.asleep > 0) & (observation.waiting > 0))
+    )
+    nobody_awake = (observation.ready == 0) | ((observation.reporting > 0) & (_awake(observation) == 0))
+    queue = np.nan_to_num(observation.gateway_waiting) / (capacity.concurrency * inp.spec.target_usage)
+    return np.where(knocking & nobody_awake, observation.asleep + np.fmax(queue, 1.0), np.nan)
+
+
+def strongest(asks: FloatColumn) -> FloatColumn:
+    """Return the largest opinion of each workload; NaN where nobody has one."""
+    return np.asarray(np.fmax.reduce(asks, axis=0))
+
+
+def _awake(observation: Observation) -> FloatColumn:
+    """Replicas that serve: ready ones less those asleep."""
+    return observation.ready - observation.asleep
+
+
+def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
+    """Let reporting pods speak for the silent ones: a sum over 3 of 4 pods counts for 4."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(observation.reporting > 0, value * observation.ready / observation.reporting, np.nan)
+
+
+def _latency_step(observation: Observation, breach: FloatColumn) -> FloatColumn:
+    return np.where(breach > 1, _awake(observation) * np.fmin(breach, LARGEST_LATENCY_STEP), np.nan)
+
+
+def _averaged(average: FloatColumn, value: FloatColumn, gain: FloatColumn) -> FloatColumn:
+    moved = np.where(np.isnan(average) | np.isnan(gain), value, average + gain * (value - average))
+    return np.where(np.isnan(value), average, moved)

@@ -1,0 +1,118 @@
+"""What one tick remembers for the next: small, per row, and given back by every tick.
+
+Rows change place here and nowhere else: `align` moves memory onto the rows of a new fleet, by id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from autoscaler.core.columns import Columns, FloatColumn, IntColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.window import Window
+
+COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
+"""Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
+
+Table = TypeVar("Table", "PodMemory", "WorkloadMemory", "Window")
+
+
+@dataclass(frozen=True)
+class PodMemory(Columns):
+    """Per pod, to turn counters into rates."""
+
+    time_s: FloatColumn  # float64[P], time of the last reading
+    counter: FloatColumn  # float64[C, P], the last reading
+    increase: FloatColumn  # float64[C, P], increases, older ones fading
+    observed_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
+    seen_ready: FloatColumn  # float64[P], 1 once its cold start has been learned from
+
+    @classmethod
+    def blank(cls, rows: int) -> PodMemory:
+        unknown = np.full(rows, np.nan)
+        counters = np.full((len(COUNTERS), rows), np.nan)
+        return cls(unknown, counters, counters, np.zeros(rows), np.zeros(rows))
+
+
+@dataclass(frozen=True)
+class WorkloadMemory(Columns):
+    """Per workload; every field [W] or a Window over W."""
+
+    observed_s: FloatColumn  # time of the last tick that saw it
+    trusted_s: FloatColumn  # since when it has been watched without a long gap in trust
+    heard_s: FloatColumn  # time of the last trusted tick; NaN: none
+    busy_s: FloatColumn  # last moment with work, or of not knowing
+    queued_s: FloatColumn  # last moment with a queue; NaN: never
+    in_flight: FloatColumn  # running + waiting at the last trusted tick
+    arrivals_per_s: FloatColumn  # requests, averaged over about one cold start
+    steady_running: FloatColumn  # running requests, averaged likewise
+    output_tokens: FloatColumn  # generated tokens per request, over many minutes
+    cold_start_mean_s: FloatColumn  # NaN: none seen
+    cold_start_deviation_s: FloatColumn  # mean absolute deviation
+    concurrency: FloatColumn  # learned requests per replica; NaN: nothing learned
+    decode_tokens_per_s: FloatColumn  # learned per replica; NaN: never seen saturated
+    learned_s: FloatColumn  # seconds of load that capacity was learned from
+    loaded_idle_s: FloatColumn  # replica-seconds
+
+    highest_wanted: Window  # over scaleDown.stabilization
+    lowest_wanted: Window  # over scaleUp.stabilization
+    highest_count: Window  # over scaleDown.per
+    lowest_count: Window  # over scaleUp.per
+
+    @classmethod
+    def blank(cls, rows: int) -> WorkloadMemory:
+        unknown, zero, window = np.full(rows, np.nan), np.zeros(rows), Window.blank(rows)
+        columns = {f.name: unknown for f in fields(cls)}
+        columns |= {"learned_s": zero, "loaded_idle_s": zero}
+        windows = {f.name: window for f in fields(cls) if f.name.split("_")[0] in ("highest", "lowest")}
+        return cls(**{**columns, **windows})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Everything that is carried from tick to tick."""
+
+    workload_id: IntColumn  # int64[W]
+    pod_id: IntColumn  # int64[P]
+    workloads: WorkloadMemory
+    pods: PodMemory
+
+    @classmethod
+    def empty(cls) -> Memory:
+        """Remember nothing, as after a first start."""
+        no_ids = np.empty(0, dtype=np.int64)
+        return cls(no_ids, no_ids, WorkloadMemory.blank(0), PodMemory.blank(0))
+
+
+def align(memory: Memory, fleet: Fleet) -> Memory:
+    """Put memory onto the rows of `fleet`; what is new is blank, what is gone is forgotten."""
+    if memory.workload_id is fleet.workload_id and memory.pod_id is fleet.pod_id:
+        return memory
+    return replace(
+        memory,
+        workload_id=fleet.workload_id,
+        pod_id=fleet.pod_id,
+        workloads=_moved(memory.workloads, memory.workload_id, fleet.workload_id),
+        pods=_moved(memory.pods, memory.pod_id, fleet.pod_id),
+    )
+
+
+def _moved(table: Table, before: IntColumn, after: IntColumn) -> Table:
+    if np.array_equal(before, after):
+        return table
+    blank = type(table).blank(len(after))
+    if len(before) == 0:
+        return blank
+    row = np.searchsorted(before, after).clip(max=len(before) - 1)
+    known = before[row] == after
+    columns = {}
+    for field in fields(table):
+        old, new = getattr(table, field.name), getattr(blank, field.name)
+        if is_dataclass(old):
+            columns[field.name] = _moved(old, before, after)  # type: ignore[type-var]
+        else:
+            columns[field.name] = np.where(known, old[..., row], new)
+    return type(table)(**columns)  # type: ignore[arg-type]

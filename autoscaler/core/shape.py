@@ -1,0 +1,96 @@
+"""The stages of one workload alone: from what it wants to what it may have. One column in, one column out.
+
+Wanted counts are fractions until `tolerate` rounds them; from there on they are whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core import window
+from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.spec import Spec
+from autoscaler.core.window import Window
+
+
+def hold_unknown(wanted: FloatColumn, current: FloatColumn, trusted: BoolColumn) -> FloatColumn:
+    """Where inputs are missing or stale, hold or grow; where nobody has an opinion, hold.
+
+    Silence never shrinks: a dead exporter looks exactly like a workload without load.
+    """
+    return np.where(trusted & ~np.isnan(wanted), wanted, np.fmax(wanted, current))
+
+
+def tolerate(wanted: FloatColumn, current: FloatColumn, tolerance: FloatColumn) -> FloatColumn:
+    """Keep `current` while `wanted` is within the tolerance of it, then round up to whole replicas.
+
+    At 20 replicas and 0.1: 18 to 22 keep 20. Source: Kubernetes HPA, `--horizontal-pod-autoscaler-tolerance`.
+    """
+    close = np.abs(wanted - current) <= tolerance * current
+    # 4.000000001 replicas are 4: products of measured fractions carry that much noise.
+    return np.where(close, current, np.ceil(wanted - 1e-6))
+
+
+def stabilize(
+    wanted: FloatColumn,
+    current: FloatColumn,
+    spec: Spec,
+    highest: Window,
+    lowest: Window,
+    now_s: float,
+    trusted: BoolColumn,
+    watched_s: FloatColumn,
+) -> tuple[FloatColumn, Window, Window]:
+    """Shrink only to the most, grow only to the least, that was wanted at any moment of the window.
+
+    watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
+    What is wanted while inputs are not trusted (bool[W]) is a guess, and is not remembered.
+    Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
+    """
+    known = np.where(trusted, wanted, np.nan)
+    highest = window.push(highest, known, now_s, spec.down_stabilization_s, 1)
+    lowest = window.push(lowest, wanted, now_s, spec.up_stabilization_s, -1)
+    ceiling = window.extreme(highest, now_s, spec.down_stabilization_s, 1)
+    floor = window.extreme(lowest, now_s, spec.up_stabilization_s, -1)
+    grown = np.fmax(current, floor)
+    shrunk = np.fmin(current, ceiling)
+    stable = np.where(wanted > current, grown, np.where(wanted < current, shrunk, wanted))
+    seen_enough = watched_s >= spec.down_stabilization_s
+    return np.where(seen_enough, stable, np.fmax(stable, current)), highest, lowest
+
+
+def go_idle(wanted: FloatColumn, current: FloatColumn, spec: Spec, idle_s: FloatColumn) -> FloatColumn:
+    """Go to zero after a stated time without work; otherwise an awake workload keeps one replica.
+
+    idle_s: float64[W], seconds since there was work or doubt. At zero nothing happens until somebody wants a replica.
+    """
+    idle = idle_s >= spec.idle_after_s  # False where the policy never goes to zero
+    resting = np.where(idle | (current == 0), 0.0, 1.0)
+    return np.where(wanted > 0, wanted, resting)
+
+
+def limit_rate(
+    wanted: FloatColumn, current: FloatColumn, spec: Spec, highest: Window, lowest: Window, now_s: float
+) -> tuple[FloatColumn, Window, Window]:
+    """Move by at most one step per period, measured from the count at which the period's other moves began.
+
+    Up: from the lowest count of the period, by the larger of a fraction and a number of replicas; down alike, from the
+    highest, and always by one at least. Unstated steps do not limit, nor does anything from zero, where there is no
+    count to take a fraction of. Source: Kubernetes HPA scaling policies.
+    """
+    highest = window.push(highest, current, now_s, spec.down_period_s, 1)
+    lowest = window.push(lowest, current, now_s, spec.up_period_s, -1)
+    began_low = window.extreme(lowest, now_s, spec.up_period_s, -1)
+    began_high = window.extreme(highest, now_s, spec.down_period_s, 1)
+    up = np.fmax(np.ceil(began_low * spec.up_step_fraction), spec.up_step_replicas)
+    down = np.fmax(np.floor(began_high * spec.down_step_fraction), spec.down_step_replicas)
+    most = np.fmax(began_low + np.fmax(up, 1.0), current)
+    least = np.fmin(began_high - np.fmax(down, 1.0), current)
+    limited = np.fmin(wanted, np.where(np.isnan(up) | (current == 0), np.inf, most))
+    return np.fmax(limited, np.where(np.isnan(down), -np.inf, least)), highest, lowest
+
+
+def bound(wanted: FloatColumn, spec: Spec) -> FloatColumn:
+    """Keep within the policy's floor and ceiling; zero is below the floor on purpose, where scale to zero is on."""
+    floor = np.where((wanted == 0) & ~np.isnan(spec.idle_after_s), 0.0, spec.min_replicas)
+    return np.fmin(np.fmax(wanted, floor), spec.max_replicas)
