@@ -1,0 +1,222 @@
+"""What the inference engines call their metrics: one row per engine, read by the scraper and the Prometheus adapter.
+
+A new engine or a renamed metric is a change in this table and nowhere else. Units are converted here (`Series.scale`),
+so every column arrives in the unit `core.samples.PodSamples` states.
+
+Sources: vLLM 0.6.0 to 0.33.0 (`vllm/engine/metrics.py`, `vllm/v1/metrics/loggers.py`), SGLang 0.4.0 to 0.5.23, TGI
+v3.3.7, TensorRT-LLM `trtllm-serve`, Triton with the TensorRT-LLM backend; vLLM 0.32 as recorded from a real server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from autoscaler.config.series import Fold, Readings, Series, counter, first, renamed
+
+# The nature of a column is the same for every engine; all other columns of a row are gauges.
+COUNTERS = frozenset({"prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections"})
+QUANTILES = frozenset({"ttft_s", "itl_s"})  # read as a quantile of a histogram
+
+# The largest believable reading; beyond it (and below 0) a reading is unknown. Columns not named here have no limit.
+LIMITS: Mapping[str, float] = MappingProxyType({"kv_usage": 1.0, "asleep": 1.0})
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How one engine is read."""
+
+    name: str
+    readings: Mapping[str, Readings]  # column of PodSamples to alternatives; an absent column is not told by the engine
+    path: str = "/metrics"
+    model_label: str = ""  # label with the name of the model; "": the engine does not tell
+    load_path: str = ""  # endpoint that answers {"server_load": n}; "": the engine has none
+
+    def series(self) -> tuple[Series, ...]:
+        """Return every row of the table, nested ones included, each once."""
+        rows = (part for readings in self.readings.values() for row in readings for part in row.parts())
+        return tuple(dict.fromkeys(rows))
+
+    def renamed(self, rename: Callable[[str], str]) -> Engine:
+        """Return this engine with further alternatives, under the names `rename` gives (see `series.underscored`)."""
+        readings = {column: renamed(rows, rename) for column, rows in self.readings.items()}
+        return replace(self, readings=MappingProxyType(readings))
+
+
+# The router of vLLM's production stack exposes the engines' own names with a label `server`: not an engine.
+_ENGINE_ONLY = (("server", ("",)),)
+
+
+def _vllm(*names: str, fold: Fold = Fold.SUM) -> Readings:
+    return tuple(Series(name, fold, where=_ENGINE_ONLY) for name in names)
+
+
+def _vllm_counter(name: str) -> Readings:
+    return _vllm(f"{name}_total", name)
+
+
+VLLM = Engine(
+    name="vllm",
+    model_label="model_name",
+    load_path="/load",
+    readings=MappingProxyType(
+        {
+            "running": _vllm("vllm:num_requests_running"),
+            # From 0.20 on this is the capacity and the deferred queue together: both hold a pod that must not shrink.
+            # 0.6 to 0.9 (V0) count requests swapped out to the CPU apart.
+            "waiting": (
+                Series("vllm:num_requests_waiting", where=_ENGINE_ONLY, plus=_vllm("vllm:num_requests_swapped")),
+            ),
+            # awake = 0 is sleep of any level; level 0 sets none of the other states.
+            "asleep": (
+                Series(
+                    "vllm:engine_sleep_state",
+                    Fold.MAX,
+                    where=(("sleep_state", ("awake",)), *_ENGINE_ONLY),
+                    inverted=True,
+                ),
+            ),
+            "kv_usage": _vllm("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold=Fold.MAX),
+            # With data parallelism every engine says its own kv_cache_size_tokens, but num_gpu_blocks of all engines.
+            "kv_capacity_tokens": (
+                Series("vllm:cache_config_info", where=_ENGINE_ONLY, labels=("kv_cache_size_tokens",)),
+                Series("vllm:cache_config_info", Fold.MAX, _ENGINE_ONLY, labels=("block_size", "num_gpu_blocks")),
+            ),
+            "prompt_tokens": _vllm_counter("vllm:prompt_tokens"),
+            "generation_tokens": _vllm_counter("vllm:generation_tokens"),
+            "finished": _vllm_counter("vllm:request_success"),
+            "first_tokens": _vllm("vllm:time_to_first_token_seconds_count"),
+            "preemptions": _vllm_counter("vllm:num_preemptions"),
+            "rejections": _vllm_counter("vllm:admission_rejections"),
+            "ttft_s": _vllm("vllm:time_to_first_token_seconds"),
+            "itl_s": _vllm("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+        }
+    ),
+)
+
+# Ranks of one tensor- or pipeline-parallel group all report the group's numbers; data-parallel ranks their own.
+_SGLANG_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
+
+
+def _sglang(*names: str, fold: Fold = Fold.SUM) -> Readings:
+    return tuple(Series(f"sglang:{name}", fold, repeated=_SGLANG_RANKS) for name in names)
+
+
+SGLANG = Engine(
+    name="sglang",
+    model_label="model_name",
+    readings=MappingProxyType(
+        {
+            "running": _sglang("num_running_reqs"),
+            "waiting": (
+                Series(
+                    "sglang:num_queue_reqs",
+                    repeated=_SGLANG_RANKS,
+                    plus=_sglang(
+                        "num_paused_reqs",
+                        "num_grammar_queue_reqs",
+                        "num_prefill_bootstrap_queue_reqs",
+                        "num_prefill_prealloc_queue_reqs",
+                        "num_prefill_inflight_queue_reqs",
+                        "num_decode_prealloc_queue_reqs",
+                        "num_decode_transfer_queue_reqs",
+                    ),
+                ),
+            ),
+            "kv_usage": _sglang("token_usage", fold=Fold.MAX),
+            "kv_capacity_tokens": _sglang("max_total_num_tokens"),
+            "prompt_tokens": _sglang("prompt_tokens_total", "prompt_tokens"),
+            "generation_tokens": _sglang("generation_tokens_total", "generation_tokens"),
+            "finished": _sglang("num_requests_total", "num_requests"),  # aborted ones are counted in it
+            "first_tokens": _sglang("time_to_first_token_seconds_count"),
+            "preemptions": _sglang("num_retracted_requests_total", "num_retracted_requests"),
+            "ttft_s": _sglang("time_to_first_token_seconds"),
+            "itl_s": _sglang("inter_token_latency_seconds", "time_per_output_token_seconds"),
+        }
+    ),
+)
+
+TGI = Engine(
+    name="tgi",
+    readings=MappingProxyType(
+        {
+            "running": first("tgi_batch_current_size"),
+            "waiting": first("tgi_queue_size"),
+            "prompt_tokens": first("tgi_request_input_length_sum"),
+            "generation_tokens": first("tgi_request_generated_tokens_sum"),  # moves when a request ends
+            "finished": (
+                Series(
+                    "tgi_request_success",
+                    plus=(Series("tgi_request_failure", where=(("err", ("generation", "dropped")),)),),
+                ),
+            ),
+            "rejections": (Series("tgi_request_failure", where=(("err", ("overloaded",)),)),),
+            "itl_s": first("tgi_request_mean_time_per_token_duration"),
+        }
+    ),
+)
+
+_TRTLLM = Engine(
+    name="trtllm",
+    path="/prometheus/metrics",
+    model_label="model_name",
+    readings=MappingProxyType(
+        {
+            "running": first("trtllm_num_requests_running"),
+            "waiting": first("trtllm_num_requests_waiting"),
+            "kv_usage": first("trtllm_kv_cache_utilization", fold=Fold.MAX),
+            "kv_capacity_tokens": (
+                Series("trtllm_kv_cache_max_blocks", times=Series("trtllm_kv_cache_tokens_per_block", Fold.MAX)),
+            ),
+            "finished": counter("trtllm_request_success"),
+            "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
+            "ttft_s": first("trtllm_time_to_first_token_seconds"),
+            "itl_s": first("trtllm_time_per_output_token_seconds"),
+        }
+    ),
+)
+TRTLLM = _TRTLLM.renamed(lambda name: name.removeprefix("trtllm_"))  # release candidates of 1.1 have no prefix
+
+# Every model of an ensemble counts a request once: pre-processing, engine, post-processing and the ensemble itself.
+_ENSEMBLE = ("model", "version")
+
+
+def _triton_requests(kind: str) -> Series:
+    return Series("nv_trt_llm_request_metrics", where=(("request_type", (kind,)),))
+
+
+def _triton_blocks(kind: str, fold: Fold) -> Series:
+    return Series("nv_trt_llm_kv_cache_block_metrics", fold, where=(("kv_cache_block_type", (kind,)),))
+
+
+TRITON = Engine(
+    name="triton",
+    model_label="model",
+    readings=MappingProxyType(
+        {
+            "running": (_triton_requests("active"),),
+            "waiting": (
+                _triton_requests("waiting"),
+                Series("nv_inference_pending_request_count", repeated=_ENSEMBLE),
+            ),
+            "max_running": (_triton_requests("max"),),
+            "kv_usage": (_triton_blocks("fraction", Fold.MAX),),
+            "kv_capacity_tokens": (
+                replace(_triton_blocks("max", Fold.SUM), times=_triton_blocks("tokens_per", Fold.MAX)),
+            ),
+            "finished": (
+                Series(
+                    "nv_inference_request_success",
+                    repeated=_ENSEMBLE,
+                    plus=(Series("nv_inference_request_failure", repeated=_ENSEMBLE),),
+                ),
+            ),
+            "ttft_s": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),
+        }
+    ),
+)
+
+ENGINES: Mapping[str, Engine] = MappingProxyType(
+    {engine.name: engine for engine in (VLLM, SGLANG, TGI, TRTLLM, TRITON)}
+)

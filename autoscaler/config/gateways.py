@@ -1,0 +1,259 @@
+"""What is seen in front of the workloads: gateways and routers, their metrics, and which workload a series is about.
+
+A gateway is alive while a workload has no pod, so its metrics are what wakes a workload from zero. One row per product;
+the scraper and the Prometheus adapter both read by these rows and both use `read_front`, so a request held in a gateway
+means the same wherever it was seen. Labels are untrusted: what they name is looked up, and a hostile one finds nothing.
+
+Sources: llm-d-router `docs/metrics.md` and gateway-api-inference-extension v1.5.0, KEDA http-add-on v0.15.0, vLLM
+production-stack 0.1.12, Dynamo 1.6.1, Knative serving v0.50.0; Istio, Envoy and ingress-nginx by their standard names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from autoscaler.config.series import Readings, Series, counter, first
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.fleet import Fleet
+
+Labels = Mapping[str, str]
+SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # metric name to its series
+
+
+@dataclass(frozen=True)
+class Key:
+    """One way in which the labels of a series name a workload: by its model, or by a name and perhaps a namespace."""
+
+    model: str = ""  # label with the model's name
+    name: str = ""  # label with the name of the workload or of its service
+    namespace: str = ""  # label with their namespace; "": the name alone must do
+    pattern: re.Pattern[str] | None = None  # takes `name` and perhaps `namespace` out of the value of the label `name`
+    suffix: str = ""  # what the workload's name has behind the label's
+
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels this key looks at."""
+        return tuple(label for label in (self.model, self.name, self.namespace) if label)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """How one product is read. Both readings are alternatives in order; `keys` are tried in order."""
+
+    name: str
+    keys: tuple[Key, ...]
+    waiting: Readings = ()  # gauges: requests held
+    arrivals: Readings = ()  # counters: requests that arrived, whether or not anybody could serve them
+    waiting_includes_served: bool = False  # the gauge is the queue only while no pod serves
+
+    def labels(self) -> tuple[str, ...]:
+        """Return every label a query must keep for this row: of keys and filters, each with its `exported_` form."""
+        rows = (part for row in (*self.waiting, *self.arrivals) for part in row.parts())
+        plain = [label for key in self.keys for label in key.labels()] + [
+            label for row in rows for label, _ in row.where
+        ]
+        return tuple(dict.fromkeys(form for label in plain for form in (label, f"exported_{label}")))
+
+
+_DNS = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_CLUSTERS = (
+    # Istio: outbound|8000|subset|service.namespace.svc.cluster.local
+    re.compile(rf"(?:outbound|inbound)\|\d*\|[^|]*\|(?P<name>{_DNS})\.(?P<namespace>{_DNS})\.svc(?:\..*)?"),
+    # Envoy Gateway: httproute/namespace/route/rule/0
+    re.compile(rf"(?:httproute|grpcroute)/(?P<namespace>{_DNS})/(?P<name>{_DNS})(?:/.*)?"),
+    # Contour and others: namespace/service or namespace/service/port/hash
+    re.compile(rf"(?P<namespace>{_DNS})/(?P<name>{_DNS})(?:/.*)?"),
+    re.compile(rf"(?P<name>{_DNS})"),
+)
+_REVISION = re.compile(rf"(?P<name>{_DNS})-\d{{5}}")
+
+_EPP_KEYS = (Key(name="inference_pool"), Key(model="target_model_name"), Key(model="model_name"))
+
+GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            # Emits old and new names beside each other. Needs the feature gate flowControl to hold requests.
+            Gateway(
+                "llm-d-epp",
+                keys=_EPP_KEYS,
+                waiting=first("llm_d_epp_flow_control_queue_size", "inference_extension_flow_control_queue_size"),
+                arrivals=counter("llm_d_epp_request") + counter("inference_objective_request"),
+            ),
+            Gateway(
+                "keda-http-add-on",
+                keys=(Key(name="route_name", namespace="route_namespace"),),
+                waiting=first("interceptor_request_concurrency"),
+                waiting_includes_served=True,
+                arrivals=counter("interceptor_request_count"),
+            ),
+            Gateway(
+                "knative-activator",
+                keys=tuple(
+                    key
+                    for name, namespace in (
+                        ("kn_revision_name", "k8s_namespace_name"),
+                        ("revision_name", "namespace_name"),
+                    )
+                    for key in (
+                        Key(name=name, namespace=namespace, suffix="-deployment"),
+                        Key(name=name, namespace=namespace),
+                        Key(name=name, namespace=namespace, pattern=_REVISION),
+                    )
+                ),
+                waiting=first("kn_revision_request_queued"),
+                arrivals=counter("activator_request_count"),
+            ),
+            # The router's vllm:num_requests_* are the engines' own gauges again; only the counter is its own.
+            Gateway(
+                "production-stack",
+                keys=(Key(model="model"),),
+                arrivals=counter("vllm:num_incoming_requests"),
+            ),
+            Gateway(
+                "dynamo",
+                keys=(Key(model="model"),),
+                arrivals=counter("dynamo_frontend_requests_started") + counter("dynamo_frontend_requests"),
+            ),
+            # The client's side counts also what found no healthy upstream (flags UH, NR); both sides would count twice.
+            Gateway(
+                "istio",
+                keys=(
+                    Key(name="destination_workload", namespace="destination_workload_namespace"),
+                    Key(name="destination_service_name", namespace="destination_service_namespace"),
+                    Key(
+                        name="destination_service",
+                        pattern=re.compile(rf"(?P<name>{_DNS})\.(?P<namespace>{_DNS})\.svc(?:\..*)?"),
+                    ),
+                ),
+                arrivals=(Series("istio_requests_total", where=(("reporter", ("source",)),)),),
+            ),
+            # A request that finds no healthy endpoint is in none_healthy and not in upstream_rq_total.
+            Gateway(
+                "envoy",
+                keys=tuple(Key(name="envoy_cluster_name", pattern=pattern) for pattern in _CLUSTERS),
+                waiting=first("envoy_cluster_upstream_rq_pending_active"),
+                arrivals=(
+                    Series("envoy_cluster_upstream_rq_total", plus=first("envoy_cluster_upstream_cx_none_healthy")),
+                ),
+            ),
+            Gateway(
+                "ingress-nginx",
+                keys=(Key(name="service", namespace="namespace"), Key(name="ingress", namespace="namespace")),
+                arrivals=first("nginx_ingress_controller_requests"),
+            ),
+        )
+    }
+)
+
+
+class WorkloadNames:
+    """Finds the workloads of one fleet by the names a gateway may know them by."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._by_model: dict[str, list[int]] = {}
+        self._by_name: dict[str, list[int]] = {}
+        self._namespaces = tuple(workload.ref.namespace for workload in fleet.workloads)
+        for row, workload in enumerate(fleet.workloads):
+            if workload.model:
+                self._by_model.setdefault(workload.model, []).append(row)
+            for name in dict.fromkeys((workload.service or workload.ref.name, workload.ref.name)):
+                self._by_name.setdefault(name, []).append(row)
+
+    def rows(self, keys: Iterable[Key], labels: Labels) -> tuple[int, ...]:
+        """Return the rows of the workloads a series is about; several are variants of one service; () is nobody.
+
+        The first key that finds a workload decides. Where a key has no namespace and finds several namespaces, a label
+        `namespace` narrows the choice to its own.
+        """
+        for key in keys:
+            if key.model:
+                found = self._by_model.get(_label(labels, key.model), [])
+                namespace = ""
+            else:
+                name, namespace = _named(key, labels)
+                found = self._by_name.get(name, []) if name else []
+            if key.namespace or namespace:
+                found = [row for row in found if self._namespaces[row] == namespace]
+            elif len(found) > 1:
+                home = _label(labels, "namespace")
+                found = [row for row in found if self._namespaces[row] == home] or found
+            if found:
+                return tuple(found)
+        return ()
+
+
+def _label(labels: Labels, name: str) -> str:
+    # A Prometheus without honorLabels keeps the exporter's own value under exported_*.
+    return labels.get(f"exported_{name}") or labels.get(name, "")
+
+
+def _named(key: Key, labels: Labels) -> tuple[str, str]:
+    """Return (name, namespace) as `key` reads them; ("", "") where it finds no name."""
+    name, namespace = _label(labels, key.name), _label(labels, key.namespace) if key.namespace else ""
+    if key.pattern is not None:
+        match = key.pattern.fullmatch(name[:512])  # names of objects are far shorter
+        if match is None:
+            return "", ""
+        parts = match.groupdict()
+        name, namespace = parts["name"], parts.get("namespace") or namespace
+    return (name + key.suffix, namespace) if name else ("", "")
+
+
+def read_front(
+    fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName, gateways: Iterable[Gateway] = GATEWAYS.values()
+) -> tuple[FloatColumn, FloatColumn]:
+    """Bring what gateways report onto the rows of the fleet.
+
+    waiting: gauges by metric name; arrivals: rates (or increases) of counters by metric name, each with its series.
+    Returns float64[W] twice: requests held, and arrivals in the unit they came in. NaN where no series names the
+    workload. Workloads that share a series (variants of a service) share its value equally, so that the sum is true.
+    Several gateways in front of one workload are added; the alternatives of one gateway are not.
+    """
+    names = WorkloadNames(fleet)
+    served = np.zeros(len(fleet.workloads), dtype=bool)
+    served[fleet.pod_workload[fleet.pod_ready]] = True
+    total_waiting = np.full(len(fleet.workloads), np.nan)
+    total_arrivals = total_waiting.copy()
+    for gateway in gateways:
+        held = _read(names, gateway, gateway.waiting, waiting, len(fleet.workloads))
+        if gateway.waiting_includes_served:
+            held = np.where(served, np.nan, held)
+        total_waiting = _add(total_waiting, held)
+        total_arrivals = _add(total_arrivals, _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads)))
+    return total_waiting, total_arrivals
+
+
+def metric_names(gateways: Iterable[Gateway] = GATEWAYS.values()) -> frozenset[str]:
+    """Return the name of every metric of the table."""
+    return frozenset(
+        part.name for gateway in gateways for row in (*gateway.waiting, *gateway.arrivals) for part in row.parts()
+    )
+
+
+def _read(names: WorkloadNames, gateway: Gateway, readings: Readings, by_name: SeriesByName, rows: int) -> FloatColumn:
+    """Return float64[W]: in each row the first alternative that says anything about it."""
+    result = np.full(rows, np.nan)
+    for reading in readings:
+        sums: dict[int, float] = {}
+        for part in (reading, *reading.plus):
+            for labels, value in by_name.get(part.name, ()):
+                if not (part.accepts(labels) and 0 <= value < math.inf):  # NaN fails as well
+                    continue
+                found = names.rows(gateway.keys, labels)
+                for row in found:
+                    sums[row] = sums.get(row, 0.0) + value / len(found)
+        read = np.full(rows, np.nan)
+        read[list(sums)] = list(sums.values())
+        result = np.where(np.isnan(result), read, result)
+    return result
+
+
+def _add(a: FloatColumn, b: FloatColumn) -> FloatColumn:
+    """Add where both are known; where one is, take it."""
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, a + b))

@@ -1,0 +1,63 @@
+"""What DCGM exporter calls its metrics and labels, read by the scraper and the Prometheus adapter.
+
+Sources: dcgm-exporter 4.5.3-4.8.2 (default counters, label rendering), DCGM 4.6.0 `dcgm_fields.h` for the new names.
+The exported name is whatever the operator's counter file says, so old and new names are both read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from autoscaler.config.series import Fold, Readings, Series, first
+
+# Framebuffer in MiB; usage is used / (used + free). A ratio is taken from DEV_FB_USED_* only where these are absent.
+FB_USED = "DCGM_FI_DEV_FB_USED"
+FB_FREE = "DCGM_FI_DEV_FB_FREE"
+FB_RATIO: Readings = first("DCGM_FI_DEV_FB_USED_RATIO", "DCGM_FI_DEV_FB_USED_PERCENT", fold=Fold.MAX)
+
+# Ratios 0..1 per device. GPU_UTIL is not here: it does not exist under MIG, and one tiny kernel makes it 100 %.
+ACTIVITY: Mapping[str, Readings] = MappingProxyType(
+    {
+        "tensor_active": first("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO", fold=Fold.MAX),
+        # SM_ACTIVE is not exported by default. GR_ENGINE_ACTIVE is never below it, so it cannot feign idleness.
+        "sm_active": first(
+            "DCGM_FI_PROF_SM_ACTIVE",
+            "DCGM_FI_PROF_SM_UTIL_RATIO",
+            "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+            "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+            fold=Fold.MAX,
+        ),
+        "dram_active": first("DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_DRAM_UTIL_RATIO", fold=Fold.MAX),
+    }
+)
+
+# Labels (namespace, pod) of the pod that holds the device, in the order to try. A Prometheus without honorLabels moves
+# the exporter's own labels to exported_* and puts the exporter's pod into `pod`, so `pod` alone comes last.
+POD_LABELS: tuple[tuple[str, str], ...] = (
+    ("exported_namespace", "exported_pod"),
+    ("pod_namespace", "pod_name"),  # --use-old-namespace
+    ("namespace", "pod"),
+)
+
+# Together they tell one device from another: under MIG all instances of a GPU have its UUID.
+DEVICE_LABELS: tuple[str, ...] = ("UUID", "uuid", "GPU_I_ID", "GPU_I_PROFILE", "Hostname", "hostname", "gpu", "vgpu")
+
+
+def metric_names() -> tuple[str, ...]:
+    """Return the name of every metric of the table."""
+    rows: tuple[Series, ...] = (*FB_RATIO, *(row for readings in ACTIVITY.values() for row in readings))
+    return (FB_USED, FB_FREE, *(row.name for row in rows))
+
+
+def pod_of(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return (namespace, name) of the pod that holds the device; None: nobody does, or the labels do not say."""
+    for namespace, pod in POD_LABELS:
+        if labels.get(pod):
+            return (labels[namespace], labels[pod]) if labels.get(namespace) else None
+    return None
+
+
+def device_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what identifies the device, or the MIG instance, that a series is about."""
+    return tuple(labels.get(label, "") for label in DEVICE_LABELS)
