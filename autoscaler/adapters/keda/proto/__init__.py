@@ -1,0 +1,1 @@
+"""KEDA's gRPC contract: the proto file and the modules generated from it. Only the proto file is written by hand."""

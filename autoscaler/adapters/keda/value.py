@@ -1,0 +1,51 @@
+"""Which metric value makes the HPA land on a wanted count, and when none does. Arithmetic only.
+
+The metric is of type AverageValue with target 1, so outside its tolerance the HPA goes to ceil(value). Inside it the
+HPA keeps what it has: from the current count C it does not see a value between C x (1 - down) and C x (1 + up), both
+bounds included. KEDA hands values on with three decimals.
+Source: Kubernetes 1.36 pkg/controller/podautoscaler/replica_calculator.go; KEDA 2.20 pkg/scalers/scaler.go.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+METRIC_NAME = "replicas"
+TARGET = 1
+DEFAULT_TOLERANCE = 0.1  # of the HPA controller, where the ScaledObject states none
+SMALLEST_STEP = 0.001  # three decimals: what is added to N - 1 still rounds up to N
+
+
+class Tolerance(NamedTuple):
+    """Relative changes that the HPA does not act on."""
+
+    up: float = DEFAULT_TOLERANCE
+    down: float = DEFAULT_TOLERANCE
+
+
+class Published(NamedTuple):
+    """What is told to the HPA."""
+
+    value: float  # >= 0
+    reachable: bool  # False: the tolerance swallows the step, whatever value is sent
+
+
+def publish(wanted: int, current: int, tolerance: Tolerance) -> Published:
+    """Choose the value that moves the HPA from `current` to `wanted` replicas.
+
+    Going down, wanted - 1 + 0.001 means the same count and lies further from `current`: 11 -> 10 with tolerance 0.1
+    is seen as 9.001/11 = 0.82, where 10/11 = 0.91 would be kept. Going up there is no such way: a value above
+    `wanted` would overshoot. At zero the HPA is switched off and KEDA alone acts, so nothing is swallowed there.
+    """
+    if current == wanted or current <= 0 or _is_seen(wanted, current, tolerance):
+        return Published(float(wanted), True)
+    lowest = wanted - 1 + SMALLEST_STEP
+    if 0 < wanted < current and _is_seen(lowest, current, tolerance):
+        return Published(lowest, True)
+    return Published(float(wanted), False)
+
+
+def _is_seen(value: float, current: int, tolerance: Tolerance) -> bool:
+    # In thousandths and in the controller's own order of operations, so that the bounds agree to the last bit.
+    ratio = round(value * 1000) / (TARGET * 1000.0 * current)
+    return not 1.0 - tolerance.down <= ratio <= 1.0 + tolerance.up
