@@ -1,0 +1,173 @@
+"""Every metric the daemon exports: name, type, labels, meaning. `docs/metrics.md` is printed from here.
+
+    python -m autoscaler.adapters.http.catalogue > docs/metrics.md
+
+How the values are kept and rendered is in `metrics`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.decision import Decision, Stage
+from autoscaler.ports import TickRecord
+
+Column = Callable[[TickRecord], FloatColumn | BoolColumn]
+PREFIX = "vllm_autoscaler_"
+WORKLOAD_LABELS = ("namespace", "workload", "kind")
+MAX_WORKLOADS = 10_000  # workloads with series of their own
+MAX_SOURCES = 32
+MAX_POOLS = 256
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric. `column` gives the values of a family that has one value per workload and no labels beyond it."""
+
+    name: str  # without PREFIX
+    type: Literal["gauge", "counter", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+    column: Column | None = None
+
+    @property
+    def full_name(self) -> str:
+        return PREFIX + self.name
+
+
+def _observed(field: str) -> Callable[[TickRecord], FloatColumn]:
+    def column(tick: TickRecord) -> FloatColumn:
+        values: FloatColumn = getattr(tick.decision.observation, field)
+        return values
+
+    return column
+
+
+def _able(field: str) -> Callable[[TickRecord], FloatColumn]:
+    def column(tick: TickRecord) -> FloatColumn:
+        values: FloatColumn = getattr(tick.decision.capacity, field)
+        return values
+
+    return column
+
+
+def _coverage(tick: TickRecord) -> FloatColumn:
+    """Return the share of ready replicas whose engine answered; NaN without a ready replica."""
+    seen = tick.decision.observation
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(seen.ready > 0, seen.reporting / seen.ready, np.nan)
+
+
+def _demand(decision: Decision) -> FloatColumn:
+    demand: FloatColumn = decision.stages[Stage.DEMAND]
+    return demand
+
+
+def _gauge(name: str, meaning: str, column: Column | None, *labels: str) -> Family:
+    return Family(name, "gauge", meaning, WORKLOAD_LABELS + labels, column)
+
+
+WORKLOADS = (
+    _gauge("workload_info", "Always 1; the policy in force and the service.", None, "policy", "service"),
+    _gauge("desired_replicas", "Replicas the daemon decided on.", lambda tick: tick.decision.replicas),
+    _gauge("current_replicas", "spec.replicas as it stands in the cluster.", _observed("replicas")),
+    _gauge("ready_replicas", "Ready pods that are not leaving.", _observed("ready")),
+    _gauge("starting_replicas", "Pods on their way that can still become ready by waiting.", _observed("starting")),
+    _gauge("blocked_replicas", "Pods that waiting does not help: no room, no image, crashing.", _observed("blocked")),
+    _gauge("demand_replicas", "The strongest ask, before any limit.", lambda tick: _demand(tick.decision)),
+    _gauge("ask_replicas", "Replicas each signal asks for, raw; absent without an opinion.", None, "signal"),
+    _gauge("bound", "1 for the stage that changed the count last; absent where none did.", None, "stage"),
+    _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
+    _gauge("input_age_seconds", "Age of the oldest trusted engine reading; absent without one.", _observed("age_s")),
+    _gauge("input_coverage_ratio", "Share of ready replicas whose engine answered, 0 to 1.", _coverage),
+    _gauge("running_requests", "Requests in the engines' running batches.", _observed("running")),
+    _gauge("waiting_requests", "Requests the engines hold but do not run.", _observed("waiting")),
+    _gauge("gateway_waiting_requests", "Requests held in front of the workload.", _observed("gateway_waiting")),
+    _gauge("queue_wait_seconds", "How long the last request in the queue will wait.", _observed("queue_wait_s")),
+    _gauge("ttft_seconds", "Time to first token; absent while nobody asks.", _observed("ttft_s")),
+    _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
+    _gauge("itl_seconds", "Inter-token latency; absent while nobody asks.", _observed("itl_s")),
+    _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),
+    _gauge("kv_cache_usage_ratio", "KV-cache usage, mean over reporting replicas, 0 to 1.", _observed("kv_usage")),
+    _gauge("capacity_requests", "Requests one replica can run at once within the objective.", _able("concurrency")),
+    _gauge("capacity_prefill_tokens_per_second", "Prompt tokens one replica computes.", _able("prefill_tokens_per_s")),
+    _gauge("capacity_decode_tokens_per_second", "Tokens one replica generates.", _able("decode_tokens_per_s")),
+    _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _able("confidence")),
+    _gauge(
+        "cold_start_seconds", "From asking for a replica until it serves: learned or stated.", _observed("cold_start_s")
+    ),
+    _gauge("loaded_replicas", "Pods whose framebuffer is in use; absent without GPU metrics.", _observed("loaded")),
+    _gauge("gpu_active_replicas", "Pods whose tensor cores work; absent without GPU metrics.", _observed("active")),
+    Family(
+        "loaded_idle_replica_seconds_total",
+        "counter",
+        "Replica-seconds spent loaded and idle since the daemon watches.",
+        WORKLOAD_LABELS,
+        _observed("loaded_idle_s"),
+    ),
+    _gauge("paused", "1 while the operator says hands off.", lambda tick: tick.input.fleet.paused),
+    _gauge("rival", "1 while somebody else owns the replica count, named by owner.", None, "owner"),
+)
+
+POOLS = (
+    Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product")),
+    Family("pool_desired_gpus", "gauge", "GPUs the decisions of the last tick take.", ("resource", "product")),
+)
+
+PROCESS = (
+    Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
+    Family("leader", "gauge", "1 while this process may act."),
+    Family("ticks_total", "counter", "Ticks by result: ok, failed.", ("result",)),
+    Family("tick_duration_seconds", "histogram", "Time one good tick took, sampling and acting included."),
+    Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last good tick."),
+    Family("workloads", "gauge", "Workloads in the last tick."),
+    Family("unlisted_workloads", "gauge", "Workloads without series of their own: too many, or one name twice."),
+    Family("untrusted_workloads", "gauge", "Workloads whose inputs are missing or stale: they hold or grow."),
+    Family("pods", "gauge", "Pods in the last tick."),
+    Family("source_queries_total", "counter", "Requests sent to a source of metrics.", ("source",)),
+    Family("source_failures_total", "counter", "Requests to a source that brought nothing.", ("source",)),
+    Family("source_duration_seconds", "histogram", "Time one sampling of a source took.", ("source",)),
+    Family("source_problems", "gauge", "Problems a source told in the last tick.", ("source",)),
+    Family("changes_total", "counter", "Scale changes by what became of them and direction.", ("fate", "direction")),
+    Family("policy_problems", "gauge", "Problems with the policies in force; 0: all is well."),
+    Family("stream_clients", "gauge", "Browsers that follow the page live."),
+)
+
+FAMILIES = PROCESS + POOLS + WORKLOADS
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def markdown() -> str:
+    """Print the reference of all metrics."""
+    series = f"{sum(1 for family in WORKLOADS if family.labels == WORKLOAD_LABELS)}"
+    parts = [
+        "# Metrics",
+        "",
+        "What `/metrics` exports. This page is printed from `autoscaler/adapters/http/catalogue.py` by",
+        "`python -m autoscaler.adapters.http.catalogue`; names, types and labels are stable.",
+        "",
+        "A value that is not known is absent, never 0. Text from outside is cut at 253 characters and its unprintable",
+        "characters are replaced.",
+        "",
+        f"**How many series.** A workload has at most {series} series, one more for each signal with an opinion (at",
+        "most 9), and one each for its policy, the stage that bound and a rival owner; in practice about 30.",
+        f"The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most",
+        f"{MAX_SOURCES} sources and {MAX_POOLS} pools are told apart. The Prometheus client library adds `process_*`",
+        "and, beside every counter and histogram of the daemon itself, a `_created` time.",
+    ]
+    for title, families in (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS)):
+        parts += ["", f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        for family in families:
+            labels = ", ".join(f"`{label}`" for label in family.labels)
+            parts.append(f"| `{family.full_name}` | {family.type} | {labels} | {family.meaning} |")
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

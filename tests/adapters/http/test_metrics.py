@@ -1,0 +1,200 @@
+"""The daemon's own metrics, read back with the parser of the Prometheus client library."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from prometheus_client import Counter
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from autoscaler.adapters.http import catalogue
+from autoscaler.adapters.http.catalogue import FAMILIES, MAX_SOURCES, PREFIX
+from autoscaler.adapters.http.metrics import OTHERS, Metrics
+from autoscaler.core.decision import Signal, Stage
+from autoscaler.core.fleet import Workload, WorkloadRef
+from autoscaler.core.samples import Samples, SourceReport
+from autoscaler.ports import Fate, TickRecord
+from tests.adapters.http.records import World
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def families(metrics: Metrics) -> dict[str, Metric]:
+    body = b"".join(metrics.render()[1]).decode()
+    return {family.name: family for family in parse(body)}
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    """Return the one sample with these labels among its own; None: there is none."""
+    family = families(metrics).get(PREFIX + name.removesuffix("_total"))
+    found = [
+        sample.value
+        for sample in (family.samples if family else [])
+        if sample.name == PREFIX + name and labels.items() <= sample.labels.items()
+    ]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def busy() -> TickRecord:
+    """Return a tick in which everything that can be exported is."""
+    tick = World(3).ticks(7)[-1]
+    count = len(tick.policies)
+    seen = replace(tick.decision.observation, gateway_waiting=np.ones(count), queue_wait_s=np.ones(count))
+    fleet = replace(
+        tick.input.fleet, rival=("HorizontalPodAutoscaler/mine", "", ""), paused=np.array([False, True, False])
+    )
+    stages = tick.decision.stages.copy()
+    stages[Stage.GRANT :, 0] -= 1
+    return replace(
+        tick,
+        input=replace(tick.input, fleet=fleet),
+        decision=replace(tick.decision, observation=seen, stages=stages),
+    )
+
+
+def test_a_scrape_holds_every_metric_of_the_catalogue_with_its_type_and_labels() -> None:
+    metrics = Metrics("direct")
+    metrics.record(busy())
+    exported = families(metrics)
+    for family in FAMILIES:
+        found = exported[family.full_name.removesuffix("_total")]
+        assert found.type == family.type
+        assert found.documentation == family.meaning
+        assert found.samples, family.name
+        for sample in found.samples:
+            assert set(sample.labels) - {"le"} == set(family.labels)
+    ours = {name for name in exported if name.startswith(PREFIX) and not name.endswith("_created")}
+    assert ours == {family.full_name.removesuffix("_total") for family in FAMILIES}
+
+
+def test_values_are_those_of_the_last_tick() -> None:
+    metrics, world = Metrics(), World(3)
+    metrics.record(world.tick())
+    tick = world.tick()
+    metrics.record(tick)
+    ref = tick.input.fleet.workloads[1].ref
+    where = {"namespace": ref.namespace, "workload": ref.name, "kind": ref.kind}
+    assert value(metrics, "desired_replicas", **where) == tick.decision.replicas[1]
+    assert value(metrics, "ready_replicas", **where) == tick.decision.observation.ready[1]
+    assert value(metrics, "ask_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
+    assert value(metrics, "input_coverage_ratio", **where) == 1.0
+    assert value(metrics, "ticks_total", result="ok") == 2
+    assert value(metrics, "last_tick_timestamp_seconds") == tick.wall_s
+    assert value(metrics, "leader") == 1
+
+
+def test_the_stage_that_changed_the_count_last_is_the_one_that_bound() -> None:
+    metrics, tick = Metrics(), busy()
+    metrics.record(tick)
+    assert value(metrics, "bound", workload=tick.input.fleet.workloads[0].ref.name, stage="grant") == 1
+
+
+def test_what_is_unknown_is_absent_and_not_zero() -> None:
+    metrics, tick = Metrics(), World(2).tick()
+    unknown = replace(tick.decision.observation, ttft_s=np.array([np.nan, 0.0]))
+    metrics.record(replace(tick, decision=replace(tick.decision, observation=unknown)))
+    first, second = (member.ref.name for member in tick.input.fleet.workloads)
+    assert value(metrics, "ttft_seconds", workload=first) is None
+    assert value(metrics, "ttft_seconds", workload=second) == 0.0
+
+
+def test_before_the_first_tick_there_are_no_workloads_and_no_leader() -> None:
+    metrics = Metrics()
+    assert value(metrics, "leader") == 0
+    assert value(metrics, "ticks_total", result="failed") == 0
+    assert value(metrics, "workloads") is None
+
+
+def test_a_failed_tick_is_counted_and_keeps_the_last_values() -> None:
+    metrics = Metrics()
+    metrics.record(World(2).tick())
+    metrics.failed(0.0, RuntimeError("the API server is away"))
+    assert value(metrics, "ticks_total", result="failed") == 1
+    assert value(metrics, "workloads") == 2
+
+
+def test_hostile_names_neither_break_the_scrape_nor_hide_the_others() -> None:
+    names = ['"} 1\nfake_metric 7\n# ', "\ud800", "a" * 10_000, "{}\\", "plain"]
+    members = tuple(Workload(WorkloadRef("ns", name), policy="batch") for name in names)
+    metrics = Metrics()
+    metrics.record(World(members).tick())
+    exported = families(metrics)
+    assert "fake_metric" not in exported
+    shown = {sample.labels["workload"] for sample in exported[PREFIX + "desired_replicas"].samples}
+    assert len(shown) == 5
+    assert "plain" in shown
+    assert max(map(len, shown)) == 253
+
+
+def test_two_workloads_of_one_name_leave_the_scrape_valid_and_are_told() -> None:
+    members = tuple(Workload(WorkloadRef("ns", "a" * 300 + end)) for end in ("x", "y"))
+    metrics = Metrics()
+    metrics.record(World(members).tick())
+    assert len(families(metrics)[PREFIX + "desired_replicas"].samples) == 1
+    assert value(metrics, "unlisted_workloads") == 1
+
+
+def test_workloads_past_the_bound_have_no_series_and_are_counted() -> None:
+    metrics = Metrics()
+    metrics.record(World(catalogue.MAX_WORKLOADS + 3).tick())
+    assert value(metrics, "unlisted_workloads") == 3
+
+
+def test_sources_past_the_bound_share_one_label() -> None:
+    tick = World(1).tick()
+    reports = tuple(SourceReport(f"source-{i}", queries=1, failed=1) for i in range(MAX_SOURCES + 5))
+    metrics = Metrics()
+    metrics.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(1, 0, reports))))
+    assert value(metrics, "source_failures_total", source=OTHERS) == 5
+    assert value(metrics, "source_failures_total", source="source-0") == 1
+
+
+def test_problems_of_a_source_end_when_it_recovers() -> None:
+    metrics, world = Metrics(), World(1)
+    tick = world.tick()
+    ill = Samples.nothing(1, 0, (SourceReport("prometheus", 3, 2, ("503", "timed out")),))
+    metrics.record(replace(tick, input=replace(tick.input, samples=ill)))
+    assert value(metrics, "source_problems", source="prometheus") == 2
+    metrics.record(world.tick())
+    assert value(metrics, "source_problems", source="prometheus") == 0
+
+
+@pytest.mark.parametrize(("fate", "counted"), [(Fate.RECORDED, 1), (Fate.PUBLISHED, 1), (Fate.FAILED, 3)])
+def test_a_wish_that_stands_is_one_change_and_an_attempt_that_fails_is_one_each(fate: Fate, counted: int) -> None:
+    metrics, world = Metrics(), World(8)
+    tick = next(tick for tick in (world.tick(fate) for _ in range(12)) if tick.outcomes)
+    ups = sum(outcome.change.after > outcome.change.before for outcome in tick.outcomes)
+    for _ in range(3):
+        metrics.record(tick)
+    total = sum(
+        value(metrics, "changes_total", fate=fate.value, direction=direction) or 0 for direction in ("up", "down")
+    )
+    assert total == counted * len(tick.outcomes)
+    assert (value(metrics, "changes_total", fate=fate.value, direction="up") or 0) == counted * ups
+
+
+def test_openmetrics_is_answered_with_one_end_mark() -> None:
+    metrics = Metrics()
+    metrics.record(World(2).tick())
+    content_type, parts = metrics.render(OPENMETRICS)
+    body = b"".join(parts).decode()
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.count("# EOF\n") == 1
+    assert PREFIX + "desired_replicas" in {family.name for family in parse_openmetrics(body)}
+
+
+def test_other_parts_of_the_process_can_export_beside_it() -> None:
+    metrics = Metrics()
+    Counter("grpc_calls", "Calls.", registry=metrics.registry).inc()
+    assert families(metrics)["grpc_calls"].samples[0].value == 1
+
+
+def test_policy_problems_and_stream_clients_are_set_from_outside() -> None:
+    metrics = Metrics()
+    metrics.set_policy_problems(2)
+    metrics.set_stream_clients(5)
+    assert value(metrics, "policy_problems") == 2
+    assert value(metrics, "stream_clients") == 5
