@@ -10,9 +10,10 @@
 set -euo pipefail
 
 KUBERNETES=v1.36.3      # k8s.io/kubernetes; its libraries carry the same numbers as v0.36.3
-GO=1.26.8               # fetched as a Go module when the machine's own Go is absent from PATH or older than GO_AT_LEAST
+GO=1.26.8               # fetched as a Go module where the machine's own Go is older than GO_AT_LEAST
 GO_AT_LEAST=1.26.0      # the `go` line of that Kubernetes' go.mod
 
+here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/vllm-autoscaler/envtest
 binary=${KUBEBUILDER_ASSETS:-$cache/$KUBERNETES}/kube-apiserver
 
@@ -38,7 +39,7 @@ export GOTOOLCHAIN=local GOFLAGS=-mod=mod GOWORK=off CGO_ENABLED=0
 
 at_least() { [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
 
-go_version() { command -v go >/dev/null && go env GOVERSION | sed 's/^go//'; }
+go_version() { go env GOVERSION | sed 's/^go//'; }
 
 # Debian 12 carries Go 1.19. Newer Go releases are themselves Go modules, checked against the public checksum
 # database, so an old Go can fetch a new one. Modules lose their execute bits: put them back in a copy.
@@ -55,10 +56,7 @@ fetch_go() {
   export PATH=$work/go/bin:$PATH GOROOT=$work/go
 }
 
-if ! go_version >/dev/null; then
-  say "building kube-apiserver needs Go: apt-get install golang-go (any version; a newer one is fetched as needed)"
-  exit 1
-fi
+"$here/debian.sh" go:golang-go
 at_least "$GO_AT_LEAST" "$(go_version)" || fetch_go
 
 say "building kube-apiserver $KUBERNETES with Go $(go_version); about five minutes on two cores, once per machine"

@@ -1,0 +1,59 @@
+# Every target does its own set-up: a virtual environment in .venv, and for the tests Debian packages and kube-apiserver.
+
+PYTHON ?= python3
+DEMO_ARGS ?=
+TEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_ROOT_USER_ACTION = ignore
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types contracts bench envtest debian clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127.0.0.1:8080/ (DEMO_ARGS="--help")
+	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
+
+test: .venv/installed-dev debian envtest ## run all tests (TEST_ARGS="tests/core -k burst" for some)
+	@exec .venv/bin/pytest $(TEST_ARGS)
+
+lint: .venv/installed-dev ## check style and format
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+
+types: .venv/installed-dev ## check types
+	.venv/bin/mypy
+
+contracts: .venv/installed-dev ## check that imports point one way
+	.venv/bin/lint-imports
+
+bench: .venv/installed-dev ## measure the README's numbers
+	@for script in bench/*.py; do echo "$$script"; .venv/bin/python "$$script" --json || exit; done
+
+envtest: ## build kube-apiserver for the tests, once per machine
+	@tools/envtest.sh >/dev/null
+
+debian:
+	@tools/debian.sh etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics chromium:chromium
+
+clean: ## remove what was made here; kube-apiserver in the user's cache folder stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache test-artefacts
+	find autoscaler tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Debian keeps the part of Python that fills a virtual environment in a package of its own.
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/debian.sh ensurepip:python3-venv
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	.venv/bin/pip install --quiet -e .
+	@touch $@
+
+.venv/installed-dev: pyproject.toml | .venv/bin/python
+	.venv/bin/pip install --quiet -e '.[dev]'
+	@touch .venv/installed $@
