@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -62,7 +62,7 @@ def explain(inp: TickInput, decision: Decision, policies: Sequence[str], row: in
         ready=int(decision.observation.ready[row]),
         signal=signal.name.lower() if signal is not None else "",
         bound=changing[-1] if changing else "",
-        asks={s.name.lower(): float(a) for s, a in zip(Signal, decision.asks[:, row], strict=True) if a == a},
+        asks={s.name.lower(): float(a) for s, a in zip(Signal, decision.asks[:, row], strict=True) if not np.isnan(a)},
         steps=steps,
         inputs=seen.inputs(),
         sentence=_sentence(seen, signal, steps, current, wanted),
@@ -170,7 +170,7 @@ def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
     return f"{_number(row.seen(seen))} {name} tokens/s at {_number(row.capacity(each))} each {_asks(row, signal)}"
 
 
-_SIGNAL_WORDS = {
+_SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     Signal.CONCURRENCY: _concurrency,
     Signal.PREFILL: lambda r: _rate(r, Signal.PREFILL, "prompt", "prompt_tokens_per_s", "prefill_tokens_per_s"),
     Signal.DECODE: lambda r: _rate(r, Signal.DECODE, "generated", "generation_tokens_per_s", "decode_tokens_per_s"),

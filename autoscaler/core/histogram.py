@@ -1,0 +1,140 @@
+"""Classic Prometheus histograms: cumulative buckets to quantiles and shares, and the increase over a window.
+
+A histogram is a pair: `bounds`, float64[B], ascending upper bounds of which the last is +Inf, and `counts`,
+float64[..., B], cumulative: how many observations were at most that bound. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+
+
+class Histogram(NamedTuple):
+    """One histogram, as read at one moment."""
+
+    bounds: FloatColumn  # float64[B]
+    counts: FloatColumn  # float64[B], cumulative
+
+
+def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate the `q` quantile (0 < q <= 1) by linear interpolation inside its bucket.
+
+    counts: float64[..., B]. Returns float64[...]: NaN where there are no observations, a count is unknown or there is no
+    finite bound; the highest finite bound where the quantile lies beyond it.
+    Source: `histogram_quantile` of Prometheus, promql/quantile.go.
+
+    Example: bounds 1, 2, +Inf and counts 4, 8, 10 give 1.25 for q = 0.5: rank 5 is a quarter into the second bucket.
+    """
+    if not 0 < q <= 1:
+        raise ValueError(f"quantile {q:g}, must be above 0 and at most 1")
+    if not _usable(bounds):
+        return np.full(counts.shape[:-1], np.nan)
+    counts = np.maximum.accumulate(counts, axis=-1)  # scrapes are not atomic, and folding may break the order
+    total = counts[..., -1:]
+    rank = q * total
+    bucket = np.sum(counts[..., :-1] < rank, axis=-1, keepdims=True)  # first bucket that holds the rank
+    low_counts, low_bounds = _shifted(counts), _shifted(bounds)
+    below = np.take_along_axis(low_counts, bucket, axis=-1)
+    inside = np.take_along_axis(counts, bucket, axis=-1) - below
+    start, end = low_bounds[bucket], bounds[bucket]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = start + (end - start) * (rank - below) / inside
+    value = np.where((bucket == 0) & (end <= 0), end, value)  # no lower bound to start from
+    value = np.where(np.isinf(end), bounds[-2], value)
+    return np.asarray(np.where(total > 0, value, np.nan)[..., 0])
+
+
+def share_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate which share of the observations was at most `limit`, by linear interpolation inside its bucket.
+
+    counts: float64[..., B]. Returns float64[...], 0..1; NaN where there are no observations. Beyond the highest finite
+    bound only what is certainly within counts, so the share is never flattered.
+    """
+    if not _usable(bounds):
+        return np.full(counts.shape[:-1], np.nan)
+    counts = np.maximum.accumulate(counts, axis=-1)
+    bucket = int(np.searchsorted(bounds, limit, side="left"))
+    end, below = bounds[bucket], _shifted(counts)[..., bucket]
+    if limit == end:
+        within = counts[..., bucket]
+    elif np.isinf(end):
+        within = below
+    else:
+        start = _shifted(bounds)[bucket]
+        part = (limit - start) / (end - start) if limit > start else 0.0
+        within = below + (counts[..., bucket] - below) * part
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(counts[..., -1] > 0, within / counts[..., -1], np.nan))
+
+
+def increase(before: FloatColumn, after: FloatColumn) -> FloatColumn:
+    """Return how much counters grew, float64[...]; a counter that went back was reset and counts from 0.
+
+    NaN where either is unknown. Source: `increase` of Prometheus, without its extrapolation.
+    """
+    return np.where(after < before, after, after - before)
+
+
+def fold(histograms: Iterable[Histogram]) -> Histogram | None:
+    """Add histograms, of several engines say. Different bounds are added on those they share, where counts are exact.
+
+    None without histograms, or without a finite bound in common.
+    """
+    pool = list(histograms)
+    if not pool:
+        return None
+    bounds = pool[0].bounds
+    if all(np.array_equal(bounds, other.bounds) for other in pool[1:]):
+        counts = np.sum([other.counts for other in pool], axis=0)
+    else:
+        for other in pool[1:]:
+            bounds = np.intersect1d(bounds, other.bounds)
+        counts = np.sum([other.counts[np.searchsorted(other.bounds, bounds)] for other in pool], axis=0)
+    return Histogram(bounds, counts) if _usable(bounds) else None
+
+
+class Window(NamedTuple):
+    """The last stretch of one histogram. Bounded: a few moments are remembered, however often it is read."""
+
+    bounds: FloatColumn = np.empty(0)
+    times_s: tuple[float, ...] = ()  # ascending
+    counts: tuple[FloatColumn, ...] = ()  # one per time
+
+    def push(self, now_s: float, reading: Histogram, window_s: float, slots: int = 12) -> Window:
+        """Return the window with `reading` added, reaching back `window_s` seconds, give or take one of its slots.
+
+        The window begins anew where counts are not comparable: other bounds (an upgrade, a changed setting), or a count
+        that went back (a restart, an engine gone), or a gap of more than two windows in the reading.
+        """
+        restarted = Window(reading.bounds, (now_s,), (reading.counts,))
+        if not self.times_s or now_s <= self.times_s[-1] or now_s - self.times_s[-1] > 2 * window_s:
+            return restarted
+        if not np.array_equal(self.bounds, reading.bounds) or bool(np.any(reading.counts < self.counts[-1])):
+            return restarted
+        times, counts = self.times_s, self.counts
+        if len(times) > 1 and now_s - times[-2] < window_s / slots:  # the last moment was only passing
+            times, counts = times[:-1], counts[:-1]
+        keep = sum(time <= now_s - window_s for time in times[1:])  # the first kept is the last before the window
+        return Window(self.bounds, (*times[keep:], now_s), (*counts[keep:], reading.counts))
+
+    def quantile(self, q: float) -> float:
+        """Return the quantile of what was observed within the window; NaN: nothing was, or only one moment is known."""
+        if len(self.times_s) < 2:
+            return float("nan")
+        return float(quantile(q, self.bounds, self.counts[-1] - self.counts[0]))
+
+
+def _usable(bounds: FloatColumn) -> bool:
+    return len(bounds) >= 2 and bool(bounds[-1] == np.inf)
+
+
+def _shifted(values: FloatColumn) -> FloatColumn:
+    """Return the values one bucket further, 0 in the first: what lies below each bucket."""
+    shifted = np.zeros_like(values)
+    shifted[..., 1:] = values[..., :-1]
+    return shifted

@@ -1,0 +1,149 @@
+"""Build small worlds for the tests of `core`: plain numbers in, a TickInput out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.decision import Decision, TickInput
+from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.memory import Memory
+from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.spec import Schedule, Spec
+from autoscaler.core.tick import tick
+
+PLAIN_SPEC: dict[str, float] = {
+    "ttft_objective_s": 1.0,
+    "itl_objective_s": 0.1,
+    "attainment": 0.99,
+    "priority": 0.0,
+    "weight": 1.0,
+    "min_replicas": 1.0,
+    "max_replicas": 100.0,
+    "max_wait_s": 1.0,
+    "up_step_fraction": np.nan,
+    "up_step_replicas": np.nan,
+    "up_period_s": 15.0,
+    "up_stabilization_s": 0.0,
+    "down_step_fraction": np.nan,
+    "down_step_replicas": np.nan,
+    "down_period_s": 60.0,
+    "down_stabilization_s": 60.0,
+    "tolerance": 0.0,
+    "idle_after_s": np.nan,
+    "concurrency": 10.0,
+    "prefill_tokens_per_s": np.nan,
+    "decode_tokens_per_s": np.nan,
+    "target_usage": 1.0,
+    "kv_target_usage": 0.8,
+    "cold_start_s": 60.0,
+    "max_input_age_s": 60.0,
+}
+
+
+def spec(rows: int = 1, **columns: float | list[float]) -> Spec:
+    """A Spec with plain values, single columns changed; every value may be one number or one per row."""
+    values = {**PLAIN_SPEC, **columns}
+    return Spec(**{name: np.broadcast_to(np.asarray(value, dtype=float), rows).copy() for name, value in values.items()})
+
+
+def no_schedule(rows: int) -> Schedule:
+    empty = np.empty((rows, 0))
+    return Schedule(empty, empty, empty, empty)
+
+
+def fleet(
+    ready: list[int],
+    starting: list[int] | None = None,
+    *,
+    now_s: float = 0.0,
+    replicas: list[int] | None = None,
+    created_s: float = -10_000.0,
+    starting_since_s: float = 0.0,
+    **columns: Any,
+) -> Fleet:
+    """A fleet with so many ready and starting pods per workload, on one pool without a known size."""
+    rows = len(ready)
+    starting = starting or [0] * rows
+    counts = np.array(ready) + np.array(starting)
+    pod_workload = np.repeat(np.arange(rows), counts)
+    is_ready = np.concatenate([np.arange(c) < r for c, r in zip(counts, ready, strict=True)] or [np.empty(0, bool)])
+    pods = len(pod_workload)
+    born = np.where(is_ready, created_s, starting_since_s)
+    values: dict[str, Any] = {
+        "time_s": now_s,
+        "workloads": tuple(Workload(WorkloadRef("ns", f"w{i}")) for i in range(rows)),
+        "workload_id": np.arange(rows),
+        "replicas": np.array(replicas if replicas is not None else counts, dtype=float),
+        "paused": np.zeros(rows, dtype=bool),
+        "rival": ("",) * rows,
+        "gpus_per_replica": np.ones(rows),
+        "pool": np.zeros(rows, dtype=np.int64),
+        "pods": tuple(Pod("ns", f"p{i}") for i in range(pods)),
+        "pod_id": np.arange(pods),
+        "pod_workload": pod_workload,
+        "pod_ready": is_ready,
+        "pod_terminating": np.zeros(pods, dtype=bool),
+        "pod_blocked": np.zeros(pods, dtype=np.int64),
+        "pod_created_s": born,
+        "pod_scheduled_s": born,
+        "pod_started_s": born,
+        "pod_ready_s": np.where(is_ready, born + 60.0, np.nan),
+        "pools": (Pool("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3"),),
+        "pool_gpus": np.array([np.nan]),
+    }
+    return Fleet(**{**values, **columns})
+
+
+def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Samples:
+    """Every ready pod answers now, idle, with zeros; single columns changed, one number or one per pod.
+
+    Columns of `FrontSamples` carry the prefix `front_`.
+    """
+    pods = len(world.pods)
+    quiet = dict.fromkeys(
+        ("running", "waiting", "kv_usage", "prompt_tokens", "generation_tokens", "finished", "first_tokens"), 0.0
+    )
+    readings = {"time_s": now_s, **quiet, **{n: v for n, v in columns.items() if not n.startswith("front_")}}
+    table = {name: np.where(world.pod_ready, np.broadcast_to(value, pods), np.nan) for name, value in readings.items()}
+    front = {n.removeprefix("front_"): v for n, v in columns.items() if n.startswith("front_")}
+    if front:
+        front = {"time_s": now_s, **front}
+    rows = len(world.workloads)
+    return Samples(
+        replace(PodSamples.filled(pods), **table),
+        replace(FrontSamples.filled(rows), **{n: np.broadcast_to(np.asarray(v, float), rows) for n, v in front.items()}),
+    )
+
+
+def world(now_s: float, cluster: Fleet, rules: Spec, schedule: Schedule | None = None, **columns: Any) -> TickInput:
+    """A TickInput in which the cluster view is fresh."""
+    rows = len(cluster.workloads)
+    return TickInput(
+        now_s=now_s,
+        fleet=replace(cluster, time_s=now_s),
+        spec=rules,
+        schedule=schedule or no_schedule(rows),
+        samples=samples(cluster, now_s, **columns),
+    )
+
+
+class Story:
+    """Steps one memory through ticks; the clock moves only by hand."""
+
+    def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
+        self.spec, self.now_s, self.memory = rules, now_s, Memory.empty()
+
+    def tick(self, cluster: Fleet, after_s: float = 5.0, **columns: Any) -> Decision:
+        self.now_s += after_s
+        decision, self.memory = tick(world(self.now_s, cluster, self.spec, **columns), self.memory)
+        return decision
+
+    def watch(self, cluster: Fleet, for_s: float, every_s: float = 5.0, **columns: Any) -> Decision:
+        """Tick on an unchanged world for a while; return the last decision."""
+        for _ in range(int(for_s / every_s)):
+            decision = self.tick(cluster, every_s, **columns)
+        return decision
