@@ -1,0 +1,57 @@
+"""Time the pure tick (observe, decide, share) over many workloads.
+
+Prints the median over consecutive ticks, and how it grows from a tenth of the workloads to all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from autoscaler.core.memory import Memory
+from autoscaler.core.tick import tick
+from bench import fleets
+
+WARM_UP_TICKS = 3
+
+
+def measure(workloads: int, ticks: int) -> float:
+    """Return the median seconds of one tick."""
+    memory, took = Memory.empty(), []
+    for inp in fleets.inputs(fleets.fleet(workloads), ticks + WARM_UP_TICKS):
+        began = time.perf_counter()
+        _, memory = tick(inp, memory)
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[WARM_UP_TICKS:])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--workloads", type=int, default=10_000)
+    options.add_argument("--ticks", type=int, default=30)
+    options.add_argument("--json", action="store_true")
+    args = options.parse_args()
+    whole_s = measure(args.workloads, args.ticks)
+    tenth_s = measure(args.workloads // 10, args.ticks)
+    result = {
+        "workloads": args.workloads,
+        "pods_per_workload": fleets.PODS_PER_WORKLOAD,
+        "tick_ms": round(whole_s * 1e3, 2),
+        "tick_of_a_tenth_ms": round(tenth_s * 1e3, 2),
+        "growth": round(whole_s / tenth_s, 2),
+    }
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print(f"{result['workloads']} workloads x {result['pods_per_workload']} pods: {result['tick_ms']} ms a tick,")
+        print(f"{result['growth']} times that of a tenth of them ({result['tick_of_a_tenth_ms']} ms)")
+
+
+if __name__ == "__main__":
+    main()
