@@ -1,5 +1,6 @@
-"""etcd from Debian's `etcd-server`, the store below kube-apiserver."""
+"""etcd, the store below kube-apiserver: from KUBEBUILDER_ASSETS where that holds one, else Debian's `etcd-server`."""
 
+import os
 from pathlib import Path
 
 from tests.harness.process import Process, answers, free_port, require_binary
@@ -8,7 +9,8 @@ from tests.harness.process import Process, answers, free_port, require_binary
 def etcd(directory: Path) -> tuple[str, Process]:
     """Return the client URL and the process, not yet started."""
     url = f"http://127.0.0.1:{free_port()}"
-    binary = require_binary("etcd", "apt-get install etcd-server")
+    provided = Path(os.environ.get("KUBEBUILDER_ASSETS", "")) / "etcd"
+    binary = require_binary("etcd", "apt-get install etcd-server", provided if provided.is_absolute() else None)
     command = [binary, "--data-dir", directory / "etcd", "--listen-client-urls", url, "--advertise-client-urls", url]
     command += ["--listen-peer-urls", "http://127.0.0.1:0"]
     return url, Process("etcd", command, directory, ready=lambda: answers(f"{url}/health"))
