@@ -1,0 +1,218 @@
+"""Untrusted YAML to plain values that remember where they stood. Knows YAML, not what the values mean.
+
+Safe loading only, and bounded before anything is built: bytes, documents, nesting, nodes with aliases written out.
+Keys are text and occur once. Merge keys (`<<`) and tags of one's own are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
+
+from autoscaler.config.findings import Finding, shown
+
+MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
+MAX_DOCUMENTS = 256
+MAX_DEPTH = 48  # deep enough for a CustomResourceDefinition
+MAX_NODES = 50_000  # of one document, aliases written out
+
+Loc = tuple[str | int, ...]  # ("spec", "prewarm", 0, "from")
+
+# The loader in C is some twenty times faster; a platform without it reads the same documents.
+_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_RESOLVER = Resolver()
+_MAX_NUMBER_CHARS = 64
+
+
+@dataclass(frozen=True)
+class Document:
+    """One YAML document."""
+
+    file: str
+    line: int  # where it begins, from 1
+    value: object  # dict with text keys, list, str, int, float, bool or None
+    lines: dict[Loc, int] = field(default_factory=dict)  # line of each key and item, from 1
+    raw: dict[Loc, str] = field(default_factory=dict)  # text of each scalar as it was written
+
+    def line_of(self, loc: Loc) -> int:
+        """Return the line of the key, or of the nearest thing around it."""
+        while loc and loc not in self.lines:
+            loc = loc[:-1]
+        return self.lines.get(loc, self.line)
+
+    def found(self, loc: Loc) -> str:
+        """Show what stands there, as written; the contents of mappings and lists are not repeated."""
+        return shown(self.raw[loc]) if loc in self.raw else ""
+
+    def finding(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
+        return Finding(self.file, self.line_of(loc), dotted(loc), problem, self.found(loc), allowed)
+
+
+class _Refused(Exception):
+    def __init__(self, node: yaml.Node, loc: Loc, problem: str, allowed: str = "") -> None:
+        super().__init__(problem)
+        self.node, self.loc, self.problem, self.allowed = node, loc, problem, allowed
+
+
+def dotted(loc: Loc) -> str:
+    """Write a place as people do: spec.prewarm[0].from."""
+    words = ""
+    for part in loc:
+        words += f"[{part}]" if isinstance(part, int) else ("." if words else "") + part
+    return words if len(words) <= 200 else words[:197] + "..."
+
+
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
+    """Read a regular file of at most `max_bytes` bytes as UTF-8. A pipe or device is refused, never waited for."""
+    allowed = f"a readable text file in UTF-8 of at most {max_bytes} bytes"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return Finding(str(path), 0, "", "not a regular file", allowed=allowed)
+            data = file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return Finding(str(path), 0, "", f"cannot be read: {reason}", allowed=allowed)
+    if len(data) > max_bytes:
+        return Finding(str(path), 0, "", f"more than {max_bytes} bytes", allowed=allowed)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return Finding(str(path), line, "", "not UTF-8", f"byte 0x{data[error.start]:02x}", allowed)
+
+
+def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]:
+    """Read all documents of a text; `file` only names it. Empty documents are left out. Never raises."""
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    try:
+        too_much = _beyond_bounds(file, text)
+        if too_much is not None:
+            return [], [too_much]
+        for node in yaml.compose_all(text, Loader=_LOADER):
+            document = Document(file, _line(node), None)
+            try:
+                value = _Reader(document).value(node, (), 0)
+            except _Refused as refused:
+                found = shown(refused.node.value) if isinstance(refused.node, yaml.ScalarNode) else ""
+                line = _line(refused.node)
+                findings.append(Finding(file, line, dotted(refused.loc), refused.problem, found, refused.allowed))
+            else:
+                if value is not None:
+                    documents.append(Document(file, document.line, value, document.lines, document.raw))
+    except yaml.YAMLError as error:
+        findings.append(_syntax(file, text, error))
+    return documents, findings
+
+
+def read_scalar(text: str) -> object:
+    """Read one plain value as YAML does: "8" is a number, "true" a boolean, "150ms" text. Raises ValueError."""
+    tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return _scalar(yaml.ScalarNode(tag, text))
+
+
+def _beyond_bounds(file: str, text: str) -> Finding | None:
+    """Look at the events alone, before anything is built: the composer recurses as deep as the text nests."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+        if depth > MAX_DEPTH:
+            return Finding(file, _line(event), "", "nested too deeply", "", f"{MAX_DEPTH} levels")
+        if documents > MAX_DOCUMENTS:
+            return Finding(file, _line(event), "", "too many documents", "", f"{MAX_DOCUMENTS} in a file")
+    return None
+
+
+def _syntax(file: str, text: str, error: yaml.YAMLError) -> Finding:
+    """Word a syntax error without repeating the text around it: the file may be something else, with secrets in it."""
+    line = 0
+    problem = "unreadable"
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 0
+        problem = error.problem or error.context or problem
+    elif isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, max(0, int(error.position))) + 1
+        problem = f"{error.reason}"
+    return Finding(file, line or 1, "", f"not valid YAML: {shown(problem)[1:-1]}", allowed="YAML 1.1 documents")
+
+
+def _line(place: yaml.Node | yaml.Event) -> int:
+    return place.start_mark.line + 1 if place.start_mark else 1
+
+
+class _Reader:
+    """Turns the nodes of one document into values; notes where they stood."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._nodes = 0
+
+    def value(self, node: yaml.Node, loc: Loc, depth: int) -> object:
+        self._nodes += 1
+        # An alias leads here once for each time it is written, so a bomb of aliases ends at this bound, and one that
+        # contains itself at the next.
+        if self._nodes > MAX_NODES:
+            raise _Refused(node, loc, "too large with its aliases written out", f"{MAX_NODES} values in a document")
+        if depth > MAX_DEPTH:
+            raise _Refused(node, loc, "nested too deeply, or an alias that contains itself", f"{MAX_DEPTH} levels")
+        self._document.lines.setdefault(loc, _line(node))
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return {key: self.value(item, (*loc, key), depth + 1) for key, item in self._items(node, loc)}
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            return [self.value(item, (*loc, index), depth + 1) for index, item in enumerate(node.value)]
+        if not isinstance(node, yaml.ScalarNode):
+            raise _Refused(node, loc, f"tag {shown(node.tag)} is not supported", "plain mappings, lists and values")
+        self._document.raw[loc] = node.value
+        try:
+            return _scalar(node)
+        except ValueError as error:
+            raise _Refused(node, loc, str(error), "text, numbers, true, false, null") from error
+
+    def _items(self, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, yaml.Node]]:
+        seen: set[str] = set()
+        for key, item in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused(key, loc, "a key that is not text", "text")
+            if key.tag == f"{_TAG}merge":
+                raise _Refused(key, loc, "merge keys are not supported", "the keys written out")
+            name: str = key.value
+            place = (*loc, name)
+            if key.tag not in (f"{_TAG}str", f"{_TAG}value"):
+                raise _Refused(key, loc, "a key that is not text", "text, in quotes if it looks like something else")
+            if name in seen:
+                first = self._document.line_of(place)
+                raise _Refused(key, place, f"given twice, first in line {first}", "each key once")
+            seen.add(name)
+            self._document.lines[place] = _line(key)
+            yield name, item
+
+
+def _scalar(node: yaml.ScalarNode) -> object:
+    kind = node.tag.removeprefix(_TAG)
+    if kind in ("str", "timestamp", "merge", "value"):  # a date is text here: no field holds one
+        return node.value
+    if kind not in ("int", "float", "bool", "null"):
+        raise ValueError(f"tag {shown(node.tag)} is not supported")
+    if len(node.value) > _MAX_NUMBER_CHARS:
+        raise ValueError("a number of too many digits")
+    try:
+        value: object = SafeConstructor().construct_object(node)
+    except (ArithmeticError, LookupError, ValueError) as error:  # `!!int abc`, which the constructor takes at its word
+        raise ValueError(f"not a value of type {kind}") from error
+    return value

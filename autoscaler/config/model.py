@@ -1,0 +1,302 @@
+"""The policy document: every field with its default, what it allows and what it means. Nothing is computed here.
+
+The reference in docs/policy.md is built from these lines. Keys are written in camelCase, as in Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from autoscaler.config.values import (
+    HOUR_S,
+    Cron,
+    Duration,
+    Exactly,
+    Kind,
+    Name,
+    Number,
+    Share,
+    Step,
+    StepKind,
+    Switch,
+    Text,
+    TimeZone,
+    Whole,
+)
+
+API_VERSION = "vllm-autoscaler.io/v1"
+KIND = "Policy"
+MAX_PREWARM = 16
+MAX_REPLICAS = 10_000
+
+
+class Section(BaseModel):
+    """A mapping of a policy. Unknown keys are errors; a value once read does not change."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=to_camel, arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
+
+    @classmethod
+    def keys(cls) -> dict[str, FieldInfo]:
+        """Return the fields by the keys that people write."""
+        return {info.alias or name: info for name, info in cls.model_fields.items()}
+
+
+class Objective(Section):
+    """What requests are promised."""
+
+    ttft: Annotated[float | None, Duration(0.001, HOUR_S)] = Field(
+        default=None, description="Time to first token that a request may take. Left out: no objective."
+    )
+    itl: Annotated[float | None, Duration(0.0001, 60.0)] = Field(
+        default=None, description="Inter-token latency that a request may have. Left out: no objective."
+    )
+    attainment: Annotated[float, Share(0.01, 1.0)] = Field(
+        default=0.99, description="Share of requests that must meet the objectives; the rest is the error budget."
+    )
+
+
+class Replicas(Section):
+    """Floor and ceiling, which always hold."""
+
+    min: Annotated[int, Whole(0, MAX_REPLICAS)] = Field(
+        default=1,
+        description="Floor while the workload is awake. It does not keep it awake: only `scaleToZero` decides about "
+        "zero, and from zero the workload wakes to at least this many.",
+    )
+    max: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(default=16, description="Ceiling, not below `min`.")
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.min > self.max:
+            raise fault("min", "above max", f"at most replicas.max, which is {self.max}")
+        return self
+
+
+class Queue(Section):
+    """How much waiting is by design."""
+
+    max_wait: Annotated[float, Duration(0.0)] = Field(
+        default=2.0,
+        description="How long a request may wait. A burst that is gone sooner, or before a new replica could serve, "
+        "orders none.",
+    )
+
+
+class ScaleUp(Section):
+    """How fast the count may grow."""
+
+    max_step: Annotated[Step, StepKind()] = Field(
+        default=Step(fraction=1.0), description="Growth per period: of the count at its start, or in replicas."
+    )
+    per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=15.0, description="Length of that period.")
+    stabilization: Annotated[float, Duration(0.0, HOUR_S)] = Field(
+        default=0.0, description="Grow only to what every moment of this window asked for; `0s`: at once."
+    )
+
+
+class ScaleDown(Section):
+    """How fast the count may shrink."""
+
+    max_step: Annotated[Step, StepKind(most_fraction=1.0)] = Field(
+        default=Step(fraction=0.25), description="Shrinkage per period: of the count at its start, or in replicas."
+    )
+    per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=60.0, description="Length of that period.")
+    stabilization: Annotated[float, Duration(0.0, HOUR_S * 6)] = Field(
+        default=300.0, description="Shrink only to the most that any moment of this window asked for."
+    )
+
+
+class ScaleToZero(Section):
+    """Whether an idle workload gives up its last replica."""
+
+    enabled: Annotated[bool, Switch()] = Field(
+        default=False, description="Go to zero when idle, whatever `replicas.min` says."
+    )
+    idle_after: Annotated[float, Duration(1.0, HOUR_S * 168)] = Field(
+        default=900.0, description="Time without work after which it does. Counts only while `enabled`."
+    )
+
+
+class Capacity(Section):
+    """What one replica can do. What is left out is learned from the engine."""
+
+    concurrency: Annotated[float | None, Number(0.01, 100_000)] = Field(
+        default=None, description="Requests a replica runs at once within the objectives."
+    )
+    prefill_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
+        default=None, description="Prompt tokens a replica computes per second."
+    )
+    decode_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
+        default=None, description="Tokens a replica generates per second."
+    )
+    target_usage: Annotated[float, Share(0.05, 1.0)] = Field(
+        default=0.8, description="Share of that capacity to plan for; the rest is headroom."
+    )
+    kv_cache_usage: Annotated[float, Share(0.05, 1.0)] = Field(
+        default=0.8, description="KV-cache usage to plan for. vLLM preempts requests when the cache is full."
+    )
+
+
+class Inputs(Section):
+    """What is known well enough to act on."""
+
+    max_age: Annotated[float, Duration(1.0, HOUR_S)] = Field(
+        default=60.0,
+        description="Readings older than this are not trusted: the count holds or grows, and KEDA is told nothing. "
+        "At least two scrape intervals.",
+    )
+
+
+class Prewarm(Section):
+    """A recurring window for which replicas are ready beforehand. Where windows overlap, the largest count holds."""
+
+    from_: Annotated[str, Cron()] = Field(alias="from", description="Begin of the window.")
+    until: Annotated[str, Cron()] = Field(
+        description="End of the window: the first time after its begin at which this occurs."
+    )
+    timezone: Annotated[str, TimeZone()] = Field(
+        default="UTC",
+        description="Time zone of both. A time that daylight saving skips happens when the clock has jumped; one "
+        "that happens twice counts the first time.",
+    )
+    replicas: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
+    lead: Annotated[float | None, Duration(0.0, auto=True)] = Field(
+        default=None, description="How long before the begin to ask for them; `auto`: one cold start, as learned."
+    )
+
+    @model_validator(mode="after")
+    def _window(self) -> Self:
+        if self.from_.upper() == self.until.upper():
+            raise fault("until", "the same as from", "another time than from")
+        return self
+
+
+class WakeUp(Section):
+    """What else tells that somebody waits for a workload without replicas, beside the known gateways."""
+
+    query: Annotated[str | None, Text(4096, lines=True)] = Field(
+        default=None,
+        description="PromQL expression; above 0 for a workload, it is woken. Prometheus alone can tell whether "
+        "it is valid.",
+    )
+
+
+class PolicySpec(Section):
+    """The policy itself."""
+
+    objective: Objective = Objective()
+    priority: Annotated[int, Whole(-1_000_000, 1_000_000)] = Field(
+        default=100, description="Higher is served first when GPUs are short."
+    )
+    weight: Annotated[float, Number(0.001, 1_000_000)] = Field(
+        default=1.0, description="Share of short GPUs among workloads of one priority."
+    )
+    replicas: Replicas = Replicas()
+    queue: Queue = Queue()
+    scale_up: ScaleUp = ScaleUp()
+    scale_down: ScaleDown = ScaleDown()
+    tolerance: Annotated[float, Share(0.0, 0.9)] = Field(
+        default=0.1, description="Relative change of the count that is too small to act on."
+    )
+    scale_to_zero: ScaleToZero = ScaleToZero()
+    capacity: Capacity = Capacity()
+    cold_start: Annotated[float, Duration(0.1, HOUR_S * 2)] = Field(
+        default=180.0, description="Time from asking for a replica until it serves, until it has been learned."
+    )
+    inputs: Inputs = Inputs()
+    prewarm: Annotated[tuple[Prewarm, ...], Field(max_length=MAX_PREWARM)] = Field(
+        default=(), description=f"Recurring windows, at most {MAX_PREWARM}."
+    )
+    wake_up: WakeUp = WakeUp()
+
+
+class Metadata(Section):
+    """How the policy is called."""
+
+    name: Annotated[str, Name()] = Field(description="What workloads call it by.")
+
+
+class Policy(Section):
+    """One document: objectives, limits and schedules for a class of workloads."""
+
+    api_version: Annotated[str, Exactly(API_VERSION)] = Field(description="Version of this format.")
+    kind: Annotated[str, Exactly(KIND)] = Field(description="What this document is.")
+    metadata: Metadata
+    spec: PolicySpec = PolicySpec()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One field that holds a value."""
+
+    path: str  # "scaleDown.stabilization", below spec; "prewarm[].from" inside a list
+    kind: Kind
+    info: FieldInfo
+
+
+def fault(key: str, problem: str, allowed: str) -> PydanticCustomError:
+    """Make the error of a check that concerns two fields; `key` is the one to point at."""
+    return PydanticCustomError("policy_rule", "{problem}", {"key": key, "problem": problem, "allowed": allowed})
+
+
+def kind_of(info: FieldInfo) -> Kind | None:
+    """Return how a field's value is written; None: it is a mapping or a list."""
+    for item in info.metadata:
+        if hasattr(item, "allowed") and hasattr(item, "read"):
+            kind: Kind = item
+            return kind
+    return None
+
+
+def section_of(info: FieldInfo) -> type[Section] | None:
+    """Return the model inside a field that is a mapping or a list of mappings."""
+    for candidate in (info.annotation, *get_args(info.annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, Section):
+            return candidate
+    return None
+
+
+def leaves(model: type[Section] = PolicySpec, prefix: str = "") -> Iterator[Leaf]:
+    """List the fields that hold values, in the order of the document."""
+    for key, info in model.keys().items():
+        path = f"{prefix}{key}"
+        kind, section = kind_of(info), section_of(info)
+        if kind is not None:
+            yield Leaf(path, kind, info)
+        elif section is not None:
+            yield from leaves(section, f"{path}[]." if info.annotation is not section else f"{path}.")
+
+
+def to_document(section: Section) -> dict[str, Any]:
+    """Write a policy back as the mapping it could have been read from; fields without a value are left out."""
+    document: dict[str, Any] = {}
+    for name, info in type(section).model_fields.items():
+        value, kind = getattr(section, name), kind_of(info)
+        key = info.alias or name
+        if isinstance(value, Section):
+            document[key] = to_document(value)
+        elif isinstance(value, tuple):
+            document[key] = [to_document(item) for item in value]
+        elif kind is not None and (value is not None or (isinstance(kind, Duration) and kind.auto)):
+            document[key] = kind.show(value)
+    return document
+
+
+# What a single workload may override. A list has no single value, and a wake-up expression is asked once per policy.
+OVERRIDES: Mapping[str, Leaf] = MappingProxyType(
+    {leaf.path: leaf for leaf in leaves() if "[]" not in leaf.path and leaf.path != "wakeUp.query"}
+)

@@ -1,0 +1,160 @@
+"""Policies from files: read, validated whole, and kept by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import ValidationError
+
+from autoscaler.config.document import Document, Loc, read_documents, read_text
+from autoscaler.config.findings import Finding, PolicyError, one_of, shown
+from autoscaler.config.model import API_VERSION, KIND, Policy, Section, kind_of, section_of
+
+DEFAULT_POLICY = "interactive"
+MAX_FILES = 256
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class PolicyBook:
+    """All policies in force. Made whole by `load`, and replaced whole."""
+
+    policies: Mapping[str, Policy]  # by name
+    default: str  # name of the policy for workloads that name none
+    origin: Mapping[str, str]  # "file:line" of each, by name
+
+    def wakeup_queries(self) -> dict[str, str]:
+        """Return the PromQL expressions that wake workloads, by name of the policy."""
+        return {name: query for name, policy in self.policies.items() if (query := policy.spec.wake_up.query)}
+
+
+def shipped() -> Path:
+    """Return the folder of the policies that come with the package."""
+    return Path(str(files("autoscaler"))) / "policies"
+
+
+def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBook:
+    """Read policies from files and folders; the shipped ones where none is given.
+
+    A folder gives its own *.yaml and *.yml, without those that begin with a dot and without kustomization.yaml; it
+    may be a mounted ConfigMap. A single policy is the default one whatever its name.
+    Raises PolicyError with everything that is wrong; then nothing is loaded.
+    """
+    findings: list[Finding] = []
+    policies: dict[str, Policy] = {}
+    origin: dict[str, str] = {}
+    for path in policy_files(paths or (shipped(),), findings):
+        text = read_text(path)
+        if isinstance(text, Finding):
+            findings.append(text)
+            continue
+        documents, faults = read_documents(str(path), text)
+        findings.extend(faults)
+        if not documents and not faults:
+            findings.append(Finding(str(path), 0, "", "no document in it", allowed=f"documents of kind {KIND}"))
+        for document in documents:
+            policy = read_policy(document, findings)
+            if policy is None:
+                continue
+            if policy.name in policies:
+                problem = f"a second policy of this name, the first is in {origin[policy.name]}"
+                findings.append(document.finding(("metadata", "name"), problem, "each name once"))
+                continue
+            policies[policy.name] = policy
+            origin[policy.name] = f"{path}:{document.line}"
+    if not findings:
+        if default not in policies and len(policies) == 1:
+            default = next(iter(policies))
+        if default not in policies:
+            where = ", ".join(str(path) for path in paths) or str(shipped())
+            problem = "the default policy does not exist"
+            findings.append(Finding(where, 0, "default policy", problem, shown(default), one_of(policies, default)))
+    if findings:
+        raise PolicyError(findings)
+    return PolicyBook(MappingProxyType(policies), default, MappingProxyType(origin))
+
+
+def policy_files(paths: Sequence[Path], findings: list[Finding]) -> Iterator[Path]:
+    """List the files behind files and folders, in order; what cannot be listed goes into `findings`."""
+    for path in paths:
+        try:
+            if not path.is_dir():
+                yield path  # a missing one is told when it is read
+                continue
+            inside = sorted(item for item in path.iterdir() if is_policy_file(item))
+            root = path.resolve()
+            outside = [item for item in inside if not item.resolve().is_relative_to(root)]
+        except (OSError, ValueError, RuntimeError) as error:
+            findings.append(Finding(str(path), 0, "", f"cannot be listed: {error}", allowed="a file or a folder"))
+            continue
+        if not inside or len(inside) > MAX_FILES:
+            allowed = f"a folder with 1 to {MAX_FILES} files *.yaml or *.yml"
+            findings.append(Finding(str(path), 0, "", f"{len(inside)} policy files in this folder", allowed=allowed))
+            continue
+        allowed = f"files within {path}"
+        findings.extend(Finding(str(item), 0, "", "a link out of its folder", allowed=allowed) for item in outside)
+        yield from (item for item in inside if item not in outside)
+
+
+def is_policy_file(path: Path) -> bool:
+    """Tell whether a folder's entry is read. Kubelet's ..data and an editor's leftovers are not."""
+    return path.suffix in SUFFIXES and not path.name.startswith(".") and path.stem != "kustomization"
+
+
+def read_policy(document: Document, findings: list[Finding]) -> Policy | None:
+    """Read one document as a policy; what is wrong goes into `findings`, and None comes back."""
+    if not isinstance(document.value, dict):
+        findings.append(document.finding((), "not a policy", f"a mapping with apiVersion {API_VERSION}, kind {KIND}"))
+        return None
+    try:
+        return Policy.model_validate(document.value)
+    except ValidationError as error:
+        findings.extend(document.finding(*fault) for fault in faults(error, Policy))
+        return None
+
+
+def faults(error: ValidationError, model: type[Section]) -> Iterator[tuple[Loc, str, str]]:
+    """Word what pydantic found: where, the problem, and what is allowed."""
+    for detail in error.errors(include_url=False, include_input=False):
+        loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+        section, allowed = _about(model, loc)
+        if kind == "policy_rule":
+            yield (*loc, context["key"]), context["problem"], context["allowed"]
+        elif kind == "policy_value":
+            yield loc, context["problem"], allowed
+        elif kind == "extra_forbidden":
+            yield loc, "unknown key", one_of(section.keys(), str(loc[-1]))
+        elif kind == "missing":
+            yield loc, "missing", allowed
+        elif kind == "too_long":
+            yield loc, "too many", f"{context['max_length']} at most"
+        else:
+            yield loc, "of the wrong type", allowed
+
+
+def _about(model: type[Section], loc: Loc) -> tuple[type[Section], str]:
+    """Find the model around a place, and what may stand there."""
+    around, inside, allowed = model, model, _mapping(model)
+    for part in loc:
+        if isinstance(part, int):
+            allowed = _mapping(inside)
+            continue
+        around = inside
+        info = around.keys().get(part)
+        if info is None:
+            return around, ""
+        kind, section = kind_of(info), section_of(info)
+        if kind is not None:
+            allowed = kind.allowed
+        if section is not None:
+            inside, single = section, info.annotation is section
+            allowed = _mapping(inside) if single else f"a list, each {_mapping(inside)}"
+    return around, allowed
+
+
+def _mapping(section: type[Section]) -> str:
+    return f"a mapping with keys of {one_of(section.keys())}"

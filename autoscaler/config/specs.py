@@ -1,0 +1,166 @@
+"""Which policy each workload is under, as columns for the tick. Only rerun when workloads or policies change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import ValidationError
+
+from autoscaler.config.document import read_scalar
+from autoscaler.config.findings import one_of, shown
+from autoscaler.config.model import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
+from autoscaler.config.policy import PolicyBook, faults
+from autoscaler.core.columns import IntColumn
+from autoscaler.core.fleet import Workload
+from autoscaler.core.spec import Spec
+
+MAX_OVERRIDES = 64  # of one workload; more than there are fields
+_DUE = tuple[str, tuple[tuple[str, str], ...]]  # what a workload asks for: name of a policy, overrides
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the policies mean for each workload of a fleet."""
+
+    spec: Spec  # [W]; all NaN where no policy is in force, so that the workload is left alone
+    names: tuple[str, ...]  # [W], policy in force; "": none
+    problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that are not used
+    prewarm: tuple[tuple[Prewarm, ...], ...]  # [D], the distinct sets of windows; the first is empty
+    prewarm_row: IntColumn  # int64[W], index into prewarm
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The answer for one pair of policy and overrides, shared by all workloads that ask for it."""
+
+    spec: Spec  # [1]
+    name: str
+    problem: str
+    prewarm: tuple[Prewarm, ...]
+
+
+class Compiler:
+    """Compiles, and remembers: the last answer while nothing changes, and single rows while the policies stay."""
+
+    def __init__(self) -> None:
+        self._workloads: tuple[Workload, ...] = ()
+        self._book: PolicyBook | None = None
+        self._compiled: Compiled | None = None
+        self._rows: dict[_DUE, _Row] = {}
+
+    def compile(self, workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled:
+        """Return the columns of these workloads. The same object comes back while neither argument changes."""
+        if self._compiled is not None and book is self._book and workloads == self._workloads:
+            return self._compiled
+        known = self._rows if book is self._book else {}
+        wanted = [(workload.policy, workload.overrides) for workload in workloads]
+        # Rows that nobody asks for any more are forgotten, so that memory is bounded by the fleet.
+        rows = {due: known.get(due) or _row(due, book) for due in dict.fromkeys(wanted)}
+        self._workloads, self._book, self._rows = workloads, book, rows
+        self._compiled = _lay_out(wanted, rows)
+        return self._compiled
+
+
+def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled:
+    """Compile once, without memory."""
+    return Compiler().compile(workloads, book)
+
+
+def spec_row(policy: PolicySpec) -> Spec:
+    """Write one policy as a table of one row; units are those of `Spec`."""
+    up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
+    row = {
+        "ttft_objective_s": policy.objective.ttft,
+        "itl_objective_s": policy.objective.itl,
+        "attainment": policy.objective.attainment,
+        "priority": policy.priority,
+        "weight": policy.weight,
+        "min_replicas": policy.replicas.min,
+        "max_replicas": policy.replicas.max,
+        "max_wait_s": policy.queue.max_wait,
+        "up_step_fraction": up.max_step.fraction,
+        "up_step_replicas": up.max_step.replicas,
+        "up_period_s": up.per,
+        "up_stabilization_s": up.stabilization,
+        "down_step_fraction": down.max_step.fraction,
+        "down_step_replicas": down.max_step.replicas,
+        "down_period_s": down.per,
+        "down_stabilization_s": down.stabilization,
+        "tolerance": policy.tolerance,
+        "idle_after_s": policy.scale_to_zero.idle_after if policy.scale_to_zero.enabled else None,
+        "concurrency": capacity.concurrency,
+        "prefill_tokens_per_s": capacity.prefill_tokens_per_second,
+        "decode_tokens_per_s": capacity.decode_tokens_per_second,
+        "target_usage": capacity.target_usage,
+        "kv_target_usage": capacity.kv_cache_usage,
+        "cold_start_s": policy.cold_start,
+        "max_input_age_s": policy.inputs.max_age,
+    }
+    return Spec(**{name: np.array([np.nan if value is None else float(value)]) for name, value in row.items()})
+
+
+def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
+    """Return the policy with single fields replaced, validated as a whole.
+
+    `overrides` pairs a path of the document below `spec` with a value as it would be written there.
+    Raises ValueError that names the first field that cannot be used, the value found and what is allowed.
+    """
+    if len(overrides) > MAX_OVERRIDES:
+        raise ValueError(f"{len(overrides)} overrides; allowed: {MAX_OVERRIDES}")
+    spec = to_document(policy.spec)
+    for index, (path, text) in enumerate(overrides):
+        if path not in OVERRIDES:
+            raise ValueError(f"{shown(path)} cannot be overridden; allowed: {one_of(OVERRIDES, path)}")
+        if path in (before for before, _ in overrides[:index]):
+            raise ValueError(f"{path} is overridden twice; allowed: once")
+        try:
+            value = read_scalar(text)
+            OVERRIDES[path].kind.read(value)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}, found {shown(text)}; allowed: {OVERRIDES[path].kind.allowed}") from None
+        section = spec
+        *sections, key = path.split(".")
+        for name in sections:
+            section = section[name]
+        section[key] = value
+    try:
+        return policy.model_copy(update={"spec": PolicySpec.model_validate(spec)})
+    except ValidationError as error:
+        loc, problem, allowed = next(faults(error, PolicySpec))
+        path = ".".join(map(str, loc))
+        found = dict(overrides).get(path)
+        words = f", found {shown(found)}" if found is not None else ""
+        raise ValueError(f"{path}: {problem}{words}; allowed: {allowed}") from None
+
+
+def _row(due: _DUE, book: PolicyBook) -> _Row:
+    name, overrides = due
+    policy = book.policies.get(name or book.default)
+    if policy is None:
+        problem = f"policy {shown(name)} does not exist, not scaled; allowed: {one_of(book.policies, name)}"
+        return _Row(Spec.filled(1), "", problem, ())
+    problem = ""
+    if overrides:
+        try:
+            policy = override(policy, overrides)
+        except ValueError as error:
+            problem = f"overrides are not used: {error}"
+    return _Row(spec_row(policy.spec), policy.name, problem, policy.spec.prewarm)
+
+
+def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:
+    place = {due: index for index, due in enumerate(rows)}
+    index = np.array([place[due] for due in wanted], dtype=np.int64)
+    windows = dict.fromkeys([(), *(row.prewarm for row in rows.values())])
+    window_place = {prewarm: number for number, prewarm in enumerate(windows)}
+    window_row = np.array([window_place[row.prewarm] for row in rows.values()], dtype=np.int64)
+    distinct = list(rows.values())
+    spec = Spec.stack([row.spec for row in distinct]) if distinct else Spec.filled(0)
+    return Compiled(
+        spec=spec.take(index),
+        names=tuple(distinct[row].name for row in index),
+        problems={number: distinct[row].problem for number, row in enumerate(index) if distinct[row].problem},
+        prewarm=tuple(windows),
+        prewarm_row=window_row[index] if distinct else np.zeros(0, dtype=np.int64),
+    )

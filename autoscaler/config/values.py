@@ -1,0 +1,360 @@
+"""Kinds of single values in policies: how each is written, read, bounded and shown.
+
+A kind stands in a model's annotation. What it allows is said once, and both the error and the reference print it.
+Numbers become SI units (seconds, shares of 1) here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from cronsim import CronSim, CronSimError
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from autoscaler.config.findings import one_of
+
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+_UNITS_S = {"h": Decimal(3600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal("0.001")}
+_DURATION = re.compile(r"(?:(\d{1,9}(?:\.\d{1,6})?)(h|ms|m|s))", re.ASCII)
+_RESOLUTION_S = Decimal("0.000001")
+_PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
+_DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+
+
+class Kind(Protocol):
+    """One way to write a value."""
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, in words."""
+
+    def read(self, value: object) -> Any:
+        """Turn what YAML gave into what is stored. Raises ValueError whose text is the problem alone."""
+
+    def show(self, value: Any) -> str | float | bool:
+        """Turn what is stored back into what one would write; `read` gives the same value again."""
+
+
+class _Schema:
+    """Lets pydantic read a field through its kind."""
+
+    def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        read: Callable[[object], Any] = self.read  # type: ignore[attr-defined]
+
+        def validate(value: object) -> Any:
+            try:
+                return read(value)
+            except ValueError as error:
+                raise PydanticCustomError("policy_value", "{problem}", {"problem": str(error)}) from error
+
+        return core_schema.no_info_plain_validator_function(validate)
+
+
+def read_duration(text: str) -> float:
+    """Read `150ms`, `30s`, `5m`, `1h30m` as seconds. Raises ValueError.
+
+    Source: Go's time.ParseDuration, as Kubernetes uses it; units h, m, s, ms, each at most once and in this order,
+    no sign, at most microseconds.
+    """
+    total = Decimal(0)
+    end = 0
+    units: list[str] = []
+    for part in _DURATION.finditer(text):
+        if part.start() != end:
+            break
+        total += Decimal(part[1]) * _UNITS_S[part[2]]
+        units.append(part[2])
+        end = part.end()
+    if not text or end != len(text):
+        bare = re.fullmatch(r"[-+]?\d+(\.\d+)?", text, re.ASCII)
+        raise ValueError("a duration without unit" if bare else "not a duration")
+    if units != [unit for unit in _UNITS_S if unit in units]:
+        raise ValueError("units out of order")
+    if total % _RESOLUTION_S:
+        raise ValueError("finer than a microsecond")
+    return float(total)
+
+
+def show_duration(duration_s: float) -> str:
+    """Write seconds as `1h30m`, `5m`, `12.5ms`; `read_duration` gives the same number back."""
+    rest = Decimal(round(duration_s * 1_000_000)) * _RESOLUTION_S
+    words = ""
+    for unit in ("h", "m", "s"):
+        count, rest = divmod(rest, _UNITS_S[unit])
+        words += f"{count}{unit}" if count else ""
+    if rest:
+        words += f"{(rest * 1000).normalize():f}ms"
+    return words or "0s"
+
+
+@dataclass(frozen=True)
+class Duration(_Schema):
+    """Seconds, written with a unit."""
+
+    least_s: float = 0.001
+    most_s: float = DAY_S
+    auto: bool = False  # `auto` may be written as well, and is stored as None
+
+    @property
+    def allowed(self) -> str:
+        bounds = f"from {show_duration(self.least_s)} to {show_duration(self.most_s)}"
+        return f"a duration with its unit, as 150ms, 30s, 5m, 1h30m, {bounds}{', or auto' if self.auto else ''}"
+
+    def read(self, value: object) -> float | None:
+        if self.auto and value == "auto":
+            return None
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError("not a duration")
+        duration_s = read_duration(value if isinstance(value, str) else str(value))
+        _bounded(duration_s, self.least_s, self.most_s)
+        return duration_s
+
+    def show(self, value: float | None) -> str:
+        return "auto" if value is None else show_duration(value)
+
+
+@dataclass(frozen=True)
+class Share(_Schema):
+    """A share of a whole, 0..1, written as such or in percent."""
+
+    least: float = 0.0
+    most: float = 1.0
+
+    @property
+    def allowed(self) -> str:
+        return (
+            f"a number from {self.least:g} to {self.most:g}, or as percentage from {self.least:.0%} to {self.most:.0%}"
+        )
+
+    def read(self, value: object) -> float:
+        percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+        share = float(Decimal(percent[1]) / 100) if percent else _number(value)
+        _bounded(share, self.least, self.most)
+        return share
+
+    def show(self, value: float) -> float:
+        return value
+
+
+@dataclass(frozen=True)
+class Number(_Schema):
+    """A number, whole or not."""
+
+    least: float
+    most: float
+
+    @property
+    def allowed(self) -> str:
+        return f"a number from {self.least:g} to {self.most:,.0f}"
+
+    def read(self, value: object) -> float:
+        number = _number(value)
+        _bounded(number, self.least, self.most)
+        return number
+
+    def show(self, value: float) -> float:
+        return value
+
+
+@dataclass(frozen=True)
+class Whole(_Schema):
+    """A whole number."""
+
+    least: int
+    most: int
+
+    @property
+    def allowed(self) -> str:
+        return f"a whole number from {self.least:,} to {self.most:,}"
+
+    def read(self, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("not a whole number")
+        _bounded(value, self.least, self.most)
+        return value
+
+    def show(self, value: int) -> int:
+        return value
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far one period may go: a fraction of the count at its start, or replicas. The other is None."""
+
+    fraction: float | None = None
+    replicas: int | None = None
+
+
+@dataclass(frozen=True)
+class StepKind(_Schema):
+    """A step, written `100%` or `4`."""
+
+    most_fraction: float = 100.0
+    most_replicas: int = 10_000
+
+    @property
+    def allowed(self) -> str:
+        return f"a percentage from 1% to {self.most_fraction:.0%}, or a whole number from 1 to {self.most_replicas:,}"
+
+    def read(self, value: object) -> Step:
+        percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+        if percent:
+            fraction = float(Decimal(percent[1]) / 100)
+            _bounded(fraction, 0.01, self.most_fraction)
+            return Step(fraction=fraction)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("neither a percentage nor a whole number")
+        _bounded(value, 1, self.most_replicas)
+        return Step(replicas=value)
+
+    def show(self, value: Step) -> str | float:
+        if value.fraction is None:
+            return value.replicas or 0
+        return f"{(Decimal(repr(value.fraction)) * 100).normalize():f}%"
+
+
+@dataclass(frozen=True)
+class Switch(_Schema):
+    """Yes or no."""
+
+    allowed: str = "true or false"
+
+    def read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError("neither true nor false")
+        return value
+
+    def show(self, value: bool) -> bool:
+        return value
+
+
+@dataclass(frozen=True)
+class Text(_Schema):
+    """Text of bounded length without control characters."""
+
+    most_chars: int
+    lines: bool = False  # line breaks and tabs may occur
+
+    @property
+    def allowed(self) -> str:
+        return f"text of 1 to {self.most_chars:,} characters{'' if self.lines else ' in one line'}"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError("not text")
+        if not value.strip():
+            raise ValueError("empty")
+        if len(value) > self.most_chars:
+            raise ValueError(f"{len(value):,} characters")
+        if not all(char.isprintable() or (self.lines and char in "\n\t") for char in value):
+            raise ValueError("characters that cannot be printed")
+        return value
+
+    def show(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True)
+class Name(_Schema):
+    """A name in Kubernetes' manner."""
+
+    allowed: str = "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str) or not _DNS_LABEL.fullmatch(value):
+            raise ValueError("not a name")
+        return value
+
+    def show(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True)
+class Exactly(_Schema):
+    """One fixed word."""
+
+    word: str
+
+    @property
+    def allowed(self) -> str:
+        return self.word
+
+    def read(self, value: object) -> str:
+        if value != self.word:
+            raise ValueError("unknown")
+        return self.word
+
+    def show(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True)
+class Cron(_Schema):
+    """Minutes at which something happens, as cron writes them."""
+
+    allowed: str = (
+        "a cron expression of five fields that ever occurs: minute hour day-of-month month day-of-week, "
+        'as "30 8 * * mon-fri"'
+    )
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str) or len(value) > 100:
+            raise ValueError("not a cron expression")
+        fields = len(value.split())
+        if fields != 5:  # six fields would be seconds first: a different rule for daylight saving
+            raise ValueError(f"a cron expression of {fields} field{'' if fields == 1 else 's'}")
+        try:
+            next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)))
+        except CronSimError as error:
+            raise ValueError(f"{str(error).lower()} in a cron expression") from error
+        except StopIteration:
+            raise ValueError("a cron expression that never occurs") from None
+        return " ".join(value.split())
+
+    def show(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True)
+class TimeZone(_Schema):
+    """Name of a time zone."""
+
+    allowed: str = "a name of the IANA time zone database, as Europe/Berlin or UTC"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= 64:
+            raise ValueError("not a time zone")
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            close = one_of(available_timezones(), value).partition(" (")[2]
+            raise ValueError("unknown time zone" + (f" ({close}" if close else "")) from None
+        return value
+
+    def show(self, value: str) -> str:
+        return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("not a number")
+    number = float(value) if abs(value) < 1e300 else math.inf  # a longer integer would not fit a float
+    if not math.isfinite(number):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _bounded(value: float, least: float, most: float) -> None:
+    if value < least:
+        raise ValueError("too small" if value >= 0 else "negative")
+    if value > most:
+        raise ValueError("too large")
