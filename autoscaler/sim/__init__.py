@@ -1,0 +1,1 @@
+"""A simulated world: vLLM replicas, a cluster with cold starts, and traffic. Nothing here decides about replicas."""

@@ -1,0 +1,114 @@
+"""How fast a model is on a device: the constants of a replica, computed from public figures.
+
+Device figures are the vendor's data sheets (dense BF16); a 3g.40gb slice has half of the bandwidth and memory of an
+H100 and 60 of its 132 SMs (`nvidia-smi mig -lgip`). Model figures are those of the published configurations.
+Efficiencies are round numbers in the range that serving engines reach; measure before believing a digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BANDWIDTH_EFFICIENCY = 0.75  # share of the memory bandwidth that decoding reaches
+COMPUTE_EFFICIENCY = 0.45  # share of the dense peak that prefill reaches
+STEP_OVERHEAD_S = 0.0015  # scheduling, sampling and kernel launches of one step
+LINK_OVERHEAD_S = 0.0025  # all-reduces of one step under tensor parallelism
+SEQUENCE_S = 30e-6  # sampling and bookkeeping of one sequence in one step
+MEMORY_UTILIZATION = 0.92  # --gpu-memory-utilization, the engine's default since 0.20
+RESERVED_BYTES = 3e9  # activations and CUDA graphs on each device
+
+
+@dataclass(frozen=True)
+class Model:
+    """What an engine loads."""
+
+    name: str
+    parameters: float
+    weight_bytes: float
+    kv_bytes_per_token: float  # 2 x layers x KV heads x head dimension x bytes
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU or a slice of one."""
+
+    product: str
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    flops: float  # dense BF16
+    mig_profile: str = ""  # "": a whole GPU
+    gpu_fraction: float = 1.0  # of a GPU, for cost: the larger of the memory and the compute share
+
+
+LLAMA_8B = Model("llama-3.1-8b", 8.03e9, 16.06e9, 2 * 32 * 8 * 128 * 2, 8192)
+QWEN_14B = Model("qwen2.5-14b", 14.8e9, 29.6e9, 2 * 48 * 8 * 128 * 2, 8192)
+LLAMA_70B = Model("llama-3.3-70b", 70.6e9, 141.2e9, 2 * 80 * 8 * 128 * 2, 8192)
+
+H100 = Device("NVIDIA-H100-80GB-HBM3", 85.5e9, 3.35e12, 989e12)
+H100_3G = Device("NVIDIA-H100-80GB-HBM3", 42.4e9, 1.675e12, 989e12 * 60 / 132, "3g.40gb", 0.5)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One replica: how long a step takes and what fits.
+
+    A step that decodes B sequences holding K tokens and computes C prompt tokens takes
+    `step_s + sequence_s x B + kv_token_s x K + prompt_token_s x C`. The sum leaves out that reading and computing
+    overlap, so it errs to the slow side when both are large.
+    """
+
+    step_s: float
+    sequence_s: float
+    kv_token_s: float
+    prompt_token_s: float
+    kv_capacity_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    max_batched_tokens: int = 8192  # token budget of a step, --max-num-batched-tokens
+    block_size: int = 16  # tokens of a KV block
+    max_queued_requests: int | None = None  # --max-num-queued-reqs: running and waiting together; None: no limit
+    weight_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("kv_capacity_tokens", "max_num_seqs", "max_model_len", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+        if self.max_batched_tokens <= self.max_num_seqs:
+            raise ValueError(
+                f"max_batched_tokens is {self.max_batched_tokens}, it must exceed max_num_seqs ({self.max_num_seqs}), "
+                "or a full batch leaves no room for a prompt"
+            )
+        if self.kv_capacity_tokens < self.max_model_len + self.block_size:
+            raise ValueError(
+                f"the KV cache holds {self.kv_capacity_tokens} tokens, less than one request of max_model_len "
+                f"{self.max_model_len}"
+            )
+
+
+def profile(
+    model: Model, device: Device, devices: int = 1, max_num_seqs: int = 256, max_queued_requests: int | None = None
+) -> Profile:
+    """Compute the profile of `model` on `devices` devices under tensor parallelism.
+
+    Raises ValueError if the model leaves no room for the KV cache of one full request.
+    """
+    bandwidth = devices * device.bandwidth_bytes_per_s * BANDWIDTH_EFFICIENCY
+    usable_bytes = devices * (device.memory_bytes * MEMORY_UTILIZATION - RESERVED_BYTES) - model.weight_bytes
+    capacity_tokens = int(usable_bytes / model.kv_bytes_per_token)
+    if capacity_tokens <= model.max_model_len:
+        raise ValueError(
+            f"{model.name} does not fit on {devices} x {device.product} {device.mig_profile}: the KV cache would hold "
+            f"{max(capacity_tokens, 0)} tokens, a request may have {model.max_model_len}"
+        )
+    return Profile(
+        step_s=model.weight_bytes / bandwidth + STEP_OVERHEAD_S + (LINK_OVERHEAD_S if devices > 1 else 0.0),
+        sequence_s=SEQUENCE_S,
+        kv_token_s=model.kv_bytes_per_token / bandwidth,
+        prompt_token_s=2 * model.parameters / (devices * device.flops * COMPUTE_EFFICIENCY),
+        kv_capacity_tokens=capacity_tokens,
+        max_num_seqs=max_num_seqs,
+        max_model_len=model.max_model_len,
+        max_queued_requests=max_queued_requests,
+        weight_bytes=model.weight_bytes,
+    )
