@@ -37,7 +37,8 @@ envtest: ## build kube-apiserver for the tests, once per machine
 	@tools/envtest.sh >/dev/null
 
 debian:
-	@tools/debian.sh etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics chromium:chromium
+	@PATH="$${KUBEBUILDER_ASSETS:+$$KUBEBUILDER_ASSETS:}$$PATH" tools/debian.sh \
+	  etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics chromium:chromium
 
 clean: ## remove what was made here; kube-apiserver in the user's cache folder stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache test-artefacts
