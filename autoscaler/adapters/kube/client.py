@@ -1,0 +1,233 @@
+"""One connection to one API server: where it is, who asks, and a deadline and a size limit on everything.
+
+kubernetes_asyncio brings configuration, credentials and TLS; it sets no time-out of its own and reads any amount, so
+every request goes through `Kube`. What is asked for and what the answers mean belongs to the other files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+import structlog
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME
+
+from autoscaler.config.settings import KubeSettings
+from autoscaler.ports import Unavailable
+
+log = structlog.get_logger(__name__)
+
+FIELD_MANAGER = "vllm-autoscaler"  # by this name the API server remembers what we set
+USER_AGENT = "vllm-autoscaler"
+JSON = "application/json"
+BODY_LIMIT_BYTES = 64 << 20  # one page of 500 large objects stays far below
+REFUSAL_LIMIT_BYTES = 64 << 10
+MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
+CREDENTIALS_AGE_S = 60.0  # a kubeconfig is read again after this; the in-cluster token likewise, by the library
+
+Query = Sequence[tuple[str, str]]
+
+
+class ApiError(Unavailable):
+    """The API server refused, or did not answer at all (`status` 0)."""
+
+    def __init__(self, what: str, status: int, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{what}: {status or 'no answer'}: {message}")
+        self.status = status
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+
+
+class Kube:
+    """Sends requests. `connect` finds the cluster; everything else is given a `Kube`."""
+
+    def __init__(self, client: ApiClient, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(cls, settings: KubeSettings) -> AsyncIterator[Kube]:
+        """Find the cluster as kubectl would: in a pod its own, else the kubeconfig's context.
+
+        Raises Unavailable if neither is configured. Nothing is asked yet, so a server that is down is no error here.
+        """
+        in_cluster = settings.context is None and SERVICE_HOST_ENV_NAME in os.environ
+        configuration = Configuration()
+        try:
+            if in_cluster:
+                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                await load_kube_config(
+                    context=settings.context, client_configuration=configuration, persist_config=False
+                )
+                configuration.refresh_api_key_hook = _RereadKubeconfig(settings.context)
+        except (ConfigException, OSError, ValueError, TypeError) as error:
+            where = "this pod's service account" if in_cluster else "the kubeconfig"
+            context = f" (context {settings.context})" if settings.context else ""
+            raise Unavailable(f"no cluster: {where}{context} cannot be used: {error}") from error
+        async with cls.using(configuration, settings.timeout_s, proxies=not in_cluster) as kube:
+            yield kube
+
+    @classmethod
+    @asynccontextmanager
+    async def using(cls, configuration: Configuration, timeout_s: float, proxies: bool = False) -> AsyncIterator[Kube]:
+        """Connect by a configuration at hand; `proxies`: heed HTTPS_PROXY and NO_PROXY, as kubectl does.
+
+        Inside the cluster no proxy is used: an egress proxy set for model downloads would cut us off.
+        """
+        # 0 is no limit: watches hold connections for good, and what else runs at once is bounded by its callers.
+        configuration.connection_pool_maxsize = 0
+        client = ApiClient(configuration)
+        client.user_agent = USER_AGENT
+        # The library's session always heeds proxy variables and keeps cookies: its connector gets another session.
+        rest = client.rest_client
+        session = aiohttp.ClientSession(
+            connector=rest.pool_manager.connector, trust_env=proxies, cookie_jar=aiohttp.DummyCookieJar()
+        )
+        rest.pool_manager.detach()
+        rest.pool_manager = session
+        try:
+            yield cls(client, timeout_s)
+        finally:
+            await client.close()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Query = (),
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        """Send one request and return the body, at most 64 MiB. Raises ApiError for anything but success."""
+        total_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout = aiohttp.ClientTimeout(total=total_s)
+        what = f"{method} {path}"
+        try:
+            async with await self._send(method, path, body, query, content_type, accept, timeout) as response:
+                if response.status >= 400:
+                    raise await _refusal(what, response)
+                return await _read(what, response, BODY_LIMIT_BYTES)
+        except _NO_ANSWER as error:
+            raise ApiError(what, 0, _words(error, total_s)) from error
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Query, accept: str = JSON, silence_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open a watch; reading from it fails after `silence_s` seconds without a byte. Raises ApiError likewise."""
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=self._timeout_s, sock_connect=self._timeout_s, sock_read=silence_s
+        )
+        what = f"watch {path}"
+        try:
+            async with await self._send("GET", path, None, query, JSON, accept, timeout) as response:
+                if response.status >= 400:
+                    raise await _refusal(what, response)
+                yield response
+        except _NO_ANSWER as error:
+            raise ApiError(what, 0, _words(error, silence_s)) from error
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Query,
+        content_type: str,
+        accept: str,
+        limits: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        response: aiohttp.ClientResponse = await self._client.call_api(
+            path,
+            method,
+            query_params=list(query),
+            header_params={"Accept": accept, "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=limits,
+        )
+        return response
+
+
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
+
+
+def object_path(root: str, namespace: str, plural: str, name: str = "", subresource: str = "") -> str:
+    """Build the path of an object or collection; "" as namespace is all of them. Names are quoted."""
+    parts = [root]
+    if namespace:
+        parts += ["namespaces", quote(namespace, safe="")]
+    parts += [plural, *(quote(part, safe="") for part in (name, subresource) if part)]
+    return "/".join(parts)
+
+
+class _RereadKubeconfig:
+    """Hook of the library, called before requests: tokens in files and of exec plug-ins expire."""
+
+    def __init__(self, context: str | None) -> None:
+        self._context = context
+        self._read_s = time.monotonic()
+        self._failing = False
+
+    async def __call__(self, configuration: Configuration) -> None:
+        if time.monotonic() - self._read_s < CREDENTIALS_AGE_S:
+            return
+        self._read_s = time.monotonic()
+        try:
+            await load_kube_config(context=self._context, client_configuration=configuration, persist_config=False)
+        except Exception as error:  # an exec plug-in may raise anything; the credentials at hand may still do
+            if not self._failing:
+                log.warning("kubeconfig cannot be read again", error=type(error).__name__)
+            self._failing = True
+        else:
+            self._failing = False
+
+
+async def _read(what: str, response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > limit_bytes:
+            raise ApiError(what, 0, f"the answer is larger than {limit_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _refusal(what: str, response: aiohttp.ClientResponse) -> ApiError:
+    """Word an error answer; a proxy's HTML or no body at all is no reason to fail differently."""
+    body = await _read(what, response, REFUSAL_LIMIT_BYTES)
+    try:
+        message = msgspec.json.decode(body, type=_Status).message
+    except msgspec.MsgspecError:
+        message = ""
+    text = " ".join((message or response.reason or "").split())[:MESSAGE_LIMIT]
+    return ApiError(what, response.status, text, _retry_after_s(response.headers.get("Retry-After")))
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    """Read seconds; the date form, which API servers do not send, and nonsense count as absent."""
+    return float(value) if value and value.isascii() and value.isdigit() and len(value) < 6 else None
+
+
+def _words(error: BaseException, waited_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing within {waited_s:g} s"
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LIMIT]

@@ -1,0 +1,227 @@
+"""The few fields of API objects that are read, as types for the JSON decoder; all else in them is skipped unparsed.
+
+What the fields mean for the fleet is decided elsewhere. Objects of custom resources are checked by whatever schema
+somebody installed, so `ScaledObject` stays untyped below its metadata.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class Fields(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Base: JSON names in camel case, unknown fields skipped."""
+
+
+class OwnerReference(Fields, frozen=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class Metadata(Fields, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+    def controller(self) -> OwnerReference | None:
+        """Return the owner that controls the object."""
+        for owner in self.owner_references or ():
+            if owner.controller:
+                return owner
+        return None
+
+
+class Object(Fields, frozen=True):
+    """Anything with metadata; what is left of an object whose other fields cannot be read."""
+
+    metadata: Metadata = Metadata()
+
+
+class Condition(Fields, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    last_transition_time: datetime | None = None
+
+
+class Running(Fields, frozen=True):
+    started_at: datetime | None = None
+
+
+class Waiting(Fields, frozen=True):
+    reason: str | None = None
+
+
+class ContainerState(Fields, frozen=True):
+    running: Running | None = None
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(Fields, frozen=True):
+    name: str = ""
+    state: ContainerState | None = None
+
+
+class Resources(Fields, frozen=True):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(Fields, frozen=True):
+    name: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+    resources: Resources | None = None
+
+
+class Expression(Fields, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeTerm(Fields, frozen=True):
+    match_expressions: list[Expression] | None = None
+
+
+class NodeSelector(Fields, frozen=True):
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Fields, frozen=True):
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Fields, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class PodSpec(Fields, frozen=True):
+    node_name: str | None = None
+    containers: list[Container] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    resource_claims: list[Any] | None = None
+
+
+class PodStatus(Fields, frozen=True):
+    phase: str = ""
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Object, frozen=True):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class ManagedField(Fields, frozen=True):
+    manager: str = ""
+    fields_v1: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="fieldsV1")
+
+
+class TargetMetadata(Metadata, frozen=True):
+    annotations: dict[str, str] | None = None
+    managed_fields: list[ManagedField] | None = None
+
+
+class PodTemplate(Fields, frozen=True):
+    spec: PodSpec = PodSpec()
+
+
+class TargetSpec(Fields, frozen=True):
+    replicas: int | None = None
+    template: PodTemplate | None = None
+
+
+class Target(Object, frozen=True):
+    """A Deployment or StatefulSet."""
+
+    metadata: TargetMetadata = TargetMetadata()
+    spec: TargetSpec = TargetSpec()
+
+
+class LeaderWorkerTemplate(Fields, frozen=True):
+    size: int | None = None
+    leader_template: PodTemplate | None = None
+    worker_template: PodTemplate | None = None
+
+
+class GroupSpec(Fields, frozen=True):
+    replicas: int | None = None
+    leader_worker_template: LeaderWorkerTemplate | None = None
+
+
+class LeaderWorkerSet(Object, frozen=True):
+    metadata: TargetMetadata = TargetMetadata()
+    spec: GroupSpec = GroupSpec()
+
+
+class TargetReference(Fields, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class AutoscalerSpec(Fields, frozen=True):
+    scale_target_ref: TargetReference = TargetReference()
+
+
+class HorizontalPodAutoscaler(Object, frozen=True):
+    spec: AutoscalerSpec = AutoscalerSpec()
+
+
+class AnnotatedMetadata(Metadata, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class ScaledObject(Object, frozen=True):
+    metadata: AnnotatedMetadata = AnnotatedMetadata()
+    spec: Any = None
+
+
+class NodeStatus(Fields, frozen=True):
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class Node(Object, frozen=True):
+    status: NodeStatus = NodeStatus()
+
+
+class ListMetadata(Fields, frozen=True):
+    resource_version: str = ""
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class Page(Fields, frozen=True):
+    """One page of a list; items stay undecoded so that one bad item spoils only itself."""
+
+    metadata: ListMetadata
+    items: list[msgspec.Raw] | None = None
+
+
+class Event(Fields, frozen=True):
+    """One line of a watch."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class StatusObject(Fields, frozen=True):
+    """The object of an ERROR event."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
