@@ -11,7 +11,7 @@ from autoscaler.config.document import read_scalar
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
 from autoscaler.config.policy import PolicyBook, faults
-from autoscaler.core.columns import IntColumn
+from autoscaler.config.schedule import Windows
 from autoscaler.core.fleet import Workload
 from autoscaler.core.spec import Spec
 
@@ -19,15 +19,14 @@ MAX_OVERRIDES = 64  # of one workload; more than there are fields
 _DUE = tuple[str, tuple[tuple[str, str], ...]]  # what a workload asks for: name of a policy, overrides
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Compiled:
     """What the policies mean for each workload of a fleet."""
 
     spec: Spec  # [W]; all NaN where no policy is in force, so that the workload is left alone
     names: tuple[str, ...]  # [W], policy in force; "": none
     problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that are not used
-    prewarm: tuple[tuple[Prewarm, ...], ...]  # [D], the distinct sets of windows; the first is empty
-    prewarm_row: IntColumn  # int64[W], index into prewarm
+    windows: Windows  # pre-warm windows on the rows; `autoscaler.config.schedule` turns them into columns
 
 
 @dataclass(frozen=True)
@@ -152,15 +151,13 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
 def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:
     place = {due: index for index, due in enumerate(rows)}
     index = np.array([place[due] for due in wanted], dtype=np.int64)
-    windows = dict.fromkeys([(), *(row.prewarm for row in rows.values())])
-    window_place = {prewarm: number for number, prewarm in enumerate(windows)}
-    window_row = np.array([window_place[row.prewarm] for row in rows.values()], dtype=np.int64)
     distinct = list(rows.values())
+    windows = {prewarm: number for number, prewarm in enumerate(dict.fromkeys(row.prewarm for row in distinct))}
+    window_row = np.array([windows[row.prewarm] for row in distinct], dtype=np.int64)
     spec = Spec.stack([row.spec for row in distinct]) if distinct else Spec.filled(0)
     return Compiled(
         spec=spec.take(index),
         names=tuple(distinct[row].name for row in index),
         problems={number: distinct[row].problem for number, row in enumerate(index) if distinct[row].problem},
-        prewarm=tuple(windows),
-        prewarm_row=window_row[index] if distinct else np.zeros(0, dtype=np.int64),
+        windows=Windows(tuple(windows), window_row[index]),
     )
