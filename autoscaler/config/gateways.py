@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from autoscaler.config.series import Readings, Series, counter, first
+from autoscaler.config.series import Labels, Readings, Series, SeriesByName, counter, first
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
-
-Labels = Mapping[str, str]
-SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # metric name to its series
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,13 @@ What a row means is fixed here, so both come to the same number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+Labels = Mapping[str, str]
+SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # sample name to its series, of one pod or one gateway
 
 
 class Fold(StrEnum):
@@ -24,7 +28,8 @@ class Series:
 
     Computed in this order: keep the series that pass `where`; take the value, or the product of `labels`; among series
     that differ only in `repeated` labels keep the largest; `fold` the rest; multiply by `times`; add each of `plus`
-    that is present; then `1 - value` if `inverted`; then multiply by `scale`.
+    that is present; then `1 - value` if `inverted`; then multiply by `scale`. A reading is present if `name` or one of
+    `plus` is.
     """
 
     name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
@@ -37,7 +42,7 @@ class Series:
     inverted: bool = False  # a gauge of the opposite
     scale: float = 1.0  # to the column's unit
 
-    def accepts(self, labels: Mapping[str, str]) -> bool:
+    def accepts(self, labels: Labels) -> bool:
         """Say whether a series with these labels passes `where`."""
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
@@ -80,3 +85,58 @@ def renamed(readings: Readings, rename: Callable[[str], str]) -> Readings:
 def underscored(name: str) -> str:
     """Rename as pipelines do that allow no colon in a metric name: `vllm:x` becomes `vllm_x`."""
     return name.replace(":", "_")
+
+
+def read(readings: Readings, series: SeriesByName) -> float:
+    """Return the first of the alternatives that the samples answer; NaN: none is present, or its value is not a count.
+
+    A value that is NaN, infinite or negative makes its alternative unknown: a sum without it would be too small.
+    """
+    for row in readings:
+        value = _read_row(row, series)
+        if value is not None and not math.isnan(value):
+            return value
+    return math.nan
+
+
+def _read_row(row: Series, series: SeriesByName) -> float | None:
+    """Return the value of one alternative; None: absent; NaN: present, but no count."""
+    values = [(labels, _value(row, labels, value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
+    added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
+    if not values and not added:
+        return None
+    if row.repeated:
+        once: dict[frozenset[tuple[str, str]], float] = {}
+        for labels, value in values:
+            key = frozenset(item for item in labels.items() if item[0] not in row.repeated)
+            once[key] = _largest((once.get(key, 0.0), value))
+        numbers = list(once.values())
+    else:
+        numbers = [value for _, value in values]
+    value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
+    if row.times is not None:
+        factor = _read_row(row.times, series)
+        value = math.nan if factor is None else value * factor
+    value += sum(added)
+    if row.inverted:
+        value = 1.0 - value
+    return _count(value * row.scale)
+
+
+def _value(row: Series, labels: Labels, value: float) -> float:
+    """Return the value of one series; NaN: it is not a count."""
+    if row.labels:
+        try:
+            value = math.prod(float(labels[label]) for label in row.labels)
+        except (KeyError, ValueError):  # absent, or a word such as "None"
+            return math.nan
+    return _count(value)
+
+
+def _count(value: float) -> float:
+    return value if 0 <= value < math.inf else math.nan
+
+
+def _largest(values: Sequence[float]) -> float:
+    """Return the largest; NaN if one of them is."""
+    return math.nan if any(math.isnan(value) for value in values) else max(values, default=0.0)

@@ -24,8 +24,8 @@ class Histogram(NamedTuple):
 def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
     """Estimate the `q` quantile (0 < q <= 1) by linear interpolation inside its bucket.
 
-    counts: float64[..., B]. Returns float64[...]: NaN where there are no observations, a count is unknown or there is no
-    finite bound; the highest finite bound where the quantile lies beyond it.
+    counts: float64[..., B]. Returns float64[...]: NaN where there are no observations, a count is unknown or there
+    is no finite bound; the highest finite bound where the quantile lies beyond it.
     Source: `histogram_quantile` of Prometheus, promql/quantile.go.
 
     Example: bounds 1, 2, +Inf and counts 4, 8, 10 give 1.25 for q = 0.5: rank 5 is a quarter into the second bucket.
