@@ -350,8 +350,8 @@ class KubeApi:
         ]
 
     def used(self, user: User) -> set[Permission]:
-        """Return the permissions that a user's successful requests needed, to be compared with `granted`."""
-        return {event.permission for event in self.audit(user) if event.code < HTTPStatus.BAD_REQUEST}
+        """Return the permissions that a user had and used, to be compared with `granted`; a 404 or 409 counts too."""
+        return {event.permission for event in self.audit(user) if event.code != HTTPStatus.FORBIDDEN}
 
     def refused(self, user: User) -> set[Permission]:
         """Return the permissions that a user asked for and did not have."""
