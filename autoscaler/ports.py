@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -83,6 +83,7 @@ class TickRecord:
     policies: tuple[str, ...]  # [W], name of the policy in force
     outcomes: tuple[Outcome, ...]
     leading: bool
+    problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its policy or overrides
 
 
 class Actuator(Protocol):

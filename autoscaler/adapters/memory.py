@@ -1,0 +1,138 @@
+"""One of every port in memory: what dry-run, single-process use and the tests of the loop run on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import Samples
+from autoscaler.ports import Change, Fate, Outcome, TickRecord, Unavailable
+
+
+class SystemClock:
+    """The clocks of the operating system."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        return time.time()
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+
+class LoopClock:
+    """The clock of the running event loop, so that tests on virtual time see one time everywhere."""
+
+    def __init__(self, wall_at_zero_s: float = 1_800_000_000.0) -> None:
+        self._wall_at_zero_s = wall_at_zero_s
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall_s(self) -> float:
+        return self._wall_at_zero_s + self.now_s()
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+
+class AlwaysLeading:
+    """Leadership of a process that is alone."""
+
+    @property
+    def leading(self) -> bool:
+        return True
+
+
+@dataclass
+class MemoryCluster:
+    """A cluster that is one Fleet: a WorkloadSource, and an Actuator that sets its counts at once."""
+
+    state: Fleet | None = None
+
+    def fleet(self) -> Fleet:
+        if self.state is None:
+            raise Unavailable("the cluster has not been read yet")
+        return self.state
+
+    async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
+        state = self.fleet()
+        row_of = {workload.ref: row for row, workload in enumerate(state.workloads)}
+        replicas, outcomes = state.replicas.copy(), []
+        for change in changes:
+            row = row_of.get(change.ref)
+            if row is None:
+                outcomes.append(Outcome(change, Fate.FAILED, f"{change.ref} is gone"))
+            elif replicas[row] != change.before:
+                outcomes.append(Outcome(change, Fate.CONFLICT, f"it has {replicas[row]:g} replicas by now"))
+            else:
+                replicas[row] = change.after
+                outcomes.append(Outcome(change, Fate.APPLIED))
+        self.state = replace(state, replicas=replicas)
+        return outcomes
+
+
+@dataclass
+class MemorySamples:
+    """A SampleSource that answers from a function of the fleet."""
+
+    read: Callable[[Fleet], Samples]
+
+    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+        return self.read(fleet)
+
+
+class RecordingActuator:
+    """The actuator of dry-run: everything is recorded, nothing is done."""
+
+    async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
+        return [Outcome(change, Fate.RECORDED) for change in changes]
+
+
+@dataclass
+class MemoryRecorder:
+    """Keeps every tick; for tests and short runs only, since it forgets nothing."""
+
+    ticks: list[TickRecord] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
+
+    def record(self, tick: TickRecord) -> None:
+        self.ticks.append(tick)
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        self.failures.append(error)
+
+
+def empty_fleet(now_s: float) -> Fleet:
+    """A cluster without workloads, known to be so at `now_s`."""
+    no_floats, no_ints = np.empty(0), np.empty(0, dtype=np.int64)
+    no_flags = np.empty(0, dtype=bool)
+    return Fleet(
+        time_s=now_s,
+        workloads=(),
+        workload_id=no_ints,
+        replicas=no_floats,
+        paused=no_flags,
+        rival=(),
+        gpus_per_replica=no_floats,
+        pool=no_ints,
+        pods=(),
+        pod_id=no_ints,
+        pod_workload=no_ints,
+        pod_ready=no_flags,
+        pod_terminating=no_flags,
+        pod_blocked=no_ints,
+        pod_created_s=no_floats,
+        pod_scheduled_s=no_floats,
+        pod_started_s=no_floats,
+        pod_ready_s=no_floats,
+        pools=(),
+        pool_gpus=no_floats,
+    )

@@ -1,0 +1,82 @@
+"""What the log says of ticks: each change of state once, and one summary line a tick at debug level."""
+
+from __future__ import annotations
+
+import structlog
+
+from autoscaler.ports import Fate, TickRecord
+
+log = structlog.get_logger(__name__)
+
+
+class LogRecorder:
+    """Writes changes, and the coming and going of trouble at the sources."""
+
+    def __init__(self) -> None:
+        self._troubled: dict[str, tuple[str, ...]] = {}
+        self._untrusted: frozenset[str] = frozenset()
+        self._leading: bool | None = None
+        self._rivals: dict[str, str] = {}
+
+    def record(self, tick: TickRecord) -> None:
+        self._changes(tick)
+        self._sources(tick)
+        self._trust(tick)
+        self._ownership(tick)
+        log.debug(
+            "tick",
+            number=tick.number,
+            workloads=len(tick.policies),
+            changes=len(tick.outcomes),
+            duration_ms=round(tick.duration_s * 1000, 1),
+        )
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        """The loop itself logs failed ticks, once."""
+
+    def _changes(self, tick: TickRecord) -> None:
+        for outcome in tick.outcomes:
+            change = outcome.change
+            write = log.info if outcome.fate not in (Fate.FAILED, Fate.CONFLICT) else log.warning
+            write(
+                "scaled",
+                workload=str(change.ref),
+                before=change.before,
+                after=change.after,
+                fate=outcome.fate.value,
+                reason=change.reason,
+                **({"detail": outcome.detail} if outcome.detail else {}),
+            )
+
+    def _sources(self, tick: TickRecord) -> None:
+        for report in tick.input.samples.reports:
+            before = self._troubled.get(report.source, ())
+            if report.problems and not before:
+                log.warning("source in trouble", source=report.source, problems=report.problems[:3])
+            elif before and not report.problems:
+                log.info("source recovered", source=report.source)
+            self._troubled[report.source] = report.problems
+
+    def _trust(self, tick: TickRecord) -> None:
+        rows = (~tick.decision.trusted).nonzero()[0]
+        untrusted = frozenset(str(tick.input.fleet.workloads[row].ref) for row in rows)
+        if len(untrusted) > len(self._untrusted) and not self._untrusted:
+            log.warning("inputs are missing or stale", workloads=len(untrusted), first=min(untrusted))
+        elif self._untrusted and not untrusted:
+            log.info("all inputs are fresh again")
+        self._untrusted = untrusted
+
+    def _ownership(self, tick: TickRecord) -> None:
+        if tick.leading != self._leading and self._leading is not None:
+            log.info("leading" if tick.leading else "following")
+        self._leading = tick.leading
+        rivals = {
+            str(workload.ref): rival
+            for workload, rival in zip(tick.input.fleet.workloads, tick.input.fleet.rival, strict=True)
+            if rival
+        }
+        for workload, rival in rivals.items() - self._rivals.items():
+            log.warning("somebody else owns the replica count; it is left alone", workload=workload, rival=rival)
+        for workload in self._rivals.keys() - rivals.keys():
+            log.info("the replica count is ours again", workload=workload)
+        self._rivals = rivals

@@ -1,0 +1,190 @@
+"""The live loop: sample, decide, act, record; then wait. One tick at a time, each from the world as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import structlog
+
+from autoscaler.config.policy import PolicyBook
+from autoscaler.config.schedule import schedule
+from autoscaler.config.specs import Compiler
+from autoscaler.core.decision import Decision, TickInput
+from autoscaler.core.explain import explain
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.memory import Memory
+from autoscaler.core.samples import Samples, SourceReport, merge
+from autoscaler.core.tick import tick
+from autoscaler.ports import (
+    Actuator,
+    Change,
+    Clock,
+    Leadership,
+    Outcome,
+    Recorder,
+    SampleSource,
+    TickRecord,
+    Unavailable,
+    WorkloadSource,
+)
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_PAUSE_S = 0.1
+"""Between two ticks, however often it is woken: a storm of events must not become a storm of queries."""
+
+
+class Loop:
+    """Drives ticks until it is cancelled.
+
+    A tick that fails changes nothing; the next one starts anew. Followers tick as well, so that they have watched a
+    full window when they come to lead, but only a leader acts.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        workloads: WorkloadSource,
+        sources: Sequence[SampleSource],
+        policies: Callable[[], PolicyBook],
+        actuator: Actuator,
+        recorders: Sequence[Recorder],
+        leadership: Leadership,
+        period_s: float,
+        deadline_s: float,
+    ) -> None:
+        self._clock = clock
+        self._workloads = workloads
+        self._sources = sources
+        self._policies = policies
+        self._compiler = Compiler()
+        self._actuator = actuator
+        self._recorders = recorders
+        self._leadership = leadership
+        self._period_s = period_s
+        self._deadline_s = deadline_s
+        self._memory = Memory.empty()
+        self._number = 0
+        self._woken = asyncio.Event()
+        self._failing = False
+
+    def wake(self) -> None:
+        """Let the next tick begin at once: something happened that should not wait for its turn."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            began_s = self._clock.now_s()
+            await self.attempt()
+            self._woken.clear()
+            await self._clock.sleep(SHORTEST_PAUSE_S)
+            await self._pause(began_s + self._period_s - self._clock.now_s())
+
+    async def attempt(self) -> TickRecord | None:
+        """Tick once. A failure is told to log and recorders, and changes nothing."""
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                record = await self.tick()
+        except Exception as error:  # the loop boundary: whatever it was, the next tick starts from the world as it is
+            self._failed(error)
+            return None
+        if self._failing:
+            log.info("ticks work again")
+        self._failing = False
+        for recorder in self._recorders:
+            recorder.record(record)
+        return record
+
+    async def tick(self) -> TickRecord:
+        """Sample, decide, act. Raises what made it impossible."""
+        began_s = self._clock.now_s()
+        fleet = self._workloads.fleet()
+        rules = self._compiler.compile(fleet.workloads, self._policies())
+        samples = await self._sample(fleet)
+
+        now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
+        inp = TickInput(now_s, fleet, rules.spec, schedule(rules, wall_s, now_s), samples)
+        decision, self._memory = tick(inp, self._memory)
+
+        leading = self._leadership.leading
+        changes = differences(inp, decision, rules.names)
+        outcomes = await self._act(changes) if leading else ()
+        self._number += 1
+        return TickRecord(
+            number=self._number,
+            now_s=now_s,
+            wall_s=wall_s,
+            duration_s=self._clock.now_s() - began_s,
+            input=inp,
+            decision=decision,
+            policies=rules.names,
+            problems=rules.problems,
+            outcomes=tuple(outcomes),
+            leading=leading,
+        )
+
+    async def _sample(self, fleet: Fleet) -> Samples:
+        """Read all sources side by side; one that raises costs its own readings only."""
+        budget_s = self._deadline_s / 2  # the other half is for deciding and acting
+        answers = await asyncio.gather(
+            *(source.sample(fleet, budget_s) for source in self._sources), return_exceptions=True
+        )
+        rows, pods = len(fleet.workloads), len(fleet.pods)
+        read: list[Samples] = [Samples.nothing(rows, pods)]
+        for source, answer in zip(self._sources, answers, strict=True):
+            if isinstance(answer, Samples):
+                read.append(answer)
+            elif isinstance(answer, Exception):
+                log.error("source failed", source=type(source).__name__, exc_info=answer)
+                problem = f"{type(answer).__name__}: {answer}"[:300]
+                report = SourceReport(type(source).__name__, queries=1, failed=1, problems=(problem,))
+                read.append(Samples.nothing(rows, pods, (report,)))
+            else:
+                raise answer
+        return merge(read)
+
+    async def _act(self, changes: Sequence[Change]) -> Sequence[Outcome]:
+        return await self._actuator.apply(changes, self._deadline_s / 2) if changes else ()
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failing:
+            expected = isinstance(error, Unavailable | TimeoutError)
+            reason = str(error) or f"nothing was decided within {self._deadline_s:g} s"
+            log.warning("ticks fail", error=reason, exc_info=None if expected else error)
+        self._failing = True
+        for recorder in self._recorders:
+            recorder.failed(self._clock.wall_s(), error)
+
+    async def _pause(self, duration_s: float) -> None:
+        """Sleep, unless woken."""
+        if duration_s <= 0 or self._woken.is_set():
+            return
+        sleeping = asyncio.ensure_future(self._clock.sleep(duration_s))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in (sleeping, woken):
+                waiter.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await waiter
+
+
+def differences(inp: TickInput, decision: Decision, policies: Sequence[str]) -> list[Change]:
+    """Return what must change in the cluster for the decision to hold."""
+    changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
+    return [
+        Change(
+            ref=inp.fleet.workloads[row].ref,
+            uid=inp.fleet.workloads[row].uid,
+            before=int(inp.fleet.replicas[row]),
+            after=int(decision.replicas[row]),
+            reason=explain(inp, decision, policies, int(row)).sentence,
+        )
+        for row in changed
+    ]
