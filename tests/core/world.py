@@ -47,7 +47,9 @@ PLAIN_SPEC: dict[str, float] = {
 def spec(rows: int = 1, **columns: float | list[float]) -> Spec:
     """A Spec with plain values, single columns changed; every value may be one number or one per row."""
     values = {**PLAIN_SPEC, **columns}
-    return Spec(**{name: np.broadcast_to(np.asarray(value, dtype=float), rows).copy() for name, value in values.items()})
+    return Spec(
+        **{name: np.broadcast_to(np.asarray(value, dtype=float), rows).copy() for name, value in values.items()}
+    )
 
 
 def no_schedule(rows: int) -> Schedule:
@@ -115,7 +117,9 @@ def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Sampl
     rows = len(world.workloads)
     return Samples(
         replace(PodSamples.filled(pods), **table),
-        replace(FrontSamples.filled(rows), **{n: np.broadcast_to(np.asarray(v, float), rows) for n, v in front.items()}),
+        replace(
+            FrontSamples.filled(rows), **{n: np.broadcast_to(np.asarray(v, float), rows) for n, v in front.items()}
+        ),
     )
 
 

@@ -1,0 +1,92 @@
+"""Sharing a pool: floors, priority, weight, whole replicas, and never more than there is."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core import arbitrate
+from tests.core.world import fleet, spec
+
+
+def shared(wanted, gpus, trusted=None, current=None, gpus_each=1.0, **columns):
+    rows = len(wanted)
+    cluster = fleet(
+        [0] * rows,
+        replicas=current or [0] * rows,
+        gpus_per_replica=np.broadcast_to(np.asarray(gpus_each, float), rows).copy(),
+        pool_gpus=np.array([float(gpus)]),
+    )
+    known = np.ones(rows, dtype=bool) if trusted is None else np.array(trusted)
+    rules = spec(rows, **{"min_replicas": 0.0, **columns})
+    return arbitrate.share(np.array(wanted, float), cluster, rules, known).tolist()
+
+
+def test_a_pool_that_suffices_grants_everything():
+    assert shared([3, 5], gpus=8) == [3, 5]
+
+
+def test_a_pool_of_unknown_size_is_not_shared_out():
+    assert shared([300, 500], gpus=np.nan) == [300, 500]
+
+
+def test_higher_priority_is_served_first():
+    assert shared([6, 6], gpus=8, priority=[10.0, 1000.0]) == [2, 6]
+
+
+def test_floors_come_before_priority():
+    assert shared([6, 6], gpus=8, priority=[10.0, 1000.0], min_replicas=[3.0, 1.0]) == [3, 5]
+
+
+def test_equals_share_by_weight_and_nobody_gets_more_than_asked():
+    assert shared([10, 10], gpus=9, weight=[1.0, 2.0]) == [3, 6]
+    assert shared([10, 2], gpus=9, weight=[1.0, 2.0]) == [7, 2]
+
+
+def test_replicas_are_granted_whole():
+    assert shared([2, 2], gpus=6, gpus_each=4.0) in ([1, 0], [0, 1])
+    assert shared([2, 3], gpus=7, gpus_each=[4.0, 1.0]) == [1, 3]
+
+
+def test_what_is_not_trusted_keeps_what_it_has():
+    assert shared([5, 8], gpus=8, priority=[0.0, 1000.0], trusted=[False, True], current=[5, 0]) == [5, 3]
+
+
+def test_a_floor_that_does_not_fit_is_cut_by_priority():
+    assert shared([4, 4], gpus=6, min_replicas=4.0, priority=[1.0, 2.0]) == [2, 4]
+
+
+claims = st.lists(
+    st.tuples(
+        st.integers(0, 30),
+        st.sampled_from([1.0, 2.0, 4.0, 8.0]),
+        st.integers(0, 3),
+        st.floats(0.1, 10),
+        st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(claims, st.integers(0, 100))
+def test_grants_are_whole_within_the_pool_within_the_wish_and_waste_little(rows, gpus):
+    wanted, each, priority, weight, floor = (list(map(float, c)) for c in zip(*rows, strict=True))
+    granted = np.array(shared(wanted, gpus, gpus_each=each, priority=priority, weight=weight, min_replicas=floor))
+    used = granted @ np.array(each)
+    assert (granted == np.floor(granted)).all()
+    assert (granted <= wanted).all()
+    assert (granted >= 0).all()
+    assert used <= gpus or used == 0
+    if (granted < wanted).any():  # nobody goes without while one more replica of the smallest cut claim would fit
+        lowest_cut = min(p for p, g, w in zip(priority, granted, wanted, strict=True) if g < w)
+        cut_each = [e for e, g, w, p in zip(each, granted, wanted, priority, strict=True) if g < w and p == lowest_cut]
+        assert gpus - used < min(cut_each)
+
+
+@given(claims, st.integers(0, 100))
+def test_more_gpus_never_give_anybody_of_the_top_priority_less(rows, gpus):
+    wanted, each, _, weight, _ = (list(map(float, c)) for c in zip(*rows, strict=True))
+    ones = [1.0] * len(each)  # with unequal sizes whole replicas can trade places
+    less = np.array(shared(wanted, gpus, gpus_each=ones, weight=weight))
+    more = np.array(shared(wanted, gpus + 1, gpus_each=ones, weight=weight))
+    assert more.sum() >= less.sum()
