@@ -1,0 +1,127 @@
+"""Which pod each series is about. Labels are parsed once per series ever; after that their bytes are looked up.
+
+Three steps, each remembered on its own: labels to a slot (a pod's name, whether or not such a pod exists), slot to the
+pod's id, and id to the row of the present fleet. A pod that comes or goes thus costs nothing for the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import repeat
+
+import numpy as np
+
+from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.queries import TARGET
+from autoscaler.config.gpus import POD_LABELS
+from autoscaler.config.series import Fold
+from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.fleet import Fleet
+
+MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
+ORDERS = 4  # different orders of series that are remembered as a whole: answers repeat them
+
+Name = tuple[str, str]  # (namespace, pod), or (job, instance) where metrics know no pods
+
+
+class PodJoin:
+    """Brings vectors onto the rows of one fleet after the other. The fleets must come from one source."""
+
+    def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
+        self._max_remembered = max_remembered
+        self._pod_ids = np.empty(0, dtype=np.int64)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._slot_of_labels: dict[bytes, int] = {}
+        self._slot_of_name: dict[Name, int] = {}
+        self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
+        self._row_of_slot = self._id_of_slot
+        self._orders: list[tuple[list[bytes], IntColumn]] = []
+        self._highest_id = -1
+
+    def align(self, fleet: Fleet) -> None:
+        """Take over the pods of a fleet; call it before `rows` whenever there is another one."""
+        if len(self._slot_of_name) + len(self._slot_of_labels) > self._max_remembered:
+            self._forget()
+        for row in range(int(np.searchsorted(fleet.pod_id, self._highest_id, side="right")), len(fleet.pods)):
+            pod = fleet.pods[row]
+            self._id_of_slot[self._slot((pod.namespace, pod.name))] = fleet.pod_id[row]
+        self._highest_id = max(self._highest_id, int(fleet.pod_id[-1])) if len(fleet.pods) else self._highest_id
+        self._pod_ids = fleet.pod_id
+        self._place()
+
+    def rows(self, labels: list[bytes]) -> IntColumn:
+        """Return the row in the fleet of each series, int64[N]; -1: its pod is gone, or it names none."""
+        return np.asarray(self._row_of_slot[self._slots(labels)])
+
+    def column(self, vector: Vector) -> FloatColumn:
+        """Return float64[P]: each pod's value, the largest where several series are about one pod; NaN: none is."""
+        rows = self.rows(vector.labels)
+        here = rows >= 0
+        column = np.full(len(self._pod_ids), np.nan)
+        np.fmax.at(column, rows[here], vector.values[here])
+        return column
+
+    def products(self, vector: Vector, products: Sequence[tuple[tuple[str, ...], Fold]]) -> FloatColumn:
+        """Return float64[P]: the product of labels that hold numbers, folded over the series of each pod.
+
+        products: alternatives in order; for each pod the first that all its labels' numbers allow counts.
+        """
+        rows = self.rows(vector.labels)
+        here = np.flatnonzero(rows >= 0)
+        parsed = [parse_labels(vector.labels[index]) for index in here]
+        pods = len(self._pod_ids)
+        column = np.full(pods, np.nan)
+        for labels, fold in products:
+            values = np.array([_product(series, labels) for series in parsed], dtype=np.float64)
+            told = ~np.isnan(values)
+            at, values = rows[here[told]], values[told]
+            folded = np.full(pods, np.nan)
+            np.fmax.at(folded, at, values)
+            if fold is Fold.SUM:
+                folded = np.where(np.isnan(folded), np.nan, np.bincount(at, values, pods))
+            column = np.where(np.isnan(column), folded, column)
+        return column
+
+    def _slots(self, labels: list[bytes]) -> IntColumn:
+        for known, slots in self._orders:
+            if known == labels:
+                return slots
+        slots = np.fromiter(map(self._slot_of_labels.get, labels, repeat(-1)), np.int64, len(labels))
+        unknown = np.flatnonzero(slots < 0)
+        for index in unknown:
+            slots[index] = self._slot_of_labels[labels[index]] = self._slot(pod_name(parse_labels(labels[index])))
+        if len(unknown):
+            self._place()
+        self._orders = [*self._orders[1 - ORDERS :], (labels, slots)]
+        return slots
+
+    def _slot(self, name: Name) -> int:
+        slot = self._slot_of_name.setdefault(name, len(self._slot_of_name))
+        if slot >= len(self._id_of_slot):
+            self._id_of_slot = np.concatenate([self._id_of_slot, np.full(len(self._id_of_slot), -1)])
+        return slot
+
+    def _place(self) -> None:
+        if not len(self._pod_ids):
+            self._row_of_slot = np.full(len(self._id_of_slot), -1, dtype=np.int64)
+            return
+        rows = np.minimum(np.searchsorted(self._pod_ids, self._id_of_slot), len(self._pod_ids) - 1)
+        self._row_of_slot = np.where(self._pod_ids[rows] == self._id_of_slot, rows, -1)
+
+
+def _product(series: dict[str, str], labels: Sequence[str]) -> float:
+    try:
+        return math.prod(float(series[label]) for label in labels)
+    except (KeyError, ValueError):  # absent, or "None"
+        return math.nan
+
+
+def pod_name(labels: dict[str, str]) -> Name:
+    """Return the pod that a series is about by whichever convention its labels follow; ("", "") where by none."""
+    for first, second in (*POD_LABELS, TARGET):
+        if labels.get(second):
+            return labels.get(first, ""), labels[second]
+    return "", ""

@@ -1,0 +1,242 @@
+"""The fixed list of queries: tables of metric names compiled to PromQL, for all workloads at once.
+
+How many there are depends on the engines in use and on the policies' own expressions, never on how many workloads
+there are. The text of a query holds no name of a workload or pod. Sending and reading them does not belong here.
+
+Two Prometheus replicas behind one querier show each series twice, apart by a label of the operator's choice; so does
+a pod scraped by two jobs. Hence `max by` the labels that tell engines apart, before anything is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from autoscaler.config import gpus
+from autoscaler.config.engines import QUANTILES, Engine
+from autoscaler.config.gateways import GATEWAYS, Gateway
+from autoscaler.config.series import Fold, Readings, Series, underscored
+
+QUANTILE = 0.95
+GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a trace in one sample only
+SLOW = frozenset({"kv_capacity_tokens", "max_running"})  # of the engine: set at its start
+METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
+
+# Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod.
+_DISTINCT = (
+    "instance",
+    "engine",
+    "engine_type",
+    "dp_rank",
+    "model_name",
+    "model",
+    "version",
+    "lora_name",
+    "finished_reason",
+    "reason",
+    "err",
+)
+_REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
+
+Identity = tuple[str, str]  # the two labels that name a pod
+POD: Identity = ("namespace", "pod")
+TARGET: Identity = ("job", "instance")  # of a plain scrape configuration, which knows no pods
+
+
+@dataclass(frozen=True)
+class PodQuery:
+    """One query that fills one column of PodSamples; its series carry the labels of a pod."""
+
+    column: str
+    expression: str
+    slow: bool = False  # changes rarely, or is collected rarely: not asked at every tick
+    products: tuple[tuple[tuple[str, ...], Fold], ...] = ()  # read the product of these labels; (): read the value
+
+
+def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple[PodQuery, ...]:
+    """Return the queries that read one engine on all pods: one for each column, and one for the time of the reading.
+
+    identity: the labels that name a pod. window_s: range of the histogram quantiles.
+    """
+    engine = engine.renamed(underscored)
+    queries = [PodQuery("time_s", _either(_time(row, identity) for row in _clock_of(engine)))]
+    for column, readings in engine.readings.items():
+        slow = column in SLOW
+        if column in QUANTILES:
+            queries.append(PodQuery(column, _values(readings, identity, window_s)))
+            continue
+        plain = [row for row in readings if not row.labels]
+        if plain:
+            queries.append(PodQuery(column, _values(plain, identity), slow))
+        told = [row for row in readings if row.labels]
+        if told:
+            labels = tuple(dict.fromkeys(label for row in told for label in row.labels))
+            expression = _either(dict.fromkeys(_labelled(row, identity, labels) for row in told))
+            products = tuple(dict.fromkeys((row.labels, row.fold) for row in told))
+            queries.append(PodQuery(column, expression, slow, products))
+    return tuple(queries)
+
+
+def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
+    """Return the queries that read the GPUs of all pods; identity is the backend's label convention (`gpus`)."""
+    held = f'{{{identity[1]}!=""}}'
+    device = _by(*identity, *gpus.DEVICE_LABELS)
+    used, free = (f"max {device} ({name}{held})" for name in (gpus.FB_USED, gpus.FB_FREE))
+    pod = _by(*identity)
+    usage = [f"max {pod} ({used} / ({used} + {free}))", *(f"max {pod} ({row.name}{held})" for row in gpus.FB_RATIO)]
+    named = [gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"]))]
+    window = _duration(GPU_WINDOW_S)
+    return (
+        PodQuery("gpu_time_s", _either(f"max {pod} (timestamp({name}{held}))" for name in named), slow=True),
+        PodQuery("fb_usage", _either(usage), slow=True),
+        *(
+            PodQuery(
+                column,
+                _either(f"max {pod} (max_over_time({row.name}{held}[{window}]))" for row in rows),
+                slow=True,
+            )
+            for column, rows in gpus.ACTIVITY.items()
+        ),
+    )
+
+
+def convention_query(engines: Iterable[Engine]) -> str:
+    """Return the query that tells which labels name pods in this backend; see `read_conventions`."""
+    engine_names = "|".join(sorted({row.name for engine in engines for row in _clock_of(engine.renamed(underscored))}))
+    gpu_names = "|".join(sorted(gpus.metric_names()))
+    asked = [("engine", engine_names, identity) for identity in (POD, TARGET)]
+    asked += [("gpu", gpu_names, identity) for identity in gpus.POD_LABELS]
+    return _either(
+        f'label_replace(count({{__name__=~"{names}",{identity[1]}!=""}}), "{METRIC}", "{kind}/{identity[1]}", "", "")'
+        for kind, names, identity in asked
+    )
+
+
+def read_conventions(found: Iterable[str]) -> tuple[Identity, Identity | None]:
+    """Return the labels that name a pod on engine series and on GPU series, from the `metric` labels of the answer.
+
+    The first convention that exists decides for the whole backend. None: no GPU series name any pod.
+    """
+    present = set(found)
+    engine = POD if f"engine/{POD[1]}" in present or f"engine/{TARGET[1]}" not in present else TARGET
+    gpu = next((identity for identity in gpus.POD_LABELS if f"gpu/{identity[1]}" in present), None)
+    return engine, gpu
+
+
+def front_waiting_query(gateways: Iterable[Gateway] = GATEWAYS.values()) -> str:
+    """Return the query for the requests that all gateways hold; label `metric` says which gauge a series is."""
+    return _either(
+        _named_sum(part.name, part.name, gateway)
+        for gateway in gateways
+        for row in gateway.waiting
+        for part in row.parts()
+    )
+
+
+def front_arrivals_query(window_s: float, gateways: Iterable[Gateway] = GATEWAYS.values()) -> str:
+    """Return the query for the requests per second that arrive at all gateways; label `metric` as above."""
+    return _either(
+        _named_sum(f"rate({part.name}[{_duration(window_s)}])", part.name, gateway)
+        for gateway in gateways
+        for row in gateway.arrivals
+        for part in row.parts()
+    )
+
+
+def seen_engines_query(engines: Iterable[Engine], identity: Identity) -> str:
+    """Return the query for every pod that an engine reports from; label `metric` holds the gauge it is known by."""
+    return _either(
+        f"label_replace(count {_by(*identity, engine.model_label or 'model_name')} ({_selector(row, row.name)}), "
+        f'"{METRIC}", "{engine.name}", "", "")'
+        for engine in engines
+        for row in _clock_of(engine.renamed(underscored))
+    )
+
+
+def _clock_of(engine: Engine) -> Readings:
+    """Return the rows whose presence shows that the engine answered: its running requests."""
+    return engine.readings["running"]
+
+
+def _values(rows: Iterable[Series], identity: Identity, quantile_window_s: float | None = None) -> str:
+    """Compile alternatives to an expression with one series per pod; as histograms, if a window is given.
+
+    Alternatives that differ in name only share their aggregation: `or` keeps the first name of each series.
+    """
+
+    def compiled(row: Series, names: Sequence[str]) -> str:
+        if quantile_window_s is None:
+            return _value(row, names, identity)
+        return _quantile(row, names, identity, quantile_window_s)
+
+    alike = groupby(rows, lambda row: row if row.times or row.plus else replace(row, name=""))
+    return _either(compiled(group[0], [row.name for row in group]) for group in (list(rows) for _, rows in alike))
+
+
+def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
+    """Compile rows that differ in name only, in the order of steps that `Series` states."""
+    pod = _by(*identity)
+    series = _either(_selector(row, name) for name in names)
+    if row.fold is Fold.SUM:
+        apart = [label for label in _DISTINCT if label not in row.repeated]
+        expression = f"sum {pod} (max {_by(*identity, *apart)} ({series}))"
+    else:
+        expression = f"max {pod} ({series})"
+    if row.times:
+        expression = f"({expression} * {_values([row.times], identity)})"
+    if row.plus:
+        # `or` drops a series whose labels its left side has, so each further part gets a label of its own.
+        parts = [expression]
+        parts += [
+            f'label_replace({_values([part], identity)}, "part", "{number}", "", "")'
+            for number, part in enumerate(row.plus)
+        ]
+        expression = f"sum {pod} ({_either(parts)})"
+    if row.inverted:
+        expression = f"(1 - {expression})"
+    return _scaled(expression, row.scale)
+
+
+def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: float) -> str:
+    window = _duration(window_s)
+    rates = _either(f"rate({_selector(row, name + '_bucket')}[{window}])" for name in names)
+    return _scaled(f"histogram_quantile({QUANTILE:g}, sum {_by(*identity, 'le')} ({rates}))", row.scale)
+
+
+def _time(row: Series, identity: Identity) -> str:
+    return f"max {_by(*identity)} (timestamp({_selector(row, row.name)}))"
+
+
+def _labelled(row: Series, identity: Identity, labels: Sequence[str]) -> str:
+    return f"max {_by(*identity, 'instance', 'engine', *labels)} ({_selector(row, row.name)})"
+
+
+def _named_sum(reading: str, name: str, gateway: Gateway) -> str:
+    labels = dict.fromkeys((*gateway.labels(), "namespace", "exported_namespace"))
+    once = f"max without ({', '.join(_REPLICA_LABELS)}) ({reading})"
+    return f'label_replace(sum {_by(*labels)} ({once}), "{METRIC}", "{name}", "", "")'
+
+
+def _selector(row: Series, name: str) -> str:
+    matchers = [
+        f'{label}="{allowed[0]}"' if len(allowed) == 1 else f'{label}=~"{"|".join(allowed)}"'
+        for label, allowed in row.where
+    ]
+    return f"{name}{{{','.join(matchers)}}}" if matchers else name
+
+
+def _scaled(expression: str, scale: float) -> str:
+    return expression if scale == 1 else f"({expression} * {scale!r})"
+
+
+def _by(*labels: str) -> str:
+    return f"by ({', '.join(labels)})"
+
+
+def _either(alternatives: Iterable[str]) -> str:
+    return " or ".join(alternatives)
+
+
+def _duration(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -1,0 +1,70 @@
+"""One round of queries: a common deadline, a common instant of evaluation, and an account of what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from autoscaler.adapters.prometheus.client import Answer, PrometheusClient, QueryFailed
+from autoscaler.adapters.prometheus.decode import MAX_NOTE_CHARACTERS
+from autoscaler.core.samples import SourceReport
+from autoscaler.ports import Clock
+
+MAX_PROBLEMS = 8
+NAMED = 2  # queries named in one problem; that there are more is said
+
+
+class Sampling:
+    """Asks, and never raises for a query that failed: the answer is then None and the report says why."""
+
+    def __init__(self, client: PrometheusClient, clock: Clock, deadline_s: float) -> None:
+        """deadline_s: seconds from now in which the whole round must end."""
+        self._client = client
+        self._clock = clock
+        self.started_s = clock.now_s()
+        self._until_s = asyncio.get_running_loop().time() + deadline_s
+        self._queries = 0
+        self._failed = 0
+        self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
+
+    async def ask(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
+        """Ask for a vector; `name` is what problems call the query. at_s: Unix time by the server's clock."""
+        left_s = self._until_s - asyncio.get_running_loop().time()
+        self._queries += 1
+        if left_s <= 0:
+            self._fail(name, f"{self._client.name}: not asked, the deadline of the tick has passed")
+            return None
+        try:
+            answer = await self._client.query(expression, at_s, left_s)
+        except QueryFailed as error:
+            self._fail(name, str(error))
+            return None
+        vector = answer.vector
+        if vector.partial:
+            said = "; ".join(vector.notes) or "isPartial"
+            self.note(name, f"{self._client.name}: partial answer, what is missing is unknown: {said}")
+        elif vector.notes:
+            self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
+        return answer
+
+    def note(self, name: str, problem: str) -> None:
+        """Add a problem; the same one of several queries is told once."""
+        self._problems.setdefault(problem, []).append(name)
+
+    def report(self) -> SourceReport:
+        return SourceReport(
+            source="prometheus",
+            queries=self._queries,
+            failed=self._failed,
+            problems=tuple(_line(names, text) for text, names in list(self._problems.items())[:MAX_PROBLEMS]),
+            duration_s=self._clock.now_s() - self.started_s,
+        )
+
+    def _fail(self, name: str, problem: str) -> None:
+        self._failed += 1
+        self.note(name, problem)
+
+
+def _line(names: list[str], text: str) -> str:
+    more = len(names) - NAMED
+    line = f"{', '.join(names[:NAMED])}{f' and {more} more' if more > 0 else ''}: {text}"
+    return line if len(line) <= 2 * MAX_NOTE_CHARACTERS else line[: 2 * MAX_NOTE_CHARACTERS - 1] + "…"

@@ -1,0 +1,216 @@
+"""Samples from Prometheus: a fixed list of queries for all workloads, joined to the pods of the fleet.
+
+How old a reading is: Prometheus answers with the last sample of up to five minutes ago, unless a scrape has failed
+since, which ends the series at once. So a lost remote write or a backend without such marks can show old numbers as
+if they were new. Each pod's own sample time is asked for (`timestamp()`) and given on as `time_s`; whether it is too
+old is for the core to judge. Readings of gateways have no such witness and count as read when they were asked for.
+
+All queries of one tick are evaluated at one instant by the server's clock, so that counters and their times belong
+together. GPU readings and what an engine sets at its start are asked for every `SLOW_PERIOD_S` and carried between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from autoscaler.adapters.prometheus.client import PrometheusClient
+from autoscaler.adapters.prometheus.decode import clean, parse_labels
+from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
+from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.queries import (
+    METRIC,
+    POD,
+    Identity,
+    PodQuery,
+    convention_query,
+    engine_queries,
+    front_arrivals_query,
+    front_waiting_query,
+    gpu_queries,
+    read_conventions,
+)
+from autoscaler.adapters.prometheus.sampling import Sampling
+from autoscaler.adapters.prometheus.server_clock import ServerClock
+from autoscaler.config.engines import ENGINES, LIMITS, Engine
+from autoscaler.config.gateways import WorkloadNames, read_front
+from autoscaler.config.series import SeriesByName
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.ports import Clock
+
+SLOW_PERIOD_S = 30.0
+MAX_CARRIED_S = 300.0  # a slow reading that cannot be renewed is unknown after this
+MAX_FRONT_QUERIES = 32
+_TIMES = frozenset({"time_s", "gpu_time_s"})
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A slow column as it was read, on the pods of that time."""
+
+    pod_id: IntColumn
+    column: FloatColumn
+    read_s: float
+
+    def on(self, fleet: Fleet) -> FloatColumn:
+        """Return it on the pods of another fleet; NaN for pods that were not there."""
+        if not len(self.pod_id):
+            return np.full(len(fleet.pods), np.nan)
+        rows = np.minimum(np.searchsorted(self.pod_id, fleet.pod_id), len(self.pod_id) - 1)
+        return np.where(self.pod_id[rows] == fleet.pod_id, self.column[rows], np.nan)
+
+
+class PrometheusSource:
+    """A SampleSource over one server: `async with PrometheusSource(settings, clock) as source`.
+
+    The fleets given to `sample` must come from one WorkloadSource, whose pod ids are remembered.
+    """
+
+    def __init__(
+        self,
+        settings: PrometheusSettings,
+        clock: Clock,
+        engines: Mapping[str, Engine] = ENGINES,
+        front_queries: Callable[[], tuple[FrontQuery, ...]] = lambda: (),
+    ) -> None:
+        """front_queries: the policies' own expressions, asked for at each sampling. Raises ValueError as the client."""
+        self._client = PrometheusClient(settings, clock)
+        self._clock = clock
+        self._engines = engines
+        self._front_queries = front_queries
+        self._window_s = settings.rate_window_s
+        self._server_clock = ServerClock()
+        self._join = PodJoin()
+        self._identity: Identity = POD
+        self._gpu_identity: Identity | None = None
+        self._conventions_s = -np.inf
+        self._carried: dict[str, _Carried] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+        """Read all columns that Prometheus knows. What fails stays NaN and is told in the one report."""
+        sampling = Sampling(self._client, self._clock, deadline_s)
+        if not self._server_clock.known:
+            await self._learn_conventions(sampling)
+        if not self._server_clock.known:  # nothing the server says could be dated
+            return Samples.nothing(len(fleet.workloads), len(fleet.pods), (sampling.report(),))
+        self._join.align(fleet)
+        at_s = self._server_clock.server_s(sampling.started_s)
+        columns = {field.name: np.full(len(fleet.pods), np.nan) for field in fields(PodSamples)}
+        async with asyncio.TaskGroup() as group:
+            if sampling.started_s - self._conventions_s >= SLOW_PERIOD_S:
+                group.create_task(self._learn_conventions(sampling), name="prometheus conventions")
+            for query in self._plan(fleet, sampling):
+                group.create_task(self._read_pods(sampling, at_s, query, fleet, columns), name="prometheus pods")
+            front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
+        return Samples(PodSamples(**columns), front.result(), (sampling.report(),))
+
+    async def _learn_conventions(self, sampling: Sampling) -> None:
+        """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now."""
+        answer = await sampling.ask("label conventions", convention_query(self._engines.values()))
+        if answer is None:
+            return
+        self._server_clock.hear(answer)
+        found = [parse_labels(labels).get(METRIC, "") for labels in answer.vector.labels]
+        if any(found) and not answer.vector.partial:
+            self._identity, self._gpu_identity = read_conventions(found)
+        self._conventions_s = sampling.started_s
+
+    def _plan(self, fleet: Fleet, sampling: Sampling) -> list[PodQuery]:
+        """Return the queries for the engines in use. Workloads count only by which engines they name."""
+        queries: list[PodQuery] = []
+        for name in sorted({workload.engine for workload in fleet.workloads}):
+            if engine := self._engines.get(name):
+                queries += engine_queries(engine, self._identity, self._window_s)
+            else:
+                sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(self._engines)}")
+        if self._gpu_identity is not None:
+            queries += gpu_queries(self._gpu_identity)
+        return queries
+
+    async def _read_pods(
+        self, sampling: Sampling, at_s: float, query: PodQuery, fleet: Fleet, columns: dict[str, FloatColumn]
+    ) -> None:
+        """Fill one column where it is still unknown: several engines may fill the same."""
+        carried = self._carried.get(query.expression) if query.slow else None
+        if carried is None or sampling.started_s - carried.read_s >= SLOW_PERIOD_S:
+            answer = await sampling.ask(query.column, query.expression, at_s)
+            if answer is not None:
+                if query.products:
+                    column = self._join.products(answer.vector, query.products)
+                else:
+                    column = self._join.column(answer.vector)
+                column = self._believable(query.column, column, sampling.started_s)
+                carried = _Carried(fleet.pod_id, column, sampling.started_s)
+                if query.slow:
+                    self._carried[query.expression] = carried
+        if carried is not None and sampling.started_s - carried.read_s < MAX_CARRIED_S:
+            known = columns[query.column]
+            columns[query.column] = np.where(np.isnan(known), carried.on(fleet), known)
+
+    def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
+        """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""
+        column = np.where((column >= 0) & (column <= LIMITS.get(name, np.finfo(np.float64).max)), column, np.nan)
+        return np.fmin(self._server_clock.tick_s(column), now_s) if name in _TIMES else column
+
+    async def _read_front(self, sampling: Sampling, at_s: float, fleet: Fleet) -> FrontSamples:
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(self._gateways(sampling, at_s, "gateway queues", front_waiting_query()))
+            arrivals = group.create_task(
+                self._gateways(sampling, at_s, "gateway arrivals", front_arrivals_query(self._window_s))
+            )
+            wakeups = group.create_task(self._read_wakeups(sampling, at_s, fleet))
+        held = wakeups.result()
+        arrivals_per_s = np.full(len(fleet.workloads), np.nan)
+        if waiting.result() or arrivals.result():
+            gateway_held, arrivals_per_s = read_front(fleet, waiting.result(), arrivals.result())
+            held = np.fmax(held, gateway_held)  # the same requests, it may be: an expression over a gateway's gauge
+        known = ~np.isnan(held) | ~np.isnan(arrivals_per_s)
+        return FrontSamples(np.where(known, sampling.started_s, np.nan), held, arrivals_per_s)
+
+    async def _gateways(self, sampling: Sampling, at_s: float, name: str, expression: str) -> SeriesByName:
+        answer = await sampling.ask(name, expression, at_s)
+        return by_metric(answer.vector) if answer is not None else {}
+
+    async def _read_wakeups(self, sampling: Sampling, at_s: float, fleet: Fleet) -> FloatColumn:
+        """Ask each policy's own expression: one query for each policy that has one."""
+        held = np.full(len(fleet.workloads), np.nan)
+        queries = self._front_queries()
+        if len(queries) > MAX_FRONT_QUERIES:
+            sampling.note("wakeUp.query", f"{len(queries)} policies have one; only the first {MAX_FRONT_QUERIES} count")
+            queries = queries[:MAX_FRONT_QUERIES]
+        if not queries:
+            return held
+        names = WorkloadNames(fleet)
+
+        async def ask(query: FrontQuery) -> FloatColumn:
+            name = f"wakeUp.query of policy {clean(query.policy)}"
+            answer = await sampling.ask(name, query.query, at_s)
+            if answer is None:
+                return np.full(len(fleet.workloads), np.nan)
+            column, problems = read_wakeup(fleet, names, query, answer.vector)
+            for problem in problems:
+                sampling.note(name, problem)
+            return column
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(query)) for query in queries]
+        for task in tasks:
+            held = np.fmax(held, task.result())
+        return held
