@@ -1,1 +1,1 @@
-"""Read metrics where they are made: the pods' own /metrics, DCGM exporters and gateways, without a Prometheus between."""
+"""Metrics read where they are made: the pods' own /metrics, DCGM exporters and gateways; no Prometheus between."""

@@ -38,12 +38,13 @@ class Exposition:
     """What was asked for and found in one body."""
 
     series: dict[str, list[Sample]] = field(default_factory=dict)  # by sample name, in the order of the body
-    bad_lines: int = 0  # lines of wanted samples that could not be read
+    broken: set[str] = field(default_factory=set)  # names left out because a line of theirs could not be read
 
 
 def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
-    """Return the samples whose names are in `wanted`; a wanted line that breaks the format is counted and left out.
+    """Return the samples whose names are in `wanted`.
 
+    A name with a line that breaks the format is left out whole: a sum without that line would be too small.
     Raises Unreadable for a body that is too large or binary, or was cut off: then its last line does not end, and
     neither that line can be trusted nor that any sum over series is complete.
     """
@@ -61,14 +62,17 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
         first = (line[:brace] if brace >= 0 else line).split(None, 1)
         if not first or first[0] not in wanted:
             continue
+        name = first[0].decode("ascii")
         sample = _sample(line)
         if sample is None:
-            found.bad_lines += 1
+            found.broken.add(name)
             continue
         kept += 1
         if kept > MAX_SAMPLES:
             raise Unreadable(f"more than {MAX_SAMPLES} series of the metrics that are read")
-        found.series.setdefault(first[0].decode("ascii"), []).append(sample)
+        found.series.setdefault(name, []).append(sample)
+    for name in found.broken:
+        found.series.pop(name, None)
     return found
 
 

@@ -1,0 +1,204 @@
+"""Read each pod's own /metrics: sub-second reaction, and no Prometheus needed.
+
+One `PodScraper` per process. It remembers per pod what a single reading cannot tell: the window of each latency
+histogram, and whether the engine's `/load` can be believed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+import numpy as np
+from yarl import URL
+
+from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
+from autoscaler.adapters.scrape.fetch import Fetcher
+from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.config.engines import ENGINES, QUANTILES, Engine
+from autoscaler.config.settings import ScrapeSettings
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.fleet import Fleet, Pod
+from autoscaler.core.histogram import Window
+from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.ports import Clock
+
+QUANTILE = 0.95
+LOAD_PROBE_S = 300.0  # how long "this engine does not track its load" is believed
+
+_COLUMNS = {column.name: index for index, column in enumerate(fields(PodSamples))}
+
+
+@dataclass
+class _Known:
+    """What is remembered of one pod between readings."""
+
+    pod: Pod
+    engine: Engine
+    metrics_url: URL
+    load_url: URL | None
+    silent: bool = False  # the last reading brought nothing
+    start_time_s: float = math.nan
+    windows: dict[str, Window] = field(default_factory=dict)
+    tracks_load: bool = False  # /load has been seen to count
+    probe_after_s: float = -math.inf  # when to ask /load again whether it counts
+
+
+class PodScraper:
+    """A SampleSource that asks the pods. An async context manager."""
+
+    def __init__(self, settings: ScrapeSettings, clock: Clock, engines: Mapping[str, Engine] = ENGINES) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._engines = engines
+        self._wanted = {name: reading.wanted(engine) for name, engine in engines.items()}
+        self._fetcher = Fetcher(
+            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
+        )
+        self._known: dict[int, _Known] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._fetcher.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._fetcher.__aexit__()
+
+    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+        """Read every pod that has an address, as far as `deadline_s` seconds allow.
+
+        A pod that is not ready and does not answer is loading, which is no failure. Pods that were silent the last time
+        are asked last, so that they do not keep the others waiting.
+        """
+        begin_s = self._clock.now_s()
+        tally = Tally()
+        table = np.full((len(_COLUMNS), len(fleet.pods)), np.nan)
+        self._remember(fleet, tally)
+        rows = [row for row, pod_id in enumerate(fleet.pod_id.tolist()) if pod_id in self._known]
+        known = {row: self._known[int(fleet.pod_id[row])] for row in rows}
+        rows.sort(key=lambda row: (known[row].silent, not fleet.pod_ready[row]))
+
+        async def visit(row: int) -> None:
+            problem = await self._read(known[row], table[:, row], tally)
+            known[row].silent = bool(problem)
+            if problem and fleet.pod_ready[row]:
+                tally.fail(_name(known[row].pod), problem)
+
+        for row in await self._fetcher.each(rows, visit, deadline_s):
+            known[row].silent = True
+            if fleet.pod_ready[row]:
+                tally.fail(_name(known[row].pod), f"not reached within the {deadline_s:g} s of this reading")
+        pods = PodSamples(**{name: table[index] for name, index in _COLUMNS.items()})
+        report = tally.report("scrape", self._clock.now_s() - begin_s)
+        return Samples(pods, FrontSamples.filled(len(fleet.workloads)), (report,))
+
+    def _remember(self, fleet: Fleet, tally: Tally) -> None:
+        """Make `_known` hold exactly the pods that can be asked, keeping what is known of those it had."""
+        before, self._known = self._known, {}
+        for pod_id, pod, workload_row in zip(
+            fleet.pod_id.tolist(), fleet.pods, fleet.pod_workload.tolist(), strict=True
+        ):
+            if not pod.ip:
+                continue
+            workload = fleet.workloads[workload_row]
+            engine = self._engines.get(workload.engine)
+            if engine is None:
+                tally.note(str(workload.ref), f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}")
+                continue
+            known = before.get(pod_id)
+            if known is None or known.pod != pod or known.engine is not engine:
+                base = _base(pod)
+                if base is None:
+                    tally.note(_name(pod), f"address {pod.ip[:60]!r} port {pod.metrics_port}, not an IP and 1-65535")
+                    continue
+                load_url = base.with_path(engine.load_path) if engine.load_path else None
+                known = _Known(pod, engine, base.with_path(engine.path), load_url)
+            self._known[pod_id] = known
+
+    async def _read(self, known: _Known, cells: FloatColumn, tally: Tally) -> str:
+        """Read one pod into its cells of the table; return what went wrong, "" if nothing did."""
+        tally.requests += 1
+        body, problem = await self._fetcher.get(known.metrics_url)
+        if body is None:
+            return problem
+        now_s = self._clock.now_s()
+        try:
+            exposition = parse(body, self._wanted[known.engine.name])
+        except Unreadable as error:
+            return str(error)
+        if not exposition.series:
+            return f"no metric of {known.engine.name} in {len(body)} bytes"
+        if exposition.broken:
+            tally.note(_name(known.pod), f"lines that cannot be read: {', '.join(sorted(exposition.broken))}")
+        values = reading.gauges_and_counters(known.engine, exposition)
+        values |= self._quantiles(known, exposition, now_s)
+        cells[_COLUMNS["time_s"]] = now_s
+        for column, value in values.items():
+            cells[_COLUMNS[column]] = value
+        cells[_COLUMNS["held"]] = await self._held(known, values, exposition, tally)
+        return ""
+
+    def _quantiles(self, known: _Known, exposition: Exposition, now_s: float) -> dict[str, float]:
+        """Return the latency quantiles over the window; a process that started anew begins a new window."""
+        start_time_s = reading.start_time_s(exposition)
+        if start_time_s != known.start_time_s:  # NaN never equals: without a start time, counts going back must do
+            if not math.isnan(start_time_s) and not math.isnan(known.start_time_s):
+                known.windows.clear()
+            known.start_time_s = start_time_s
+        quantiles = {}
+        for column in QUANTILES & known.engine.readings.keys():
+            found = reading.histogram(known.engine.readings[column], exposition)
+            if found is None:
+                known.windows.pop(column, None)
+                continue
+            window = known.windows.get(column, Window()).push(now_s, found, self._settings.window_s)
+            known.windows[column] = window
+            quantiles[column] = window.quantile(QUANTILE)
+        return quantiles
+
+    async def _held(self, known: _Known, values: Mapping[str, float], exposition: Exposition, tally: Tally) -> float:
+        """Return the requests inside the server as `/load` counts them; NaN: not needed, or not to be believed.
+
+        A sleeping engine's gauges stay at 0 whatever it holds, so there `/load` is the only witness. It answers 0 as
+        well where the server does not track its load, which therefore is learned while the engine is awake and busy.
+        Of several API server processes only the one that answers counts, so that its 0 says nothing either.
+        """
+        asleep = values.get("asleep", math.nan) > 0
+        busy = values.get("running", 0.0) + values.get("waiting", 0.0) > 0
+        learning = busy and not known.tracks_load and self._clock.now_s() >= known.probe_after_s
+        if known.load_url is None or not (asleep or learning):
+            return math.nan
+        tally.requests += 1
+        load = _server_load((await self._fetcher.get(known.load_url)).body)
+        known.tracks_load = known.tracks_load or load > 0
+        if learning and not known.tracks_load:
+            known.probe_after_s = self._clock.now_s() + LOAD_PROBE_S
+        one_process = not math.isnan(reading.start_time_s(exposition))
+        return load if load > 0 or (known.tracks_load and one_process) else math.nan
+
+
+def _base(pod: Pod) -> URL | None:
+    """Return the pod's address as URL; None: it is not an IP address, or the port is none."""
+    try:
+        address = ipaddress.ip_address(pod.ip)
+    except ValueError:
+        return None
+    return URL.build(scheme="http", host=str(address), port=pod.metrics_port) if 0 < pod.metrics_port < 65536 else None
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+def _server_load(body: bytes | None) -> float:
+    """Return the number in {"server_load": n}; NaN: there is none."""
+    try:
+        load = json.loads(body or b"")["server_load"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return math.nan
+    return float(load) if type(load) is int and 0 <= load < 2**53 else math.nan

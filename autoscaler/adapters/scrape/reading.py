@@ -1,0 +1,81 @@
+"""Turn the samples of one body into columns by the table of an engine. Holds no state and does no I/O."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autoscaler.adapters.scrape.exposition import Exposition, Sample
+from autoscaler.config.engines import LIMITS, QUANTILES, Engine
+from autoscaler.config.series import Readings, Series, read
+from autoscaler.core.histogram import Histogram, fold
+
+MAX_BUCKETS = 256  # of one histogram; engines have some 25
+START_TIME = "process_start_time_seconds"  # changes when a process starts again in the same pod
+
+
+def wanted(engine: Engine) -> frozenset[bytes]:
+    """Return the names of the samples that reading this engine takes."""
+    names = {START_TIME}
+    for column, readings in engine.readings.items():
+        suffix = "_bucket" if column in QUANTILES else ""
+        names.update(part.name + suffix for row in readings for part in row.parts())
+    return frozenset(name.encode() for name in names)
+
+
+def gauges_and_counters(engine: Engine, exposition: Exposition) -> dict[str, float]:
+    """Return every column of the engine's table that is one number; NaN: not told, or not believable."""
+    values = {}
+    for column, readings in engine.readings.items():
+        if column not in QUANTILES:
+            value = read(readings, exposition.series)
+            values[column] = value if value <= LIMITS.get(column, math.inf) else math.nan
+    return values
+
+
+def histogram(readings: Readings, exposition: Exposition) -> Histogram | None:
+    """Return the first of the alternatives that is present, its series added up; None: there is none that is whole."""
+    for row in readings:
+        buckets = exposition.series.get(f"{row.name}_bucket")
+        if buckets and (found := _fold(row, buckets)) is not None:
+            return Histogram(found.bounds * row.scale, found.counts)
+    return None
+
+
+def start_time_s(exposition: Exposition) -> float:
+    """Return when the process started, Unix time; NaN: it does not tell (several API server processes)."""
+    samples = exposition.series.get(START_TIME, [])
+    return samples[0][1] if len(samples) == 1 else math.nan
+
+
+def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
+    """Add the histograms of engines and ranks; None: one of them is broken, so their sum would be too small."""
+    groups: dict[frozenset[tuple[str, str]], dict[frozenset[tuple[str, str]], dict[float, float]]] = {}
+    for labels, count in buckets:
+        if not row.accepts(labels):
+            continue
+        try:
+            bound = float(labels["le"])
+        except (KeyError, ValueError):
+            return None
+        if math.isnan(bound) or not 0 <= count < math.inf:
+            return None
+        group = groups.setdefault(
+            frozenset(item for item in labels.items() if item[0] not in ("le", *row.repeated)), {}
+        )
+        rank = frozenset(item for item in labels.items() if item[0] in row.repeated)
+        counts = group.setdefault(rank, {})
+        counts[bound] = count
+        if len(counts) > MAX_BUCKETS:
+            return None
+    return fold([max(map(_histogram, group.values()), key=_total) for group in groups.values()])
+
+
+def _histogram(counts: dict[float, float]) -> Histogram:
+    bounds = sorted(counts)
+    return Histogram(np.array(bounds), np.array([counts[bound] for bound in bounds]))
+
+
+def _total(histogram: Histogram) -> float:
+    return float(histogram.counts[-1])
