@@ -1,0 +1,195 @@
+"""The loop on virtual time, with a cluster and metrics in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.adapters.memory import (
+    AlwaysLeading,
+    LoopClock,
+    MemoryCluster,
+    MemoryRecorder,
+    MemorySamples,
+    RecordingActuator,
+)
+from autoscaler.config.policy import load
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import Samples, SourceReport
+from autoscaler.daemon.loop import Loop
+from autoscaler.ports import Fate, Unavailable
+from tests.core.world import fleet, samples
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+BOOK = load(())
+
+
+class Following:
+    leading = False
+
+
+class World:
+    """A loop with everything around it."""
+
+    def __init__(self, *, sources=None, actuator=None, leadership=None, deadline_s=30.0, period_s=5.0):
+        self.clock = LoopClock()
+        self.cluster = MemoryCluster(fleet([2]))
+        self.load = {"running": 0.0, "waiting": 0.0}
+        self.recorder = MemoryRecorder()
+        self.sources = sources or [MemorySamples(self.read)]
+        self.actuator = actuator or self.cluster
+        self.loop = Loop(
+            clock=self.clock,
+            workloads=self,
+            sources=self.sources,
+            policies=lambda: BOOK,
+            actuator=self,
+            recorders=[self.recorder],
+            leadership=leadership or AlwaysLeading(),
+            period_s=period_s,
+            deadline_s=deadline_s,
+        )
+
+    def fleet(self) -> Fleet:
+        return replace(self.cluster.fleet(), time_s=self.clock.now_s())
+
+    async def apply(self, changes, deadline_s):
+        return await self.actuator.apply(changes, deadline_s)
+
+    def read(self, seen: Fleet) -> Samples:
+        return samples(seen, self.clock.now_s(), **self.load)
+
+    @property
+    def replicas(self) -> float:
+        return self.cluster.fleet().replicas[0]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.loop.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_the_first_tick_is_at_once_and_the_next_one_period_later():
+    world = World()
+    async with world.running():
+        await asyncio.sleep(0.05)
+        assert len(world.recorder.ticks) == 1
+        await asyncio.sleep(10.0)
+    assert [round(tick.now_s) for tick in world.recorder.ticks] == [0, 5, 10]
+    assert [tick.number for tick in world.recorder.ticks] == [1, 2, 3]
+
+
+async def test_load_grows_the_workload_in_the_cluster():
+    world = World()
+    world.load = {"running": 200.0, "waiting": 200.0}
+    async with world.running():
+        await asyncio.sleep(0.05)
+    assert world.replicas > 2
+    outcome = world.recorder.ticks[0].outcomes[0]
+    assert outcome.fate is Fate.APPLIED
+    assert outcome.change.before == 2
+    assert "400 running, 400 waiting" in outcome.change.reason
+
+
+async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
+    world = World(period_s=60.0)
+    async with world.running():
+        await asyncio.sleep(1.0)
+        for _ in range(100):
+            world.loop.wake()
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)
+    assert 2 <= len(world.recorder.ticks) <= 12
+
+
+async def test_a_follower_decides_but_does_not_act():
+    world = World(leadership=Following())
+    world.load = {"running": 200.0, "waiting": 200.0}
+    record = await world.loop.attempt()
+    assert record.decision.replicas[0] > 2
+    assert (record.outcomes, record.leading, world.replicas) == ((), False, 2)
+
+
+async def test_dry_run_records_what_it_would_have_done():
+    world = World(actuator=RecordingActuator())
+    world.load = {"running": 200.0, "waiting": 200.0}
+    record = await world.loop.attempt()
+    assert [outcome.fate for outcome in record.outcomes] == [Fate.RECORDED]
+    assert world.replicas == 2
+
+
+async def test_without_a_view_of_the_cluster_nothing_happens_and_the_next_tick_is_tried():
+    world = World()
+    state, world.cluster.state = world.cluster.state, None
+    async with world.running():
+        await asyncio.sleep(6.0)
+        assert world.recorder.ticks == []
+        assert [type(error) for error in world.recorder.failures] == [Unavailable, Unavailable]
+        world.cluster.state = state
+        await asyncio.sleep(5.0)
+        assert len(world.recorder.ticks) == 1
+
+
+async def test_a_source_that_raises_costs_only_its_own_readings():
+    class Broken:
+        async def sample(self, seen, deadline_s):
+            raise RuntimeError("the parser met something new")
+
+    world = World()
+    world.sources.insert(0, Broken())
+    record = await world.loop.attempt()
+    assert record.decision.observation.reporting[0] == 2
+    (report,) = record.input.samples.reports
+    assert report == SourceReport("Broken", 1, 1, ("RuntimeError: the parser met something new",))
+
+
+async def test_a_tick_that_hangs_is_cut_at_its_deadline_and_counted():
+    class Hanging:
+        async def sample(self, seen, deadline_s):
+            await asyncio.sleep(3600)
+
+    world = World(sources=[Hanging()], deadline_s=3.0)
+    assert await world.loop.attempt() is None
+    assert [type(error) for error in world.recorder.failures] == [TimeoutError]
+    assert world.clock.now_s() == pytest.approx(3.0)
+
+
+async def test_a_workload_deleted_between_reading_and_acting_harms_no_other():
+    world = World()
+    gone = fleet([2, 2])
+    world.cluster.state = gone
+    world.load = {"running": 200.0, "waiting": 200.0}
+    whole = world.cluster.fleet
+
+    def without_the_first():
+        state = whole()
+        return replace(state, workloads=(replace_ref(state.workloads[0], "deleted"), state.workloads[1]))
+
+    class Deleting:
+        async def apply(self, changes, deadline_s):
+            world.cluster.state = without_the_first()
+            return await world.cluster.apply(changes, deadline_s)
+
+    world.actuator = Deleting()
+    record = await world.loop.attempt()
+    assert [outcome.fate for outcome in record.outcomes] == [Fate.FAILED, Fate.APPLIED]
+
+
+def replace_ref(workload, name):
+    return workload._replace(ref=workload.ref._replace(name=name))
+
+
+async def test_silence_of_all_sources_holds_what_stands():
+    world = World(sources=[MemorySamples(lambda seen: Samples.nothing(len(seen.workloads), len(seen.pods)))])
+    async with world.running():
+        await asyncio.sleep(3600.0)
+    assert world.replicas == 2
+    assert not world.recorder.ticks[-1].decision.trusted[0]
