@@ -1,5 +1,6 @@
 """What holds for all tests: the servers they can ask for, and that nothing is skipped where it counts."""
 
+import asyncio
 from collections.abc import Generator
 
 import pytest
@@ -7,6 +8,11 @@ import pytest
 from tests.harness.process import in_ci
 
 pytest_plugins = ["pytester", "tests.harness.fixtures"]
+
+
+def pytest_configure() -> None:
+    """Say that there is no event loop. Python 3.11 would make one when pytest-asyncio looks, and nobody closes it."""
+    asyncio.set_event_loop(None)
 
 
 @pytest.hookimpl(wrapper=True)
