@@ -12,4 +12,6 @@ python3 -m venv "$tools"
 "$tools/bin/pip" install --quiet "grpcio-tools==$GRPCIO_TOOLS"
 "$tools/bin/python" -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
   autoscaler/adapters/keda/proto/externalscaler.proto
-sed -i '1i # mypy: ignore-errors' autoscaler/adapters/keda/proto/externalscaler_pb2_grpc.py
+for file in externalscaler_pb2_grpc.py externalscaler_pb2.pyi; do
+  sed -i '1i # mypy: ignore-errors' "autoscaler/adapters/keda/proto/$file"
+done

@@ -1,0 +1,201 @@
+"""What KEDA is told, kept in memory: the last trusted decision of each workload, until its inputs are too old.
+
+`Answers` is the actuator and a recorder of KEDA mode. The loop publishes through it and KEDA fetches; nothing here
+talks gRPC. Columns are replaced whole at each tick, so a lookup is two dictionary reads and never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.adapters.keda.value import Published, Tolerance, publish
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn
+from autoscaler.core.fleet import WorkloadRef
+from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
+
+NOT_LEADING = "this replica does not lead; the leader answers"
+
+
+class NoAnswer(Exception):
+    """There is nothing that may be told, and why. KEDA hears UNAVAILABLE, so that its own fallback works."""
+
+
+class Answer(NamedTuple):
+    """What one workload should have."""
+
+    replicas: int  # wanted
+    current: int  # spec.replicas when this was decided
+    active: bool  # keep above zero
+    age_s: float  # of the oldest input behind it
+
+
+@dataclass(frozen=True)
+class _Table(Columns):
+    """One row per workload; every field float64[W]."""
+
+    replicas: FloatColumn  # wanted; NaN: never decided on trusted inputs
+    current: FloatColumn
+    active: FloatColumn  # 1 or 0
+    as_of_s: FloatColumn  # when the oldest input was read; NaN: never
+    max_age_s: FloatColumn
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """The answers of one tick. Never changed, only replaced."""
+
+    rows: dict[WorkloadRef, int]
+    workload_id: IntColumn  # int64[W], ascending
+    table: _Table
+
+
+_NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0))
+
+
+class Answers:
+    """Actuator, recorder and memory of KEDA mode.
+
+    A decision on untrusted inputs raises the answer that stands, never lowers it, and does not make it younger: when
+    the trusted inputs expire, the answer does too. `clock` is that of the ticks. `record` and the streams share one
+    event loop.
+    """
+
+    def __init__(self, clock: Clock, leadership: Leadership) -> None:
+        self._clock = clock
+        self._leadership = leadership
+        self._snapshot = _NOTHING
+        self._tolerances: dict[WorkloadRef, Tolerance] = {}  # of workloads KEDA has asked about
+        self._watchers: dict[WorkloadRef, set[Callable[[], None]]] = {}
+
+    @property
+    def leading(self) -> bool:
+        return self._leadership.leading
+
+    async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
+        """Say that the changes are published: KEDA reads them from the record of this tick."""
+        return [Outcome(change, Fate.PUBLISHED, self._caveat(change)) for change in changes]
+
+    def record(self, tick: TickRecord) -> None:
+        """Take over the decisions of a tick and tell the streams of the workloads that became active or idle."""
+        before, after = self._snapshot, self._replace(tick)
+        self._snapshot = after
+        for ref in list(self._watchers):
+            old, new = _active(before, ref), _active(after, ref)
+            if old != new:
+                for notify in list(self._watchers.get(ref, ())):
+                    notify()
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        """A tick that came to nothing leaves the answers as they are; they expire by their age."""
+
+    def answer(self, ref: WorkloadRef) -> Answer:
+        """Return what a workload should have. Raises NoAnswer with the reason when that is not known well enough."""
+        if not self.leading:
+            raise NoAnswer(NOT_LEADING)
+        snapshot = self._snapshot
+        row = snapshot.rows.get(ref)
+        if row is None:
+            raise NoAnswer(f"{ref.kind} {ref} is not among the workloads of the last tick")
+        table = snapshot.table
+        replicas, max_age_s = table.replicas[row], table.max_age_s[row]
+        if np.isnan(replicas):
+            raise NoAnswer(f"{ref.kind} {ref}: no decision on trusted inputs yet")
+        age_s = float(self._clock.now_s() - table.as_of_s[row])
+        if not age_s <= max_age_s:
+            allowed = "no policy in force" if np.isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
+            raise NoAnswer(
+                f"{ref.kind} {ref}: the inputs of the last trusted decision are {age_s:.0f} s old; {allowed}"
+            )
+        current = table.current[row]
+        return Answer(int(replicas), int(current) if current > 0 else 0, bool(table.active[row]), max(age_s, 0.0))
+
+    def publish(self, ref: WorkloadRef, tolerance: Tolerance) -> Published:
+        """Return the metric value for a workload whose HPA has this tolerance. Raises NoAnswer as `answer` does."""
+        answer = self.answer(ref)
+        self._tolerances[ref] = tolerance
+        return publish(answer.replicas, answer.current, tolerance)
+
+    def swallowed(self, ref: WorkloadRef) -> bool:
+        """Say whether the HPA's tolerance hides the wanted count. False until KEDA has asked for its value."""
+        try:
+            answer = self.answer(ref)
+        except NoAnswer:
+            return False
+        tolerance = self._tolerances.get(ref)
+        return tolerance is not None and not publish(answer.replicas, answer.current, tolerance).reachable
+
+    def swallowed_workloads(self) -> list[WorkloadRef]:
+        """List the workloads whose wanted count the HPA's tolerance hides now."""
+        return [ref for ref in self._tolerances if self.swallowed(ref)]
+
+    @contextmanager
+    def watching(self, ref: WorkloadRef, notify: Callable[[], None]) -> Iterator[None]:
+        """Call `notify` within the tick in which the workload becomes active, idle, known or unknown."""
+        self._watchers.setdefault(ref, set()).add(notify)
+        try:
+            yield
+        finally:
+            self._watchers[ref].discard(notify)
+            if not self._watchers[ref]:
+                del self._watchers[ref]
+
+    def _replace(self, tick: TickRecord) -> _Snapshot:
+        fleet, decision, old = tick.input.fleet, tick.decision, self._snapshot
+        if np.array_equal(fleet.workload_id, old.workload_id):
+            rows, table = old.rows, old.table
+        else:
+            rows = {workload.ref: row for row, workload in enumerate(fleet.workloads)}
+            table = _moved(old, fleet.workload_id)
+            self._tolerances = {ref: tolerance for ref, tolerance in self._tolerances.items() if ref in rows}
+
+        known = decision.replicas >= 0  # False for NaN
+        trusted = decision.trusted & known
+        grows: BoolColumn = known & ~trusted & (decision.replicas > table.replicas)
+        taken = trusted | grows
+        active = decision.active | (decision.replicas > 0)  # KEDA takes an inactive workload straight from N to 0
+        return _Snapshot(
+            rows,
+            fleet.workload_id,
+            _Table(
+                replicas=np.where(taken, np.ceil(decision.replicas), table.replicas),
+                current=fleet.replicas,
+                active=np.where(taken, active, table.active),
+                as_of_s=np.where(trusted, _as_of_s(tick), table.as_of_s),
+                max_age_s=tick.input.spec.max_input_age_s,
+            ),
+        )
+
+    def _caveat(self, change: Change) -> str:
+        tolerance = self._tolerances.get(change.ref)
+        if tolerance is None or publish(change.after, change.before, tolerance).reachable:
+            return ""
+        return "inside the tolerance of the HPA, which will not act on it"
+
+
+def _as_of_s(tick: TickRecord) -> FloatColumn:
+    """Return when the oldest input behind each decision was read, float64[W]: an engine, or the view of the cluster."""
+    age_s = tick.decision.observation.age_s
+    return np.asarray(np.fmin(tick.now_s - age_s, min(tick.now_s, tick.input.fleet.time_s)), dtype=np.float64)
+
+
+def _moved(old: _Snapshot, workload_id: IntColumn) -> _Table:
+    """Bring rows to where their workloads are now; NaN for those that are new."""
+    if not len(old.workload_id):
+        return _Table.filled(len(workload_id))
+    place = np.minimum(np.searchsorted(old.workload_id, workload_id), len(old.workload_id) - 1)
+    same = old.workload_id[place] == workload_id
+    taken = old.table.take(place)
+    return _Table(*(np.where(same, column, np.nan) for column in vars(taken).values()))
+
+
+def _active(snapshot: _Snapshot, ref: WorkloadRef) -> bool | None:
+    """Return whether a workload is active as far as was ever known; None: unknown."""
+    row = snapshot.rows.get(ref)
+    if row is None or np.isnan(snapshot.table.replicas[row]):
+        return None
+    return bool(snapshot.table.active[row])

@@ -1,0 +1,126 @@
+"""Around every call: a deadline, a status for what is refused, a count, and a clean end when the server stops.
+
+KEDA sets no deadline, and a call that hangs holds the lock of its ScaledObject, activation included: so the server
+sets one, whatever the service behind it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import structlog
+from prometheus_client import Counter
+from prometheus_client.registry import CollectorRegistry
+
+from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
+from autoscaler.adapters.keda.service import Context, Refused
+
+MAX_DETAILS_CHARS = 2000  # a status travels in headers of at most 8 KiB, and a caller drops larger ones
+
+log = structlog.get_logger(__name__)
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Guard(ExternalScalerServicer):
+    """Passes calls on to a service and bounds them. `end_streams` ends those that are open."""
+
+    def __init__(self, service: ExternalScalerServicer, deadline_s: float, calls: Counter) -> None:
+        self._service = service
+        self._deadline_s = deadline_s
+        self._calls = calls
+        self._counters: dict[tuple[str, str], Any] = {}
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._ending = False
+
+    async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
+        return await self._call("IsActive", self._service.IsActive, request, context)
+
+    async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
+        return await self._call("GetMetricSpec", self._service.GetMetricSpec, request, context)
+
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
+        return await self._call("GetMetrics", self._service.GetMetrics, request, context)
+
+    async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Context) -> None:
+        await self._stream("StreamIsActive", self._service.StreamIsActive, request, context)
+
+    async def StreamMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> None:
+        await self._stream("StreamMetricSpec", self._service.StreamMetricSpec, request, context)
+
+    def end_streams(self) -> None:
+        """End all streams with status OK: KEDA opens them again after 2 s, where an error would make it back off."""
+        self._ending = True
+        for task in self._streams:
+            task.cancel()
+
+    async def _call(
+        self,
+        method: str,
+        answer: Callable[[Request, Context], Awaitable[Response]],
+        request: Request,
+        context: Context,
+    ) -> Response:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                response = await answer(request, context)
+        except Exception as error:
+            await self._abort(method, error, context)
+        self._count(method, grpc.StatusCode.OK)
+        return response
+
+    async def _stream(
+        self,
+        method: str,
+        messages: Callable[[Request, Context], AsyncIterator[Any]],
+        request: Request,
+        context: Context,
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine runs in one
+        self._streams.add(task)
+        try:
+            async with aclosing(messages(request, context)) as stream:  # type: ignore[type-var]
+                async for message in stream:
+                    async with asyncio.timeout(self._deadline_s):  # a client that does not read
+                        await context.write(message)
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise  # the client went away
+            task.uncancel()
+        except Exception as error:
+            await self._abort(method, error, context)
+        finally:
+            self._streams.discard(task)
+        self._count(method, grpc.StatusCode.OK)
+
+    async def _abort(self, method: str, error: Exception, context: Context) -> NoReturn:
+        if isinstance(error, Refused):
+            code, text = error.code, str(error).encode("ascii", "backslashreplace").decode()[:MAX_DETAILS_CHARS]
+        elif isinstance(error, TimeoutError):
+            code, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {self._deadline_s:g} s"
+        else:
+            code, text = grpc.StatusCode.INTERNAL, "internal error; the log of the scaler has it"
+            log.error("call failed", method=method, exc_info=error)
+        self._count(method, code)
+        await context.abort(code, text)
+
+    def _count(self, method: str, code: grpc.StatusCode) -> None:
+        key = (method, code.name)
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = self._calls.labels(method=method, code=code.name)
+        counter.inc()
+
+
+def calls_counter(registry: CollectorRegistry) -> Counter:
+    """Make the counter of all calls; at most 5 methods x 17 codes."""
+    return Counter(
+        "vllm_autoscaler_keda_calls", "Calls of KEDA by method and gRPC status.", ("method", "code"), registry=registry
+    )

@@ -1,0 +1,193 @@
+"""The gRPC server: port, certificates, keepalive, health, reflection, and who serves when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_health.v1.health import aio as health_aio  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from prometheus_client.registry import CollectorRegistry
+
+from autoscaler.adapters.keda.guard import Guard, calls_counter
+from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
+    ExternalScalerServicer,
+    add_ExternalScalerServicer_to_server,
+)
+from autoscaler.adapters.keda.tls import CertificateError, RotatingCertificates
+from autoscaler.config.settings import KedaSettings
+from autoscaler.ports import Leadership
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
+MAX_CALLS = 32_768  # at once, streams included: two streams and a call for each of 10,000 ScaledObjects
+GRACE_S = 1.0  # for calls under way when the server stops
+FOLLOW_S = 0.25  # how soon a change of the leader is followed
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),  # else a second process shares the port instead of hearing that it is taken
+    ("grpc.max_receive_message_length", 256 << 10),
+    ("grpc.keepalive_time_ms", 30_000),  # KEDA's client sends no pings, and idle streams would be dropped unseen
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # a client that does ping is not sent away
+)
+
+log = structlog.get_logger(__name__)
+
+
+class CannotServe(Exception):
+    """The server cannot start: names the port or the certificate and what is wrong."""
+
+
+class KedaServer:
+    """Serves KEDA while this process leads.
+
+    A follower closes the port instead of refusing calls. Behind one Service a connection then reaches the leader or
+    is refused at once and tried again, where a follower that answers UNAVAILABLE would cost KEDA an event and a step
+    towards its fallback on every call. Entering binds the port in any case, so that a wrong port or certificate is
+    told at start by every replica.
+    """
+
+    def __init__(
+        self,
+        settings: KedaSettings,
+        service: ExternalScalerServicer,
+        leadership: Leadership,
+        registry: CollectorRegistry | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        """registry: takes the counter of calls."""
+        self._settings = settings
+        self._service = service
+        self._leadership = leadership
+        self._calls = calls_counter(registry or CollectorRegistry())
+        self._grace_s = grace_s
+        self._certificates: RotatingCertificates | None = None
+        self._port = settings.port
+        self._serving: _Serving | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._problem = ""
+
+    async def __aenter__(self) -> Self:
+        """Bind the port. Raises CannotServe."""
+        tls = self._settings.tls
+        if tls.cert or tls.ca:
+            try:
+                self._certificates = RotatingCertificates(tls)
+            except CertificateError as error:
+                raise CannotServe(f"gRPC certificate: {error}") from error
+        await self._open()
+        self._following = asyncio.create_task(self._follow(), name="keda-server")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._following:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
+        await self._close()
+
+    @property
+    def port(self) -> int:
+        """The bound port, also where the settings say 0."""
+        return self._port
+
+    @property
+    def serving(self) -> bool:
+        return self._serving is not None
+
+    @property
+    def problem(self) -> str:
+        """What an operator should know: a new certificate that was refused, a port that was lost; "": nothing."""
+        return self._problem or (self._certificates.problem if self._certificates else "")
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(FOLLOW_S)
+            if self._leadership.leading and not self._serving:
+                try:
+                    await self._open()
+                    self._problem = ""
+                except CannotServe as error:  # the port was taken meanwhile; tried again
+                    if not self._problem:
+                        log.error("cannot serve KEDA", problem=str(error))
+                    self._problem = str(error)
+            elif self._serving and not self._leadership.leading:
+                await self._close()
+
+    async def _open(self) -> None:
+        self._serving, self._port = await _Serving.start(
+            self._settings.host,
+            self._port,
+            Guard(self._service, self._settings.deadline_s, self._calls),
+            self._certificates,
+        )
+        log.info("serving KEDA", port=self._port, tls=self._certificates is not None)
+
+    async def _close(self) -> None:
+        serving, self._serving = self._serving, None
+        if serving:
+            await serving.stop(self._grace_s)
+            log.info("stopped serving KEDA", port=self._port)
+
+
+class _Serving:
+    """One run of the server, from binding the port to closing it."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._health = health_aio.HealthServicer()
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        add_ExternalScalerServicer_to_server(guard, self._server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), self._server
+        )
+
+    @classmethod
+    async def start(
+        cls, host: str, port: int, guard: Guard, certificates: RotatingCertificates | None
+    ) -> tuple[_Serving, int]:
+        """Bind and serve; return the bound port too. Raises CannotServe."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        serving = cls(guard)
+        try:
+            if certificates:
+                bound = serving._server.add_secure_port(address, certificates.credentials())
+            else:
+                bound = serving._server.add_insecure_port(address)
+        except RuntimeError as error:  # gRPC says only that it failed
+            await serving._server.stop(None)
+            raise CannotServe(f"gRPC port {port} on {host}: {_bind_error(host, port)}") from error
+        await serving._server.start()
+        for name in ("", SERVICE):
+            await serving._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return serving, bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, let those under way finish for `grace_s` seconds, then end the rest."""
+        await self._health.enter_graceful_shutdown()
+        self._guard.end_streams()
+        await self._server.stop(grace_s)
+
+
+def _bind_error(host: str, port: int) -> str:
+    """Say why a port cannot be bound, by binding it once more."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        return str(error.strerror or error)
+    return "could not be bound"

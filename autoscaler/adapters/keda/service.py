@@ -1,0 +1,199 @@
+"""The external scaler: what each call means. How calls are carried, bounded and counted is in `guard` and `server`.
+
+A request names a ScaledObject; the one in the cluster says which workload that is, and must agree with the request.
+Every call is answered from memory. Codes: INVALID_ARGUMENT for what a tenant wrote, NOT_FOUND for a ScaledObject that
+is not there, UNAVAILABLE while there is nothing to tell. KEDA treats all of them alike: it leaves replicas as they are
+and counts towards the ScaledObject's fallback; the code and the text are for the people who read its events.
+Source: KEDA 2.20 pkg/scalers/external_scaler.go, pkg/scaling/scale_handler.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from math import ceil
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import grpc
+
+from autoscaler.adapters.keda import metadata
+from autoscaler.adapters.keda.answers import NOT_LEADING, Answers, NoAnswer
+from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
+from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
+from autoscaler.config.findings import shown
+from autoscaler.core.fleet import WorkloadRef
+from autoscaler.ports import Clock, ScaledObject, ScaledObjects, Unavailable
+
+RESEND_S = 10.0  # an open stream says again that its workload is active, in case KEDA or a middlebox forgot
+RECHECK_S = 5.0  # policies are reloaded under open ScaledObjects
+MAX_ADMITTED = 20_000
+
+CheckPolicy = Callable[[str, tuple[tuple[str, str], ...]], str]
+"""Say in words what is wrong with a policy's name or its overrides: key, value, what is allowed; "": nothing."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_CODE = {
+    "invalid": grpc.StatusCode.INVALID_ARGUMENT,
+    "missing": grpc.StatusCode.NOT_FOUND,
+    "unavailable": grpc.StatusCode.UNAVAILABLE,
+}
+
+
+class Refused(Exception):
+    """The call gets a status instead of an answer."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _Admitted(NamedTuple):
+    """A request that was found to be right, so that its repetition need not be looked at again."""
+
+    scaled_object: ScaledObject
+    metadata: dict[str, str]
+    until_s: float
+
+
+class KedaService(ExternalScalerServicer):
+    """The five calls. Raises Refused; `guard.Guard` turns it into a status."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        scaled_objects: ScaledObjects,
+        check_policy: CheckPolicy,
+        overridable: frozenset[str],
+        clock: Clock,
+        resend_s: float = RESEND_S,
+    ) -> None:
+        """overridable: paths of the policy fields that trigger metadata may state, "objective.ttft"."""
+        self._answers = answers
+        self._scaled_objects = scaled_objects
+        self._check_policy = check_policy
+        self._overridable = overridable
+        self._clock = clock
+        self._resend_s = resend_s
+        self._admitted: dict[tuple[str, str], _Admitted] = {}
+        spec = pb.MetricSpec(metricName=METRIC_NAME, targetSize=TARGET, targetSizeFloat=float(TARGET))
+        self._specs = pb.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
+        """Whether the workload is to be kept above zero."""
+        target = self._admit(request).target
+        try:
+            return pb.IsActiveResponse(result=self._answers.answer(target).active)
+        except NoAnswer as error:
+            _refuse("unavailable", str(error))
+
+    async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
+        """One metric with target 1. The same from every replica and at any time, so that the HPA can be made."""
+        self._admit(request)
+        return self._specs
+
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
+        """Exactly one value, in both fields: KEDA reads the integer when the float is not above zero."""
+        scaled_object = self._admit(request.scaledObjectRef)
+        if request.metricName != METRIC_NAME:
+            _refuse("invalid", f"metricName: {shown(request.metricName)}; allowed: {METRIC_NAME}")
+        tolerance = Tolerance(
+            DEFAULT_TOLERANCE if scaled_object.tolerance_up is None else scaled_object.tolerance_up,
+            DEFAULT_TOLERANCE if scaled_object.tolerance_down is None else scaled_object.tolerance_down,
+        )
+        try:
+            value = self._answers.publish(scaled_object.target, tolerance).value
+        except NoAnswer as error:
+            _refuse("unavailable", str(error))
+        metric = pb.MetricValue(metricName=METRIC_NAME, metricValue=ceil(value), metricValueFloat=value)
+        return pb.GetMetricsResponse(metricValues=[metric])
+
+    async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Context) -> AsyncIterator[pb.IsActiveResponse]:
+        """The state now, then each change within the tick that brings it, and `true` again from time to time.
+
+        While there is nothing trusted to tell the stream is silent, not broken: KEDA would wait up to a minute before
+        it opens another, and the first word that counts is a `true`. A replica that does not lead ends it.
+        """
+        target = self._admit(request).target
+        changed = asyncio.Event()
+        told: bool | None = None
+        with self._answers.watching(target, changed.set):
+            while True:
+                changed.clear()
+                if not self._answers.leading:
+                    _refuse("unavailable", NOT_LEADING)
+                active = self._known_active(target)
+                if active is not None and (active or active != told):
+                    told = active
+                    yield pb.IsActiveResponse(result=active)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._resend_s):
+                        await changed.wait()
+                self._admit_again(request, target)
+
+    async def StreamMetricSpec(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        """The current specs, and silence: they never change. Ends when the ScaledObject does."""
+        target = self._admit(request).target
+        yield self._specs
+        while True:
+            await asyncio.sleep(self._resend_s)
+            self._admit_again(request, target)
+
+    def _known_active(self, target: WorkloadRef) -> bool | None:
+        try:
+            return self._answers.answer(target).active
+        except NoAnswer:
+            return None
+
+    def _admit_again(self, request: pb.ScaledObjectRef, target: WorkloadRef) -> None:
+        """Raise Refused when an open stream's ScaledObject is gone, or is no longer what the stream was opened for."""
+        now = self._admit(request).target
+        if now != target:
+            _refuse("missing", f"ScaledObject {request.namespace}/{request.name} now names {now.kind} {now}")
+
+    def _admit(self, request: pb.ScaledObjectRef) -> ScaledObject:
+        """Return the ScaledObject in the cluster that a request rightly names. Raises Refused otherwise."""
+        key = (request.namespace, request.name)
+        for field, text in zip(("namespace", "name"), key, strict=True):
+            if not _NAME.fullmatch(text):
+                _refuse("invalid", f"{field}: {shown(text)}; allowed: a Kubernetes name")
+        try:
+            found = self._scaled_objects.scaled_object(*key)
+        except Unavailable as error:
+            _refuse("unavailable", f"the cluster has not been read yet: {error}")
+        if found is None:
+            _refuse("missing", f"ScaledObject {key[0]}/{key[1]}: none with a trigger of this scaler is known")
+
+        now_s, asked = self._clock.now_s(), request.scalerMetadata
+        before = self._admitted.get(key)
+        if before and before.until_s > now_s and before.scaled_object is found and before.metadata == asked:
+            return found
+        if problem := self._problem(found, dict(asked) if len(asked) <= metadata.MAX_KEYS else asked):
+            self._admitted.pop(key, None)
+            _refuse("invalid", f"ScaledObject {key[0]}/{key[1]}: {problem}")
+        if len(self._admitted) >= MAX_ADMITTED:
+            self._admitted.clear()
+        self._admitted[key] = _Admitted(found, dict(asked), now_s + RECHECK_S)
+        return found
+
+    def _problem(self, found: ScaledObject, asked: Mapping[str, str]) -> str:
+        """Say what is wrong with a ScaledObject or with metadata that claims to be its; "": nothing."""
+        if wrong := metadata.problems(asked, self._overridable):
+            return "; ".join(f"metadata {key}: {problem}" if key else problem for key, problem in wrong.items())
+        if found.problem:
+            return found.problem
+        stated = dict(found.metadata)
+        for key in sorted({*stated, *asked} - metadata.KEDA_KEYS):
+            if stated.get(key) != asked.get(key):
+                said, allowed = (shown(values[key]) if key in values else "absent" for values in (asked, stated))
+                return f"metadata {key}: {said}; allowed: {allowed}, as in the cluster"
+        return self._check_policy(asked[metadata.POLICY], metadata.overrides(asked))
+
+
+def _refuse(reason: Literal["invalid", "missing", "unavailable"], text: str) -> NoReturn:
+    raise Refused(_CODE[reason], text)

@@ -1,0 +1,141 @@
+"""Certificates of the gRPC server, from files that rotate. The files are looked at whenever a client connects."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import grpc
+import structlog
+
+from autoscaler.config.settings import TlsFiles
+
+MAX_FILE_BYTES = 1 << 20
+
+log = structlog.get_logger(__name__)
+
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+class CertificateError(Exception):
+    """A certificate, key or CA that cannot be used: names the file and what is wrong with it."""
+
+
+class RotatingCertificates:
+    """Reads cert, key and CA, and reads them again when they change. A broken change keeps what was in force.
+
+    Raises CertificateError at once when the files cannot be used. `problem` says what is wrong with them now.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        if files.cert is None or files.key is None:
+            raise CertificateError("TLS needs a certificate and its key; only a CA was given")
+        self._cert, self._key, self._ca = files.cert, files.key, files.ca
+        self.problem = ""
+        self._seen = self._stamp()
+        self._in_force = self._load()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return credentials that follow the files; with a CA, clients must show a certificate that it signed."""
+        # The stubs know nothing of None, which the library documents as "no change".
+        changed = cast(Callable[[], grpc.ServerCertificateConfiguration], self.changed)
+        return grpc.dynamic_ssl_server_credentials(self._in_force, changed, self._ca is not None)
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return what to use from now on, or None to go on as before. Called by gRPC for each new connection.
+
+        Files that were broken are read again at each connection, so one that was half-written recovers by itself.
+        """
+        try:
+            stamp = self._stamp()
+            if stamp == self._seen and not self.problem:
+                return None
+            loaded = self._load()
+        except CertificateError as error:
+            if str(error) != self.problem:
+                log.error("certificate kept, new one refused", problem=str(error))
+            self.problem = str(error)
+            return None
+        log.info("certificate replaced", certificate=str(self._cert))
+        self._seen, self.problem = stamp, ""
+        return loaded
+
+    def _stamp(self) -> Stamp:
+        """Return what changes when a file is written or a link to it is moved."""
+        stamps = []
+        for path in self._paths():
+            try:
+                stat = path.stat()
+            except OSError as error:
+                raise CertificateError(f"{path}: {error.strerror or error}") from error
+            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return tuple(stamps)
+
+    def _load(self) -> grpc.ServerCertificateConfiguration:
+        before = self._stamp()
+        cert, key, *ca = (_read(path) for path in self._paths())
+        check(self._cert, self._key)
+        if ca:
+            _check_ca(self._ca or self._cert, ca[0])
+        if before != self._stamp():
+            raise CertificateError(f"{self._cert}: changed while it was read")
+        return grpc.ssl_server_certificate_configuration([(key, cert)], ca[0] if ca else None)
+
+    def _paths(self) -> tuple[Path, ...]:
+        return (self._cert, self._key) if self._ca is None else (self._cert, self._key, self._ca)
+
+
+def check(cert: Path, key: Path) -> None:
+    """Raise CertificateError for a pair that a client would refuse: by shaking hands with it, without a network."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust the certificate itself, whoever signed it
+    try:
+        server.load_cert_chain(cert, key, password=_no_password)
+        client.load_verify_locations(cert)
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateError(f"{cert} with key {key}: {_reason(error)}") from error
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = (
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    try:
+        for side in sides * 2:  # hello, answer, verdict, end
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateError(f"{cert}: {error.verify_message}") from error
+    except ssl.SSLError as error:
+        raise CertificateError(f"{cert}: {_reason(error)}") from error
+
+
+def _check_ca(path: Path, text: bytes) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=text.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateError(f"{path}: no certificate of an authority: {_reason(error)}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise CertificateError(f"{path}: {error.strerror or error}") from error
+    if len(text) > MAX_FILE_BYTES:
+        raise CertificateError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+    return text
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; allowed: a key without a password")
+
+
+def _reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).lower().replace("_", " ") if reason else str(error)

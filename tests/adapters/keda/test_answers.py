@@ -1,0 +1,164 @@
+"""What is told, from when, and until when."""
+
+from math import nan
+
+import pytest
+
+from autoscaler.adapters.keda.answers import NOT_LEADING, Answer, NoAnswer
+from autoscaler.adapters.keda.value import Tolerance
+from autoscaler.ports import Change, Fate
+from tests.adapters.keda.world import Row, World, ref
+
+LLAMA = ref("llama")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_before_the_first_tick_there_is_no_answer(world: World):
+    with pytest.raises(NoAnswer, match="Deployment prod/llama is not among the workloads of the last tick"):
+        world.answers.answer(LLAMA)
+
+
+def test_before_the_first_trusted_tick_there_is_no_answer_whatever_is_wanted(world: World):
+    world.decide(Row("llama", 5, trusted=False))
+    with pytest.raises(NoAnswer, match="no decision on trusted inputs yet"):
+        world.answers.answer(LLAMA)
+
+
+def test_a_trusted_decision_is_told(world: World):
+    world.decide(Row("llama", 5, current=2, age_s=4))
+    assert world.answers.answer(LLAMA) == Answer(5, 2, True, 4.0)
+
+
+def test_an_answer_lives_as_long_as_the_policy_trusts_its_inputs_and_not_a_second_more(world: World):
+    world.decide(Row("llama", 5, age_s=20, max_age_s=60))
+    world.clock.time_s += 40
+    assert world.answers.answer(LLAMA).age_s == 60
+    world.clock.time_s += 1
+    with pytest.raises(NoAnswer, match="61 s old; the policy allows 60 s"):
+        world.answers.answer(LLAMA)
+
+
+def test_the_age_of_the_view_of_the_cluster_counts_as_well(world: World):
+    world.decide(Row("llama", 0, current=0, age_s=nan), view_age_s=50)
+    assert world.answers.answer(LLAMA).age_s == 50
+    world.clock.time_s += 11
+    with pytest.raises(NoAnswer, match="61 s old"):
+        world.answers.answer(LLAMA)
+
+
+def test_ticks_without_trust_do_not_make_an_answer_younger(world: World):
+    world.decide(Row("llama", 5))
+    for _ in range(7):
+        world.clock.time_s += 10
+        world.decide(Row("llama", 5, trusted=False))
+    with pytest.raises(NoAnswer, match="70 s old"):
+        world.answers.answer(LLAMA)
+
+
+def test_a_decision_without_trust_raises_the_answer_and_never_lowers_it(world: World):
+    world.decide(Row("llama", 5))
+    told = []
+    for wanted in (8, 6, 0, nan):
+        world.decide(Row("llama", wanted, trusted=False))
+        told.append(world.answers.answer(LLAMA).replicas)
+    assert told == [8, 8, 8, 8]
+    world.decide(Row("llama", 4))
+    assert world.answers.answer(LLAMA).replicas == 4
+
+
+def test_a_wake_up_without_trust_activates_a_workload_at_zero(world: World):
+    world.decide(Row("llama", 0, current=0))
+    assert not world.answers.answer(LLAMA).active
+    world.decide(Row("llama", 1, current=0, trusted=False))
+    assert world.answers.answer(LLAMA).active
+
+
+def test_a_workload_that_should_have_replicas_is_active_because_keda_takes_an_inactive_one_from_n_to_0(world: World):
+    world.decide(Row("llama", 5, active=False))
+    assert world.answers.answer(LLAMA).active
+    world.decide(Row("llama", 0, active=False))
+    assert not world.answers.answer(LLAMA).active
+
+
+def test_a_workload_without_a_policy_in_force_has_no_answer(world: World):
+    world.decide(Row("llama", 5, max_age_s=nan))
+    with pytest.raises(NoAnswer, match="no policy in force"):
+        world.answers.answer(LLAMA)
+
+
+def test_a_follower_has_no_answer_from_the_moment_it_stops_leading(world: World):
+    world.decide()
+    world.lease.leading = False
+    with pytest.raises(NoAnswer, match=NOT_LEADING):
+        world.answers.answer(LLAMA)
+    world.lease.leading = True
+    assert world.answers.answer(LLAMA).replicas == 3
+
+
+def test_answers_follow_their_workloads_when_rows_come_and_go(world: World):
+    world.decide(Row("a", 1, id=0), Row("llama", 5, id=1), Row("z", 9, id=2))
+    world.decide(Row("llama", 0, id=1, trusted=False), Row("new", 7, id=3, trusted=False))
+    assert world.answers.answer(LLAMA).replicas == 5
+    for gone_or_new in ("a", "z", "new"):
+        with pytest.raises(NoAnswer):
+            world.answers.answer(ref(gone_or_new))
+
+
+def test_a_workload_made_anew_under_its_old_name_does_not_inherit_the_answer(world: World):
+    world.decide(Row("llama", 5, id=1))
+    world.decide(Row("llama", 9, id=2, trusted=False))
+    with pytest.raises(NoAnswer, match="no decision on trusted inputs yet"):
+        world.answers.answer(LLAMA)
+
+
+def test_a_failed_tick_changes_nothing(world: World):
+    world.decide()
+    world.answers.failed(0.0, RuntimeError("boom"))
+    assert world.answers.answer(LLAMA).replicas == 3
+
+
+def test_the_step_that_the_tolerance_swallows_is_told_once_keda_has_asked(world: World):
+    world.decide(Row("llama", 11, current=10))
+    assert not world.answers.swallowed(LLAMA)
+    assert world.answers.publish(LLAMA, Tolerance()).value == 11
+    assert world.answers.swallowed(LLAMA)
+    assert world.answers.swallowed_workloads() == [LLAMA]
+    world.decide(Row("llama", 12, current=10))
+    assert not world.answers.swallowed(LLAMA)
+    world.answers.publish(LLAMA, Tolerance(0, 0))
+    world.decide(Row("llama", 11, current=10))
+    assert world.answers.swallowed_workloads() == []
+
+
+def test_a_step_down_inside_the_tolerance_is_sent_lower_and_lands(world: World):
+    world.decide(Row("llama", 10, current=11))
+    assert world.answers.publish(LLAMA, Tolerance()) == (9.001, True)
+
+
+async def test_changes_are_published_and_the_outcome_says_when_the_hpa_will_not_act(world: World):
+    change = Change(LLAMA, "uid", 10, 11, "reason")
+    world.decide(Row("llama", 11, current=10))
+    assert [(o.fate, o.detail) for o in await world.answers.apply([change], 1.0)] == [(Fate.PUBLISHED, "")]
+    world.answers.publish(LLAMA, Tolerance())
+    (outcome,) = await world.answers.apply([change], 1.0)
+    assert outcome.change == change and "tolerance of the HPA" in outcome.detail
+
+
+def test_watchers_hear_of_activity_and_of_nothing_else(world: World):
+    heard = []
+    with world.answers.watching(LLAMA, lambda: heard.append(world.clock.time_s)):
+        for now_s, row in [
+            (1001, Row("llama", 0, trusted=False)),  # unknown
+            (1002, Row("llama", 0)),  # idle
+            (1003, Row("llama", 2)),  # active
+            (1004, Row("llama", 7)),
+            (1005, Row("other", 7, id=5)),  # gone
+        ]:
+            world.clock.time_s = now_s
+            world.decide(row)
+    world.decide(Row("llama", 2))
+    assert heard == [1002, 1003, 1005]

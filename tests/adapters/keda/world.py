@@ -1,0 +1,159 @@
+"""What KEDA's adapter stands on, in memory: a clock and a lease to set by hand, ScaledObjects, and ticks to record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autoscaler.adapters.keda.answers import Answers
+from autoscaler.adapters.keda.service import KedaService
+from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
+from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.samples import Samples
+from autoscaler.core.spec import Schedule, Spec
+from autoscaler.ports import ScaledObject, TickRecord, Unavailable
+
+MAX_AGE_S = 60.0
+OVERRIDABLE = frozenset({"objective.ttft", "replicas.max"})
+METADATA = {"scalerAddress": "vllm-autoscaler-keda.vllm-autoscaler:6000", "policy": "interactive"}
+
+
+@dataclass
+class HandClock:
+    """Time stands still unless a test moves it."""
+
+    time_s: float = 1000.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def wall_s(self) -> float:
+        return 1.7e9 + self.time_s
+
+    async def sleep(self, duration_s: float) -> None:
+        self.time_s += duration_s
+
+
+@dataclass
+class Lease:
+    leading: bool = True
+
+
+@dataclass
+class Cluster:
+    """ScaledObjects by namespace and name."""
+
+    objects: dict[tuple[str, str], ScaledObject] = field(default_factory=dict)
+    synced: bool = True
+
+    def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
+        if not self.synced:
+            raise Unavailable("the first list is not complete")
+        return self.objects.get((namespace, name))
+
+    def add(self, scaled_object: ScaledObject) -> None:
+        self.objects[scaled_object.namespace, scaled_object.name] = scaled_object
+
+
+@dataclass
+class Row:
+    """One workload in a tick: what stands, and what was decided."""
+
+    name: str
+    wanted: float
+    current: float = 1
+    id: int = 0
+    trusted: bool = True
+    age_s: float = 0.0  # NaN: no pods to read
+    max_age_s: float = MAX_AGE_S
+    active: bool | None = None  # None: as wanted says
+
+
+def ref(name: str) -> WorkloadRef:
+    return WorkloadRef("prod", name)
+
+
+def scaled_object(name: str, **changes: object) -> ScaledObject:
+    """Return a ScaledObject named like its target, with both tolerances 0."""
+    plain = ScaledObject("prod", name, ref(name), 0, 100, 0.0, 0.0, tuple(METADATA.items()))
+    return replace(plain, **changes)
+
+
+def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickRecord:
+    """Return a record of one tick with these workloads and no pods."""
+    count = len(rows)
+    none = np.empty(0)
+    fleet = Fleet(
+        time_s=now_s - view_age_s,
+        workloads=tuple(Workload(ref(row.name)) for row in rows),
+        workload_id=np.array([row.id for row in rows], dtype=np.int64),
+        replicas=np.array([float(row.current) for row in rows]),
+        paused=np.zeros(count, dtype=bool),
+        rival=("",) * count,
+        gpus_per_replica=np.ones(count),
+        pool=np.full(count, -1),
+        pods=(),
+        pod_id=np.empty(0, dtype=np.int64),
+        pod_workload=np.empty(0, dtype=np.int64),
+        pod_ready=np.empty(0, dtype=bool),
+        pod_terminating=np.empty(0, dtype=bool),
+        pod_blocked=np.empty(0, dtype=np.int64),
+        pod_created_s=none,
+        pod_scheduled_s=none,
+        pod_started_s=none,
+        pod_ready_s=none,
+        pools=(),
+        pool_gpus=none,
+    )
+    wanted = np.array([float(row.wanted) for row in rows])
+    active = np.array([row.wanted > 0 if row.active is None else row.active for row in rows], dtype=bool)
+    decision = Decision(
+        observation=replace(
+            Observation.filled(count), age_s=np.array([row.age_s for row in rows]), replicas=fleet.replicas
+        ),
+        capacity=Capacity.filled(count),
+        asks=np.full((len(Signal), count), np.nan),
+        stages=np.full((len(Stage), count), np.nan),
+        replicas=wanted,
+        active=active,
+        trusted=np.array([row.trusted for row in rows], dtype=bool),
+    )
+    spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))
+    schedule = Schedule(*(np.empty((count, 0)),) * 4)
+    return TickRecord(
+        number=1,
+        now_s=now_s,
+        wall_s=1.7e9 + now_s,
+        duration_s=0.1,
+        input=TickInput(now_s, fleet, spec, schedule, Samples.nothing(count, 0)),
+        decision=decision,
+        policies=("interactive",) * count,
+        outcomes=(),
+        leading=True,
+    )
+
+
+def check_policy(policy: str, overrides: tuple[tuple[str, str], ...]) -> str:
+    """Stand in for the policies in force: one policy, and counts that are numbers."""
+    if policy != "interactive":
+        return f"policy: '{policy}'; allowed: interactive"
+    for key, value in overrides:
+        if key == "replicas.max" and not value.isdigit():
+            return f"{key}: '{value}'; allowed: a whole number"
+    return ""
+
+
+class World:
+    """One daemon in KEDA mode, without its server: `llama` is known and wants three replicas."""
+
+    def __init__(self, resend_s: float = 10.0) -> None:
+        self.clock = HandClock()
+        self.lease = Lease()
+        self.cluster = Cluster()
+        self.answers = Answers(self.clock, self.lease)
+        self.service = KedaService(self.answers, self.cluster, check_policy, OVERRIDABLE, self.clock, resend_s=resend_s)
+        self.cluster.add(scaled_object("llama"))
+
+    def decide(self, *rows: Row, view_age_s: float = 0.0) -> None:
+        """Record a tick at the clock's time."""
+        self.answers.record(tick(rows or (Row("llama", 3),), self.clock.time_s, view_age_s))
