@@ -16,35 +16,28 @@ import os
 import platform
 import resource
 import statistics
+import sys
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from autoscaler.adapters.memory import SystemClock
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.config.engines import ENGINES, QUANTILES
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.fleet import Blocked, Fleet, Pod, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet
+from bench import fleets
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "data" / "vllm"
 BODIES = ("running.prom", "saturated.prom", "drained.prom", "kv-bound.prom", "admission-limit.prom")
 TARGET_CPU_S = 3.0
-
-
-class MonotonicClock:
-    """Real time."""
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        return time.time()
-
-    async def sleep(self, duration_s: float) -> None:
-        await asyncio.sleep(duration_s)
 
 
 def allow_files(count: int) -> None:
@@ -97,33 +90,10 @@ def serve(pods: int, pipe: Connection) -> None:
 
 
 def fleet_of(ports: list[int]) -> Fleet:
-    """Return a fleet of ready pods on loopback, ten to a workload."""
-    pods = len(ports)
-    workloads = -(-pods // 10)
-    refs = [Workload(WorkloadRef("bench", f"w{index}")) for index in range(workloads)]
-    known, unknown = np.zeros(pods), np.full(pods, np.nan)
-    return Fleet(
-        time_s=0.0,
-        workloads=tuple(refs),
-        workload_id=np.arange(workloads),
-        replicas=np.full(workloads, 10.0),
-        paused=np.zeros(workloads, dtype=bool),
-        rival=("",) * workloads,
-        gpus_per_replica=np.ones(workloads),
-        pool=np.full(workloads, -1),
-        pods=tuple(Pod("bench", f"p{index}", "127.0.0.1", port) for index, port in enumerate(ports)),
-        pod_id=np.arange(pods),
-        pod_workload=np.arange(pods) // 10,
-        pod_ready=np.ones(pods, dtype=bool),
-        pod_terminating=np.zeros(pods, dtype=bool),
-        pod_blocked=np.full(pods, Blocked.NO),
-        pod_created_s=known,
-        pod_scheduled_s=known,
-        pod_started_s=known,
-        pod_ready_s=unknown,
-        pools=(),
-        pool_gpus=np.empty(0),
-    )
+    """Return a fleet of ready pods on loopback, one for each port."""
+    cluster = fleets.fleet(len(ports) // fleets.PODS_PER_WORKLOAD)
+    pods = tuple(pod._replace(ip="127.0.0.1", metrics_port=port) for pod, port in zip(cluster.pods, ports, strict=True))
+    return replace(cluster, pods=pods, pod_ready=np.ones(len(pods), dtype=bool))
 
 
 def cpu_s() -> float:
@@ -137,7 +107,7 @@ async def measure(ports: list[int], rounds: int) -> dict[str, list[float]]:
     fleet = fleet_of(ports)
     settings = ScrapeSettings(timeout_s=10.0)
     costs: dict[str, list[float]] = {"cpu_s": [], "wall_s": []}
-    async with PodScraper(settings, MonotonicClock()) as scraper:
+    async with PodScraper(settings, SystemClock()) as scraper:
         for _ in range(rounds + 1):
             cpu, wall = cpu_s(), time.perf_counter()
             samples = await scraper.sample(fleet, deadline_s=60.0)
@@ -167,13 +137,14 @@ def share_of(pods: int) -> dict[str, float]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--pods", type=int, default=1000)
+    options.add_argument("--pods", type=int, default=1000, help="rounded up to whole workloads of eight")
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--json", action="store_true", help="print one JSON object")
     given = options.parse_args()
-    allow_files(4 * given.pods + 256)
+    pods = -(-given.pods // fleets.PODS_PER_WORKLOAD) * fleets.PODS_PER_WORKLOAD
+    allow_files(4 * pods + 256)
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(given.pods, theirs), daemon=True)
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(pods, theirs), daemon=True)
     server.start()
     try:
         costs = asyncio.run(measure(ours.recv(), given.rounds))
@@ -183,13 +154,13 @@ def main() -> int:
         server.join()
     cpu = statistics.median(costs["cpu_s"][1:])
     result = {
-        "pods": given.pods,
+        "pods": pods,
         "body_bytes": round(statistics.mean((RECORDINGS / name).stat().st_size for name in BODIES)),
         "first_cpu_s": costs["cpu_s"][0],
         "cpu_s": cpu,
         "cpu_s_each": costs["cpu_s"][1:],
         "wall_s": statistics.median(costs["wall_s"][1:]),
-        **share_of(given.pods),
+        **share_of(pods),
         "target_cpu_s": TARGET_CPU_S,
         "met": cpu <= TARGET_CPU_S,
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

@@ -221,8 +221,10 @@ def read_front(
         held = _read(names, gateway, gateway.waiting, waiting, len(fleet.workloads))
         if gateway.waiting_includes_served:
             held = np.where(served, np.nan, held)
-        total_waiting = _add(total_waiting, held)
-        total_arrivals = _add(total_arrivals, _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads)))
+        total_waiting = add_known(total_waiting, held)
+        total_arrivals = add_known(
+            total_arrivals, _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads))
+        )
     return total_waiting, total_arrivals
 
 
@@ -251,6 +253,6 @@ def _read(names: WorkloadNames, gateway: Gateway, readings: Readings, by_name: S
     return result
 
 
-def _add(a: FloatColumn, b: FloatColumn) -> FloatColumn:
-    """Add where both are known; where one is, take it."""
+def add_known(a: FloatColumn, b: FloatColumn) -> FloatColumn:
+    """Add two columns where both are known; where one is, take it."""
     return np.where(np.isnan(a), b, np.where(np.isnan(b), a, a + b))

@@ -1,0 +1,168 @@
+"""Read gateways and routers directly: requests they hold, and how fast requests arrive, alive even without a pod.
+
+Which metric belongs to which workload is the business of `config.gateways`; what is kept here is what one reading
+cannot tell: the last value of each counter, and the arrivals of each workload over the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+from yarl import URL
+
+from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition, Labels, Unreadable, parse
+from autoscaler.adapters.scrape.fetch import Fetcher, public_name, target
+from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.config.gateways import GATEWAYS, add_known, metric_names, read_front
+from autoscaler.config.settings import ScrapeSettings
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.ports import Clock
+
+_SLOTS = 12  # moments remembered per window
+
+_WANTED = frozenset(name.encode() for name in metric_names())
+_COUNTERS = frozenset(part.name for row in GATEWAYS.values() for one in row.arrivals for part in one.parts())
+
+
+@dataclass
+class _Gateway:
+    """What is remembered of one URL."""
+
+    read_s: float = -math.inf  # when it last answered
+    counts: dict[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
+    workloads: frozenset[int] = frozenset()  # ids of those it had something to say about
+
+
+class GatewayScraper:
+    """A SampleSource that asks the gateways of the settings. An async context manager."""
+
+    def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
+        """Raise ValueError for a URL that is none."""
+        self._gateways = {target(url): _Gateway() for url in settings.gateways}
+        self._clock = clock
+        self._window_s = settings.window_s
+        self._fetcher = Fetcher(
+            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
+        )
+        self._arrived: dict[int, _Arrivals] = {}  # by workload_id
+
+    async def __aenter__(self) -> Self:
+        await self._fetcher.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._fetcher.__aexit__()
+
+    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+        """Read every gateway, as far as `deadline_s` seconds allow; NaN for workloads that no series names.
+
+        Several gateways (replicas of one, say) are added. While one of them is silent its share is missing: what is
+        left stays as the least that is known, but a 0 becomes unknown.
+        """
+        begin_s = self._clock.now_s()
+        tally = Tally()
+        answers: dict[URL, Exposition] = {}
+
+        async def visit(url: URL) -> None:
+            tally.requests += 1
+            body, problem = await self._fetcher.get(url)
+            if body is not None:
+                try:
+                    answers[url] = parse(body, _WANTED)
+                    return
+                except Unreadable as error:
+                    problem = str(error)
+            tally.fail(public_name(url), problem)
+
+        for url in await self._fetcher.each(self._gateways, visit, deadline_s):
+            tally.fail(public_name(url), f"not reached within the {deadline_s:g} s of this reading")
+        front = self._front(fleet, answers, self._clock.now_s())
+        report = tally.report("gateway", self._clock.now_s() - begin_s)
+        return Samples(PodSamples.filled(len(fleet.pods)), front, (report,))
+
+    def _front(self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float) -> FrontSamples:
+        waiting = np.full(len(fleet.workloads), np.nan)
+        arrived = waiting.copy()
+        partial = np.zeros(len(fleet.workloads), dtype=bool)
+        for url, gateway in self._gateways.items():
+            if url not in answers:
+                partial |= np.isin(fleet.workload_id, list(gateway.workloads))
+                continue
+            series = answers[url].series
+            increases = self._increases(gateway, answers[url], now_s)
+            here_waiting, here_arrived = read_front(fleet, series, increases)
+            known = ~np.isnan(here_waiting) | ~np.isnan(here_arrived)
+            gateway.workloads = frozenset(fleet.workload_id[known].tolist())
+            waiting = add_known(waiting, here_waiting)
+            arrived = add_known(arrived, here_arrived)
+        rates = self._rates(fleet, arrived, now_s)
+        waiting = np.where(partial & (waiting == 0), np.nan, waiting)
+        rates = np.where(partial & (rates == 0), np.nan, rates)
+        heard = ~np.isnan(waiting) | ~np.isnan(rates)
+        return FrontSamples(np.where(heard, now_s, np.nan), waiting, rates)
+
+    def _increases(
+        self, gateway: _Gateway, exposition: Exposition, now_s: float
+    ) -> dict[str, list[tuple[Labels, float]]]:
+        """Return how much each counter grew since the gateway last answered.
+
+        A counter that went back was reset and counts from 0; so does one that was not there before: many gateways make
+        a series with the first request. The first answer of a gateway, or one after a long silence, only sets the base.
+        """
+        fresh = now_s - gateway.read_s > 2 * self._window_s
+        counts: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        increases: dict[str, list[tuple[Labels, float]]] = {}
+        for name in _COUNTERS & exposition.series.keys():
+            for labels, value in exposition.series[name]:
+                if not 0 <= value < math.inf:
+                    continue
+                key = (name, frozenset(labels.items()))
+                before = value if fresh else gateway.counts.get(key, 0.0)
+                counts[key] = value
+                increases.setdefault(name, []).append((labels, value - before if value >= before else value))
+        # A series that vanishes for a while and comes back must not count from 0; yet the memory stays bounded.
+        gateway.counts = counts if fresh or len(gateway.counts) > 2 * MAX_SAMPLES else {**gateway.counts, **counts}
+        gateway.read_s = now_s
+        return increases
+
+    def _rates(self, fleet: Fleet, arrived: FloatColumn, now_s: float) -> FloatColumn:
+        """Add what arrived to each workload's window and return the rate over it, float64[W], requests per second."""
+        before, self._arrived = self._arrived, {}
+        rates = np.full(len(fleet.workloads), np.nan)
+        for row, workload_id in enumerate(fleet.workload_id.tolist()):
+            arrivals = before.get(workload_id)
+            if not np.isnan(arrived[row]):
+                arrivals = arrivals or _Arrivals()
+                rates[row] = arrivals.push(now_s, arrived[row], self._window_s)
+            if arrivals is not None:
+                self._arrived[workload_id] = arrivals
+        return rates
+
+
+class _Arrivals:
+    """Requests that arrived at one workload, as a running sum over a bounded number of moments."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._moments: deque[tuple[float, float]] = deque()  # time and sum
+
+    def push(self, now_s: float, arrived: float, window_s: float) -> float:
+        """Return the rate over the last `window_s` seconds; NaN at the first moment."""
+        self._sum += arrived
+        if self._moments and now_s - self._moments[-1][0] > 2 * window_s:
+            self._moments.clear()
+        while len(self._moments) > 1 and self._moments[1][0] <= now_s - window_s:
+            self._moments.popleft()
+        rate = math.nan
+        if self._moments and now_s > self._moments[0][0]:
+            begin_s, begin = self._moments[0]
+            rate = (self._sum - begin) / (now_s - begin_s)
+        if not self._moments or now_s - self._moments[-1][0] >= window_s / _SLOTS:
+            self._moments.append((now_s, self._sum))
+        return rate

@@ -1,0 +1,146 @@
+"""Read DCGM exporters directly: framebuffer and activity of the GPUs, or MIG slices, that each pod holds.
+
+DCGM collects every 30 s, and what it shows may be a short sample: a brief reply can leave no trace in one reading. So
+activity is the largest of the last minutes, per pod.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Self
+
+import numpy as np
+from yarl import URL
+
+from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
+from autoscaler.adapters.scrape.fetch import Fetcher, public_name, target
+from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.config import gpus
+from autoscaler.config.series import Readings
+from autoscaler.config.settings import ScrapeSettings
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.ports import Clock
+
+WINDOW_S = 180.0  # six collections of DCGM
+SLOT_S = 15.0
+
+_WANTED = frozenset(name.encode() for name in gpus.metric_names())
+_Device = tuple[str, ...]
+
+
+class DcgmScraper:
+    """A SampleSource that asks the DCGM exporters of the settings. An async context manager."""
+
+    def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
+        """Raise ValueError for a URL that is none."""
+        self._urls = tuple(target(url) for url in settings.dcgm)
+        self._clock = clock
+        self._fetcher = Fetcher(
+            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
+        )
+        self._peaks: dict[int, dict[str, _Peak]] = {}  # by pod_id and column
+
+    async def __aenter__(self) -> Self:
+        await self._fetcher.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._fetcher.__aexit__()
+
+    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+        """Read every exporter, as far as `deadline_s` seconds allow; NaN for pods that no series names."""
+        begin_s = self._clock.now_s()
+        tally = Tally()
+        row_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
+        columns = {column.name: np.full(len(fleet.pods), np.nan) for column in fields(PodSamples)}
+
+        async def visit(url: URL) -> None:
+            tally.requests += 1
+            body, problem = await self._fetcher.get(url)
+            if body is None:
+                tally.fail(public_name(url), problem)
+                return
+            try:
+                exposition = parse(body, _WANTED)
+            except Unreadable as error:
+                tally.fail(public_name(url), str(error))
+                return
+            _fill(columns, exposition, row_of, self._clock.now_s())
+
+        for url in await self._fetcher.each(self._urls, visit, deadline_s):
+            tally.fail(public_name(url), f"not reached within the {deadline_s:g} s of this reading")
+        self._keep_peaks(fleet, columns)
+        report = tally.report("dcgm", self._clock.now_s() - begin_s)
+        return Samples(PodSamples(**columns), FrontSamples.filled(len(fleet.workloads)), (report,))
+
+    def _keep_peaks(self, fleet: Fleet, columns: dict[str, FloatColumn]) -> None:
+        """Replace each activity by its largest within the window; forget pods that are gone."""
+        before, self._peaks = self._peaks, {}
+        for row, pod_id in enumerate(fleet.pod_id.tolist()):
+            peaks = before.get(pod_id, {})
+            for column in gpus.ACTIVITY:
+                value = columns[column][row]
+                if not np.isnan(value):
+                    columns[column][row] = peaks.setdefault(column, _Peak()).push(columns["gpu_time_s"][row], value)
+            if peaks:
+                self._peaks[pod_id] = peaks
+
+
+class _Peak:
+    """The largest value of the last minutes, in a bounded number of slots."""
+
+    def __init__(self) -> None:
+        self._slots: deque[tuple[float, float]] = deque()
+
+    def push(self, now_s: float, value: float) -> float:
+        if self._slots and now_s - self._slots[-1][0] < SLOT_S:
+            self._slots[-1] = (self._slots[-1][0], max(self._slots[-1][1], value))
+        else:
+            self._slots.append((now_s, value))
+        while self._slots[0][0] < now_s - WINDOW_S:
+            self._slots.popleft()
+        return max(value for _, value in self._slots)
+
+
+def _fill(
+    columns: dict[str, FloatColumn], exposition: Exposition, row_of: Mapping[tuple[str, str], int], now_s: float
+) -> None:
+    """Put one exporter's readings into the rows of the pods they name: of several devices the largest."""
+    readings: dict[str, dict[int, dict[_Device, float]]] = {}  # metric, row, device
+    for name, samples in exposition.series.items():
+        for labels, value in samples:
+            pod = gpus.pod_of(labels)
+            row = row_of.get(pod) if pod else None
+            if row is not None and 0 <= value < np.inf:
+                readings.setdefault(name, {}).setdefault(row, {})[gpus.device_of(labels)] = value
+    found = {"fb_usage": _largest(gpus.FB_RATIO, readings) | _framebuffer(readings)}
+    found |= {column: _largest(rows, readings) for column, rows in gpus.ACTIVITY.items()}
+    for column, values in found.items():
+        for row, value in values.items():
+            columns[column][row] = np.fmax(columns[column][row], min(value, 1.0))  # SM_ACTIVE has been seen at 1.3
+            columns["gpu_time_s"][row] = now_s
+
+
+def _framebuffer(readings: Mapping[str, Mapping[int, Mapping[_Device, float]]]) -> dict[int, float]:
+    """Return by row used / (used + free) of the fullest device that reports both."""
+    usage: dict[int, float] = {}
+    for row, devices in readings.get(gpus.FB_USED, {}).items():
+        free_of = readings.get(gpus.FB_FREE, {}).get(row, {})
+        for device, used in devices.items():
+            total = used + free_of.get(device, np.nan)
+            if total > 0:
+                usage[row] = max(usage.get(row, 0.0), used / total)
+    return usage
+
+
+def _largest(alternatives: Readings, readings: Mapping[str, Mapping[int, Mapping[_Device, float]]]) -> dict[int, float]:
+    """Return by row the largest over its devices, of the first alternative that the row has."""
+    values: dict[int, float] = {}
+    for alternative in alternatives:
+        for row, devices in readings.get(alternative.name, {}).items():
+            values.setdefault(row, max(devices.values()))
+    return values
