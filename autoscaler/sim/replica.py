@@ -21,7 +21,7 @@ from autoscaler.sim.metrics import EngineMetrics
 from autoscaler.sim.profiles import Profile
 
 
-class Fate(Enum):
+class Ending(Enum):
     """How a request ended."""
 
     FINISHED = "finished"
@@ -43,7 +43,7 @@ class Request:
     scheduled_s: float = math.nan
     first_token_s: float = math.nan
     ended_s: float = math.nan
-    fate: Fate | None = None
+    ending: Ending | None = None
     preemptions: int = 0
 
     # The engine's own bookkeeping.
@@ -126,10 +126,14 @@ class Replica:
         if limit is not None and self.held >= limit:
             self.metrics.rejections += 1
             self.metrics.http_unavailable += 1
-            self._end(request, Fate.REJECTED, now_s)
+            self._end(request, Ending.REJECTED, now_s)
             return False
         self._waiting.append(request)
         return True
+
+    def unanswered(self) -> list[Request]:
+        """Return the requests that have no token yet."""
+        return [r for r in (*self._preempted, *self._waiting, *self._prefilling) if math.isnan(r.first_token_s)]
 
     def take_ended(self) -> list[Request]:
         """Return the requests that ended since the last call."""
@@ -143,7 +147,7 @@ class Replica:
         self.metrics.finished_abort += self.held
         self.abort(now_s)  # unlike a client that disconnects, these are in the engine's metrics
         for request in self._ended:
-            if request.ended_s == now_s and request.fate is Fate.FAILED:
+            if request.ended_s == now_s and request.ending is Ending.FAILED:
                 self.metrics.e2e.observe(now_s - request.submitted_s)
         self.metrics.sleep.observe(0.1)
         self.sleep_level = level
@@ -158,7 +162,7 @@ class Replica:
     def abort(self, now_s: float) -> None:
         """Lose every request, as a crash or the end of a grace period does."""
         for request in (*self._decoding.values(), *self._prefilling, *self._preempted, *self._waiting):
-            self._end(request, Fate.FAILED, now_s)
+            self._end(request, Ending.FAILED, now_s)
         for requests in (self._decoding, self._prefilling, self._preempted, self._waiting, self._ends):
             requests.clear()
         self._decode_tokens = self._prefill_tokens = 0
@@ -345,7 +349,7 @@ class Replica:
         metrics.request_output.observe(request.output_tokens)
         metrics.request_preemptions.observe(request.preemptions)
         metrics.samples.observe(1)
-        self._end(request, Fate.FINISHED, now_s)
+        self._end(request, Ending.FINISHED, now_s)
 
     def _drop_disconnected(self, now_s: float) -> None:
         """Forget the waiting requests whose clients are gone; the server's HTTP layer alone counts them, as a 200.
@@ -358,10 +362,10 @@ class Replica:
             self.metrics.http_ok += 1
             self.metrics.http_fine.observe(gone_s - request.submitted_s)
             self.metrics.http.observe(gone_s - request.submitted_s)
-            self._end(request, Fate.GIVEN_UP, gone_s)
+            self._end(request, Ending.GIVEN_UP, gone_s)
 
-    def _end(self, request: Request, fate: Fate, now_s: float) -> None:
-        request.fate = fate
+    def _end(self, request: Request, ending: Ending, now_s: float) -> None:
+        request.ending = ending
         request.ended_s = now_s
         self._ended.append(request)
 

@@ -41,7 +41,7 @@ class Bursts:
     per_hour: float
     median_s: float
     sigma: float
-    height: float  # the rate is multiplied by this while a burst lasts
+    height: float  # the rate is multiplied by this while a burst lasts; of several at once, the highest counts
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,11 @@ class Traffic:
         """
         hour = (time_s % DAY_S) / 3600
         rate = self.shape.requests_per_s * np.interp(hour, np.arange(25), (*self.shape.day, self.shape.day[0]))
+        height = np.ones_like(rate)
         for day in np.unique(time_s // DAY_S):
-            for start_s, until_s, height in self._bursts(int(day)):
-                rate = np.where((time_s >= start_s) & (time_s < until_s), rate * height, rate)
+            for start_s, until_s, factor in self._bursts(int(day)):
+                height = np.where((time_s >= start_s) & (time_s < until_s), np.maximum(height, factor), height)
+        rate *= height
         for start_h, until_h in self.shape.silences:
             rate = np.where((hour >= start_h) & (hour < until_h), 0.0, rate)
         return rate

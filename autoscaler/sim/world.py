@@ -1,0 +1,135 @@
+"""The world of the demo: six workloads under five policies, and too few GPUs at the peak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoscaler.core.fleet import Pool
+from autoscaler.sim.cluster import PoolSetup, Setup
+from autoscaler.sim.plant import WorkloadSetup, World
+from autoscaler.sim.profiles import H100, H100_3G, LLAMA_8B, LLAMA_70B, QWEN_14B, profile
+from autoscaler.sim.summary import Objective
+from autoscaler.sim.traffic import Bursts, Lengths, Shape
+
+POLICIES = Path(__file__).parent / "policies"  # to be loaded beside the shipped ones
+
+# Promises of the policies, for the score; a test compares them.
+OBJECTIVES = {
+    "realtime": Objective(0.15, 0.05),
+    "interactive": Objective(1.0, 0.1),
+    "office-hours": Objective(1.0, 0.1),
+    "batch": Objective(60.0),
+    "development": Objective(5.0),
+}
+
+GPU, SLICE = 0, 1
+POOLS = (
+    PoolSetup(Pool("nvidia.com/gpu", H100.product), H100, devices_per_node=8, nodes=2, elastic_nodes=1),
+    PoolSetup(Pool("nvidia.com/mig-3g.40gb", H100_3G.product), H100_3G, devices_per_node=8, nodes=1),
+)
+
+NAMESPACE = "models"
+# At each full hour, in percent of the busiest.
+OFFICE_DAY = tuple(
+    percent / 100
+    for percent in (15, 10, 8, 8, 8, 10, 20, 35, 60, 85, 100, 100, 80, 85, 100, 95, 90, 80, 65, 60, 55, 45, 35, 25)
+)
+EVENING_DAY = tuple(
+    percent / 100
+    for percent in (40, 25, 15, 10, 10, 15, 25, 40, 55, 65, 70, 75, 80, 75, 70, 70, 75, 80, 90, 100, 100, 95, 80, 60)
+)
+
+# Over before any new replica could serve: to be ridden out. And long enough to be worth one.
+NOISE = Bursts(per_hour=6, median_s=12, sigma=0.4, height=1.8)
+RUSH = Bursts(per_hour=0.7, median_s=480, sigma=0.4, height=1.7)
+
+
+def world(seed: int) -> World:
+    """Make the demo's world. The same seed has the same traffic."""
+    if seed < 0:
+        raise ValueError(f"seed is {seed}, it must be 0 or more")
+    return World(seed, POOLS, (_chat(), _assistant(), _code(), _summaries(), _playground(), _helpdesk()))
+
+
+def _chat() -> WorkloadSetup:
+    return WorkloadSetup(
+        Setup(
+            NAMESPACE,
+            "chat-8b",
+            profile(LLAMA_8B, H100, max_num_seqs=24),
+            GPU,
+            replicas=3,
+            hours_between_crashes=40,
+        ),
+        model="meta-llama/Llama-3.1-8B-Instruct",
+        policy="realtime",
+        shape=Shape(19.0, Lengths(300, 0.8, 2500), Lengths(300, 0.6, 1500), EVENING_DAY, (NOISE, RUSH)),
+        objective=OBJECTIVES["realtime"],
+        patience_s=20.0,
+    )
+
+
+def _assistant() -> WorkloadSetup:
+    return WorkloadSetup(
+        Setup(NAMESPACE, "assistant-70b", profile(LLAMA_70B, H100, 4, max_num_seqs=32), GPU, devices=4),
+        model="meta-llama/Llama-3.3-70B-Instruct",
+        policy="interactive",
+        shape=Shape(4.2, Lengths(700, 0.9, 5000), Lengths(350, 0.6, 2000), OFFICE_DAY, (NOISE, RUSH)),
+        objective=OBJECTIVES["interactive"],
+        overrides=(("replicas.max", "3"),),
+    )
+
+
+def _code() -> WorkloadSetup:
+    return WorkloadSetup(
+        Setup(
+            NAMESPACE,
+            "code-8b",
+            profile(LLAMA_8B, H100_3G, max_num_seqs=16),
+            SLICE,
+            replicas=2,
+            hours_between_crashes=60,
+        ),
+        model="meta-llama/Llama-3.1-8B-code",
+        policy="interactive",
+        shape=Shape(14.0, Lengths(500, 0.7, 4000), Lengths(150, 0.7, 1000), OFFICE_DAY, (NOISE,)),
+        objective=OBJECTIVES["interactive"],
+        overrides=(("replicas.max", "7"),),
+        patience_s=30.0,
+    )
+
+
+def _summaries() -> WorkloadSetup:
+    jobs = Bursts(per_hour=0.8, median_s=1200, sigma=0.5, height=12.0)
+    return WorkloadSetup(
+        Setup(NAMESPACE, "summaries-14b", profile(QWEN_14B, H100, max_num_seqs=16), GPU),
+        model="Qwen/Qwen2.5-14B-Instruct",
+        policy="batch",
+        shape=Shape(0.5, Lengths(2500, 0.4, 6000), Lengths(300, 0.4, 1000), bursts=(jobs,)),
+        objective=OBJECTIVES["batch"],
+        patience_s=3600.0,
+    )
+
+
+def _playground() -> WorkloadSetup:
+    trials = Bursts(per_hour=1.2, median_s=420, sigma=0.5, height=120.0)
+    return WorkloadSetup(
+        Setup(NAMESPACE, "playground-8b", profile(LLAMA_8B, H100_3G, max_num_seqs=16), SLICE, replicas=0),
+        model="meta-llama/Llama-3.1-8B-experiment",
+        policy="development",
+        shape=Shape(0.001, Lengths(400, 1.0, 4000), Lengths(300, 0.7, 2000), bursts=(trials,), silences=((0.0, 6.0),)),
+        objective=OBJECTIVES["development"],
+        patience_s=300.0,
+    )
+
+
+def _helpdesk() -> WorkloadSetup:
+    return WorkloadSetup(
+        Setup(NAMESPACE, "helpdesk-14b", profile(QWEN_14B, H100, max_num_seqs=24), GPU),
+        model="Qwen/Qwen2.5-14B-helpdesk",
+        policy="office-hours",
+        shape=Shape(
+            5.0, Lengths(600, 0.7, 4000), Lengths(200, 0.6, 1200), bursts=(NOISE,), silences=((0.0, 8.5), (18.0, 24.0))
+        ),
+        objective=OBJECTIVES["office-hours"],
+    )
