@@ -110,7 +110,7 @@ class PrometheusClient:
         if self._session is None:
             raise QueryFailed(f"{self.name}: the client is not open")
         # nocache: VictoriaMetrics else moves a query for now 30 s into the past. Others ignore the parameter.
-        form = {"query": expression, "timeout": f"{max(wait_s, 0.001):.3f}s", "nocache": "1"}
+        form = {"query": expression, "timeout": f"{max(round(wait_s * 1000), 1)}ms", "nocache": "1"}
         if at_s is not None:
             form["time"] = f"{at_s:.3f}"
         headers = dict(self._headers)

@@ -7,6 +7,9 @@ old is for the core to judge. Readings of gateways have no such witness and coun
 
 All queries of one tick are evaluated at one instant by the server's clock, so that counters and their times belong
 together. GPU readings and what an engine sets at its start are asked for every `SLOW_PERIOD_S` and carried between.
+
+VictoriaMetrics keeps 30 labels of a series unless `-maxLabelsPerTimeseries` says otherwise; vLLM's `cache_config_info`
+has more and loses its pod, so `kv_capacity_tokens` stays unknown there.
 """
 
 from __future__ import annotations
@@ -167,7 +170,7 @@ class PrometheusSource:
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
         """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""
         column = np.where((column >= 0) & (column <= LIMITS.get(name, np.finfo(np.float64).max)), column, np.nan)
-        return np.fmin(self._server_clock.tick_s(column), now_s) if name in _TIMES else column
+        return np.minimum(self._server_clock.tick_s(column), now_s) if name in _TIMES else column  # NaN stays NaN
 
     async def _read_front(self, sampling: Sampling, at_s: float, fleet: Fleet) -> FrontSamples:
         async with asyncio.TaskGroup() as group:

@@ -1,0 +1,41 @@
+"""Small fleets for the tests of this adapter: named workloads with named pods."""
+
+import numpy as np
+
+from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+
+
+def fleet_of(
+    pods: dict[str, list[str]],
+    *,
+    first_pod_id: int = 0,
+    ready: bool = True,
+    **workload: str,
+) -> Fleet:
+    """A fleet of `{"namespace/workload": [pod names]}`; `workload` sets fields of every Workload."""
+    refs = [WorkloadRef(*name.split("/")) for name in pods]
+    names = [Pod(ref.namespace, pod) for ref, members in zip(refs, pods.values(), strict=True) for pod in members]
+    rows = np.repeat(np.arange(len(refs)), [len(members) for members in pods.values()])
+    nothing = np.full(len(names), np.nan)
+    return Fleet(
+        time_s=0.0,
+        workloads=tuple(Workload(ref, **workload) for ref in refs),
+        workload_id=np.arange(len(refs)),
+        replicas=np.bincount(rows, minlength=len(refs)).astype(np.float64),
+        paused=np.zeros(len(refs), dtype=bool),
+        rival=("",) * len(refs),
+        gpus_per_replica=np.ones(len(refs)),
+        pool=np.zeros(len(refs), dtype=np.int64),
+        pods=tuple(names),
+        pod_id=np.arange(first_pod_id, first_pod_id + len(names)),
+        pod_workload=rows,
+        pod_ready=np.full(len(names), ready),
+        pod_terminating=np.zeros(len(names), dtype=bool),
+        pod_blocked=np.zeros(len(names), dtype=np.int64),
+        pod_created_s=nothing,
+        pod_scheduled_s=nothing,
+        pod_started_s=nothing,
+        pod_ready_s=nothing,
+        pools=(Pool("nvidia.com/gpu"),),
+        pool_gpus=np.array([np.nan]),
+    )

@@ -1,0 +1,270 @@
+"""The same tests against a real Prometheus and a real VictoriaMetrics that scrape recorded and constructed texts."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.prometheus.front import FrontQuery
+from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.config.engines import ENGINES, QUANTILES
+from autoscaler.config.series import read
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import PodSamples, Samples
+from tests.adapters.prometheus.fleets import fleet_of
+from tests.harness.exposition import ExpositionServer, exposition_server
+from tests.harness.prometheus import prometheus
+from tests.harness.promql import PromqlServer, Target
+from tests.harness.victoria_metrics import victoria_metrics
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+RECORDED = Path(__file__).parents[2] / "data/vllm"
+PODS = {
+    "llm/tiny": ["tiny-saturated", "tiny-twice", "tiny-moving"],
+    "llm/dp": ["dp-0"],
+    "llm/sleepy": ["sleepy-0"],
+    "llm/renamed": ["renamed-0"],
+    "llm/old": ["old-0"],
+    "llm/silent": ["silent-0"],
+    "llm/empty": [],
+}
+# vLLM 0.6 (V0), by the tables of the metrics reference: no `engine`, other names for KV usage and token gaps.
+OLD_VLLM = """\
+vllm:num_requests_running{model_name="m"} 3
+vllm:num_requests_waiting{model_name="m"} 2
+vllm:num_requests_swapped{model_name="m"} 1
+vllm:gpu_cache_usage_perc{model_name="m"} 0.25
+vllm:prompt_tokens_total{model_name="m"} 100
+"""
+# What vLLM's production-stack router shows: the engines' names, with a label `server`.
+ROUTER = """\
+vllm:num_requests_running{server="http://10.0.0.1:8000"} 400
+vllm:num_requests_waiting{server="http://10.0.0.1:8000"} 500
+vllm:num_incoming_requests_total{model="empty-model"} 7
+"""
+EPP = """\
+llm_d_epp_flow_control_queue_size{fairness_id="a",priority="0",inference_pool="empty",model_name="empty-model"} 3
+llm_d_epp_flow_control_queue_size{fairness_id="b",priority="0",inference_pool="empty",model_name="empty-model"} 2
+inference_extension_flow_control_queue_size{fairness_id="a",priority="0",inference_pool="empty"} 5
+"""
+# One pod with two devices, one pod on a MIG slice, one device that nobody holds.
+DCGM = """\
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",Hostname="n1",namespace="llm",pod="tiny-saturated"} 60000
+DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-1",Hostname="n1",namespace="llm",pod="tiny-saturated"} 20000
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",Hostname="n1",namespace="llm",pod="tiny-saturated"} 70000
+DCGM_FI_DEV_FB_FREE{gpu="1",UUID="GPU-2",Hostname="n1",namespace="llm",pod="tiny-saturated"} 10000
+DCGM_FI_DEV_FB_USED{gpu="2",UUID="GPU-3",GPU_I_ID="2",GPU_I_PROFILE="3g.40gb",namespace="llm",pod="dp-0"} 10000
+DCGM_FI_DEV_FB_FREE{gpu="2",UUID="GPU-3",GPU_I_ID="2",GPU_I_PROFILE="3g.40gb",namespace="llm",pod="dp-0"} 30000
+DCGM_FI_DEV_FB_USED{gpu="3",UUID="GPU-4",Hostname="n1"} 4
+DCGM_FI_DEV_FB_FREE{gpu="3",UUID="GPU-4",Hostname="n1"} 80000
+DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="0",UUID="GPU-1",Hostname="n1",namespace="llm",pod="tiny-saturated"} 0.1
+DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="1",UUID="GPU-2",Hostname="n1",namespace="llm",pod="tiny-saturated"} 0.3
+DCGM_FI_PROF_TENSOR_UTIL_RATIO{gpu="2",UUID="GPU-3",GPU_I_ID="2",GPU_I_PROFILE="3g.40gb",namespace="llm",pod="dp-0"} 0.2
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="2",UUID="GPU-3",GPU_I_ID="2",GPU_I_PROFILE="3g.40gb",namespace="llm",pod="dp-0"} 0.5
+"""
+
+
+class Scene(NamedTuple):
+    server: PromqlServer
+    endpoints: ExpositionServer
+    fleet: Fleet
+    cuts_labels: bool  # VictoriaMetrics keeps 30 labels, and cache_config_info with its target's has 41
+
+    def source(self, *queries: FrontQuery) -> PrometheusSource:
+        settings = PrometheusSettings(url=self.server.url, rate_window_s=60)
+        return PrometheusSource(settings, SystemClock(), front_queries=lambda: queries)
+
+    def value(self, samples: Samples, pod: str, column: str) -> float:
+        row = [each.name for each in self.fleet.pods].index(pod)
+        return float(getattr(samples.pods, column)[row])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[prometheus, victoria_metrics])
+async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
+    """One server for all tests of this file, with everything scraped at least once."""
+    async with exposition_server() as endpoints:
+
+        def target(pod: str, text: str, job: str = "vllm", **labels: str) -> Target:
+            path = f"/{pod}"
+            endpoints.serve(path, text)
+            return Target(endpoints.address, path, {"namespace": "llm", "pod": pod, **labels}, job)
+
+        saturated = recorded("saturated")
+        targets = [
+            target("tiny-saturated", saturated),
+            target("tiny-twice", saturated, prometheus_replica="prometheus-0"),
+            target("tiny-twice", saturated, prometheus_replica="prometheus-1"),
+            target("tiny-moving", recorded("running")),
+            target("dp-0", recorded("dp2-saturated")),
+            target("sleepy-0", recorded("sleeping-queued")),
+            target("renamed-0", recorded("running").replace("vllm:", "vllm_")),
+            target("old-0", OLD_VLLM),
+            target("gone-0", saturated),
+            target("router-0", ROUTER, job="router"),
+            target("epp-0", EPP, job="epp"),
+            target("dcgm-0", DCGM, job="dcgm"),
+        ]
+        async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
+            await server.wait_for("vllm:num_requests_running", 8, timeout_s=30)
+            await server.wait_for("DCGM_FI_DEV_FB_USED", 4)
+            await server.wait_for("llm_d_epp_flow_control_queue_size", 2)
+            await server.wait_for("vllm:num_incoming_requests_total")
+            endpoints.serve("/tiny-moving", saturated)
+            endpoints.serve("/router-0", ROUTER.replace("} 7", "} 19"))
+            await server.wait_for('vllm:num_requests_waiting{pod="tiny-moving"} == 30')
+            await server.wait_for('vllm:num_incoming_requests_total{pod="router-0"} == 19')
+            yield Scene(server, endpoints, fleet_of(PODS), request.param is victoria_metrics)
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.prom").read_text()
+
+
+def expected(text: str, column: str) -> float:
+    """Read a column by the table straight from the text: the second source, without any server."""
+    series: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return read(ENGINES["vllm"].readings[column], series)
+
+
+async def sampled(scene: Scene, *queries: FrontQuery) -> Samples:
+    async with scene.source(*queries) as source:
+        samples = await source.sample(scene.fleet, 10)
+    assert [report.failed for report in samples.reports] == [0], samples.reports
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("pod", "text"), [("tiny-saturated", "saturated"), ("dp-0", "dp2-saturated"), ("sleepy-0", "sleeping-queued")]
+)
+async def test_every_column_of_a_recorded_engine_reads_as_in_its_text(scene: Scene, pod: str, text: str):
+    samples = await sampled(scene)
+    columns = [column for column in ENGINES["vllm"].readings if column not in QUANTILES]
+    told = {column: expected(recorded(text), column) for column in columns}
+    if scene.cuts_labels:
+        told["kv_capacity_tokens"] = np.nan
+    found = {column: scene.value(samples, pod, column) for column in columns}
+    assert found == pytest.approx(told, nan_ok=True)
+
+
+async def test_two_prometheus_replicas_that_scrape_one_pod_count_once(scene: Scene):
+    samples = await sampled(scene)
+    assert scene.value(samples, "tiny-twice", "waiting") == 30
+    assert scene.value(samples, "tiny-twice", "prompt_tokens") == 2948
+
+
+async def test_engines_of_one_pod_are_summed_and_their_kv_usage_is_not(scene: Scene):
+    samples = await sampled(scene)
+    assert scene.value(samples, "dp-0", "running") == 8
+    assert scene.value(samples, "dp-0", "waiting") == 16
+    assert 0 < scene.value(samples, "dp-0", "kv_usage") <= 1
+
+
+async def test_a_sleeping_engine_says_so(scene: Scene):
+    samples = await sampled(scene)
+    assert scene.value(samples, "sleepy-0", "asleep") == 1
+    assert scene.value(samples, "tiny-saturated", "asleep") == 0
+
+
+async def test_names_with_underscores_are_the_same_names(scene: Scene):
+    samples = await sampled(scene)
+    assert scene.value(samples, "renamed-0", "running") == 2
+    assert scene.value(samples, "renamed-0", "generation_tokens") == expected(recorded("running"), "generation_tokens")
+
+
+async def test_an_old_engine_is_read_by_its_old_names(scene: Scene):
+    samples = await sampled(scene)
+    assert scene.value(samples, "old-0", "running") == 3
+    assert scene.value(samples, "old-0", "waiting") == 3  # two waiting and one swapped out
+    assert scene.value(samples, "old-0", "kv_usage") == 0.25
+    assert np.isnan(scene.value(samples, "old-0", "asleep"))
+
+
+async def test_a_pod_without_metrics_is_unknown_and_not_zero(scene: Scene):
+    samples = await sampled(scene)
+    silent = samples.pods.take(np.array([[pod.name for pod in scene.fleet.pods].index("silent-0")]))
+    known = [name for name in PodSamples.__dataclass_fields__ if not np.isnan(getattr(silent, name)).all()]
+    assert known == []
+
+
+async def test_latency_of_a_busy_engine_is_a_quantile_of_the_window_and_that_of_an_idle_one_unknown(scene: Scene):
+    samples = await sampled(scene)
+    # Between the two recordings 13 requests got their first token, most of them after 2.5 to 10 s in the queue.
+    assert 5 < scene.value(samples, "tiny-moving", "ttft_s") <= 10
+    assert 0.01 < scene.value(samples, "tiny-moving", "itl_s") <= 0.025
+    assert np.isnan(scene.value(samples, "tiny-saturated", "ttft_s"))
+
+
+async def test_the_time_of_a_reading_is_that_of_the_scrape(scene: Scene):
+    clock = SystemClock()
+    before_s = clock.now_s()
+    samples = await sampled(scene)
+    age_s = before_s - scene.value(samples, "tiny-saturated", "time_s")
+    assert -1 < age_s < 4  # scraped every second; VictoriaMetrics says its own time in whole seconds
+
+
+async def test_a_sample_seen_twice_has_one_time(scene: Scene):
+    async with scene.source() as source:
+        seen = {}
+        for _ in range(4):
+            samples = await source.sample(scene.fleet, 10)
+            generation, time_s = (
+                scene.value(samples, "tiny-saturated", name) for name in ("generation_tokens", "time_s")
+            )
+            seen[round(time_s, 1)] = (time_s, generation)
+            again = await source.sample(scene.fleet, 10)
+            if abs(scene.value(again, "tiny-saturated", "time_s") - time_s) < 0.5:
+                assert scene.value(again, "tiny-saturated", "time_s") == pytest.approx(time_s, abs=1e-6)
+    assert seen
+
+
+async def test_gpus_are_read_by_the_pod_that_holds_them_and_not_by_the_exporter(scene: Scene):
+    samples = await sampled(scene)
+    assert scene.value(samples, "tiny-saturated", "fb_usage") == 0.875  # the fuller of two devices
+    assert scene.value(samples, "tiny-saturated", "tensor_active") == 0.3
+    assert scene.value(samples, "dp-0", "fb_usage") == 0.25
+    assert scene.value(samples, "dp-0", "tensor_active") == 0.2
+    assert scene.value(samples, "dp-0", "sm_active") == 0.5
+    assert np.isnan(scene.value(samples, "dp-0", "dram_active"))
+    assert not np.isnan(scene.value(samples, "dp-0", "gpu_time_s"))
+
+
+async def test_a_gateway_queue_under_old_and_new_names_is_counted_once(scene: Scene):
+    samples = await sampled(scene)
+    assert samples.front.waiting.tolist() == pytest.approx([np.nan] * 6 + [5], nan_ok=True)
+
+
+async def test_arrivals_at_the_router_are_a_rate_for_the_workload_with_that_model(scene: Scene):
+    fleet = fleet_of({"llm/empty": []}, model="empty-model")
+    async with scene.source() as source:
+        samples = await source.sample(fleet, 10)
+    assert samples.front.arrivals_per_s[0] > 0
+
+
+async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
+    query = FrontQuery(
+        "standard",
+        'sum by (namespace, deployment) (label_replace(up{job="epp"}, "deployment", "silent", "", ""))',
+        True,
+    )
+    samples = await sampled(scene, query)
+    assert samples.front.waiting[5] == 1
+
+
+async def test_an_invalid_expression_of_one_policy_harms_nothing_else(scene: Scene):
+    async with scene.source(FrontQuery("broken", "sum by (", False)) as source:
+        samples = await source.sample(scene.fleet, 10)
+    assert scene.value(samples, "tiny-saturated", "waiting") == 30
+    (report,) = samples.reports
+    assert report.failed == 1
+    assert "wakeUp.query of policy broken" in report.problems[0]
+    assert "HTTP 4" in report.problems[0]
