@@ -225,3 +225,13 @@ class StatusObject(Fields, frozen=True):
     code: int = 0
     reason: str = ""
     message: str = ""
+
+
+class OwnedSpec(msgspec.Struct, frozen=True):
+    replicas: msgspec.Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="f:replicas")
+
+
+class OwnedFields(msgspec.Struct, frozen=True):
+    """Fields of a managedFields entry, as far as it owns spec.replicas."""
+
+    spec: OwnedSpec = msgspec.field(default=OwnedSpec(), name="f:spec")

@@ -60,7 +60,7 @@ class Resource(Generic[Kind]):
 
 
 class Receiver(Protocol[Kind_contra]):
-    """Gets the last known state of each object. Called from the event loop; must neither wait nor raise."""
+    """Gets the last known state of each object. Called from the event loop; must not wait."""
 
     def put(self, seen: Kind_contra, /) -> None: ...
 
@@ -229,7 +229,11 @@ class Watch(Generic[Kind]):
         if before is not None and before[0] != metadata.uid:  # deleted and made again in between
             self._drop(key)
         self._known[key] = now
-        self._receiver.put(seen)
+        try:
+            self._receiver.put(seen)
+        except Exception:  # whatever is odd about one object must not end the view of all others
+            self.unreadable += 1
+            log.exception("object cannot be used", resource=self.resource.plural, object="/".join(key))
         return key
 
     def _drop(self, key: tuple[str, str]) -> None:

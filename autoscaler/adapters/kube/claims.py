@@ -1,0 +1,134 @@
+"""Who else owns a replica count: HorizontalPodAutoscalers, ScaledObjects, and hands that undo what we wrote."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from autoscaler.adapters.kube.client import FIELD_MANAGER
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.kube.objects import HorizontalPodAutoscaler
+from autoscaler.core.fleet import WorkloadRef
+from autoscaler.ports import Clock
+
+HAND_HOLD_S = 300.0  # after a manual change the workload is left alone this long; each further one doubles it
+HAND_HOLD_LIMIT_S = 3600.0
+
+
+class TargetKey(NamedTuple):
+    """A scale target as an autoscaler names it: the version does not matter."""
+
+    namespace: str
+    group: str
+    kind: str
+    name: str
+
+
+def target_key(ref: WorkloadRef) -> TargetKey:
+    return TargetKey(ref.namespace, api_group(ref.api_version), ref.kind, ref.name)
+
+
+def api_group(api_version: str) -> str:
+    """Return "apps" for "apps/v1", and "" for "v1"."""
+    return api_version.partition("/")[0] if "/" in api_version else ""
+
+
+class _Hpa(NamedTuple):
+    target: TargetKey
+    scaled_object: str  # name of the ScaledObject that made it; "": none
+
+
+class HpaTable:
+    """Receives HorizontalPodAutoscalers."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._hpas: dict[tuple[str, str], _Hpa] = {}
+        self._by_target: dict[TargetKey, set[str]] = {}
+
+    def put(self, seen: HorizontalPodAutoscaler, /) -> None:
+        metadata, reference = seen.metadata, seen.spec.scale_target_ref
+        owner = metadata.controller()
+        hpa = _Hpa(
+            TargetKey(metadata.namespace, api_group(reference.api_version), reference.kind, reference.name),
+            owner.name if owner is not None and owner.kind == "ScaledObject" else "",
+        )
+        key = metadata.namespace, metadata.name
+        if self._hpas.get(key) == hpa:
+            return
+        self.remove(*key)
+        self._hpas[key] = hpa
+        self._by_target.setdefault(hpa.target, set()).add(metadata.name)
+        self.version += 1
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        hpa = self._hpas.pop((namespace, name), None)
+        if hpa is not None:
+            self._by_target[hpa.target].discard(name)
+            if not self._by_target[hpa.target]:
+                del self._by_target[hpa.target]
+            self.version += 1
+
+    def owner(self, target: TargetKey, ours: str = "") -> str:
+        """Name the HPA of a target, leaving out the one that the ScaledObject `ours` made; "": there is none."""
+        for name in sorted(self._by_target.get(target, ())):
+            made_by = self._hpas[target.namespace, name].scaled_object
+            if not made_by:
+                return f"HorizontalPodAutoscaler/{name}"
+            if made_by != ours:
+                return f"ScaledObject/{made_by}"
+        return ""
+
+
+class _Hold(NamedTuple):
+    owner: str
+    until_s: float
+    length_s: float
+
+
+class Hands:
+    """Notices that somebody changed a count that we had set, and steps back for a while instead of fighting.
+
+    A single change holds for five minutes; whoever keeps undoing us (a manifest applied again and again) is given up
+    to an hour. What nobody had set through us is not ours to defend: the first write is ours to make.
+    """
+
+    def __init__(self, clock: Clock, writes: OwnWrites) -> None:
+        self._clock = clock
+        self._writes = writes
+        self._ours: set[str] = set()  # uids whose count is the one we wrote
+        self._holds: dict[str, _Hold] = {}
+
+    def first_seen(self, uid: str, writer: str) -> None:
+        if writer == FIELD_MANAGER:
+            self._ours.add(uid)
+
+    def changed(self, uid: str, after: int, writer: str) -> None:
+        """The count is another one now. `writer`: its field manager, as far as the API server remembers."""
+        if self._writes.explain(uid, after) or writer == FIELD_MANAGER:
+            self._ours.add(uid)
+            return
+        now_s = self._clock.now_s()
+        hold = self._holds.get(uid)
+        if uid in self._ours:
+            again = hold is not None and now_s < hold.until_s + hold.length_s
+            length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
+        elif hold is not None and now_s < hold.until_s:
+            length_s = hold.length_s
+        else:
+            return
+        self._ours.discard(uid)
+        self._holds[uid] = _Hold(f"a manual change by {writer or 'somebody'}", now_s + length_s, length_s)
+
+    def owner(self, uid: str) -> str:
+        """Say whose change is being respected; "": nobody's."""
+        hold = self._holds.get(uid)
+        return hold.owner if hold is not None and self._clock.now_s() < hold.until_s else ""
+
+    def holding(self) -> frozenset[str]:
+        """Return the workloads that are held now; what a view that is kept must be compared with."""
+        now_s = self._clock.now_s()
+        return frozenset(uid for uid, hold in self._holds.items() if now_s < hold.until_s)
+
+    def forget(self, uid: str) -> None:
+        self._ours.discard(uid)
+        self._holds.pop(uid, None)

@@ -1,0 +1,124 @@
+"""Scale targets by number, and whose pods are whose: pod to ReplicaSet to Deployment, and the like.
+
+Objects arrive in any order, so a number is given when a uid is first mentioned, by itself or by what it owns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.claims import Hands
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.kube.pods import PodTable
+from autoscaler.adapters.kube.targets import (
+    DEPLOYMENT,
+    LEADER_WORKER_SET,
+    STATEFUL_SET,
+    Row,
+    ScaleKind,
+    read_group,
+    read_target,
+)
+
+
+class TargetTable:
+    """All scale targets, managed or not, numbered when first heard of; their owners' pods follow the number."""
+
+    def __init__(self, pods: PodTable, hands: Hands, writes: OwnWrites) -> None:
+        self.version = 0
+        self.rows: dict[int, Row] = {}  # by target id
+        self._pods = pods
+        self._hands = hands
+        self._writes = writes
+        self._next_id = 0
+        self._id: dict[str, int] = {}  # by uid
+        self._uid: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
+        self._replica_sets: dict[tuple[str, str], tuple[str, str]] = {}  # by namespace, name: own uid, Deployment's uid
+        self._sets: Counter[str] = Counter()  # ReplicaSets by Deployment's uid
+
+    def put(self, row: Row) -> None:
+        target_id = self._number(row.uid)
+        before = self.rows.get(target_id)
+        if before == row:
+            return
+        self._uid[row.ref.kind, row.ref.namespace, row.ref.name] = row.uid
+        if before is None:
+            self._hands.first_seen(row.uid, row.writer)
+        elif before.replicas != row.replicas:
+            self._hands.changed(row.uid, row.replicas, row.writer)
+        self.rows[target_id] = row
+        if row.ref.kind == STATEFUL_SET.kind:
+            self._pods.own(row.uid, target_id)
+        elif row.ref.kind == LEADER_WORKER_SET.kind:
+            self._pods.own((row.ref.namespace, row.ref.name), target_id)
+        self._pods.set_port(target_id, row.declared.metrics_port or row.facts.port)
+        self.version += 1
+
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        uid = self._uid.pop((kind, namespace, name), None)
+        if uid is None:
+            return
+        target_id = self._id.pop(uid)
+        del self.rows[target_id]
+        self._pods.forget_target(target_id)
+        self._pods.disown((namespace, name) if kind == LEADER_WORKER_SET.kind else uid)
+        self._hands.forget(uid)
+        self._writes.forget(uid)
+        self.version += 1
+
+    def put_replica_set(self, seen: objects.Object) -> None:
+        owner = seen.metadata.controller()
+        if owner is None or owner.kind != DEPLOYMENT.kind:
+            return
+        key = seen.metadata.namespace, seen.metadata.name
+        if key not in self._replica_sets:
+            self._replica_sets[key] = seen.metadata.uid, owner.uid
+            self._sets[owner.uid] += 1
+        self._pods.own(seen.metadata.uid, self._number(owner.uid))
+
+    def remove_replica_set(self, namespace: str, name: str) -> None:
+        if (namespace, name) not in self._replica_sets:
+            return
+        uid, deployment_uid = self._replica_sets.pop((namespace, name))
+        self._pods.disown(uid)
+        self._sets[deployment_uid] -= 1
+        if not self._sets[deployment_uid]:
+            del self._sets[deployment_uid]
+            if self._id.get(deployment_uid, -1) not in self.rows:  # its Deployment is gone already
+                self._id.pop(deployment_uid, None)
+
+    def _number(self, uid: str) -> int:
+        if uid not in self._id:
+            self._id[uid] = self._next_id
+            self._next_id += 1
+        return self._id[uid]
+
+
+class Targets:
+    """Receives one kind of target."""
+
+    def __init__(self, table: TargetTable, kind: ScaleKind) -> None:
+        self._table = table
+        self._kind = kind
+
+    def put(self, seen: objects.Target | objects.LeaderWorkerSet, /) -> None:
+        self._table.put(
+            read_group(seen) if isinstance(seen, objects.LeaderWorkerSet) else read_target(self._kind, seen)
+        )
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        self._table.remove(self._kind.kind, namespace, name)
+
+
+class ReplicaSets:
+    """Receives ReplicaSets, of which only the owner matters."""
+
+    def __init__(self, table: TargetTable) -> None:
+        self._table = table
+
+    def put(self, seen: objects.Object, /) -> None:
+        self._table.put_replica_set(seen)
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        self._table.remove_replica_set(namespace, name)

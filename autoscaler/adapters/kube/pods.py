@@ -1,0 +1,328 @@
+"""Pods as columns that change in place: a watch event touches one row, a snapshot copies what is alive.
+
+With 80,000 pods a tick must not walk through them in Python. Rows are in the order in which pods were first seen, so
+ids ascend. Who owns a pod is resolved when its owner is known, in whichever order pods and owners arrive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import compress
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.adapters.kube.objects import ContainerStatus, Object, Resources
+from autoscaler.adapters.kube.objects import Pod as SeenPod
+from autoscaler.adapters.kube.targets import DEFAULT_PORT, is_gpu
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.fleet import Blocked, Pod
+from autoscaler.ports import Clock
+
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+LEADER = "0"
+
+FINISHED = ("Succeeded", "Failed")  # holds no GPU and is replaced by its owner
+WAITING = {
+    "ImagePullBackOff": Blocked.IMAGE,
+    "ErrImagePull": Blocked.IMAGE,
+    "ErrImageNeverPull": Blocked.IMAGE,
+    "InvalidImageName": Blocked.IMAGE,
+    "ImageInspectError": Blocked.IMAGE,
+    "RegistryUnavailable": Blocked.IMAGE,
+    "CrashLoopBackOff": Blocked.CRASHING,
+    "CreateContainerConfigError": Blocked.MISCONFIGURED,
+    "CreateContainerError": Blocked.MISCONFIGURED,
+    "RunContainerError": Blocked.MISCONFIGURED,
+}
+UNSCHEDULED = {"Unschedulable": Blocked.UNSCHEDULABLE, "SchedulingGated": Blocked.GATED}
+FIRST_ROWS = 64
+
+Key = tuple[str, str]  # namespace, name
+OwnerKey = str | Key  # uid of a ReplicaSet or StatefulSet; namespace and name of a LeaderWorkerSet
+Group = tuple[str, str, str]  # namespace, LeaderWorkerSet, index
+
+_ROW = np.dtype(
+    [
+        ("alive", np.bool_),
+        ("pod_id", np.int64),
+        ("target_id", np.int64),  # -1: owner not known
+        ("ready", np.bool_),
+        ("terminating", np.bool_),
+        ("blocked", np.int64),
+        ("created_s", np.float64),
+        ("scheduled_s", np.float64),
+        ("started_s", np.float64),
+        ("ready_s", np.float64),
+        ("first_ready_s", np.float64),  # of this start of the engine
+    ]
+)
+
+
+class PodRows(NamedTuple):
+    """The pods of some targets, ready for a Fleet; the columns are those of `core.fleet.Fleet`."""
+
+    pods: tuple[Pod, ...]
+    pod_id: IntColumn
+    target_id: IntColumn
+    ready: BoolColumn
+    terminating: BoolColumn
+    blocked: IntColumn
+    created_s: FloatColumn
+    scheduled_s: FloatColumn
+    started_s: FloatColumn
+    ready_s: FloatColumn
+
+
+class PodTable:
+    """Receives pods; `own` tells it which target the pods of an owner belong to."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.version = 0
+        self._clock = clock
+        self._rows = np.zeros(FIRST_ROWS, dtype=_ROW)
+        self._pods: list[Pod | None] = []  # by row; None: gone
+        self._row: dict[Key, int] = {}
+        self._next_id = 0
+        self._owner: dict[Key, OwnerKey] = {}
+        self._owned: dict[OwnerKey, set[Key]] = {}
+        self._target: dict[OwnerKey, int] = {}
+        self._port: dict[int, int] = {}
+        self._workers: dict[Group, dict[Key, Blocked]] = {}
+        self._leader: dict[Group, tuple[Key, Blocked]] = {}
+        self._group: dict[Key, Group] = {}
+
+    def put(self, seen: SeenPod, /) -> None:
+        key = seen.metadata.namespace, seen.metadata.name
+        owner = _owner(seen)
+        if owner is None or seen.status.phase in FINISHED:
+            self.remove(*key)
+            return
+        labels = seen.metadata.labels or {}
+        if isinstance(owner, tuple):
+            group = *owner, labels.get(LWS_GROUP, "")
+            self._group[key] = group
+            if labels.get(LWS_WORKER) != LEADER:
+                self._workers.setdefault(group, {})[key] = _blocked(seen)
+                self._judge_group(group)
+                return
+            self._leader[group] = key, _blocked(seen)
+        self._attach(key, owner)
+        self._write(key, seen)
+        if isinstance(owner, tuple):
+            self._judge_group(self._group[key])
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        key = namespace, name
+        owner = self._owner.pop(key, None)
+        if owner is not None:
+            self._owned[owner].discard(key)
+            if not self._owned[owner]:
+                del self._owned[owner]
+        group = self._group.pop(key, None)
+        if group is not None:
+            self._leave_group(key, group)
+        row = self._row.pop(key, None)
+        if row is not None:
+            self._rows["alive"][row] = False
+            self._pods[row] = None
+            self.version += 1
+
+    def own(self, owner: OwnerKey, target_id: int) -> None:
+        """Say which target an owner's pods belong to. Known for good unless told anew."""
+        if self._target.get(owner) == target_id:
+            return
+        self._target[owner] = target_id
+        for key in self._owned.get(owner, ()):
+            self._attach(key, owner)
+
+    def disown(self, owner: OwnerKey) -> None:
+        """The owner is gone; pods that outlive it for a moment keep their target."""
+        self._target.pop(owner, None)
+
+    def set_port(self, target_id: int, port: int) -> None:
+        """Say on which port the pods of a target serve metrics."""
+        if self._port.get(target_id) == port:
+            return
+        self._port[target_id] = port
+        count = len(self._pods)
+        for row in np.flatnonzero(self._rows["alive"][:count] & (self._rows["target_id"][:count] == target_id)):
+            pod = self._pods[row]
+            if pod is not None:
+                self._pods[row] = pod._replace(metrics_port=port)
+        self.version += 1
+
+    def forget_target(self, target_id: int) -> None:
+        self._port.pop(target_id, None)
+
+    def rows(self, targets: IntColumn) -> PodRows:
+        """Copy out the pods of the given targets (ascending ids)."""
+        table = self._rows[: len(self._pods)]
+        taken = table["alive"] & np.isin(table["target_id"], targets)
+        chosen = table[taken]
+        return PodRows(
+            pods=tuple(pod for pod in compress(self._pods, taken) if pod is not None),
+            **{name: np.ascontiguousarray(chosen[name]) for name in _COPIED},
+        )
+
+    def _attach(self, key: Key, owner: OwnerKey) -> None:
+        self._owner[key] = owner
+        self._owned.setdefault(owner, set()).add(key)
+        row = self._row.get(key)
+        if row is not None:
+            target_id = self._target.get(owner, -1)
+            self._rows["target_id"][row] = target_id
+            pod = self._pods[row]
+            if pod is not None and target_id in self._port:
+                self._pods[row] = pod._replace(metrics_port=self._port[target_id])
+            self.version += 1
+
+    def _write(self, key: Key, seen: SeenPod) -> None:
+        row = self._row.get(key)
+        target_id = self._target.get(self._owner[key], -1)
+        if row is None:
+            row = self._row[key] = self._append()
+            self._rows["target_id"][row] = target_id
+        self._pods[row] = Pod(
+            namespace=key[0],
+            name=key[1],
+            ip=seen.status.pod_ip or "",
+            metrics_port=self._port.get(target_id, DEFAULT_PORT),
+            node=seen.spec.node_name or "",
+        )
+        line = self._rows[row]
+        offset_s = self._clock.now_s() - self._clock.wall_s()
+        conditions = {condition.type: condition for condition in seen.status.conditions or ()}
+
+        def since_s(condition_type: str) -> float:
+            condition = conditions.get(condition_type)
+            true = condition is not None and condition.status == "True"
+            return _at_s(condition.last_transition_time if condition and true else None, offset_s)
+
+        disrupted = conditions.get("DisruptionTarget")
+        ready_s, started_s = since_s("Ready"), _started_s(seen, offset_s)
+        if not math.isnan(ready_s):
+            first_s = float(line["first_ready_s"])
+            # A probe that fails for a moment moves the condition's time; when the engine began to serve has not moved.
+            line["first_ready_s"] = ready_s if math.isnan(first_s) or started_s > first_s else first_s
+        ready = "Ready" in conditions and conditions["Ready"].status == "True"
+        line["ready"] = ready
+        line["terminating"] = seen.metadata.deletion_timestamp is not None or (
+            disrupted is not None and disrupted.status == "True"
+        )
+        line["blocked"] = _blocked(seen)
+        line["created_s"] = _at_s(seen.metadata.creation_timestamp, offset_s)
+        line["scheduled_s"] = since_s("PodScheduled")
+        line["started_s"] = started_s
+        line["ready_s"] = line["first_ready_s"] if ready else math.nan
+        self.version += 1
+
+    def _append(self) -> int:
+        dead = len(self._pods) - len(self._row)
+        if dead > len(self._row) and dead > FIRST_ROWS:
+            self._compact()
+        row = len(self._pods)
+        if row == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros(row, dtype=_ROW)])
+        self._rows[row] = np.zeros((), dtype=_ROW)
+        self._rows["alive"][row] = True
+        self._rows["pod_id"][row] = self._next_id
+        self._rows["first_ready_s"][row] = math.nan
+        self._next_id += 1
+        self._pods.append(None)
+        return row
+
+    def _compact(self) -> None:
+        """Close the gaps that dead rows left. Ids and their order stay. The caller's new pod has no row yet."""
+        alive: npt.NDArray[np.bool_] = self._rows["alive"][: len(self._pods)]
+        place = np.cumsum(alive) - 1
+        kept = self._rows[: len(self._pods)][alive]
+        self._rows = np.concatenate([kept, np.zeros(max(FIRST_ROWS, len(kept)), dtype=_ROW)])
+        self._pods = list(compress(self._pods, alive))
+        self._row = {key: int(place[row]) for key, row in self._row.items()}
+
+    def _judge_group(self, group: Group) -> None:
+        """A group serves through its leader and starts only as a whole: a blocked worker blocks it."""
+        if group not in self._leader:
+            return
+        key, own = self._leader[group]
+        row = self._row.get(key)
+        if row is not None and not self._rows["ready"][row]:
+            self._rows["blocked"][row] = max([own, *self._workers.get(group, {}).values()])
+            self.version += 1
+
+    def _leave_group(self, key: Key, group: Group) -> None:
+        workers = self._workers.get(group, {})
+        if workers.pop(key, None) is not None:
+            self._judge_group(group)
+        if not workers:
+            self._workers.pop(group, None)
+        if self._leader.get(group, (None,))[0] == key:
+            del self._leader[group]
+
+
+_COPIED = (
+    "pod_id",
+    "target_id",
+    "ready",
+    "terminating",
+    "blocked",
+    "created_s",
+    "scheduled_s",
+    "started_s",
+    "ready_s",
+)
+
+
+def _owner(seen: Object) -> OwnerKey | None:
+    """Return who makes such pods. A LeaderWorkerSet makes its pods through StatefulSets, so its label wins."""
+    labels = seen.metadata.labels or {}
+    if labels.get(LWS_NAME):
+        return seen.metadata.namespace, labels[LWS_NAME]
+    controller = seen.metadata.controller()
+    if controller is None or controller.kind not in ("ReplicaSet", "StatefulSet"):
+        return None
+    return controller.uid
+
+
+def _blocked(seen: SeenPod) -> Blocked:
+    """Say why waiting will not help; a ready pod is not blocked, whatever a sidecar does."""
+    status = seen.status
+    for condition in status.conditions or ():
+        if condition.type == "Ready" and condition.status == "True":
+            return Blocked.NO
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return UNSCHEDULED.get(condition.reason or "", Blocked.NO)
+    states = _states([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
+    return max((WAITING.get(reason, Blocked.NO) for reason in states), default=Blocked.NO)
+
+
+def _states(statuses: Iterable[ContainerStatus]) -> Iterable[str]:
+    for status in statuses:
+        if status.state is not None and status.state.waiting is not None:
+            yield status.state.waiting.reason or ""
+
+
+def _started_s(seen: SeenPod, offset_s: float) -> float:
+    """Return when the engine's container began to run: the one with a GPU, else the first."""
+    containers = seen.spec.containers or []
+    engine = next((container.name for container in containers if _has_gpu(container.resources)), "")
+    for status in seen.status.container_statuses or ():
+        if status.name == engine or not engine:
+            running = status.state.running if status.state is not None else None
+            return _at_s(running.started_at if running is not None else None, offset_s)
+    return math.nan
+
+
+def _has_gpu(resources: Resources | None) -> bool:
+    return resources is not None and any(is_gpu(name) for name in (resources.limits or resources.requests or ()))
+
+
+def _at_s(moment: datetime | None, offset_s: float) -> float:
+    """Put a time of the API server's on the clock of the tick; NaN: none."""
+    return math.nan if moment is None else moment.timestamp() + offset_s

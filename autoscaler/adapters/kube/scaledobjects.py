@@ -1,0 +1,202 @@
+"""KEDA's ScaledObjects: which of them name this scaler, for which target, and what they ask.
+
+A custom resource holds whatever its author and its schema allowed, so everything is looked at before it is used; what
+makes no sense becomes `problem`. What KEDA is answered belongs to `adapters.keda`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.claims import TargetKey, api_group, target_key
+from autoscaler.adapters.kube.declared import POLICY_NAME, VALUE_LIMIT, read_override, worded
+from autoscaler.adapters.kube.targets import KINDS
+from autoscaler.config.findings import one_of, shown
+from autoscaler.config.model import OVERRIDES
+from autoscaler.core.fleet import WorkloadRef
+from autoscaler.ports import ScaledObject
+
+TRIGGERS = ("external", "external-push")
+POLICY = "policy"
+DEFAULT_MIN, DEFAULT_MAX = 0, 100  # as KEDA reads what is absent
+COUNT_LIMIT = 100_000
+METADATA_LIMIT = 64  # keys of a trigger
+PAUSES = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
+QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})(m?)")
+
+
+class Asked(NamedTuple):
+    """A ScaledObject as this scaler sees it."""
+
+    port: ScaledObject
+    target: TargetKey
+    external: bool  # it has a trigger of an external scaler, which may be this one
+    ours: bool  # ... and that names a policy
+    policy: str
+    overrides: tuple[tuple[str, str], ...]
+    paused: bool
+    doubts: str  # overrides that are dropped, in words; the rest holds
+
+
+class ScaledObjectTable:
+    """Receives ScaledObjects."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._asked: dict[tuple[str, str], Asked] = {}
+        self._by_target: dict[TargetKey, set[str]] = {}
+
+    def put(self, seen: objects.ScaledObject, /) -> None:
+        key = seen.metadata.namespace, seen.metadata.name
+        asked = read_scaled_object(seen)
+        if self._asked.get(key) == asked:
+            return
+        self.remove(*key)
+        self._asked[key] = asked
+        self._by_target.setdefault(asked.target, set()).add(seen.metadata.name)
+        self.version += 1
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        asked = self._asked.pop((namespace, name), None)
+        if asked is not None:
+            self._by_target[asked.target].discard(name)
+            if not self._by_target[asked.target]:
+                del self._by_target[asked.target]
+            self.version += 1
+
+    def get(self, namespace: str, name: str) -> Asked | None:
+        return self._asked.get((namespace, name))
+
+    def all(self) -> list[Asked]:
+        return list(self._asked.values())
+
+    def of(self, target: TargetKey) -> list[Asked]:
+        """Return every ScaledObject with this target, by name."""
+        return [self._asked[target.namespace, name] for name in sorted(self._by_target.get(target, ()))]
+
+
+def read_scaled_object(seen: objects.ScaledObject) -> Asked:
+    """Read one ScaledObject; nothing in it makes this raise."""
+    spec = _mapping(seen.spec)
+    problems: list[str] = []
+    doubts: list[str] = []
+    target = _target(seen.metadata.namespace, _mapping(spec.get("scaleTargetRef")), problems)
+    metadata = _trigger(spec.get("triggers"), problems)
+    least = _count("minReplicaCount", spec.get("minReplicaCount"), DEFAULT_MIN, problems)
+    most = _count("maxReplicaCount", spec.get("maxReplicaCount"), DEFAULT_MAX, problems)
+    if least > most:
+        problems.append(f"minReplicaCount {least} is above maxReplicaCount {most}")
+    behavior = _mapping(_mapping(_mapping(spec.get("advanced")).get("horizontalPodAutoscalerConfig")).get("behavior"))
+    policy = (metadata or {}).get(POLICY, "")
+    ours = metadata is not None and POLICY in metadata
+    if ours and not POLICY_NAME.fullmatch(policy):
+        problems.append(f"policy: found {shown(policy)}; allowed: the name of a policy")
+    overrides: dict[str, str] = {}
+    for path, text in (metadata or {}).items():
+        if path in OVERRIDES:
+            overrides |= read_override(path, text, doubts)
+    _tighten(overrides, "replicas.min", least if least > 0 else None, max)
+    _tighten(overrides, "replicas.max", most if spec.get("maxReplicaCount") is not None else None, min)
+    annotations = seen.metadata.annotations or {}
+    return Asked(
+        port=ScaledObject(
+            namespace=seen.metadata.namespace,
+            name=seen.metadata.name,
+            target=target,
+            min_replicas=least,
+            max_replicas=most,
+            tolerance_up=_tolerance("scaleUp", behavior, problems),
+            tolerance_down=_tolerance("scaleDown", behavior, problems),
+            metadata=tuple(sorted((metadata or {}).items())),
+            problem=worded(problems),
+        ),
+        target=target_key(target),
+        external=metadata is not None,
+        ours=ours,
+        policy=policy,
+        overrides=tuple(sorted(overrides.items())),
+        paused=any(annotations.get(key, "false") != "false" for key in PAUSES),
+        doubts=worded(doubts),
+    )
+
+
+def _trigger(triggers: Any, problems: list[str]) -> dict[str, str] | None:
+    """Return the metadata of the trigger that names a policy; empty: none does; None: no trigger is external."""
+    found: list[Mapping[str, Any]] = [
+        metadata
+        for trigger in (triggers if isinstance(triggers, list) else ())
+        if _mapping(trigger).get("type") in TRIGGERS and (metadata := _mapping(_mapping(trigger).get("metadata")))
+    ]
+    ours = [metadata for metadata in found if POLICY in metadata]
+    if not ours:
+        if found:
+            problems.append("the trigger's metadata names no policy; allowed: policy: <name of a policy>")
+        return {} if found else None
+    if len(ours) > 1:
+        problems.append(f"{len(ours)} triggers name a policy; allowed: one, as the HPA would take the largest answer")
+    metadata = ours[0]
+    if len(metadata) > METADATA_LIMIT:
+        problems.append(f"the trigger's metadata has {len(metadata)} keys; allowed: {METADATA_LIMIT}")
+    kept = {}
+    for key, value in list(metadata.items())[:METADATA_LIMIT]:
+        if not isinstance(value, str) or len(value) > VALUE_LIMIT or len(str(key)) > VALUE_LIMIT:
+            problems.append(f"{shown(key)}: found {shown(value)}; allowed: text of at most {VALUE_LIMIT} characters")
+        else:
+            kept[str(key)] = value
+    return kept
+
+
+def _target(namespace: str, reference: Mapping[str, Any], problems: list[str]) -> WorkloadRef:
+    kind, api_version, name = (
+        value if isinstance(value, str) and len(value) <= 253 else ""
+        for value in (
+            reference.get("kind", "Deployment"),
+            reference.get("apiVersion", "apps/v1"),
+            reference.get("name"),
+        )
+    )
+    known = KINDS.get(kind)
+    if known is None or known.group != api_group(api_version):
+        problems.append(f"scaleTargetRef: found {shown(api_version)} {shown(kind)}; allowed: {one_of(KINDS, kind)}")
+    else:
+        api_version = known.api_version
+    if not name:
+        problems.append(f"scaleTargetRef.name: found {shown(reference.get('name'))}; allowed: the target's name")
+    return WorkloadRef(namespace, name, kind, api_version)
+
+
+def _count(key: str, value: Any, absent: int, problems: list[str]) -> int:
+    if value is None:
+        return absent
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_LIMIT:
+        return value
+    problems.append(f"{key}: found {shown(value)}; allowed: 0 to {COUNT_LIMIT}")
+    return absent
+
+
+def _tolerance(direction: str, behavior: Mapping[str, Any], problems: list[str]) -> float | None:
+    """Read a Kubernetes quantity: 0, "0.05", "50m"."""
+    value = _mapping(behavior.get(direction)).get("tolerance")
+    if value is None:
+        return None
+    match = QUANTITY.fullmatch(value if isinstance(value, str) else "" if isinstance(value, bool) else str(value))
+    number = float(match[1]) * (0.001 if match[2] else 1.0) if match else math.nan
+    if 0 <= number <= 10:
+        return number
+    problems.append(f"{direction}.tolerance: found {shown(value)}; allowed: a quantity such as 0, 0.05 or 50m")
+    return None
+
+
+def _tighten(overrides: dict[str, str], path: str, bound: int | None, tighter: Any) -> None:
+    """Put the ScaledObject's own bound over the trigger's, unless that is tighter. The HPA keeps to it anyway."""
+    if bound is not None:
+        stated = overrides.get(path, "")
+        overrides[path] = str(tighter(int(stated), bound) if stated.isdigit() else bound)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,305 @@
+"""The cluster as one synced `Fleet`: watches on one side, columns on the other.
+
+Events only change rows of tables; a snapshot is made when a tick asks for one, and shares with the last one whatever
+has not changed. While watches are broken the last view stands, and `Fleet.time_s` says since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import structlog
+
+from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.claims import Hands, HpaTable, TargetKey, target_key
+from autoscaler.adapters.kube.client import ApiError, Kube
+from autoscaler.adapters.kube.declared import NO_POLICY, worded
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.kube.owners import ReplicaSets, Targets, TargetTable
+from autoscaler.adapters.kube.pods import PodRows, PodTable
+from autoscaler.adapters.kube.pools import NodeTable
+from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable
+from autoscaler.adapters.kube.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Row
+from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
+from autoscaler.config.settings import Mode
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
+from autoscaler.ports import Clock, ScaledObject, Unavailable
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_S = 5.0
+HEARTBEAT_PATH = "/version"  # every authenticated client may read it, so it needs no verb of its own
+NOT_ALIVE = (401, 429)
+
+
+class _WorkloadRows(NamedTuple):
+    """The workload half of a Fleet."""
+
+    workloads: tuple[Workload, ...]
+    workload_id: IntColumn
+    replicas: FloatColumn
+    paused: BoolColumn
+    rival: tuple[str, ...]
+    gpus_per_replica: FloatColumn
+    pool: IntColumn
+    pools: tuple[Pool, ...]
+    pool_gpus: FloatColumn
+
+
+class KubeFleet:
+    """The cluster behind a `Kube`: implements WorkloadSource and ScaledObjects. `run` it in a task.
+
+    In direct and dry-run mode the workloads are those with the annotation `vllm-autoscaler.io/policy`; in keda mode
+    those that a ScaledObject targets whose external trigger names a policy. In dry-run nobody is a rival: what the
+    owner of the count does is what the recommendation is compared with.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        clock: Clock,
+        mode: Mode,
+        namespaces: Sequence[str] = (),
+        writes: OwnWrites | None = None,
+        times: WatchTimes | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._mode = mode
+        self._heartbeat_s = heartbeat_s
+        writes = writes or OwnWrites(clock)
+        self._pods = PodTable(clock)
+        self._hands = Hands(clock, writes)
+        self._targets = TargetTable(self._pods, self._hands, writes)
+        self._nodes = NodeTable()
+        self._hpas = HpaTable()
+        self._scaled = ScaledObjectTable()
+        self._times = times or WatchTimes()
+        self._watches = self._plan(tuple(dict.fromkeys(namespaces)) or ("",))
+        self._true_s = math.nan  # when the view was last known to be true
+        self._problems: dict[WorkloadRef, str] = {}
+        self._workload_rows: _WorkloadRows | None = None
+        self._workload_state: object = None
+        self._pod_rows: PodRows | None = None
+        self._pod_place: IntColumn = np.empty(0, dtype=np.int64)
+        self._pod_version = -1
+        self._pod_ids = self._pod_place
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for watch in self._watches:
+                tasks.create_task(watch.run(), name=f"watch {watch.resource.plural} {watch.namespace}".strip())
+            tasks.create_task(self._beat(), name="heartbeat")
+
+    def fleet(self) -> Fleet:
+        """Return the latest view. Raises Unavailable, naming what is missing, until everything was listed once."""
+        self._require_sync()
+        workloads = self._workloads()
+        pods = self._rows_of_pods(workloads)
+        return Fleet(
+            time_s=self._true_s,
+            workloads=workloads.workloads,
+            workload_id=workloads.workload_id,
+            replicas=workloads.replicas,
+            paused=workloads.paused,
+            rival=workloads.rival,
+            gpus_per_replica=workloads.gpus_per_replica,
+            pool=workloads.pool,
+            pods=pods.pods,
+            pod_id=pods.pod_id,
+            pod_workload=self._pod_place,
+            pod_ready=pods.ready,
+            pod_terminating=pods.terminating,
+            pod_blocked=pods.blocked,
+            pod_created_s=pods.created_s,
+            pod_scheduled_s=pods.scheduled_s,
+            pod_started_s=pods.started_s,
+            pod_ready_s=pods.ready_s,
+            pools=workloads.pools,
+            pool_gpus=workloads.pool_gpus,
+        )
+
+    def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
+        """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
+        self._require_sync()
+        asked = self._scaled.get(namespace, name)
+        return asked.port if asked is not None and asked.external else None
+
+    def problems(self) -> dict[WorkloadRef, str]:
+        """Return what is wrong with the declarations of workloads, in words; as of the last `fleet()`."""
+        return dict(self._problems)
+
+    def watch_problems(self) -> list[str]:
+        """Return why watches do not work now, one line each."""
+        return [watch.problem for watch in self._watches if watch.problem]
+
+    def _plan(self, namespaces: Sequence[str]) -> list[Watch[Any]]:
+        """Decide what is watched. A kind that a mode does not need is not asked for, nor is a right to it."""
+        apps, keda = DEPLOYMENT.root, "/apis/keda.sh/v1alpha1"
+        kinds: list[tuple[Resource[Any], Receiver[Any]]] = [
+            (Resource(apps, "deployments", objects.Target), Targets(self._targets, DEPLOYMENT)),
+            (Resource(apps, "statefulsets", objects.Target), Targets(self._targets, STATEFUL_SET)),
+            (
+                Resource(LEADER_WORKER_SET.root, LEADER_WORKER_SET.plural, objects.LeaderWorkerSet, optional=True),
+                Targets(self._targets, LEADER_WORKER_SET),
+            ),
+            (Resource(apps, "replicasets", objects.Object, metadata_only=True), ReplicaSets(self._targets)),
+            (Resource("/api/v1", "pods", objects.Pod), self._pods),
+            (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._nodes),
+        ]
+        if self._mode is not Mode.DRY_RUN:
+            needed = self._mode is Mode.KEDA
+            kinds += [
+                (
+                    Resource("/apis/autoscaling/v2", "horizontalpodautoscalers", objects.HorizontalPodAutoscaler),
+                    self._hpas,
+                ),
+                (Resource(keda, "scaledobjects", objects.ScaledObject, optional=not needed), self._scaled),
+            ]
+        return [
+            Watch(self._kube, resource, receiver, self._clock, namespace, self._times)
+            for resource, receiver in kinds
+            for namespace in (namespaces if resource.namespaced else ("",))
+        ]
+
+    async def _beat(self) -> None:
+        """Ask for a sign of life now and then: a silent watch does not tell a quiet cluster from a dead server."""
+        missed = False
+        while True:
+            sent_s = self._clock.now_s()
+            alive = await self._alive()
+            if alive and missed:  # connections opened before the outage may be half-open: follow on new ones
+                for watch in self._watches:
+                    watch.renew()
+            missed = not alive
+            if alive and all(watch.synced and watch.live for watch in self._watches):
+                self._true_s = sent_s
+            await self._clock.sleep(self._heartbeat_s)
+
+    async def _alive(self) -> bool:
+        try:
+            await self._kube.request("GET", HEARTBEAT_PATH)
+        except ApiError as error:
+            return 0 < error.status < 500 and error.status not in NOT_ALIVE
+        return True
+
+    def _require_sync(self) -> None:
+        if not math.isnan(self._true_s):
+            return
+        for watch in self._watches:
+            if not watch.synced:
+                where = f" in {watch.namespace}" if watch.namespace else ""
+                reason = watch.problem or "its first list is not complete yet"
+                raise Unavailable(f"the cluster is not known yet: {watch.resource.plural}{where}: {reason}")
+        self._true_s = self._clock.now_s()
+
+    def _workloads(self) -> _WorkloadRows:
+        """Lay out the managed workloads, or return what was laid out last if nothing has changed since."""
+        state = (
+            self._targets.version,
+            self._hpas.version,
+            self._scaled.version,
+            self._nodes.version,
+            self._hands.holding(),
+        )
+        if self._workload_rows is not None and state == self._workload_state:
+            return self._workload_rows
+        self._problems = {}
+        managed: list[tuple[int, Row, Workload, bool, str]] = []
+        for target_id in sorted(self._targets.rows):
+            row = self._targets.rows[target_id]
+            found = self._by_trigger(row) if self._mode is Mode.KEDA else self._by_annotation(row)
+            if found is not None:
+                managed.append((target_id, row, *found))
+        if self._mode is Mode.KEDA:
+            self._miss_targets()
+        pool, pools, pool_gpus = self._nodes.pools([row.facts for _, row, *_ in managed])
+        self._workload_state = state
+        self._workload_rows = _WorkloadRows(
+            workloads=tuple(workload for _, _, workload, _, _ in managed),
+            workload_id=np.array([target_id for target_id, *_ in managed], dtype=np.int64),
+            replicas=np.array([float(row.replicas) for _, row, *_ in managed]),
+            paused=np.array([paused for *_, paused, _ in managed], dtype=bool),
+            rival=tuple(rival for *_, rival in managed),
+            gpus_per_replica=np.array([row.facts.gpus for _, row, *_ in managed]),
+            pool=np.array(pool, dtype=np.int64),
+            pools=pools,
+            pool_gpus=np.array(pool_gpus),
+        )
+        return self._workload_rows
+
+    def _by_annotation(self, row: Row) -> tuple[Workload, bool, str] | None:
+        """Return workload, paused and rival of a target whose annotation names a policy."""
+        declared = row.declared
+        if declared.policy is None:
+            return None
+        if declared.problem:
+            self._problems[row.ref] = declared.problem
+        rival = "" if self._mode is Mode.DRY_RUN else self._rival(row, target_key(row.ref))
+        return _workload(row, declared.policy, declared.overrides), declared.paused, rival
+
+    def _rival(self, row: Row, key: TargetKey) -> str:
+        scaled = self._scaled.of(key)
+        if scaled:
+            return f"ScaledObject/{scaled[0].port.name}"
+        return self._hpas.owner(key) or self._hands.owner(row.uid)
+
+    def _by_trigger(self, row: Row) -> tuple[Workload, bool, str] | None:
+        """Return workload, paused and rival of a target that one of our ScaledObjects names."""
+        key = target_key(row.ref)
+        claims = self._scaled.of(key)
+        asked = next((claim for claim in claims if claim.ours), None)
+        if asked is None:
+            return None
+        problem = worded((_told(asked), row.declared.problem))
+        if problem:
+            self._problems[row.ref] = problem
+        others = [claim.port.name for claim in claims if claim is not asked]
+        rival = f"ScaledObject/{others[0]}" if others else self._hpas.owner(key, ours=asked.port.name)
+        policy = NO_POLICY if asked.port.problem else asked.policy
+        return _workload(row, policy, asked.overrides), row.declared.paused or asked.paused, rival
+
+    def _miss_targets(self) -> None:
+        """Tell of ScaledObjects whose target does not exist."""
+        present = {target_key(row.ref) for row in self._targets.rows.values()}
+        for asked in self._scaled.all():
+            if asked.ours and asked.target not in present:
+                self._problems[asked.port.target] = worded((_told(asked), "the target does not exist"))
+
+    def _rows_of_pods(self, workloads: _WorkloadRows) -> PodRows:
+        ids = workloads.workload_id
+        rows = self._pod_rows
+        if rows is None or self._pod_version != self._pods.version or ids is not self._pod_ids:
+            rows = self._pods.rows(ids)
+            if self._pod_rows is not None and rows.pods == self._pod_rows.pods:
+                rows = rows._replace(pods=self._pod_rows.pods)
+            self._pod_rows, self._pod_version, self._pod_ids = rows, self._pods.version, ids
+            self._pod_place = np.searchsorted(ids, rows.target_id).astype(np.int64)
+        return rows
+
+
+def _workload(row: Row, policy: str, overrides: tuple[tuple[str, str], ...]) -> Workload:
+    declared, facts = row.declared, row.facts
+    return Workload(
+        ref=row.ref,
+        uid=row.uid,
+        policy=policy,
+        overrides=overrides,
+        service=declared.service,
+        model=declared.model or facts.model,
+        engine=declared.engine or "vllm",
+        metrics_port=declared.metrics_port or facts.port,
+    )
+
+
+def _told(asked: Asked) -> str:
+    """Word what is wrong with a ScaledObject."""
+    words = "; ".join(part for part in (asked.port.problem, asked.doubts) if part)
+    return f"ScaledObject/{asked.port.name}: {words}" if words else ""

@@ -1,0 +1,203 @@
+"""Scale targets: Deployments, StatefulSets and LeaderWorkerSets as rows, read from their objects alone.
+
+Pods, nodes and rivals are elsewhere. What a row says about GPUs and the model is what its pod template says.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from autoscaler.adapters.kube.declared import MODEL_NAME, Declared, read_annotations
+from autoscaler.adapters.kube.objects import LeaderWorkerSet, OwnedFields, PodSpec, Target, TargetMetadata
+from autoscaler.core.fleet import WorkloadRef
+
+DEFAULT_PORT = 8000
+ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+MIG_RESOURCE = "nvidia.com/mig-"
+# Labels that say what GPU a node has: GPU feature discovery first, then the clouds and provisioners.
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "eks.amazonaws.com/instance-gpu-name",
+    "karpenter.azure.com/sku-gpu-name",
+)
+
+
+class ScaleKind(NamedTuple):
+    """A kind with a scale subresource, and where the API keeps it."""
+
+    kind: str
+    api_version: str
+    plural: str
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.api_version}"
+
+    @property
+    def group(self) -> str:
+        return self.api_version.partition("/")[0]
+
+
+DEPLOYMENT = ScaleKind("Deployment", "apps/v1", "deployments")
+STATEFUL_SET = ScaleKind("StatefulSet", "apps/v1", "statefulsets")
+LEADER_WORKER_SET = ScaleKind("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
+KINDS: Mapping[str, ScaleKind] = {kind.kind: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
+
+
+class Facts(NamedTuple):
+    """What a pod template says."""
+
+    gpus: float  # of one replica; NaN: unknown
+    resource: str  # "" when there is no GPU, or more than one sort
+    product: tuple[str, str] | None  # node label and value that the template insists on
+    model: str
+    port: int
+
+
+class Row(NamedTuple):
+    """One scale target. Rows compare equal while nothing that matters has changed."""
+
+    ref: WorkloadRef
+    uid: str
+    replicas: int
+    declared: Declared
+    facts: Facts
+    writer: str  # who set the count last, by managedFields; "": nobody knows
+
+
+def read_target(kind: ScaleKind, seen: Target) -> Row:
+    template = seen.spec.template.spec if seen.spec.template else PodSpec()
+    return _row(kind, seen.metadata, seen.spec.replicas, read_template(template))
+
+
+def read_group(seen: LeaderWorkerSet) -> Row:
+    """Read a LeaderWorkerSet: a replica is a group, so its GPUs are those of the leader and of all workers."""
+    template = seen.spec.leader_worker_template
+    facts = NO_FACTS
+    if template is not None:
+        worker = read_template(template.worker_template.spec if template.worker_template else PodSpec())
+        leader = read_template(template.leader_template.spec) if template.leader_template else worker
+        workers = max(0, (template.size or 1) - 1)
+        same = not workers or not worker.resource or not leader.resource or worker.resource == leader.resource
+        facts = leader._replace(
+            gpus=leader.gpus + (workers * worker.gpus if workers else 0.0),
+            resource=(leader.resource or (worker.resource if workers else "")) if same else "",
+            product=leader.product or worker.product,
+        )
+    return _row(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts)
+
+
+def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts) -> Row:
+    return Row(
+        ref=WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version),
+        uid=metadata.uid,
+        replicas=1 if replicas is None else max(0, replicas),
+        declared=read_annotations(metadata.annotations),
+        facts=facts,
+        writer=_writer(metadata),
+    )
+
+
+def _writer(metadata: TargetMetadata) -> str:
+    """Return the field manager of spec.replicas. The API server loses it when the count passes through zero."""
+    for entry in metadata.managed_fields or ():
+        if b'"f:replicas"' not in memoryview(entry.fields_v1).tobytes():
+            continue
+        try:
+            owned = msgspec.json.decode(entry.fields_v1, type=OwnedFields)
+        except msgspec.MsgspecError:
+            continue
+        if owned.spec.replicas is not msgspec.UNSET:
+            return "".join(letter for letter in entry.manager[:128] if letter.isprintable())
+    return ""
+
+
+def read_template(spec: PodSpec) -> Facts:
+    counts: dict[str, int] = {}
+    model, port = "", 0
+    for container in spec.containers or ():
+        gpus = _gpus(container.resources.limits or container.resources.requests) if container.resources else {}
+        for resource, count in gpus.items():
+            counts[resource] = counts.get(resource, 0) + count
+        own_model, own_port = _command_line([*(container.command or ()), *(container.args or ())])
+        model, port = model or own_model, port or own_port
+    total = float(sum(counts.values()))
+    return Facts(
+        gpus=math.nan if spec.resource_claims else total,  # what a claim brings is not written here
+        resource=next(iter(counts)) if len(counts) == 1 else "",
+        product=_product(spec),
+        model=model,
+        port=port or DEFAULT_PORT,
+    )
+
+
+NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
+
+
+def _gpus(resources: Mapping[str, str | int | float] | None) -> dict[str, int]:
+    """Pick GPUs from a resource list. Extended resources are whole numbers; anything else is not one."""
+    return {
+        name: int(count)
+        for name, count in (resources or {}).items()
+        if is_gpu(name) and str(count).isascii() and str(count).isdigit() and 0 < int(count) <= 1024
+    }
+
+
+def is_gpu(resource: str) -> bool:
+    return resource in GPU_RESOURCES or resource.startswith(MIG_RESOURCE)
+
+
+def _product(spec: PodSpec) -> tuple[str, str] | None:
+    """Return the product label that every node for this template must have, if it says one."""
+    demanded = dict(spec.node_selector or {})
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
+    if len(terms) == 1:  # several terms are alternatives: then none of them must hold
+        for expression in terms[0].match_expressions or ():
+            if expression.operator == "In" and len(expression.values or ()) == 1:
+                demanded.setdefault(expression.key, (expression.values or [""])[0])
+    return next(((label, demanded[label]) for label in PRODUCT_LABELS if demanded.get(label)), None)
+
+
+def _command_line(words: Iterable[str]) -> tuple[str, int]:
+    """Find the served model's name and the port in a server's arguments; "" and 0 where they cannot be read."""
+    options: dict[str, str] = {}
+    before = ""
+    for word in _words(words):
+        if word.startswith("--") and "=" in word:
+            name, _, value = word.partition("=")
+            options.setdefault(name, value)
+        elif before in _OPTIONS or before == "serve":
+            options.setdefault(before, word)
+        before = word
+    model = next((options[name] for name in ("--served-model-name", "--model", "serve") if name in options), "")
+    port = options.get("--port", "")
+    return (
+        model if MODEL_NAME.fullmatch(model) and "$" not in model and not model.startswith("-") else "",
+        int(port) if port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536 else 0,
+    )
+
+
+_OPTIONS = ("--served-model-name", "--model", "--port")
+
+
+def _words(words: Iterable[str]) -> Iterator[str]:
+    """Split what a shell would split (`sh -c "vllm serve ..."`); what does not parse is left out."""
+    left = ARGUMENTS_LIMIT
+    for word in words:
+        try:
+            parts = shlex.split(word) if any(blank in word for blank in " \n\t") and len(word) < 16_384 else [word]
+        except ValueError:
+            continue
+        yield from parts[:left]
+        left -= len(parts)
+        if left <= 0:
+            return
