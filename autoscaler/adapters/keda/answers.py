@@ -133,6 +133,11 @@ class Answers:
         """List the workloads whose wanted count the HPA's tolerance hides now."""
         return [ref for ref in self._tolerances if self.swallowed(ref)]
 
+    @property
+    def watchers(self) -> int:
+        """Number of streams that wait for news."""
+        return sum(map(len, self._watchers.values()))
+
     @contextmanager
     def watching(self, ref: WorkloadRef, notify: Callable[[], None]) -> Iterator[None]:
         """Call `notify` within the tick in which the workload becomes active, idle, known or unknown."""

@@ -103,6 +103,7 @@ class KedaServer:
 
     @property
     def serving(self) -> bool:
+        """Whether the port is open."""
         return self._serving is not None
 
     @property
@@ -134,9 +135,9 @@ class KedaServer:
         log.info("serving KEDA", port=self._port, tls=self._certificates is not None)
 
     async def _close(self) -> None:
-        serving, self._serving = self._serving, None
-        if serving:
-            await serving.stop(self._grace_s)
+        if self._serving:
+            await self._serving.stop(self._grace_s)
+            self._serving = None
             log.info("stopped serving KEDA", port=self._port)
 
 

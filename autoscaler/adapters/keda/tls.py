@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,16 +28,23 @@ class CertificateError(Exception):
 class RotatingCertificates:
     """Reads cert, key and CA, and reads them again when they change. A broken change keeps what was in force.
 
-    Raises CertificateError at once when the files cannot be used. `problem` says what is wrong with them now.
+    Raises CertificateError at once when the files cannot be used.
     """
 
     def __init__(self, files: TlsFiles) -> None:
         if files.cert is None or files.key is None:
             raise CertificateError("TLS needs a certificate and its key; only a CA was given")
         self._cert, self._key, self._ca = files.cert, files.key, files.ca
-        self.problem = ""
+        self._refused = ""
         self._seen = self._stamp()
-        self._in_force = self._load()
+        self._in_force, self._expires_s = self._load()
+
+    @property
+    def problem(self) -> str:
+        """What is wrong now: new files that were refused, or a certificate that has expired in force; "": nothing."""
+        if not self._refused and time.time() > self._expires_s:
+            return f"{self._cert}: certificate has expired"
+        return self._refused
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that follow the files; with a CA, clients must show a certificate that it signed."""
@@ -51,17 +59,17 @@ class RotatingCertificates:
         """
         try:
             stamp = self._stamp()
-            if stamp == self._seen and not self.problem:
+            if stamp == self._seen and not self._refused:
                 return None
-            loaded = self._load()
+            self._in_force, self._expires_s = self._load()
         except CertificateError as error:
-            if str(error) != self.problem:
+            if str(error) != self._refused:
                 log.error("certificate kept, new one refused", problem=str(error))
-            self.problem = str(error)
+            self._refused = str(error)
             return None
         log.info("certificate replaced", certificate=str(self._cert))
-        self._seen, self.problem = stamp, ""
-        return loaded
+        self._seen, self._refused = stamp, ""
+        return self._in_force
 
     def _stamp(self) -> Stamp:
         """Return what changes when a file is written or a link to it is moved."""
@@ -74,22 +82,25 @@ class RotatingCertificates:
             stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
         return tuple(stamps)
 
-    def _load(self) -> grpc.ServerCertificateConfiguration:
+    def _load(self) -> tuple[grpc.ServerCertificateConfiguration, float]:
         before = self._stamp()
         cert, key, *ca = (_read(path) for path in self._paths())
-        check(self._cert, self._key)
+        expires_s = check(self._cert, self._key)
         if ca:
             _check_ca(self._ca or self._cert, ca[0])
         if before != self._stamp():
             raise CertificateError(f"{self._cert}: changed while it was read")
-        return grpc.ssl_server_certificate_configuration([(key, cert)], ca[0] if ca else None)
+        return grpc.ssl_server_certificate_configuration([(key, cert)], ca[0] if ca else None), expires_s
 
     def _paths(self) -> tuple[Path, ...]:
         return (self._cert, self._key) if self._ca is None else (self._cert, self._key, self._ca)
 
 
-def check(cert: Path, key: Path) -> None:
-    """Raise CertificateError for a pair that a client would refuse: by shaking hands with it, without a network."""
+def check(cert: Path, key: Path) -> float:
+    """Return when the certificate expires, in Unix time; raise CertificateError for a pair that a client would refuse.
+
+    Two ends of a connection in memory shake hands with it, so the verdict is OpenSSL's own.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -112,6 +123,10 @@ def check(cert: Path, key: Path) -> None:
         raise CertificateError(f"{cert}: {error.verify_message}") from error
     except ssl.SSLError as error:
         raise CertificateError(f"{cert}: {_reason(error)}") from error
+    shown = sides[0].getpeercert()
+    if not shown:
+        raise CertificateError(f"{cert}: no handshake came about with it")
+    return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
 def _check_ca(path: Path, text: bytes) -> None:

@@ -1,0 +1,118 @@
+"""Deadlines, statuses, counts and the clean end, over a real connection and whatever the service does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer, ExternalScalerStub
+from autoscaler.adapters.keda.server import KedaServer
+from autoscaler.config.settings import KedaSettings
+from tests.adapters.keda.world import Lease
+
+Code = grpc.StatusCode
+REF = pb.ScaledObjectRef(namespace="prod", name="llama")
+
+
+class Stuck(ExternalScalerServicer):
+    """Hangs in every unary call, idles in one stream and floods the other."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+
+    async def _hang(self, request: Any, context: Any) -> Any:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.left.set()
+
+    IsActive = GetMetricSpec = GetMetrics = _hang
+
+    async def StreamIsActive(self, request: Any, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
+        yield pb.IsActiveResponse(result=True)
+        await self._hang(request, context)
+
+    async def StreamMetricSpec(self, request: Any, context: Any) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        try:
+            while True:
+                yield pb.GetMetricSpecResponse(metricSpecs=[pb.MetricSpec(metricName="x" * 500_000)])
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def serving(service: ExternalScalerServicer, registry: CollectorRegistry | None = None, deadline_s: float = 0.1):
+    settings = KedaSettings(host="127.0.0.1", port=0, deadline_s=deadline_s)
+    async with (
+        KedaServer(settings, service, Lease(), registry, grace_s=0.2) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        yield server, ExternalScalerStub(channel)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [("IsActive", REF), ("GetMetricSpec", REF), ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=REF))],
+)
+async def test_a_call_that_hangs_ends_at_the_deadline_of_the_server(method: str, request_: Any):
+    service, registry = Stuck(), CollectorRegistry()
+    async with serving(service, registry) as (_, stub):
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await getattr(stub, method)(request_)  # without a deadline, as KEDA
+        assert caught.value.code() == Code.DEADLINE_EXCEEDED
+        assert caught.value.details() == "no answer within 0.1 s"
+        assert 0.1 <= loop.time() - started_s < 1.0
+        assert service.left.is_set()
+    labels = {"method": method, "code": "DEADLINE_EXCEEDED"}
+    assert registry.get_sample_value("vllm_autoscaler_keda_calls_total", labels) == 1
+
+
+async def test_a_client_that_does_not_read_its_stream_is_let_go():
+    service = Stuck()
+    async with serving(service) as (_, stub):
+        stream = stub.StreamMetricSpec(REF)
+        await stream.read()
+        async with asyncio.timeout(10):
+            await service.left.wait()  # its window is full, and a write waited longer than the deadline
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            while await stream.read() is not grpc.aio.EOF:
+                pass
+        assert caught.value.code() == Code.DEADLINE_EXCEEDED
+
+
+async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back_after_2_s_and_not_after_60():
+    service, registry = Stuck(), CollectorRegistry()
+    async with serving(service, registry) as (server, stub):
+        stream = stub.StreamIsActive(REF)
+        await stream.read()
+        ending = asyncio.create_task(server.__aexit__(None, None, None))
+        assert await stream.read() is grpc.aio.EOF
+        assert await stream.code() == Code.OK
+        await ending
+        assert service.left.is_set()
+    labels = {"method": "StreamIsActive", "code": "OK"}
+    assert registry.get_sample_value("vllm_autoscaler_keda_calls_total", labels) == 1
+
+
+async def test_calls_under_way_when_the_server_stops_are_answered():
+    class Slow(ExternalScalerServicer):
+        async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
+            await asyncio.sleep(0.05)
+            return pb.IsActiveResponse(result=True)
+
+    async with serving(Slow(), deadline_s=1) as (server, stub):
+        calls = [asyncio.ensure_future(_answer(stub)) for _ in range(50)]
+        await asyncio.sleep(0.02)
+        await server.__aexit__(None, None, None)
+        assert [response.result for response in await asyncio.gather(*calls)] == [True] * 50
+
+
+async def _answer(stub: Any) -> pb.IsActiveResponse:
+    return await stub.IsActive(REF)

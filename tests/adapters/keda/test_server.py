@@ -1,0 +1,171 @@
+"""The port, who serves when, health and reflection."""
+
+import asyncio
+import socket
+from contextlib import closing
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from autoscaler.adapters.keda.server import SERVICE, CannotServe, KedaServer
+from autoscaler.config.settings import KedaSettings
+from tests.adapters.keda.test_service import reference
+from tests.adapters.keda.world import World
+from tests.harness.process import eventually
+
+HERE = "127.0.0.1"
+
+
+def server(world: World, port: int = 0, host: str = HERE) -> KedaServer:
+    return KedaServer(KedaSettings(host=host, port=port), world.service, world.lease, grace_s=0.1)
+
+
+def channel(port: int) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"{HERE}:{port}", [("grpc.use_local_subchannel_pool", 1)])
+
+
+async def is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(HERE, port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.decide()
+    return world
+
+
+async def test_port_0_takes_a_free_port_and_says_which(world: World):
+    async with server(world) as serving, channel(serving.port) as connection:
+        assert serving.port > 0
+        assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=3)).result
+
+
+async def test_a_port_in_use_is_named_whoever_has_it(world: World):
+    async with server(world) as first:
+        with pytest.raises(CannotServe, match=rf"gRPC port {first.port} on 127\.0\.0\.1: Address already in use"):
+            async with server(World(), first.port):
+                pass
+    with closing(socket.create_server((HERE, 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotServe, match=rf"gRPC port {port} on 127\.0\.0\.1: Address already in use"):
+            async with server(World(), port):
+                pass
+
+
+async def test_a_host_that_is_not_ours_is_named(world: World):
+    with pytest.raises(CannotServe, match=r"on 203\.0\.113\.1: Cannot assign requested address"):
+        async with server(world, 6000, "203.0.113.1"):
+            pass
+
+
+async def test_after_the_server_has_stopped_its_port_is_free(world: World):
+    async with server(world) as first:
+        port = first.port
+    assert not await is_listening(port)
+    async with server(world, port) as second:
+        assert second.port == port
+
+
+async def test_a_follower_does_not_listen_and_a_new_leader_serves_on_the_same_port(world: World):
+    world.lease.leading = False
+    async with server(world) as serving:
+        port = serving.port
+        assert await eventually(follows_as(serving, world, port), "the follower has closed its port")
+        async with channel(port) as connection:
+            stub = ExternalScalerStub(connection)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.IsActive(reference(), timeout=2)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+            world.lease.leading = True
+            assert await eventually(follows_as(serving, world, port), "the leader listens")
+            assert (await stub.IsActive(reference(), timeout=5, wait_for_ready=True)).result
+
+            world.lease.leading = False
+            assert await eventually(follows_as(serving, world, port), "the old leader has closed its port")
+
+
+def follows_as(serving: KedaServer, world: World, port: int) -> Any:
+    async def follows() -> bool:
+        return serving.serving == world.lease.leading and await is_listening(port) == world.lease.leading
+
+    return follows
+
+
+async def test_a_port_lost_while_following_is_told_and_taken_back_when_it_is_free(world: World):
+    world.lease.leading = False
+    async with server(world) as serving:
+
+        async def closed() -> bool:
+            return not serving.serving
+
+        await eventually(closed, "the follower has closed its port")
+        with closing(socket.create_server((HERE, serving.port))):
+            world.lease.leading = True
+
+            async def told() -> bool:
+                return "Address already in use" in serving.problem
+
+            await eventually(told, "the loss is told")
+
+        async def serves() -> bool:
+            return serving.serving
+
+        await eventually(serves, "the port is taken back")
+        assert serving.problem == ""
+
+
+async def test_the_health_service_says_serving_for_the_whole_and_for_the_scaler(world: World):
+    async with server(world) as serving, channel(serving.port) as connection:
+        health = health_pb2_grpc.HealthStub(connection)
+        for name in ("", SERVICE):
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=3)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health.Check(health_pb2.HealthCheckRequest(service="nonsense"), timeout=3)
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+async def test_reflection_lists_the_scaler_and_knows_its_messages(world: World):
+    async with server(world) as serving, channel(serving.port) as connection:
+        call = reflection_pb2_grpc.ServerReflectionStub(connection).ServerReflectionInfo(timeout=3)
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        services = {service.name for service in (await call.read()).list_services_response.service}
+        assert {"externalscaler.ExternalScaler", "grpc.health.v1.Health"} <= services
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="externalscaler.MetricValue"))
+        assert (await call.read()).file_descriptor_response.file_descriptor_proto
+        await call.done_writing()
+
+
+async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(world: World):
+    async with server(world) as serving, channel(serving.port) as connection:
+        stub = ExternalScalerStub(connection)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.IsActive(reference(caCert="x" * 1_000_000), timeout=3)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await stub.IsActive(reference(), timeout=3)).result
+
+
+async def test_bytes_that_are_no_message_harm_nobody(world: World):
+    async with server(world) as serving:
+        reader, writer = await asyncio.open_connection(HERE, serving.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * 10)
+        async with asyncio.timeout(5):
+            await reader.read()
+        writer.close()
+        async with channel(serving.port) as connection:
+            nonsense = connection.unary_unary(f"/{SERVICE}/IsActive")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await nonsense(b"\xff" * 100, timeout=3)
+            assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=3)).result

@@ -1,0 +1,367 @@
+"""Each call over a real connection: what it answers and what it refuses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from autoscaler.adapters.keda.server import KedaServer
+from autoscaler.config.settings import KedaSettings
+from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
+from tests.harness.process import eventually
+
+Code = grpc.StatusCode
+
+
+def reference(name: str = "llama", **changed: str) -> pb.ScaledObjectRef:
+    return pb.ScaledObjectRef(namespace="prod", name=name, scalerMetadata={**METADATA, **changed})
+
+
+def metrics_of(name: str = "llama", metric: str = "replicas") -> pb.GetMetricsRequest:
+    return pb.GetMetricsRequest(scaledObjectRef=reference(name), metricName=metric)
+
+
+@dataclass
+class Client:
+    """A KEDA that asks this daemon."""
+
+    world: World
+    stub: Any
+
+    async def refusal(self, method: str, request: Any) -> tuple[Code, str]:
+        """Make a call that must not be answered; return its status."""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await getattr(self.stub, method)(request, timeout=5)
+        return caught.value.code(), caught.value.details()
+
+    async def value(self, name: str = "llama") -> pb.MetricValue:
+        (value,) = (await self.stub.GetMetrics(metrics_of(name), timeout=5)).metricValues
+        return value
+
+
+@asynccontextmanager
+async def talking(world: World) -> AsyncIterator[Client]:
+    settings = KedaSettings(host="127.0.0.1", port=0)
+    async with (
+        KedaServer(settings, world.service, world.lease, grace_s=0.1) as server,
+        grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        yield Client(world, ExternalScalerStub(channel))
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[Client]:
+    async with talking(World(resend_s=0.05)) as client:
+        yield client
+
+
+async def test_the_metric_has_target_1_in_both_fields(client: Client):
+    (spec,) = (await client.stub.GetMetricSpec(reference())).metricSpecs
+    assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("replicas", 1, 1.0)
+
+
+async def test_there_is_exactly_one_value_with_both_fields_filled(client: Client):
+    client.world.decide(Row("llama", 7, current=3))
+    value = await client.value()
+    assert (value.metricName, value.metricValue, value.metricValueFloat) == ("replicas", 7, 7.0)
+
+
+async def test_zero_wanted_is_zero_in_both_fields_because_keda_reads_the_integer_of_a_zero_float(client: Client):
+    client.world.decide(Row("llama", 0, current=3))
+    value = await client.value()
+    assert (value.metricValue, value.metricValueFloat) == (0, 0.0)
+    assert not (await client.stub.IsActive(reference())).result
+
+
+async def test_the_tolerance_of_the_scaled_object_decides_the_value_and_none_stated_is_a_tenth(client: Client):
+    client.world.decide(Row("llama", 10, current=11))
+    assert (await client.value()).metricValueFloat == 10.0
+    client.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
+    value = await client.value()
+    assert (value.metricValue, value.metricValueFloat) == (10, 9.001)
+
+
+async def test_a_step_that_cannot_be_made_is_remembered_for_the_metric(client: Client):
+    client.world.cluster.add(scaled_object("llama", tolerance_up=None))
+    client.world.decide(Row("llama", 11, current=10))
+    assert (await client.value()).metricValueFloat == 11.0
+    assert [str(ref) for ref in client.world.answers.swallowed_workloads()] == ["prod/llama"]
+
+
+async def test_until_the_first_trusted_tick_metrics_are_unavailable_and_the_spec_is_there(client: Client):
+    for row in (None, Row("llama", 4, trusted=False)):
+        if row:
+            client.world.decide(row)
+        for method, request in (("IsActive", reference()), ("GetMetrics", metrics_of())):
+            code, _ = await client.refusal(method, request)
+            assert code == Code.UNAVAILABLE
+        assert (await client.stub.GetMetricSpec(reference())).metricSpecs
+    client.world.decide(Row("llama", 4))
+    assert (await client.stub.IsActive(reference())).result
+    assert (await client.value()).metricValue == 4
+
+
+async def test_stale_inputs_are_unavailable_and_the_status_names_both_ages(client: Client):
+    client.world.decide(Row("llama", 4, max_age_s=60))
+    client.world.clock.time_s += 61
+    for method, request in (("IsActive", reference()), ("GetMetrics", metrics_of())):
+        code, text = await client.refusal(method, request)
+        assert code == Code.UNAVAILABLE and "61 s old; the policy allows 60 s" in text
+
+
+async def test_a_replica_that_does_not_lead_refuses(client: Client):
+    client.world.decide()
+    client.world.lease.leading = False
+    code, text = await client.refusal("GetMetrics", metrics_of())
+    assert code == Code.UNAVAILABLE and "does not lead" in text
+
+
+async def test_before_the_cluster_has_been_read_everything_is_unavailable(client: Client):
+    client.world.cluster.synced = False
+    code, text = await client.refusal("GetMetricSpec", reference())
+    assert (code, text) == (Code.UNAVAILABLE, "the cluster has not been read yet: the first list is not complete")
+
+
+async def test_a_scaled_object_that_is_not_there_is_not_found(client: Client):
+    code, text = await client.refusal("GetMetrics", metrics_of("mistral"))
+    assert code == Code.NOT_FOUND and "ScaledObject prod/mistral" in text
+
+
+async def test_the_cluster_decides_which_workload_a_scaled_object_means(client: Client):
+    client.world.cluster.add(scaled_object("other-name", target=scaled_object("llama").target))
+    client.world.decide(Row("llama", 7), Row("other-name", 99, id=1))
+    assert (await client.value("other-name")).metricValue == 7
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"policy": "gold"}, "metadata policy: 'gold'; allowed: 'interactive', as in the cluster"),
+        ({"policy": ""}, "metadata policy: ''; allowed: lower-case letters"),
+        ({"policy": "a\nb"}, r"metadata policy: 'a\nb'; allowed"),
+        ({"polciy": "x"}, "metadata polciy: unknown key; allowed: "),
+        ({"policyFromEnv": "X"}, "metadata policyFromEnv: unknown key"),
+        ({"replicas.max": "9"}, "metadata replicas.max: '9'; allowed: absent, as in the cluster"),
+        ({"replicas.max": "\x00"}, r"metadata replicas.max: '\x00'; allowed: printable text"),
+        ({"replicas.max": "9" * 2000}, "metadata replicas.max: 2000 characters; allowed: 1024"),
+        ({"enableTLS": "perhaps"}, "metadata enableTLS: 'perhaps'; allowed: true, false"),
+        ({"scalerAddress": "a b"}, "metadata scalerAddress: 'a b'; allowed: host:port"),
+        ({f"key{i}": "x" for i in range(70)}, "72 keys; allowed: at most 64"),
+    ],
+)
+async def test_metadata_that_is_wrong_is_named_with_its_value_and_what_is_allowed(
+    client: Client, metadata: dict[str, str], expected: str
+):
+    client.world.decide()
+    for method, request in (
+        ("IsActive", reference(**metadata)),
+        ("GetMetricSpec", reference(**metadata)),
+        ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=reference(**metadata), metricName="replicas")),
+    ):
+        code, text = await client.refusal(method, request)
+        assert code == Code.INVALID_ARGUMENT
+        assert text.startswith("ScaledObject prod/llama: ") and expected in text
+
+
+async def test_metadata_that_is_missing_is_named(client: Client):
+    code, text = await client.refusal("IsActive", pb.ScaledObjectRef(namespace="prod", name="llama"))
+    assert code == Code.INVALID_ARGUMENT
+    assert "metadata policy: missing" in text and "metadata scalerAddress: missing" in text
+
+
+async def test_a_secret_in_metadata_or_under_an_unknown_key_is_never_repeated(client: Client):
+    for key, value in (("tlsClientKey", "hunter2" * 10_000), ("password", "hunter2")):
+        code, text = await client.refusal("IsActive", reference(**{key: value}))
+        assert code == Code.INVALID_ARGUMENT and key in text and "hunter2" not in text
+
+
+async def test_keys_that_keda_itself_reads_pass(client: Client):
+    client.world.decide()
+    request = reference(enableTLS="true", unsafeSsl="false", caCert="PEM", tlsClientCert="PEM", tlsClientKey="PEM")
+    assert (await client.stub.IsActive(request)).result
+
+
+async def test_overrides_of_the_trigger_pass_and_wrong_ones_are_named(client: Client):
+    client.world.decide()
+    for value, passes in (("12", True), ("many", False)):
+        stated = {**METADATA, "replicas.max": value}
+        client.world.cluster.add(scaled_object("llama", metadata=tuple(stated.items())))
+        request = reference(**{"replicas.max": value})
+        if passes:
+            assert (await client.stub.IsActive(request)).result
+        else:
+            code, text = await client.refusal("IsActive", request)
+            assert code == Code.INVALID_ARGUMENT
+            assert "replicas.max: 'many'; allowed: a whole number" in text
+
+
+async def test_a_policy_that_does_not_exist_is_named(client: Client):
+    client.world.cluster.add(scaled_object("llama", metadata=tuple({**METADATA, "policy": "gold"}.items())))
+    code, text = await client.refusal("IsActive", reference(policy="gold"))
+    assert (code, text) == (Code.INVALID_ARGUMENT, "ScaledObject prod/llama: policy: 'gold'; allowed: interactive")
+
+
+async def test_a_scaled_object_that_cannot_be_used_says_why(client: Client):
+    client.world.cluster.add(scaled_object("llama", problem="two triggers name this scaler; allowed: one"))
+    code, text = await client.refusal("GetMetrics", metrics_of())
+    assert (code, text) == (
+        Code.INVALID_ARGUMENT,
+        "ScaledObject prod/llama: two triggers name this scaler; allowed: one",
+    )
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("", "llama"), ("prod", "../etc"), ("Prod", "x"), ("p", "x" * 300)])
+async def test_a_name_that_no_object_can_have_is_named(client: Client, namespace: str, name: str):
+    code, text = await client.refusal("IsActive", pb.ScaledObjectRef(namespace=namespace, name=name))
+    assert code == Code.INVALID_ARGUMENT and "allowed: a Kubernetes name" in text and len(text) < 300
+
+
+async def test_a_metric_that_is_not_ours_is_named(client: Client):
+    client.world.decide()
+    code, text = await client.refusal("GetMetrics", metrics_of(metric="queue"))
+    assert (code, text) == (Code.INVALID_ARGUMENT, "metricName: 'queue'; allowed: replicas")
+
+
+async def test_one_bad_scaled_object_does_not_harm_another(client: Client):
+    client.world.cluster.add(scaled_object("bad", problem="nonsense"))
+    client.world.decide(Row("llama", 3), Row("bad", 5, id=1))
+    answers = await asyncio.gather(
+        *(client.stub.GetMetrics(metrics_of(name), timeout=5) for name in ("bad", "llama") * 50),
+        return_exceptions=True,
+    )
+    assert all(isinstance(answer, grpc.aio.AioRpcError) for answer in answers[::2])
+    assert all(answer.metricValues[0].metricValue == 3 for answer in answers[1::2])
+
+
+class TestStreamIsActive:
+    async def test_the_state_comes_at_once_and_true_again_from_time_to_time(self, client: Client):
+        client.world.decide()
+        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        assert [(await stream.read()).result for _ in range(4)] == [True] * 4
+
+    async def test_a_change_is_pushed_within_its_tick(self):
+        async with talking(World(resend_s=60)) as client:
+            client.world.decide(Row("llama", 0, current=0))
+            stream = client.stub.StreamIsActive(reference(), timeout=5)
+            assert not (await stream.read()).result
+            loop = asyncio.get_running_loop()
+            started_s = loop.time()
+            client.world.decide(Row("llama", 1, current=0))
+            assert (await stream.read()).result
+            assert loop.time() - started_s < 0.5
+            client.world.decide(Row("llama", 0))
+            assert not (await stream.read()).result
+
+    async def test_false_is_said_once(self, client: Client):
+        client.world.decide(Row("llama", 0, current=0))
+        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        assert not (await stream.read()).result
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):  # four times as long as until `true` would be said again
+                await stream.read()
+
+    async def test_until_something_is_trusted_it_is_silent_and_then_speaks_at_once(self):
+        async with talking(World(resend_s=60)) as client:
+            stream = client.stub.StreamIsActive(reference(), timeout=5)
+            reading = asyncio.create_task(stream.read())
+            await asyncio.sleep(0.1)
+            client.world.decide(Row("llama", 2, trusted=False))
+            await asyncio.sleep(0.05)
+            assert not reading.done()
+            client.world.decide(Row("llama", 2))
+            assert (await reading).result
+
+    async def test_it_does_not_repeat_a_true_that_has_become_stale(self, client: Client):
+        client.world.decide()
+        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        await stream.read()
+        client.world.clock.time_s += 61
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.25):
+                while True:  # what was on its way
+                    await stream.read()
+
+    async def test_it_ends_when_the_scaled_object_is_gone_or_means_another_workload(self, client: Client):
+        client.world.decide()
+        for then in (None, scaled_object("llama", target=scaled_object("mistral").target)):
+            client.world.cluster.add(scaled_object("llama"))
+            stream = client.stub.StreamIsActive(reference(), timeout=5)
+            await stream.read()
+            client.world.cluster.objects.clear()
+            if then:
+                client.world.cluster.add(then)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                while await stream.read() is not grpc.aio.EOF:
+                    pass
+            assert caught.value.code() == Code.NOT_FOUND
+
+    async def test_wrong_metadata_ends_it_at_once(self, client: Client):
+        stream = client.stub.StreamIsActive(reference(policy="gold"), timeout=5)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() == Code.INVALID_ARGUMENT
+
+    async def test_a_client_that_leaves_leaves_nothing_behind(self, client: Client):
+        client.world.decide()
+        streams = [client.stub.StreamIsActive(reference(), timeout=5) for _ in range(20)]
+        for stream in streams:
+            await stream.read()
+        assert client.world.answers.watchers == 20
+        for stream in streams:
+            stream.cancel()
+
+        async def nobody_waits() -> bool:
+            return client.world.answers.watchers == 0
+
+        await eventually(nobody_waits, "the streams have ended", 5, 0.01)
+
+
+async def test_the_spec_stream_begins_with_the_current_specs_and_agrees_with_the_call(client: Client):
+    stream = client.stub.StreamMetricSpec(reference(), timeout=5)
+    assert await stream.read() == await client.stub.GetMetricSpec(reference())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.15):
+            await stream.read()
+
+
+async def test_the_spec_stream_ends_with_its_scaled_object(client: Client):
+    stream = client.stub.StreamMetricSpec(reference(), timeout=5)
+    await stream.read()
+    client.world.cluster.objects.clear()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert caught.value.code() == Code.NOT_FOUND
+
+
+async def test_hundreds_of_scaled_objects_ask_at_once_and_each_gets_its_own_answer(client: Client):
+    names = [f"model-{i}" for i in range(300)]
+    for name in names:
+        client.world.cluster.add(scaled_object(name))
+    client.world.decide(*(Row(name, i % 50, id=i) for i, name in enumerate(names)))
+
+    async def round_of(name: str) -> tuple[int, bool]:
+        await client.stub.GetMetricSpec(reference(name), timeout=10)
+        value = await client.value(name)
+        return value.metricValue, (await client.stub.IsActive(reference(name), timeout=10)).result
+
+    answers = await asyncio.gather(*map(round_of, names))
+    assert answers == [(i % 50, i % 50 > 0) for i in range(300)]
+
+
+async def test_an_error_of_ours_is_internal_and_its_text_stays_with_us():
+    class Broken(Cluster):
+        def scaled_object(self, namespace: str, name: str):
+            raise RuntimeError("password=hunter2")
+
+    world = World()
+    world.service = type(world.service)(world.answers, Broken(), lambda *_: "", frozenset(), world.clock)
+    async with talking(world) as client:
+        code, text = await client.refusal("IsActive", reference())
+        assert code == Code.INTERNAL and "hunter2" not in text

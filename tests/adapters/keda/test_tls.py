@@ -1,0 +1,240 @@
+"""Certificates: refused at start when unusable, followed when they rotate, kept when the new ones are bad."""
+
+import time
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from autoscaler.adapters.keda.server import CannotServe, KedaServer
+from autoscaler.adapters.keda.tls import MAX_FILE_BYTES, CertificateError, RotatingCertificates, check
+from autoscaler.config.settings import KedaSettings, TlsFiles
+from tests.adapters.keda.test_service import reference
+from tests.adapters.keda.world import World
+from tests.harness.certificates import Certificates, KeyPair
+
+
+@asynccontextmanager
+async def serving(files: TlsFiles):
+    world = World()
+    world.decide()
+    async with KedaServer(KedaSettings(host="127.0.0.1", port=0, tls=files), world.service, world.lease) as server:
+        yield server
+
+
+async def ask(port: int, ca: Path, client: KeyPair | None = None) -> bool:
+    """Make one call on a connection of its own. Raises AioRpcError when the handshake fails."""
+    key, certificate = _bytes(client) if client else (None, None)
+    credentials = grpc.ssl_channel_credentials(_trusted(ca), key, certificate)
+    options = [("grpc.use_local_subchannel_pool", 1)]  # or gRPC reuses a connection with the same credentials
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options) as channel:
+        return (await ExternalScalerStub(channel).IsActive(reference(), timeout=3)).result
+
+
+def _trusted(ca: Path) -> bytes:
+    return ca.read_bytes()
+
+
+def _bytes(pair: KeyPair) -> tuple[bytes, bytes]:
+    return pair.key.read_bytes(), pair.certificate.read_bytes()
+
+
+def other_authority(tmp_path: Path) -> Certificates:
+    (tmp_path / "other").mkdir()
+    return Certificates(tmp_path / "other")
+
+
+async def test_calls_over_tls_are_answered_and_plain_text_is_not(certificates: Certificates):
+    pair = certificates.issue("localhost")
+    async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
+        assert await ask(server.port, certificates.ca)
+        async with grpc.aio.insecure_channel(f"localhost:{server.port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ExternalScalerStub(channel).IsActive(reference(), timeout=1)
+
+
+async def test_with_a_ca_a_client_must_show_a_certificate_that_it_signed(certificates: Certificates, tmp_path: Path):
+    pair = certificates.issue("localhost")
+    async with serving(TlsFiles(cert=pair.certificate, key=pair.key, ca=certificates.ca)) as server:
+        assert await ask(server.port, certificates.ca, certificates.issue("keda"))
+        for stranger in (None, other_authority(tmp_path).issue("keda")):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(server.port, certificates.ca, stranger)
+
+
+async def test_a_rotated_certificate_serves_new_connections_and_open_ones_go_on(
+    certificates: Certificates, tmp_path: Path
+):
+    pair = certificates.issue("localhost")
+    other = other_authority(tmp_path)
+    async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
+        credentials = grpc.ssl_channel_credentials(certificates.ca.read_bytes())
+        async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
+            old = ExternalScalerStub(channel)
+            await old.IsActive(reference(), timeout=3)
+            rotate(pair, other.issue("localhost"))
+            assert await ask(server.port, other.ca)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(server.port, certificates.ca)
+            assert (await old.IsActive(reference(), timeout=3)).result
+        assert server.problem == ""
+
+
+async def test_the_authority_of_the_clients_rotates_as_well(certificates: Certificates, tmp_path: Path):
+    pair, ca = certificates.issue("localhost"), tmp_path / "clients.pem"
+    ca.write_bytes(certificates.ca.read_bytes())
+    other = other_authority(tmp_path)
+    async with serving(TlsFiles(cert=pair.certificate, key=pair.key, ca=ca)) as server:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask(server.port, certificates.ca, other.issue("keda"))
+        ca.write_bytes(other.ca.read_bytes())
+        assert await ask(server.port, certificates.ca, other.issue("keda"))
+
+
+async def test_a_swapped_link_as_kubelet_mounts_secrets_is_a_rotation(certificates: Certificates, tmp_path: Path):
+    other = other_authority(tmp_path)
+    for name, pair in (("1", certificates.issue("localhost")), ("2", other.issue("localhost"))):
+        (tmp_path / name).mkdir()
+        pair.certificate.rename(tmp_path / name / "tls.crt")
+        pair.key.rename(tmp_path / name / "tls.key")
+    (tmp_path / "..data").symlink_to("1")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).symlink_to(f"..data/{name}")
+    async with serving(TlsFiles(cert=tmp_path / "tls.crt", key=tmp_path / "tls.key")) as server:
+        assert await ask(server.port, certificates.ca)
+        (tmp_path / "..data_tmp").symlink_to("2")
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+        assert await ask(server.port, other.ca)
+
+
+@pytest.mark.parametrize("broken", ["expired", "half-written", "not its key", "gone"])
+async def test_a_bad_rotation_keeps_the_old_certificate_says_so_and_recovers(certificates: Certificates, broken: str):
+    pair = certificates.issue("localhost")
+    good = KeyPair(pair.certificate.with_suffix(".good"), pair.key.with_suffix(".goodkey"))
+    rotate(good, pair)
+    async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
+        if broken == "expired":
+            certificates.issue("localhost", valid_for=timedelta(hours=-1))
+        elif broken == "half-written":
+            pair.certificate.write_bytes(good.certificate.read_bytes()[:300])
+        elif broken == "not its key":
+            pair.key.write_bytes(certificates.issue("another").key.read_bytes())
+        else:
+            pair.certificate.unlink()
+        assert await ask(server.port, certificates.ca)
+        assert str(pair.certificate) in server.problem
+        rotate(pair, good)
+        assert await ask(server.port, certificates.ca)
+        assert server.problem == ""
+
+
+def rotate(pair: KeyPair, new: KeyPair) -> None:
+    """Put the contents of one pair of files into another."""
+    pair.certificate.write_bytes(new.certificate.read_bytes())
+    pair.key.write_bytes(new.key.read_bytes())
+
+
+class TestAtStart:
+    async def refusal(self, files: TlsFiles) -> str:
+        with pytest.raises(CannotServe) as caught:
+            async with serving(files):
+                pass
+        return str(caught.value)
+
+    async def test_a_missing_certificate_is_named(self, certificates: Certificates):
+        pair = certificates.issue("localhost")
+        pair.certificate.unlink()
+        text = await self.refusal(TlsFiles(cert=pair.certificate, key=pair.key))
+        assert text == f"gRPC certificate: {pair.certificate}: No such file or directory"
+
+    async def test_an_expired_certificate_is_named(self, certificates: Certificates):
+        pair = certificates.issue("localhost", valid_for=timedelta(hours=-1))
+        text = await self.refusal(TlsFiles(cert=pair.certificate, key=pair.key))
+        assert text == f"gRPC certificate: {pair.certificate}: certificate has expired"
+
+    async def test_a_key_of_another_certificate_is_named(self, certificates: Certificates):
+        pair, other = certificates.issue("localhost"), certificates.issue("other")
+        text = await self.refusal(TlsFiles(cert=pair.certificate, key=other.key))
+        assert str(other.key) in text and "key values mismatch" in text
+
+    async def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
+        self, certificates: Certificates, tmp_path: Path
+    ):
+        pair = certificates.issue("localhost")
+        locked = tmp_path / "locked.key"
+        locked.write_bytes(_encrypted(pair.key.read_bytes()))
+        text = await self.refusal(TlsFiles(cert=pair.certificate, key=locked))
+        assert str(locked) in text and "encrypted; allowed: a key without a password" in text
+
+    async def test_rubbish_is_named(self, certificates: Certificates, tmp_path: Path):
+        pair = certificates.issue("localhost")
+        rubbish = tmp_path / "rubbish.pem"
+        for content in (b"", b"\x00\xff" * 100, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+            rubbish.write_bytes(content)
+            assert str(rubbish) in await self.refusal(TlsFiles(cert=rubbish, key=pair.key))
+            assert str(rubbish) in await self.refusal(TlsFiles(cert=pair.certificate, key=rubbish))
+            assert str(rubbish) in await self.refusal(TlsFiles(cert=pair.certificate, key=pair.key, ca=rubbish))
+
+    async def test_a_file_without_end_is_not_read(self, certificates: Certificates, tmp_path: Path):
+        pair, large = certificates.issue("localhost"), tmp_path / "large.pem"
+        large.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+        assert "larger than" in await self.refusal(TlsFiles(cert=large, key=pair.key))
+
+    async def test_a_ca_alone_makes_no_server(self, certificates: Certificates):
+        assert "needs a certificate and its key" in await self.refusal(TlsFiles(ca=certificates.ca))
+
+
+def test_a_certificate_that_expires_later_passes_with_its_chain(certificates: Certificates):
+    pair = certificates.issue("localhost", valid_for=timedelta(seconds=30))
+    pair.certificate.write_bytes(pair.certificate.read_bytes() + certificates.ca.read_bytes())
+    assert 20 < check(pair.certificate, pair.key) - time.time() < 31
+
+
+def test_a_certificate_that_expires_in_force_is_told(certificates: Certificates):
+    pair = certificates.issue("localhost", valid_for=timedelta(seconds=1.5))  # dates have whole seconds
+    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
+    assert rotating.problem == ""
+    while time.time() < check_date(pair):
+        time.sleep(0.05)
+    assert rotating.changed() is None
+    assert rotating.problem == f"{pair.certificate}: certificate has expired"
+
+
+def check_date(pair: KeyPair) -> float:
+    return x509.load_pem_x509_certificate(pair.certificate.read_bytes()).not_valid_after_utc.timestamp()
+
+
+def test_an_expired_certificate_does_not_replace_a_good_one(certificates: Certificates):
+    pair = certificates.issue("localhost")
+    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
+    assert rotating.changed() is None and rotating.problem == ""
+    certificates.issue("localhost", valid_for=timedelta(seconds=-1))
+    assert rotating.changed() is None
+    assert rotating.problem == f"{pair.certificate}: certificate has expired"
+
+
+def test_files_are_not_read_while_they_do_not_change(certificates: Certificates):
+    pair = certificates.issue("localhost")
+    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
+    assert rotating.changed() is None
+    certificates.issue("localhost")
+    assert rotating.changed() is not None
+    assert rotating.changed() is None
+
+
+def test_the_error_is_ours_whatever_is_wrong_with_the_path(tmp_path: Path):
+    with pytest.raises(CertificateError, match="Is a directory"):
+        RotatingCertificates(TlsFiles(cert=tmp_path, key=tmp_path))
+
+
+def _encrypted(key: bytes) -> bytes:
+    return serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
