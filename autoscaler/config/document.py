@@ -20,7 +20,7 @@ from autoscaler.config.findings import Finding, shown
 
 MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
 MAX_DOCUMENTS = 256
-MAX_DEPTH = 48  # deep enough for a CustomResourceDefinition
+MAX_DEPTH = 64  # deep enough for a CustomResourceDefinition
 MAX_NODES = 50_000  # of one document, aliases written out
 
 Loc = tuple[str | int, ...]  # ("spec", "prewarm", 0, "from")
@@ -75,10 +75,13 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
     allowed = f"a readable text file in UTF-8 of at most {max_bytes} bytes"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return Finding(str(path), 0, "", "not a regular file", allowed=allowed)
-            data = file.read(max_bytes + 1)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(max_bytes + 1)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Finding(str(path), 0, "", f"cannot be read: {reason}", allowed=allowed)

@@ -19,10 +19,10 @@ from autoscaler.config.values import (
     HOUR_S,
     Cron,
     Duration,
-    Exactly,
     Kind,
     Name,
     Number,
+    OneOf,
     Share,
     Step,
     StepKind,
@@ -229,8 +229,8 @@ class Metadata(Section):
 class Policy(Section):
     """One document: objectives, limits and schedules for a class of workloads."""
 
-    api_version: Annotated[str, Exactly(API_VERSION)] = Field(description="Version of this format.")
-    kind: Annotated[str, Exactly(KIND)] = Field(description="What this document is.")
+    api_version: Annotated[str, OneOf((API_VERSION,))] = Field(description="Version of this format.")
+    kind: Annotated[str, OneOf((KIND,))] = Field(description="What this document is.")
     metadata: Metadata
     spec: PolicySpec = PolicySpec()
 

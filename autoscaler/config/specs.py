@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import ValidationError
 
-from autoscaler.config.document import read_scalar
+from autoscaler.config.document import dotted, read_scalar
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
 from autoscaler.config.policy import PolicyBook, faults
@@ -69,13 +69,15 @@ def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled
 def spec_row(policy: PolicySpec) -> Spec:
     """Write one policy as a table of one row; units are those of `Spec`."""
     up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
+    to_zero = policy.scale_to_zero
     row = {
         "ttft_objective_s": policy.objective.ttft,
         "itl_objective_s": policy.objective.itl,
         "attainment": policy.objective.attainment,
         "priority": policy.priority,
         "weight": policy.weight,
-        "min_replicas": policy.replicas.min,
+        # The floor also holds where demand is nothing, and only scaleToZero leads to zero.
+        "min_replicas": policy.replicas.min if to_zero.enabled else max(1, policy.replicas.min),
         "max_replicas": policy.replicas.max,
         "max_wait_s": policy.queue.max_wait,
         "up_step_fraction": up.max_step.fraction,
@@ -87,7 +89,7 @@ def spec_row(policy: PolicySpec) -> Spec:
         "down_period_s": down.per,
         "down_stabilization_s": down.stabilization,
         "tolerance": policy.tolerance,
-        "idle_after_s": policy.scale_to_zero.idle_after if policy.scale_to_zero.enabled else None,
+        "idle_after_s": to_zero.idle_after if to_zero.enabled else None,
         "concurrency": capacity.concurrency,
         "prefill_tokens_per_s": capacity.prefill_tokens_per_second,
         "decode_tokens_per_s": capacity.decode_tokens_per_second,
@@ -99,38 +101,49 @@ def spec_row(policy: PolicySpec) -> Spec:
     return Spec(**{name: np.array([np.nan if value is None else float(value)]) for name, value in row.items()})
 
 
+class OverrideError(ValueError):
+    """A single field that cannot be overridden like this."""
+
+    def __init__(self, path: str, problem: str, found: str, allowed: str) -> None:
+        super().__init__(f"{path}: {problem}, found {found}; allowed: {allowed}")
+        self.path, self.problem, self.found, self.allowed = path, problem, found, allowed
+
+
 def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
     """Return the policy with single fields replaced, validated as a whole.
 
     `overrides` pairs a path of the document below `spec` with a value as it would be written there.
-    Raises ValueError that names the first field that cannot be used, the value found and what is allowed.
+    Raises OverrideError for the first field that cannot be used.
     """
     if len(overrides) > MAX_OVERRIDES:
-        raise ValueError(f"{len(overrides)} overrides; allowed: {MAX_OVERRIDES}")
+        raise OverrideError("overrides", "too many", str(len(overrides)), f"{MAX_OVERRIDES} at most")
     spec = to_document(policy.spec)
-    for index, (path, text) in enumerate(overrides):
+    given: dict[str, str] = {}
+    for path, text in overrides:
         if path not in OVERRIDES:
-            raise ValueError(f"{shown(path)} cannot be overridden; allowed: {one_of(OVERRIDES, path)}")
-        if path in (before for before, _ in overrides[:index]):
-            raise ValueError(f"{path} is overridden twice; allowed: once")
-        try:
-            value = read_scalar(text)
-            OVERRIDES[path].kind.read(value)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}, found {shown(text)}; allowed: {OVERRIDES[path].kind.allowed}") from None
+            raise OverrideError(shown(path)[1:-1], "cannot be overridden", shown(text), one_of(OVERRIDES, path))
+        kind = OVERRIDES[path].kind
+        if path in given:
+            raise OverrideError(path, f"given twice, first as {shown(given[path])}", shown(text), kind.allowed)
+        given[path] = text
         section = spec
         *sections, key = path.split(".")
         for name in sections:
             section = section[name]
-        section[key] = value
+        try:
+            section[key] = read_scalar(text)
+            kind.read(section[key])
+        except ValueError as error:
+            raise OverrideError(path, str(error), shown(text), kind.allowed) from None
     try:
         return policy.model_copy(update={"spec": PolicySpec.model_validate(spec)})
     except ValidationError as error:
         loc, problem, allowed = next(faults(error, PolicySpec))
-        path = ".".join(map(str, loc))
-        found = dict(overrides).get(path)
-        words = f", found {shown(found)}" if found is not None else ""
-        raise ValueError(f"{path}: {problem}{words}; allowed: {allowed}") from None
+        path = dotted(loc)
+        if path not in given:  # two fields disagree and the other one was given: point at that
+            path = next((name for name in given if name.rpartition(".")[0] == path.rpartition(".")[0]), path)
+            problem = f"leaves {dotted(loc)} {problem}"
+        raise OverrideError(path, problem, shown(given.get(path, "")), allowed) from None
 
 
 def _row(due: _DUE, book: PolicyBook) -> _Row:
@@ -143,7 +156,7 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
     if overrides:
         try:
             policy = override(policy, overrides)
-        except ValueError as error:
+        except OverrideError as error:
             problem = f"overrides are not used: {error}"
     return _Row(spec_row(policy.spec), policy.name, problem, policy.spec.prewarm)
 

@@ -1,0 +1,140 @@
+"""Validation before anything is applied: policies, and the manifests of workloads. Finds, never loads into force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from autoscaler.config.document import Document, read_documents, read_text
+from autoscaler.config.findings import Finding, Severity, shown
+from autoscaler.config.manifests import TEMPLATES, at, check_workload
+from autoscaler.config.model import API_VERSION, KIND, Policy
+from autoscaler.config.policy import SUFFIXES, PolicyBook, read_policy
+
+MAX_FILES = 2000
+MAX_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions
+
+# Knows one more kind of manifest; the book holds the policies that were checked as well.
+ManifestChecker = Callable[[Document, PolicyBook], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was looked at, and what is wrong."""
+
+    findings: tuple[Finding, ...]  # by file and line
+    documents: Mapping[str, int]  # how many of each kind were checked
+    skipped: Mapping[str, int]  # how many of each kind nobody here knows
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error; warnings alone are none."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
+def check(
+    paths: Sequence[Path], book: PolicyBook, extra: Mapping[str, ManifestChecker] = MappingProxyType({})
+) -> Checked:
+    """Check files, and folders with all that is below them.
+
+    book: the policies that workloads may name, beside those in the files themselves.
+    extra: checkers of further kinds, by kind. Never raises for what it reads.
+    """
+    findings: list[Finding] = []
+    documents: list[Document] = []
+    for path in _files(paths, findings):
+        text = read_text(path, MAX_BYTES)
+        if isinstance(text, Finding):
+            findings.append(text)
+            continue
+        found, faults = read_documents(str(path), text)
+        documents.extend(found)
+        findings.extend(faults)
+
+    named = _check_policies(documents, findings)
+    book = replace(book, policies=MappingProxyType({**book.policies, **named}))
+    checked: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    for document in documents:
+        kind = _kind(document)
+        if kind == KIND:
+            checked[kind] += 1
+        elif kind in TEMPLATES:
+            findings.extend(check_workload(document, book))
+            checked[kind] += 1
+        elif kind in extra:
+            findings.extend(extra[kind](document, book))
+            checked[kind] += 1
+        else:
+            skipped[kind] += 1
+    findings.sort(key=lambda finding: (finding.file, finding.line))
+    return Checked(tuple(findings), checked, skipped)
+
+
+def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> dict[str, Policy]:
+    named: dict[str, Policy] = {}
+    first: dict[str, str] = {}
+    for document in documents:
+        if _kind(document) != KIND:
+            continue
+        policy = read_policy(document, findings)
+        if policy is None:
+            continue
+        if policy.name in named:
+            problem = f"a second policy of this name, the first is in {first[policy.name]}"
+            findings.append(document.finding(("metadata", "name"), problem, "each name once"))
+        named.setdefault(policy.name, policy)
+        first.setdefault(policy.name, f"{document.file}:{document.line}")
+        findings.extend(replace(finding, severity=Severity.WARNING) for finding in _oddities(document, policy))
+    return named
+
+
+def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
+    """Find what is valid and hardly meant."""
+    spec = policy.spec
+    if spec.replicas.min == 0 and not spec.scale_to_zero.enabled:
+        problem = "counts as 1: only scaleToZero leads to zero"
+        yield document.finding(("spec", "replicas", "min"), problem, "scaleToZero.enabled: true, or at least 1")
+    if not spec.scale_to_zero.enabled and "idle_after" in spec.scale_to_zero.model_fields_set:
+        problem = "without effect while scaleToZero.enabled is false"
+        yield document.finding(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true beside it")
+    for index, prewarm in enumerate(spec.prewarm):
+        if prewarm.replicas > spec.replicas.max:
+            allowed = f"at most replicas.max, which is {spec.replicas.max}"
+            yield document.finding(("spec", "prewarm", index, "replicas"), "cut by replicas.max", allowed)
+
+
+def _kind(document: Document) -> str:
+    """Return what the document says it is. A policy of another version is a policy, so that its version is told."""
+    kind, version = at(document.value, "kind"), at(document.value, "apiVersion")
+    if kind == KIND and isinstance(version, str) and version.partition("/")[0] != API_VERSION.partition("/")[0]:
+        return f"{KIND} of {shown(version)}"  # somebody else's
+    return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else "unknown"
+
+
+def _files(paths: Sequence[Path], findings: list[Finding]) -> Iterator[Path]:
+    for path in paths:
+        try:
+            if not path.is_dir():
+                yield path
+                continue
+            root = path.resolve()
+            inside = sorted(item for item in path.rglob("*") if _is_manifest(item.relative_to(path)) and item.is_file())
+            outside = [item for item in inside if not item.resolve().is_relative_to(root)]
+        except (OSError, ValueError, RuntimeError) as error:
+            findings.append(Finding(str(path), 0, "", f"cannot be listed: {error}", allowed="a file or a folder"))
+            continue
+        if not inside or len(inside) > MAX_FILES:
+            allowed = f"a folder with 1 to {MAX_FILES} files *.yaml or *.yml"
+            findings.append(Finding(str(path), 0, "", f"{len(inside)} YAML files below this folder", allowed=allowed))
+            continue
+        allowed = f"files within {path}"
+        findings.extend(Finding(str(item), 0, "", "a link out of its folder", allowed=allowed) for item in outside)
+        yield from (item for item in inside if item not in outside)
+
+
+def _is_manifest(path: Path) -> bool:
+    return path.suffix in SUFFIXES and not any(part.startswith(".") for part in path.parts)

@@ -1,0 +1,156 @@
+"""Untrusted YAML: what is refused, and where it is said to stand."""
+
+import os
+import string
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.config.document import MAX_DEPTH, MAX_DOCUMENTS, read_documents, read_scalar, read_text
+from autoscaler.config.findings import Finding
+
+
+def only_finding(text: str) -> Finding:
+    documents, findings = read_documents("f.yaml", text)
+    assert not documents
+    (finding,) = findings
+    return finding
+
+
+def test_values_remember_the_line_and_the_text_they_were_written_with():
+    (document,), findings = read_documents("f.yaml", "# first\na:\n  b: 0x10\n  c:\n  - yes\n  - 1:30\n")
+    assert not findings
+    assert document.value == {"a": {"b": 16, "c": [True, 90]}}
+    assert [document.line_of(loc) for loc in (("a",), ("a", "b"), ("a", "c", 0), ("a", "c", 1))] == [2, 3, 5, 6]
+    assert document.found(("a", "c", 1)) == "'1:30'"
+    assert document.found(("a",)) == "", "the contents of a mapping are not repeated"
+
+
+def test_a_place_that_does_not_exist_is_shown_at_the_nearest_around_it():
+    (document,), _ = read_documents("f.yaml", "x: 1\na:\n  b: 1\n")
+    assert document.line_of(("a", "missing", "deep")) == 2
+
+
+def test_documents_of_one_file_know_their_own_lines_and_empty_ones_are_left_out():
+    documents, findings = read_documents("f.yaml", "---\na: 1\n---\n# nothing\n---\nb: 2\n")
+    assert not findings
+    assert [(document.value, document.line) for document in documents] == [({"a": 1}, 2), ({"b": 2}, 6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("a: 1\nb: [1, 2\n", 3, "not valid YAML"),
+        ("a: 1\n\tb: 2\n", 2, "not valid YAML"),
+        ("a: 1\nb: \x00\n", 2, "not valid YAML"),
+        ("a: *nobody\n", 1, "not valid YAML"),
+        ("a: 1\nb: 2\na: 3\n", 3, "given twice, first in line 1"),
+        ("a: 1\nb: !!python/object/apply:os.system [ls]\n", 2, "is not supported"),
+        ("a: !!binary aGk=\n", 1, "is not supported"),
+        ("a: !!set {x, y}\n", 1, "is not supported"),
+        ("a: !!int many\n", 1, "not a value of type int"),
+        ("a: !!bool perhaps\n", 1, "not a value of type bool"),
+        (f"a: {'9' * 5000}\n", 1, "too many digits"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, "merge keys are not supported"),
+        ("1: a\n", 1, "a key that is not text"),
+        ("? [a]\n: b\n", 1, "a key that is not text"),
+        ("a: &x [*x]\n", 1, "an alias that contains itself"),
+        ("[" * 2000, 1, "nested too deeply"),
+        ("\n".join(" " * depth + "a:" for depth in range(MAX_DEPTH + 5)), MAX_DEPTH + 1, "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_line(text: str, line: int, problem: str):
+    finding = only_finding(text)
+    assert problem in finding.problem
+    assert (finding.file, finding.line) == ("f.yaml", line)
+    assert finding.allowed
+
+
+def test_a_bomb_of_aliases_is_refused_quickly():
+    levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 12)]
+    began_s = time.perf_counter()
+    finding = only_finding("\n".join(["l0: &l0 [x]", *levels]))
+    assert "aliases written out" in finding.problem
+    assert time.perf_counter() - began_s < 2.0
+
+
+def test_too_many_documents_are_refused():
+    assert only_finding("---\na: 1\n" * (MAX_DOCUMENTS + 1)).problem == "too many documents"
+
+
+def test_one_bad_document_leaves_the_others_readable():
+    documents, findings = read_documents("f.yaml", "a: 1\n---\na: 1\na: 2\n---\nb: 1\n")
+    assert [document.value for document in documents] == [{"a": 1}, {"b": 1}]
+    assert [finding.line for finding in findings] == [4]
+
+
+def test_a_syntax_error_does_not_repeat_the_text_around_it():
+    finding = only_finding("token: s3cr3t\n  password: [hunter2\n")
+    assert "s3cr3t" not in str(finding)
+    assert "hunter2" not in str(finding)
+
+
+def test_aliases_are_written_out_where_they_are_harmless():
+    (document,), _ = read_documents("f.yaml", "a: &x {b: 1}\nc: *x\n")
+    assert document.value == {"a": {"b": 1}, "c": {"b": 1}}
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_documents_or_findings_and_never_another_error(text: str):
+    documents, findings = read_documents("f.yaml", text)
+    assert all(document.line >= 1 for document in documents)
+    assert all(finding.file == "f.yaml" and finding.line >= 1 and finding.problem for finding in findings)
+
+
+@given(st.text(alphabet="!&*{}[]:,-<>|'\"#%@`?=~ \n\tab01._/", max_size=80))
+def test_any_text_of_yaml_marks_gives_documents_or_findings(text: str):
+    documents, findings = read_documents("f.yaml", text)
+    assert len(documents) <= MAX_DOCUMENTS
+    assert all(finding.line >= 1 for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8", 8), ("0.5", 0.5), ("true", True), ("150ms", "150ms"), ("25%", "25%"), ("", None), ("[1]", "[1]")],
+)
+def test_a_single_value_is_read_as_yaml_reads_it(text: str, value: object):
+    assert read_scalar(text) == value
+
+
+@given(st.text(alphabet=string.printable, max_size=100))
+def test_a_single_value_of_any_text_is_read_or_refused(text: str):
+    try:
+        value = read_scalar(text)
+    except ValueError:
+        return
+    assert value is None or isinstance(value, str | int | float | bool)
+
+
+def test_a_file_is_read_as_utf_8_with_or_without_a_byte_order_mark(tmp_path: Path):
+    for number, data in enumerate((b"a: \xc3\xa9", b"\xef\xbb\xbfa: \xc3\xa9")):
+        path = tmp_path / f"{number}.yaml"
+        path.write_bytes(data)
+        assert read_text(path) == "a: é"
+
+
+def test_what_is_no_readable_text_file_is_told_and_never_waited_for(tmp_path: Path):
+    (tmp_path / "large.yaml").write_bytes(b"#" * 101)
+    (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    told = {}
+    for name in ("large.yaml", "latin.yaml", "pipe.yaml", "missing.yaml", "nul\0.yaml", "."):
+        finding = read_text(tmp_path / name, max_bytes=100)
+        assert isinstance(finding, Finding)
+        assert finding.allowed == "a readable text file in UTF-8 of at most 100 bytes"
+        told[name] = (finding.line, finding.problem, finding.value)
+    assert told == {
+        "large.yaml": (0, "more than 100 bytes", ""),
+        "latin.yaml": (2, "not UTF-8", "byte 0xe9"),
+        "pipe.yaml": (0, "not a regular file", ""),
+        "missing.yaml": (0, "cannot be read: No such file or directory", ""),
+        "nul\0.yaml": (0, "cannot be read: embedded null byte", ""),
+        ".": (0, "not a regular file", ""),
+    }

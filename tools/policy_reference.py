@@ -1,0 +1,161 @@
+"""Writes docs/policy.md from the models of the policy document: `python -m tools.policy_reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES
+from autoscaler.config.document import MAX_BYTES, MAX_DOCUMENTS
+from autoscaler.config.model import API_VERSION, KIND, OVERRIDES, Leaf, PolicySpec, leaves, section_of, to_document
+from autoscaler.config.policy import DEFAULT_POLICY, MAX_FILES, load
+from autoscaler.config.values import Duration
+
+TARGET = Path(__file__).parents[1] / "docs" / "policy.md"
+
+HEAD = f"""\
+<!-- Built from autoscaler/config by tools/policy_reference.py; change the code, not this page. -->
+# Policies
+
+A policy is one YAML document: what a class of workloads is promised, and how far and how fast its replicas may move.
+Four are shipped (`policies/`); `--policies` names other files or folders, a mounted ConfigMap included, instead.
+
+```yaml
+apiVersion: {API_VERSION}
+kind: {KIND}
+metadata:
+  name: chat
+spec:
+  objective: {{ttft: 500ms, attainment: 99%}}
+  replicas: {{min: 2, max: 12}}
+  prewarm:
+    - {{from: "30 8 * * mon-fri", until: "0 19 * * mon-fri", timezone: Europe/Berlin, replicas: 4}}
+```
+
+Durations carry their unit (`150ms`, `30s`, `5m`, `1h30m`). Every field has a default; `-` is "not set". Unknown keys,
+keys given twice, YAML merge keys and values out of bounds are errors that name file, line, key, value and what is
+allowed. `vllm-autoscaler check FILE...` finds them before anything is applied.
+
+## Fields of `spec`
+"""
+
+TAIL = f"""\
+## Which policy a workload is under
+
+The one that its annotation `{PREFIX}policy` (or its KEDA trigger's `policy`) names. A workload that names none is under
+the default policy: the one that `--default-policy` names (`{DEFAULT_POLICY}` if it is left out), or the only one there
+is. A workload that names a policy which does not exist is not scaled at all, and the log, `/metrics` and the
+explanation say so: another policy would be a guess.
+
+Single fields can be overridden for one workload. The path of the field is the name, the text in the policy the value:
+
+* in direct mode by an annotation, `{PREFIX}override.objective.ttft: 200ms`;
+* in KEDA mode by the metadata of the trigger, `objective.ttft: 200ms`.
+
+If one override of a workload cannot be used, none of them is: the workload keeps its policy as written, and this is
+told. That holds for `replicas.max` too, so run `check` on manifests.
+
+Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
+
+## Annotations of a workload
+
+{{annotations}}
+
+## Zero
+
+`scaleToZero.enabled` alone decides whether a workload goes to zero. `replicas.min` is the floor while it is awake:
+with `min: 2` and `scaleToZero.enabled: true` an idle workload goes from 2 to 0 after `idleAfter`, and wakes to 2. With
+`min: 0` and `scaleToZero.enabled: false` the floor is 1, and `check` warns.
+
+## Pre-warm windows
+
+A window begins when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least
+`replicas` are ready, within `replicas.max`; they are asked for `lead` before the begin. Cron expressions have five
+fields; day-of-month and day-of-week must both match if one of them begins with `*`, else either does. On the night
+that skips 02:30, an expression for 02:30 occurs at 03:00; on the night that has it twice, it occurs the first time.
+
+## Change without restart
+
+Files are looked at about once a second, and a change is taken over whole or not at all: if one document is wrong, all
+policies that were in force stay, the log and `/readyz` say what is wrong, and so it remains until the files are right.
+A folder gives its files `*.yaml` and `*.yml` (at most {MAX_FILES}), without those that begin with a dot, and without
+`kustomization.yaml`. A file holds at most {MAX_DOCUMENTS} documents and {MAX_BYTES >> 20} MiB, and a name occurs once.
+"""
+
+
+def render() -> str:
+    """Return the whole page."""
+    sections = "\n".join([*_fields(), *_shipped()])
+    return HEAD + "\n" + sections + "\n" + TAIL.replace("{annotations}", "\n".join(_annotations()))
+
+
+def _fields() -> Iterator[str]:
+    """One table for each mapping, in the order of the document."""
+    yield from _table([leaf for leaf in leaves() if "." not in leaf.path])
+    for key, info in PolicySpec.keys().items():
+        section = section_of(info)
+        if section is None:
+            continue
+        many = info.annotation is not section
+        yield f"### `{key}`{', a list' if many else ''}\n"
+        yield f"{section.__doc__}\n"
+        yield from _table([leaf for leaf in leaves() if leaf.path.startswith((f"{key}.", f"{key}[]."))])
+
+
+def _table(rows: list[Leaf]) -> Iterator[str]:
+    yield "| field | default | allowed | meaning |"
+    yield "|---|---|---|---|"
+    for leaf in rows:
+        default = "required" if leaf.info.is_required() else _default(leaf)
+        yield f"| `{leaf.path}` | {default} | {_cell(leaf.kind.allowed)} | {_cell(leaf.info.description or '')} |"
+    yield ""
+
+
+def _default(leaf: Leaf) -> str:
+    """Return the default as one would write it; a field without one is not set."""
+    value, auto = leaf.info.default, isinstance(leaf.kind, Duration) and leaf.kind.auto
+    if value is None and not auto:
+        return "-"
+    shown = leaf.kind.show(value)
+    return f"`{str(shown).lower() if isinstance(shown, bool) else shown}`"
+
+
+def _shipped() -> Iterator[str]:
+    """The shipped policies side by side; fields in which all have the default are left out."""
+    policies = load().policies
+    yield "## Shipped policies\n"
+    yield f"| field | {' | '.join(f'`{name}`' for name in policies)} |"
+    yield "|---" * (len(policies) + 1) + "|"
+    for path, leaf in OVERRIDES.items():
+        cells = [_written(to_document(policy.spec), path) for policy in policies.values()]
+        if any(cell != _default(leaf) for cell in cells):
+            yield f"| `{path}` | {' | '.join(cells)} |"
+    yield ""
+
+
+def _written(document: Any, path: str) -> str:
+    """Return what a policy says in one field, as written there."""
+    for key in path.split("."):
+        document = document.get(key)
+        if document is None:
+            return "-"
+    return f"`{str(document).lower() if isinstance(document, bool) else document}`"
+
+
+def _annotations() -> Iterator[str]:
+    yield "| annotation | allowed |"
+    yield "|---|---|"
+    for name, kind in ANNOTATIONS.items():
+        yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)} |"
+    for name, path in SHORT_OVERRIDES.items():
+        yield f"| `{PREFIX}{name}` | short for `override.{path}` |"
+    yield f"| `{PREFIX}override.<field>` | a value of that field |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")
