@@ -19,6 +19,7 @@ MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen2.5-32b", "mistral-small", "gemm
 TEAMS = ("search", "support", "assistants", "documents", "research")
 START_WALL_S = 1_795_000_000.0
 PERIOD_S = 5.0
+INPUTS = {"kv_usage": float("nan"), "cold_start_s": 95.0, "capacity_concurrency": 16.0, "capacity_confidence": 0.8}
 
 
 def workloads(count: int) -> tuple[Workload, ...]:
@@ -195,6 +196,6 @@ def explain(given: TickInput, decision: Decision, policies: tuple[str, ...], row
             )
             for stage in Stage
         ),
-        inputs={"waiting": float(decision.observation.waiting[row]), "kv_usage": float("nan"), "cold_start_s": 95.0},
+        inputs=INPUTS,
         sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
     )

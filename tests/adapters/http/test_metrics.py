@@ -140,7 +140,10 @@ def test_two_workloads_of_one_name_leave_the_scrape_valid_and_are_told() -> None
 def test_workloads_past_the_bound_have_no_series_and_are_counted() -> None:
     metrics = Metrics()
     metrics.record(World(catalogue.MAX_WORKLOADS + 3).tick())
-    assert value(metrics, "unlisted_workloads") == 3
+    parts = (part.decode() for part in metrics.render()[1])
+    assert next(part for part in parts if "unlisted" in part).endswith("unlisted_workloads 3.0\n")
+    desired = next(part for part in parts if f"# TYPE {PREFIX}desired_replicas" in part)
+    assert desired.count(f"\n{PREFIX}desired_replicas{{") == catalogue.MAX_WORKLOADS
 
 
 def test_sources_past_the_bound_share_one_label() -> None:

@@ -1,0 +1,82 @@
+"""Whether the daemon does its work: the answer of `/readyz`, from the age of the last good tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoscaler.adapters.http.view import bounded
+from autoscaler.ports import Clock, TickRecord
+
+Detail = Callable[[], Mapping[str, Any]]
+MAX_PROBLEMS = 32
+MAX_PROBLEM = 300  # characters
+
+
+@dataclass(frozen=True)
+class Verdict:
+    ready: bool
+    detail: dict[str, Any]
+
+
+class Readiness:
+    """Recorder that knows when the last good tick began.
+
+    max_age_s: an older last tick makes the daemon not ready; two periods and one tick's deadline is a fair choice.
+    detail: further facts for people, such as problems with policies that keep the old ones in force. They are shown
+    and change nothing: a daemon that decides on the last good policy is ready.
+    """
+
+    def __init__(self, clock: Clock, max_age_s: float, detail: Detail = dict) -> None:
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._detail = detail
+        self._tick: TickRecord | None = None
+        self._last_error = ""
+        self._failed_in_a_row = 0
+
+    def record(self, tick: TickRecord) -> None:
+        self._tick = tick
+        self._last_error = ""
+        self._failed_in_a_row = 0
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        self._last_error = bounded(f"{type(error).__name__}: {error}", MAX_PROBLEM)
+        self._failed_in_a_row += 1
+
+    def check(self) -> Verdict:
+        """Judge now."""
+        tick = self._tick
+        age_s = self._clock.now_s() - tick.now_s if tick else None
+        ready = age_s is not None and age_s <= self._max_age_s
+        detail: dict[str, Any] = {
+            "ready": ready,
+            "reason": self._reason(age_s),
+            "last_tick_age_s": None if age_s is None else round(age_s, 3),
+            "max_tick_age_s": self._max_age_s,
+            "leader": bool(tick and tick.leading),
+            "failed_ticks_in_a_row": self._failed_in_a_row,
+            "last_error": self._last_error,
+            "sources": _sources(tick) if tick else [],
+        }
+        return Verdict(ready, {**self._detail(), **detail})
+
+    def _reason(self, age_s: float | None) -> str:
+        if age_s is None:
+            return "no tick has succeeded yet"
+        if age_s > self._max_age_s:
+            return f"the last good tick is {age_s:.1f} s old, more than {self._max_age_s:g} s"
+        return ""
+
+
+def _sources(tick: TickRecord) -> list[dict[str, Any]]:
+    return [
+        {
+            "source": bounded(report.source),
+            "queries": report.queries,
+            "failed": report.failed,
+            "problems": [bounded(problem, MAX_PROBLEM) for problem in report.problems[:MAX_PROBLEMS]],
+        }
+        for report in tick.input.samples.reports[:MAX_PROBLEMS]
+    ]

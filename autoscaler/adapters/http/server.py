@@ -1,0 +1,294 @@
+"""The HTTP server: routes, what a request may ask, and the headers of every answer. GET and HEAD only; nothing here
+changes the daemon.
+
+    /                                  the page
+    /healthz                           the process lives and its event loop turns
+    /readyz                            200 while the last good tick is young enough, else 503; detail as JSON
+    /metrics                           Prometheus or OpenMetrics text
+    /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
+    /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
+    /api/v1/stream                     server-sent events, see `stream`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+from aiohttp import web
+
+from autoscaler.adapters.http.board import Board
+from autoscaler.adapters.http.metrics import Metrics
+from autoscaler.adapters.http.readiness import Readiness
+from autoscaler.adapters.http.stream import HEARTBEAT_S, WRITE_DEADLINE_S, Stream
+from autoscaler.adapters.http.table import SORTABLE
+from autoscaler.adapters.http.view import MAX_TEXT
+from autoscaler.config.settings import HttpSettings
+
+MAX_CONNECTIONS = 512
+MAX_LIMIT = 1000  # workloads in one answer
+DEFAULT_LIMIT = 100
+MAX_REQUEST_LINE = 4096
+IDLE_S = 75.0  # a connection that asks nothing, or never finishes asking, is closed
+SHUTDOWN_S = 2.0
+COMPRESS_FROM_BYTES = 4096
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/static/app.js": ("app.js", "text/javascript"),
+    "/static/chart.js": ("chart.js", "text/javascript"),
+    "/static/detail.js": ("detail.js", "text/javascript"),
+    "/static/format.js": ("format.js", "text/javascript"),
+    "/static/list.js": ("list.js", "text/javascript"),
+    "/static/style.css": ("style.css", "text/css"),
+    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class CannotListen(Exception):
+    """The address cannot be had; the text names it and says what to do."""
+
+
+class HttpServer:
+    """Serve while the context is open.
+
+    mode: what the page's badge says: direct, keda, dry-run, demo.
+    Raises CannotListen on entering when the port is taken or the address is not this machine's.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        board: Board,
+        metrics: Metrics,
+        readiness: Readiness,
+        mode: str,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self._settings = settings
+        self._board = board
+        self._metrics = metrics
+        self._readiness = readiness
+        self._mode = mode
+        self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s)
+        self._runner = web.AppRunner(
+            self._application(),
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            shutdown_timeout=SHUTDOWN_S,
+            max_line_size=MAX_REQUEST_LINE,
+            max_field_size=MAX_REQUEST_LINE,
+            lingering_time=1.0,
+        )
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        host, port = self._settings.host, self._settings.port
+        await self._runner.setup()
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        except OSError as error:
+            await self._runner.cleanup()
+            raise CannotListen(_cannot_listen(host, port, error)) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._stream.close()
+        await self._runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; of interest where the settings say 0."""
+        if self._listener is None:
+            raise RuntimeError("the HTTP server does not listen yet")
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        """Take a connection, or hang up on it when there are too many."""
+        server = self._runner.server
+        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+            return _HangUp()
+        return server()
+
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[_plain_errors], client_max_size=1)
+        app.on_response_prepare.append(_add_headers)
+        for path, (name, content_type) in FILES.items():
+            app.router.add_get(path, _file(name, content_type))
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics_text)
+        app.router.add_get("/api/v1/workloads", self._workloads)
+        app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
+        app.router.add_get("/api/v1/stream", self._stream.serve, allow_head=False)
+        return app
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        verdict = self._readiness.check()
+        return _json({"mode": self._mode, **verdict.detail}, status=200 if verdict.ready else 503)
+
+    async def _metrics_text(self, request: web.Request) -> web.StreamResponse:
+        content_type, parts = self._metrics.render(request.headers.get("Accept", "")[:MAX_REQUEST_LINE])
+        response = web.StreamResponse(headers={"Content-Type": content_type})
+        response.enable_compression()
+        await response.prepare(request)
+        if request.method == "HEAD":
+            return response
+        # In a thread, so that the loop turns while ten thousand workloads are written out.
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            async with asyncio.timeout(WRITE_DEADLINE_S):
+                await response.write(part)
+        return response
+
+    async def _workloads(self, request: web.Request) -> web.Response:
+        query = _Query(request, ("q", "sort", "limit", "offset"))
+        text, field = query.text("q"), query.text("sort")
+        descending = field.startswith("-")
+        if (field := field.removeprefix("-")) not in (*SORTABLE, ""):
+            raise query.wrong("sort", f"one of {', '.join(SORTABLE)}, with - in front for descending order")
+        limit, offset = query.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT), query.number("offset", 0, 0, 10**9)
+
+        table = self._board.table()
+        if table is None:
+            never = {"tick": None, "wall_s": None, "leading": False, "total": 0, "matched": 0}
+            return _json({"mode": self._mode, **never, "limit": limit, "offset": offset, "workloads": []})
+        rows = table.search(text) if text else np.arange(len(table))
+        if field:
+            rows = table.order(rows, field, descending)
+        body = {
+            "mode": self._mode,
+            "tick": table.tick.number,
+            "wall_s": table.tick.wall_s,
+            "leading": table.tick.leading,
+            "total": len(table),
+            "matched": len(rows),
+            "limit": limit,
+            "offset": offset,
+            "workloads": table.rows(rows[offset : offset + limit]),
+        }
+        return _json(body)
+
+    async def _workload(self, request: web.Request) -> web.Response:
+        query = _Query(request, ("kind", "since"))
+        namespace = query.checked("namespace", request.match_info["namespace"])
+        name = query.checked("name", request.match_info["name"])
+        kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
+        table = self._board.table()
+        row = table.find(namespace, name, kind) if table is not None else None
+        if table is None or row is None:
+            raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
+        head = {"mode": self._mode, "tick": table.tick.number, "wall_s": table.tick.wall_s}
+        return _json(head | self._board.workload(table, row, since))
+
+
+class _HangUp(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Query:
+    """The parameters of a request, checked; each error names the parameter, the value and what is allowed."""
+
+    def __init__(self, request: web.Request, allowed: tuple[str, ...]) -> None:
+        self._values = request.query
+        for key in self._values:
+            if key not in allowed:
+                raise web.HTTPBadRequest(text=f"unknown parameter {_short(key)}; allowed: {', '.join(allowed)}")
+            if len(self._values.getall(key)) > 1:
+                raise web.HTTPBadRequest(text=f"parameter {key} is given more than once")
+
+    def text(self, key: str) -> str:
+        return self.checked(key, self._values.get(key, ""))
+
+    def checked(self, key: str, value: str) -> str:
+        if len(value) > MAX_TEXT or not value.isprintable():
+            allowed = f"at most {MAX_TEXT} printable characters"
+            raise web.HTTPBadRequest(text=f"{key} is {_short(value)}; allowed: {allowed}")
+        return value
+
+    def number(self, key: str, default: int, low: int, high: int) -> int:
+        value = self._values.get(key, str(default))
+        if not re.fullmatch(r"-?[0-9]{1,16}", value, re.ASCII) or not low <= int(value) <= high:
+            raise self.wrong(key, f"a whole number from {low} to {high}")
+        return int(value)
+
+    def wrong(self, key: str, allowed: str) -> web.HTTPBadRequest:
+        return web.HTTPBadRequest(text=f"{key} is {_short(self._values.get(key, ''))}; allowed: {allowed}")
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 80 else value[:79] + "…")
+
+
+@web.middleware
+async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn refusals into JSON, and refuse a request that brings a body."""
+    try:
+        if request.can_read_body and request.method in ("GET", "HEAD"):
+            raise web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text="a request here has no body")
+        return await handler(request)
+    except web.HTTPException as error:
+        headers = {key: error.headers[key] for key in ("Allow", "Retry-After") if key in error.headers}
+        return _json({"error": error.text}, status=error.status, headers=headers)
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for header, value in HEADERS.items():
+        response.headers.setdefault(header, value)
+
+
+def _file(name: str, content_type: str) -> Handler:
+    """Serve one file of the package from memory; a browser keeps it but asks each time whether it still holds."""
+    body = (resources.files(__package__) / "static" / name).read_bytes()
+
+    async def handler(request: web.Request) -> web.Response:
+        response = web.Response(body=body, content_type=content_type, charset="utf-8")
+        response.headers["Cache-Control"] = "no-cache"
+        if len(body) >= COMPRESS_FROM_BYTES:
+            response.enable_compression()
+        return response
+
+    return handler
+
+
+def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    encoded = msgspec.json.encode(body)  # NaN and infinity become null
+    response = web.Response(body=encoded, status=status, content_type="application/json", headers=headers)
+    if len(encoded) >= COMPRESS_FROM_BYTES:
+        response.enable_compression()
+    return response
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"HTTP port {port} on {host} is in use by another program; stop it or choose another port"
+        case errno.EACCES:
+            return f"HTTP port {port} on {host} needs privileges; choose a port from 1024 to 65535"
+        case _:
+            return f"cannot listen for HTTP on {host} port {port}: {error.strerror or error}"

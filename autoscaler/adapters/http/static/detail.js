@@ -1,0 +1,284 @@
+// One workload: the sentence, the figures, the chart with its decisions, and the steps behind the last one.
+
+import { Chart } from "./chart.js";
+import {
+  UNKNOWN,
+  byUnit,
+  clock,
+  count,
+  duration,
+  element,
+  precise,
+  setText,
+  share,
+  signalName,
+  stageName,
+  words,
+} from "./format.js";
+
+const MAX_TICKS = 720; // as many as the daemon keeps
+const MAX_CHANGES = 64;
+const PAUSE_MS = 250; // between two questions, however fast the ticks are
+
+export class Detail {
+  constructor(root) {
+    this.root = root;
+    this.wanted = null;
+  }
+
+  /** Show a workload and keep asking for it. */
+  open(namespace, name, kind) {
+    this.close();
+    this.wanted = { namespace, name, kind };
+    this.history = null;
+    this.changes = [];
+    this.parts = skeleton(this.root, namespace, name);
+    this.chart = new Chart(this.parts.chart);
+    scrollTo(0, 0);
+    this.update();
+  }
+
+  close() {
+    this.wanted = null;
+    this.root.replaceChildren();
+  }
+
+  /** Forget the past, for it may be another daemon's now. */
+  restart() {
+    this.history = null;
+    this.changes = [];
+    this.update();
+  }
+
+  /** Ask for what is new; one question at a time. */
+  async update() {
+    if (!this.wanted) return;
+    if (this.asking) {
+      this.again = true;
+      return;
+    }
+    this.asking = true;
+    this.again = false;
+    const { wanted, history } = this;
+    try {
+      const { namespace, name, kind } = wanted;
+      const query = new URLSearchParams({ since: history?.tick.at(-1) ?? -1, ...(kind && { kind }) });
+      const path = `/api/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+      const answer = await fetch(`${path}?${query}`);
+      const body = await answer.json();
+      if (this.wanted === wanted && this.history === history) {
+        if (answer.ok) this.#show(body);
+        else this.#miss(body.error);
+      } else {
+        this.again = true;
+      }
+    } catch {
+      // The stream tells of the lost connection, and asks anew when it is back.
+    }
+    setTimeout(() => {
+      this.asking = false;
+      if (this.again) this.update();
+    }, PAUSE_MS);
+  }
+
+  #miss(error) {
+    this.parts.sentence.dataset.state = "missed";
+    setText(this.parts.sentence, error);
+  }
+
+  #show({ workload, explanation, history, changes }) {
+    this.#remember(history, changes);
+    const { parts } = this;
+    delete parts.sentence.dataset.state;
+    setText(parts.sentence, explanation.sentence);
+    replace(parts.badges, badges(workload));
+    replace(parts.figures, figures(workload, explanation.inputs));
+    replace(parts.steps, explanation.steps, stepRow);
+    replace(parts.asks, Object.entries(explanation.asks), askRow);
+    replace(parts.inputs, Object.entries(explanation.inputs), inputRow);
+    replace(parts.changes, this.changes.toReversed(), changeRow);
+    parts.nothing.hidden = this.changes.length > 0;
+    this.chart.draw(chartOf(this.history, this.changes, workload));
+  }
+
+  #remember(history, changes) {
+    if (!this.history) this.history = history;
+    else for (const [name, values] of Object.entries(history)) this.history[name].push(...values);
+    for (const values of Object.values(this.history)) values.splice(0, values.length - MAX_TICKS);
+    this.changes = [...this.changes, ...changes].slice(-MAX_CHANGES);
+  }
+}
+
+function skeleton(root, namespace, name) {
+  const parts = {
+    badges: element("span", { class: "badges" }),
+    sentence: element("p", { class: "sentence card" }, "Loading"),
+    figures: element("dl", { class: "tiles small" }),
+    chart: element("div", { class: "chart" }),
+    steps: element("tbody"),
+    asks: element("tbody"),
+    inputs: element("tbody"),
+    changes: element("tbody"),
+    nothing: element("p", { class: "muted" }, "No change since the daemon watches."),
+  };
+  const space = element("span", { class: "namespace" }, `${namespace}/`);
+  root.replaceChildren(
+    element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
+    element("h1", {}, space, name, parts.badges),
+    parts.sentence,
+    parts.figures,
+    element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
+    element(
+      "div",
+      { class: "columns" },
+      element(
+        "section",
+        { class: "card" },
+        element("h2", {}, "From demand to decision"),
+        table(["Stage", "Replicas", "Reason"], parts.steps, "steps"),
+      ),
+      element(
+        "section",
+        { class: "card" },
+        element("h2", {}, "Changes"),
+        table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"),
+        parts.nothing,
+      ),
+    ),
+    element(
+      "div",
+      { class: "columns" },
+      element("section", { class: "card" }, element("h2", {}, "What each signal asks"), table(["Signal", "Replicas"], parts.asks)),
+      element(
+        "section",
+        { class: "card" },
+        element("details", {}, element("summary", {}, "Inputs behind the decision"), table(["Input", "Value"], parts.inputs)),
+      ),
+    ),
+  );
+  return parts;
+}
+
+function table(titles, body, name = "") {
+  const head = titles.map((title) => {
+    const number = title === "Replicas" || title === "Value";
+    return element("th", { scope: "col", class: number && "number" }, title);
+  });
+  return element("table", { class: name }, element("thead", {}, element("tr", {}, ...head)), body);
+}
+
+/** Replace children where what they are made from has changed. */
+function replace(parent, values, make = (value) => value) {
+  const made = values.map(make);
+  if (parent.innerHTML !== made.map((node) => node.outerHTML).join("")) parent.replaceChildren(...made);
+}
+
+function badges(workload) {
+  const texts = [[workload.policy || "no policy", ""]];
+  if (workload.kind !== "Deployment") texts.push([workload.kind, "quiet"]);
+  if (workload.paused) texts.push(["paused", "warn"]);
+  if (workload.rival) texts.push([`owned by ${workload.rival}`, "warn"]);
+  if (!workload.trusted) texts.push(["inputs not trusted", "warn"]);
+  return texts.map(([text, kind]) => element("span", { class: `badge ${kind}` }, text));
+}
+
+function figures(workload, inputs) {
+  const missed = workload.ttft_s != null && workload.ttft_objective_s != null && workload.ttft_s > workload.ttft_objective_s;
+  const gpuHours = workload.loaded_idle_s == null ? null : (workload.loaded_idle_s * (workload.gpus_per_replica ?? 1)) / 3600;
+  return [
+    ["Wanted", count(workload.wanted)],
+    ["Ready", count(workload.ready)],
+    ["Starting", count(workload.starting) + (workload.blocked ? `, ${count(workload.blocked)} blocked` : "")],
+    ["Running", count(workload.running)],
+    ["Waiting", count(workload.waiting)],
+    ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
+    ["TTFT / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
+    ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
+    ["Cold start", duration(inputs.cold_start_s)],
+    ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
+  ].map(([title, value, state, note]) =>
+    element("div", { "data-state": state || "", title: note }, element("dt", {}, title), element("dd", {}, value)),
+  );
+}
+
+function stepRow({ stage, replicas, reason }) {
+  return element(
+    "tr",
+    { class: !reason && "unchanged" },
+    element("th", { scope: "row" }, stageName(stage)),
+    element("td", { class: "number" }, precise(replicas)),
+    element("td", {}, reason),
+  );
+}
+
+function askRow([signal, replicas]) {
+  return element(
+    "tr",
+    {},
+    element("th", { scope: "row" }, signalName(signal)),
+    element("td", { class: "number" }, precise(replicas)),
+  );
+}
+
+function inputRow([name, value]) {
+  return element(
+    "tr",
+    {},
+    element("th", { scope: "row" }, words(name)),
+    element("td", { class: "number" }, byUnit(name, value)),
+  );
+}
+
+function changeRow({ wall_s, before, after, fate, reason, detail }) {
+  const bad = fate === "failed" || fate === "conflict";
+  return element(
+    "tr",
+    {},
+    element("td", { class: "when" }, clock(wall_s)),
+    element("td", { class: `number ${after > before ? "up" : "down"}` }, `${before} → ${after}`),
+    element("td", { "data-state": bad ? "missed" : "" }, fate),
+    element("td", {}, detail ? `${reason} (${detail})` : reason),
+  );
+}
+
+function chartOf(history, changes, workload) {
+  const first = history.wall_s[0];
+  const objective = workload.ttft_objective_s;
+  return {
+    times: history.wall_s,
+    panels: [
+      {
+        title: "Replicas",
+        height: 190,
+        whole: true,
+        format: count,
+        series: [
+          { label: "ready", name: "ready", values: history.ready, step: true, area: true },
+          { label: "demand", name: "demand", values: history.demand, step: true },
+          { label: "wanted", name: "wanted", values: history.wanted, step: true },
+        ],
+      },
+      {
+        title: "Requests waiting",
+        height: 110,
+        whole: true,
+        format: count,
+        series: [{ label: "waiting", name: "waiting", values: history.waiting, area: true }],
+      },
+      {
+        title: "Time to first token",
+        height: 120,
+        format: duration,
+        series: [{ label: "TTFT", name: "ttft", values: history.ttft_s }],
+        limit: objective == null ? null : { label: `objective ${duration(objective)}`, value: objective },
+      },
+    ],
+    marks: changes
+      .filter((change) => change.wall_s >= first)
+      .map((change) => ({
+        time: change.wall_s,
+        kind: change.fate === "failed" || change.fate === "conflict" ? "failed" : change.after > change.before ? "up" : "down",
+        text: `${change.before} → ${change.after}, ${change.fate}: ${change.reason}`,
+      })),
+  };
+}

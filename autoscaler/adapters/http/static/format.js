@@ -1,0 +1,96 @@
+// Words and elements: how values read, and the one way text enters the page (as text, never as HTML).
+
+export const UNKNOWN = "–";
+
+const SIGNALS = {
+  concurrency: "Concurrency",
+  prefill: "Prefill rate",
+  decode: "Decode rate",
+  kv_cache: "KV cache",
+  ttft: "TTFT",
+  itl: "ITL",
+  rejections: "Rejections",
+  schedule: "Schedule",
+  wake: "Wake-up",
+};
+
+const STAGES = {
+  demand: ["Demand", "as asked"],
+  unknown: ["Unknown inputs", "held: inputs unknown"],
+  burst: ["Burst or noise", "burst passes by itself"],
+  tolerance: ["Tolerance", "within tolerance"],
+  stabilization: ["Stabilization", "stabilizing"],
+  idle: ["Idle", "scale to zero"],
+  bounds: ["Bounds", "at min or max"],
+  rate_limit: ["Rate limit", "rate limited"],
+  grant: ["GPU share", "short of GPUs"],
+  owner: ["Owner", "hands off"],
+};
+
+export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
+export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
+
+/** Say in a few words why a workload has its count. */
+export function reason(row) {
+  if (row.paused) return "paused by the operator";
+  if (row.rival) return `owned by ${row.rival}`;
+  const asks = row.signal ? signalName(row.signal) : "No signal";
+  return row.bound ? `${asks} · ${STAGES[row.bound]?.[1] ?? words(row.bound)}` : asks;
+}
+
+export const words = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
+
+export function count(value) {
+  if (value == null) return UNKNOWN;
+  return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 1 : 0 });
+}
+
+export function precise(value) {
+  return value == null ? UNKNOWN : value.toLocaleString("en", { maximumSignificantDigits: 4 });
+}
+
+export function duration(seconds) {
+  if (seconds == null) return UNKNOWN;
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 99.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
+  if (seconds < 5940) return `${Math.round(seconds / 60)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+
+export const share = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)} %`);
+
+export const clock = (wallS, seconds = true) =>
+  new Date(wallS * 1000).toLocaleTimeString("en-GB", {
+    hour: "2-digit",
+    minute: "2-digit",
+    ...(seconds && { second: "2-digit" }),
+  });
+
+/** Format a value by the unit its name ends in. */
+export function byUnit(name, value) {
+  if (value == null) return UNKNOWN;
+  if (name.endsWith("_per_s")) return `${precise(value)} /s`;
+  if (name.endsWith("_s")) return duration(value);
+  if (name.endsWith("_usage") || name.endsWith("_fraction") || name.endsWith("confidence")) return share(value);
+  return precise(value);
+}
+
+/** Make an element; children are elements or strings, and strings become text. */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value != null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Set text only where it differs, so that a selection or a reader is not disturbed. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export const hashOf = (row) =>
+  `#${encodeURIComponent(row.namespace)}/${encodeURIComponent(row.name)}` +
+  (row.kind === "Deployment" ? "" : `/${encodeURIComponent(row.kind)}`);
