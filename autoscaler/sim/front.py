@@ -32,7 +32,7 @@ class Front:
         return tuple(self._held)
 
     def arrive(self, request: Request, replicas: Sequence[Replica], now_s: float) -> None:
-        """Take a request from a client. Replicas must have advanced to `now_s`."""
+        """Take a request from a client. Replicas must have settled at `now_s`."""
         self.arrived += 1
         if replicas:
             self._dispatch(request, replicas, now_s)

@@ -64,7 +64,7 @@ class Lane:
             while self._due and self._due[-1].arrived_s <= to_s:
                 request = self._due.pop()
                 for replica in replicas:
-                    replica.advance(request.arrived_s)
+                    replica.settle(request.arrived_s)
                 self.front.arrive(request, replicas, request.arrived_s)
             if (self._block + 1) * BLOCK_S > to_s:
                 return

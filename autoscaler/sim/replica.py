@@ -88,6 +88,7 @@ class Replica:
         self._steps = 0
         self._decode_tokens = 0  # KV tokens of the decoding requests
         self._prefill_tokens = 0  # KV tokens of those whose prompt is being computed
+        self._quiet_until_s = -math.inf  # until then no request ends or is scheduled
         self._prefill_end_s: float | None = None  # end of the step under way, if it computes prompts
         self._ended: list[Request] = []
 
@@ -129,6 +130,7 @@ class Replica:
             self._end(request, Ending.REJECTED, now_s)
             return False
         self._waiting.append(request)
+        self._quiet_until_s = -math.inf
         return True
 
     def unanswered(self) -> list[Request]:
@@ -168,14 +170,23 @@ class Replica:
         self._decode_tokens = self._prefill_tokens = 0
         self._prefill_end_s = None
 
+    def settle(self, to_s: float) -> None:
+        """Advance if that could change `held`; else leave the steps to a later call, which costs nothing now."""
+        if to_s >= self._quiet_until_s:
+            self.advance(to_s)
+
     def advance(self, to_s: float) -> None:
         """Do every step that ends by `to_s`."""
+        self._quiet_until_s = -math.inf
         if self.sleep_level:
             self.clock_s = max(self.clock_s, to_s)
         else:
             while self._next_step(to_s):
                 pass
         self._drop_disconnected(to_s)
+        if self._waiting:
+            first = self._waiting[0]
+            self._quiet_until_s = min(self._quiet_until_s, first.arrived_s + first.patience_s)
 
     # Steps.
 
@@ -191,6 +202,7 @@ class Replica:
             return self._decode(to_s)
         # Nothing runs. A request that came after the last step lets the next one begin at once.
         idle_until_s = self._waiting[0].submitted_s if self._waiting else math.inf
+        self._quiet_until_s = math.inf
         self.clock_s = max(self.clock_s, min(idle_until_s, to_s))
         return idle_until_s <= to_s
 
@@ -248,6 +260,7 @@ class Replica:
     def _finish_prefill(self, to_s: float) -> bool:
         assert self._prefill_end_s is not None
         if self._prefill_end_s > to_s:
+            self._quiet_until_s = self._prefill_end_s
             return False
         step_s = self._prefill_end_s - self.clock_s
         self._prefill_end_s = None
@@ -281,13 +294,16 @@ class Replica:
         """Decode until the next event, or until `to_s`."""
         batch = len(self._decoding)
         steps = self._next_end() - self._steps
-        if self._waiting and self._waiting[0].submitted_s > self.clock_s and self.running < self.profile.max_num_seqs:
-            steps = 1  # it joins at the next boundary
         free_tokens = self.profile.kv_capacity_tokens - self._kv_tokens(batch)
         steps = min(steps, max(int(free_tokens // batch), 1))
         first_s, growth_s = self._step_s(), self.profile.kv_token_s * batch
+        if self._waiting and self._waiting[0].submitted_s > self.clock_s and self.running < self.profile.max_num_seqs:
+            # It joins at the end of the step during which it came.
+            steps = min(steps, _steps_within(self._waiting[0].submitted_s - self.clock_s, first_s, growth_s, steps) + 1)
         duration_s = _sum_steps(steps, first_s, growth_s)
-        if self.clock_s + duration_s > to_s:
+        complete = self.clock_s + duration_s <= to_s
+        if not complete:
+            self._quiet_until_s = self.clock_s + duration_s
             steps = _steps_within(to_s - self.clock_s, first_s, growth_s, steps)
             if steps == 0:
                 return False
@@ -295,7 +311,7 @@ class Replica:
         self.decode_s += duration_s
         self.metrics.step_tokens.observe(batch, steps)
         self._gain_tokens(steps, duration_s)
-        return True
+        return complete
 
     def _gain_tokens(self, steps: int, duration_s: float) -> None:
         """Every decoding request gains `steps` tokens in `duration_s`; end those that are complete."""
