@@ -81,12 +81,13 @@ def _sample(line: bytes) -> Sample | None:
     if len(line) > MAX_LINE_BYTES:
         return None
     close = line.rfind(b"}") + 1
-    if not close:
-        head, tail = b"", line.split()[1:]
-        labels: Labels | None = _NO_LABELS
-    else:
-        head, tail = line[:close], line[close:].split()
+    if close:
+        head = line[:close]
         labels = _labels(head) if len(head) <= 512 else _read_labels(head)
+        tail = line[close:].split()
+    else:
+        labels = None if b"{" in line else _NO_LABELS
+        tail = line.split()[1:]
     if labels is None or not tail or b"#" in tail:
         return _uncommon_sample(line)
     return _with_value(labels, tail)
@@ -94,7 +95,10 @@ def _sample(line: bytes) -> Sample | None:
 
 def _uncommon_sample(line: bytes) -> Sample | None:
     """Read a line whose last brace does not end its labels: an exemplar follows the value, or the format is broken."""
-    match = _HEAD.match(line.decode(errors="replace"))
+    try:
+        match = _HEAD.match(line.decode())
+    except UnicodeDecodeError:
+        return None
     if match is None:
         return None
     labels = _read_labels(match[0].encode())

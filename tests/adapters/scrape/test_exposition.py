@@ -1,0 +1,219 @@
+"""The parser of metrics text; the second source is the parser of prometheus_client."""
+
+import gzip
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.adapters.scrape.exposition import MAX_LINES, MAX_SAMPLES, Sample, Unreadable, parse
+
+RECORDINGS = Path(__file__).parents[2] / "data" / "vllm"
+
+
+def names(*wanted: str) -> frozenset[bytes]:
+    return frozenset(name.encode() for name in wanted)
+
+
+def comparable(series: dict[str, list[Sample]]) -> dict[str, list[tuple[dict[str, str], str]]]:
+    """Values as text, so that NaN equals NaN."""
+    return {name: [(dict(labels), repr(float(value))) for labels, value in samples] for name, samples in series.items()}
+
+
+def by_prometheus_client(text: str) -> dict[str, list[tuple[dict[str, str], str]]]:
+    series: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return comparable(series)
+
+
+@pytest.mark.parametrize("recording", sorted(path.name for path in RECORDINGS.glob("*.prom")))
+def test_every_sample_of_a_recording_is_read_as_prometheus_client_reads_it(recording: str) -> None:
+    body = (RECORDINGS / recording).read_bytes()
+    expected = by_prometheus_client(body.decode())
+    assert len(expected) > 50
+    assert comparable(parse(body, names(*expected)).series) == expected
+
+
+def test_every_line_of_the_recorded_series_of_scrapes_is_read_as_prometheus_client_reads_it() -> None:
+    with gzip.open(RECORDINGS / "load-timeseries.jsonl.gz", "rt") as lines:
+        texts = [json.loads(line)["text"] for line in lines]
+    for text in texts[::10]:
+        body = text if text.endswith("\n") else text + "\n"
+        expected = by_prometheus_client(body)
+        assert comparable(parse(body.encode(), names(*expected)).series) == expected
+
+
+# What no format allows inside a name is left to the hostile cases below; values and labels may be anything.
+label_names = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True).filter(lambda name: name != "__name__")
+label_values = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
+numbers = st.one_of(
+    st.floats(allow_nan=False).map(repr),
+    st.integers(-(10**18), 10**18).map(str),
+    st.sampled_from(["NaN", "+Inf", "-Inf", "1e5", "1E-3", "0x", "-0", "5.", ".5"]),
+).filter(lambda text: text != "0x")
+
+
+def escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+@st.composite
+def expositions(draw: st.DrawFn) -> str:
+    lines = []
+    for _ in range(draw(st.integers(0, 8))):
+        name = draw(st.sampled_from(["vllm:a", "b_total", "c_bucket", "d"]))
+        labels = draw(st.dictionaries(label_names, label_values, max_size=4))
+        inner = ",".join(f'{label}="{escaped(value)}"' for label, value in labels.items())
+        head = f"{name}{{{inner}}}" if labels or draw(st.booleans()) else name
+        stamp = draw(st.sampled_from(["", " 1700000000000"]))
+        lines.append(head + draw(st.sampled_from([" ", "  ", "\t"])) + draw(numbers) + stamp)
+        lines.append(draw(st.sampled_from(["# a comment", "", '# HELP d {of} "this"', "# EOF"])))
+    return "\n".join(lines) + "\n"
+
+
+@given(expositions())
+@example('d{a="}",b=" # {"} 1\n')
+def test_generated_text_is_read_as_prometheus_client_reads_it(text: str) -> None:
+    if "\r" in text or "\x85" in text or "\u2028" in text or any(c in text for c in "\x0b\x0c\x1c\x1d\x1e\u2029"):
+        return  # prometheus_client splits lines at these, Prometheus does not; the next test is about them
+    wanted = names("vllm:a", "b_total", "c_bucket", "d")
+    assert comparable(parse(text.encode(), wanted).series) == by_prometheus_client(text)
+
+
+@pytest.mark.parametrize(
+    "odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\r", "\u00a0", "\t", "}", "{", ","]
+)
+def test_an_odd_character_in_a_label_value_is_only_a_character(odd: str) -> None:
+    found = parse(f'd{{a="x{odd}y",b="z"}} 7\n'.encode(), names("d"))
+    assert found.series == {"d": [({"a": f"x{odd}y", "b": "z"}, 7.0)]}
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused_but_nothing_else_happens(body: bytes) -> None:
+    try:
+        found = parse(body, names("d", "a"))
+    except Unreadable as error:
+        assert 0 < len(str(error)) < 120
+    else:
+        assert set(found.series) <= {"d", "a"}
+
+
+@given(st.text(st.sampled_from('d{}",\\= \t#a1e.+-_\r'), max_size=40))
+def test_any_line_after_a_wanted_name_is_read_or_named_as_broken(line: str) -> None:
+    found = parse(f'd{{a="1"}} 1\nd{{{line}\n'.encode(), names("d"))
+    assert ("d" in found.series) != ("d" in found.broken)
+
+
+def test_escapes_in_labels_are_undone() -> None:
+    found = parse(rb'd{a="back\\slash",b="new\nline",c="a \"quote\"",e="\\n",f="\x"} 1' + b"\n", names("d"))
+    assert found.series["d"][0][0] == {
+        "a": "back\\slash",
+        "b": "new\nline",
+        "c": 'a "quote"',
+        "e": "\\n",
+        "f": "\\x",
+    }
+
+
+def test_quoted_label_names_of_newer_text_are_read() -> None:
+    assert parse(b'd{"with.dot"="x",plain="y"} 1\n', names("d")).series["d"][0][0] == {"with.dot": "x", "plain": "y"}
+
+
+def test_windows_line_ends_blanks_and_a_trailing_comma_do_no_harm() -> None:
+    found = parse(b'# TYPE d gauge\r\n  d { a = "1" , b="2", }  3.5  1700000000000 \r\n\r\nd\t4\r\n', names("d"))
+    assert found.series["d"] == [({"a": "1", "b": "2"}, 3.5), ({}, 4.0)]
+
+
+def test_exemplars_are_passed_over() -> None:
+    body = b'd_bucket{le="1"} 5 # {trace_id="a}b"} 0.5 1700000000.1\nd_bucket 6 # {trace_id="x"} 1\n# EOF\n'
+    found = parse(body, names("d_bucket"))
+    assert found.series["d_bucket"] == [({"le": "1"}, 5.0), ({}, 6.0)]
+
+
+@pytest.mark.parametrize(("text", "value"), [("+Inf", math.inf), ("-Inf", -math.inf), ("1.5e-7", 1.5e-7), ("1E3", 1e3)])
+def test_numbers_of_every_form_are_read(text: str, value: float) -> None:
+    assert parse(f"d {text}\n".encode(), names("d")).series["d"][0][1] == value
+
+
+def test_not_a_number_is_read_as_such() -> None:
+    assert math.isnan(parse(b"d NaN\n", names("d")).series["d"][0][1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"d",
+        b"d{",
+        b'd{a="1"}',
+        b'd{a="1" 5',
+        b'd{a="1} 5',
+        b"d{a=1} 5",
+        b'd{a="1",a="2"} 5',
+        b'd{1a="1"} 5',
+        b'd{a="1"}{b="2"} 5',
+        b'd junk{a="1"} 5',
+        b'd{a="\xff\xfe"} 5',
+        b'd{a="1"} five',
+        b'd{a="1"} 1_000',
+        b'd{a="1"} 5 later',
+        b'd{a="1"} 5 6 7',
+        b'd{a="' + b"x" * 20_000 + b'"} 5',
+        b"d{" + b",".join(b'l%d="x"' % index for index in range(200)) + b"} 5",
+    ],
+)
+def test_a_line_that_breaks_the_format_takes_its_name_with_it_and_no_other(line: bytes) -> None:
+    found = parse(b'd{engine="0"} 1\n' + line + b'\nb_total{engine="0"} 2\n', names("d", "b_total"))
+    assert found.broken == {"d"}  # a sum without the broken line would be too small
+    assert found.series == {"b_total": [({"engine": "0"}, 2.0)]}
+
+
+@pytest.mark.parametrize("cut", [1, 20, 1000, 30_000])
+def test_text_that_was_cut_off_is_refused_whole(cut: int) -> None:
+    body = (RECORDINGS / "running.prom").read_bytes()[:-cut]
+    assert not body.endswith(b"\n")
+    with pytest.raises(Unreadable, match=f"cut off after {len(body)} bytes"):
+        parse(body, names("vllm:num_requests_running"))
+
+
+def test_binary_is_refused() -> None:
+    with pytest.raises(Unreadable, match="binary"):
+        parse(b"\x7fELF\0\0\0\n", names("d"))
+
+
+def test_text_of_absurdly_many_lines_is_refused_quickly() -> None:
+    body = b"x 1\n" * (2 * MAX_LINES)
+    begin_s = time.process_time()
+    with pytest.raises(Unreadable, match=f"more than {MAX_LINES} lines"):
+        parse(body, names("d"))
+    assert time.process_time() - begin_s < 1.0
+
+
+def test_absurdly_many_series_are_refused() -> None:
+    body = b"".join(b'd{a="%d"} 1\n' % index for index in range(MAX_SAMPLES + 1))
+    with pytest.raises(Unreadable, match=f"more than {MAX_SAMPLES} series"):
+        parse(body, names("d"))
+
+
+def test_a_line_made_to_be_slow_is_not() -> None:
+    lines = [
+        b'd{a="' + b"\\" * 15_000 + b"}" * 500,
+        b"d{" + b'a="",' * 3000,
+        b"d" + b"{" * 16_000,
+        b"d " + b"}" * 16_000,
+    ]
+    begin_s = time.process_time()
+    found = parse(b"\n".join(lines * 20) + b"\n", names("d"))
+    assert time.process_time() - begin_s < 1.0
+    assert found.broken == {"d"}
+
+
+def test_an_empty_body_has_no_samples() -> None:
+    assert parse(b"", names("d")).series == {}
+    assert parse(b"\n", names("d")).series == {}
