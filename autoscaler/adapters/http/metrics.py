@@ -170,7 +170,7 @@ def _asks(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> It
 
 
 def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
-    for label, stage in zip(labels, binding_stage(tick.decision.stages)[rows].tolist(), strict=True):
+    for label, stage in zip(labels, binding_stage(tick.decision)[rows].tolist(), strict=True):
         if stage != NONE:
             yield {**label, "stage": STAGES[stage]}, 1.0
 

@@ -103,7 +103,7 @@ class Table:
             "paused": fleet.paused,
             "trusted": decision.trusted,
             "signal": _words((*SIGNALS, ""))[strongest_signal(decision.asks)],
-            "bound": _words((*STAGES, ""))[binding_stage(decision.stages)],
+            "bound": _words((*STAGES, ""))[binding_stage(decision)],
             "current": fleet.replicas,
             "demand": decision.stages[Stage.DEMAND],
             "wanted": decision.replicas,

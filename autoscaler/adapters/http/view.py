@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.decision import Signal, Stage
+from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.decision import Decision, Signal, Stage
+from autoscaler.core.explain import binding_stages
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 
@@ -30,12 +31,9 @@ def strongest_signal(asks: FloatColumn) -> IntColumn:
     return np.where(known.any(axis=0), np.argmax(np.where(known, asks, -np.inf), axis=0), NONE)
 
 
-def binding_stage(stages: FloatColumn) -> IntColumn:
-    """Return the last stage that changed each workload's count, NONE where no stage did; stages: float64[G, W]."""
-    before, after = stages[:-1], stages[1:]
-    changed: BoolColumn = (before != after) & ~(np.isnan(before) & np.isnan(after))
-    last = len(stages) - 1 - np.argmax(changed[::-1], axis=0)
-    return np.where(changed.any(axis=0), last, NONE)
+def binding_stage(decision: Decision) -> IntColumn:
+    """Return the last stage that changed each workload's count, NONE where no stage did."""
+    return np.nan_to_num(binding_stages(decision), nan=NONE).astype(np.int64)
 
 
 class Wishes:

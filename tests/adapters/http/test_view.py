@@ -4,9 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.http.view import NONE, Wishes, binding_stage, bounded, strongest_signal
+from autoscaler.adapters.http.view import NONE, SIGNALS, STAGES, Wishes, binding_stage, bounded, strongest_signal
+from autoscaler.core.explain import explain
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
+from tests.adapters.http.records import World
 
 
 @given(st.text(st.characters(codec=None), max_size=300), st.integers(1, 40))
@@ -25,10 +27,18 @@ def test_the_strongest_signal_is_the_largest_known_ask() -> None:
     assert strongest_signal(asks).tolist() == [1, NONE, 1, 0]
 
 
-def test_the_binding_stage_is_the_last_that_changed_the_count() -> None:
-    nan = np.nan
-    stages = np.array([[1.0, 4.0, nan, nan], [1.0, 3.0, 2.0, nan], [1.0, 2.0, 2.0, nan]])
-    assert binding_stage(stages).tolist() == [NONE, 2, 1, NONE]
+def test_the_binding_stage_is_the_one_that_the_explanation_names() -> None:
+    tick = World(30).ticks(5)[-1]
+    bound = [STAGES[stage] if stage != NONE else "" for stage in binding_stage(tick.decision).tolist()]
+    rows = range(len(bound))
+    assert bound == [explain(tick.input, tick.decision, tick.policies, row).bound for row in rows]
+    assert {"", "stabilization"} <= set(bound)
+
+
+def test_the_strongest_signal_is_the_one_that_the_explanation_names() -> None:
+    tick = World(30).ticks(5)[-1]
+    strongest = [SIGNALS[signal] for signal in strongest_signal(tick.decision.asks).tolist()]
+    assert strongest == [explain(tick.input, tick.decision, tick.policies, row).signal for row in range(30)]
 
 
 def test_a_wish_is_new_again_after_it_was_gone() -> None:
