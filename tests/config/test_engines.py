@@ -1,0 +1,48 @@
+"""The table of engines as data: complete, consistent, renamed whole. What it reads is tested with the scraper."""
+
+from dataclasses import fields
+
+import pytest
+
+from autoscaler.config.engines import COUNTERS, ENGINES, LIMITS, QUANTILES, Engine
+from autoscaler.config.series import underscored
+from autoscaler.core.samples import PodSamples
+
+COLUMNS = {column.name for column in fields(PodSamples)}
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+def test_every_row_fills_columns_that_exist_and_at_least_running_and_waiting(engine: Engine) -> None:
+    assert set(engine.readings) <= COLUMNS
+    assert {"running", "waiting", "finished"} <= set(engine.readings)
+    assert all(engine.readings.values())
+    assert engine.path.startswith("/")
+
+
+def test_natures_and_limits_are_about_columns_that_exist() -> None:
+    assert COUNTERS | QUANTILES | set(LIMITS) <= COLUMNS
+    assert not COUNTERS & QUANTILES
+
+
+def test_engines_are_found_by_their_own_name() -> None:
+    assert list(ENGINES) == ["vllm", "sglang", "tgi", "trtllm", "triton"]
+    assert all(engine.name == name for name, engine in ENGINES.items())
+
+
+def test_an_engine_renamed_by_a_pipeline_keeps_its_own_names_first() -> None:
+    plain, variant = ENGINES["vllm"], ENGINES["vllm"].renamed(underscored)
+    names = [row.name for row in variant.readings["kv_usage"]]
+    assert names == [
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",
+        "vllm_kv_cache_usage_perc",
+        "vllm_gpu_cache_usage_perc",
+    ]
+    assert {row.name for row in plain.series()} < {row.name for row in variant.series()}
+    assert plain.readings["kv_usage"] == variant.readings["kv_usage"][:2]
+
+
+def test_the_router_of_the_production_stack_is_no_engine() -> None:
+    rows = [row for row in ENGINES["vllm"].series() if row.name == "vllm:num_requests_running"]
+    assert rows and not any(row.accepts({"server": "http://10.0.0.1:8000"}) for row in rows)
+    assert all(row.accepts({"model_name": "m", "engine": "0"}) for row in rows)

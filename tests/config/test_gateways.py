@@ -1,0 +1,216 @@
+"""Which workload a gateway's series is about, and what is read from it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.config.gateways import GATEWAYS, WorkloadNames, metric_names, read_front
+from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from tests.core import world
+
+NAN = math.nan
+
+
+def fleet(*workloads: Workload, ready: list[int] | None = None) -> Fleet:
+    return replace(world.fleet(ready=ready or [0] * len(workloads)), workloads=workloads)
+
+
+def workload(name: str, namespace: str = "llm", model: str = "", service: str = "") -> Workload:
+    return Workload(WorkloadRef(namespace, name), model=model, service=service)
+
+
+TWO = (workload("qwen", model="Qwen/Qwen3-8B"), workload("phi", model="microsoft/phi-4", service="phi-svc"))
+
+
+def waiting(workloads: Fleet, name: str, *series: tuple[dict[str, str], float]) -> list[float]:
+    return read_front(workloads, {name: series}, {})[0].tolist()
+
+
+def arrivals(workloads: Fleet, name: str, *series: tuple[dict[str, str], float]) -> list[float]:
+    return read_front(workloads, {}, {name: series})[1].tolist()
+
+
+def same(found: list[float], expected: list[float]) -> bool:
+    return bool(np.array_equal(found, expected, equal_nan=True))
+
+
+# One test per row of the table.
+
+
+@pytest.mark.parametrize("name", ["llm_d_epp_flow_control_queue_size", "inference_extension_flow_control_queue_size"])
+def test_the_flow_control_queue_of_llm_d_is_read_under_its_new_and_its_old_name(name: str) -> None:
+    series = [
+        ({"inference_pool": "phi-svc", "model_name": "phi", "fairness_id": "a", "priority": "0"}, 2.0),
+        ({"inference_pool": "phi-svc", "model_name": "phi", "fairness_id": "b", "priority": "1"}, 3.0),
+        ({"inference_pool": "other", "target_model_name": "Qwen/Qwen3-8B", "fairness_id": "", "priority": "0"}, 7.0),
+    ]
+    assert waiting(fleet(*TWO), name, *series) == [7.0, 5.0]
+
+
+def test_both_names_of_the_llm_d_queue_beside_each_other_are_not_added() -> None:
+    series = [({"inference_pool": "qwen"}, 4.0)]
+    both = {"llm_d_epp_flow_control_queue_size": series, "inference_extension_flow_control_queue_size": series}
+    assert same(read_front(fleet(*TWO), both, {})[0].tolist(), [4.0, NAN])
+
+
+@pytest.mark.parametrize("name", ["llm_d_epp_request_total", "inference_objective_request_total"])
+def test_requests_at_llm_d_are_arrivals(name: str) -> None:
+    assert same(arrivals(fleet(*TWO), name, ({"model_name": "microsoft/phi-4"}, 1.5)), [NAN, 1.5])
+
+
+def test_the_keda_http_interceptor_holds_requests_while_nothing_serves() -> None:
+    series = ({"route_name": "qwen", "route_namespace": "llm"}, 2.0)
+    assert same(waiting(fleet(*TWO), "interceptor_request_concurrency", series), [2.0, NAN])
+    # Once a pod serves, the gauge counts requests being answered as well, which the engine counts already.
+    assert same(waiting(fleet(*TWO, ready=[1, 0]), "interceptor_request_concurrency", series), [NAN, NAN])
+    assert same(arrivals(fleet(*TWO), "interceptor_request_count_total", series), [2.0, NAN])
+
+
+def test_the_incoming_counter_of_the_production_stack_is_arrivals() -> None:
+    series = ({"model": "Qwen/Qwen3-8B"}, 0.5)
+    assert same(arrivals(fleet(*TWO), "vllm:num_incoming_requests_total", series), [0.5, NAN])
+
+
+def test_the_dynamo_frontend_is_read_where_requests_begin() -> None:
+    started = [({"model": "Qwen/Qwen3-8B"}, 2.0)]
+    done = [({"model": "Qwen/Qwen3-8B", "status": "success"}, 9.0)]
+    both = {"dynamo_frontend_requests_started_total": started, "dynamo_frontend_requests_total": done}
+    assert same(read_front(fleet(*TWO), {}, both)[1].tolist(), [2.0, NAN])
+    assert same(arrivals(fleet(*TWO), "dynamo_frontend_requests_total", *done), [9.0, NAN])
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("qwen", {"kn_revision_name": "qwen-00003", "k8s_namespace_name": "llm"}),
+        ("qwen-00003-deployment", {"kn_revision_name": "qwen-00003", "k8s_namespace_name": "llm"}),
+        ("qwen-00003", {"kn_revision_name": "qwen-00003", "k8s_namespace_name": "llm"}),
+    ],
+)
+def test_the_knative_activator_names_a_revision(name: str, labels: dict[str, str]) -> None:
+    assert waiting(fleet(workload(name)), "kn_revision_request_queued", (labels, 3.0)) == [3.0]
+    old = {"revision_name": "qwen-00003", "namespace_name": "llm"}
+    assert arrivals(fleet(workload(name)), "activator_request_count", (old, 1.0)) == [1.0]
+
+
+def test_istio_is_read_at_the_client_side_only_and_counts_what_found_no_backend() -> None:
+    labels = {"destination_workload": "unknown", "destination_workload_namespace": "unknown", "response_flags": "UH"}
+    service = {"destination_service_name": "qwen", "destination_service_namespace": "llm"}
+    series = [
+        ({**labels, **service, "reporter": "source"}, 4.0),
+        ({"destination_workload": "qwen", "destination_workload_namespace": "llm", "reporter": "source"}, 1.0),
+        ({"destination_workload": "qwen", "destination_workload_namespace": "llm", "reporter": "destination"}, 1.0),
+    ]
+    assert same(arrivals(fleet(*TWO), "istio_requests_total", *series), [5.0, NAN])
+    host = {"destination_service": "phi-svc.llm.svc.cluster.local", "reporter": "source"}
+    assert same(arrivals(fleet(*TWO), "istio_requests_total", (host, 2.0)), [NAN, 2.0])
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "outbound|8000||qwen.llm.svc.cluster.local",
+        "outbound|8000|v1|qwen.llm.svc",
+        "httproute/llm/qwen/rule/0",
+        "llm/qwen/8000/da39a3ee",
+        "qwen",
+    ],
+)
+def test_an_envoy_cluster_is_understood_in_the_spelling_of_each_control_plane(cluster: str) -> None:
+    labels = {"envoy_cluster_name": cluster}
+    assert same(waiting(fleet(*TWO), "envoy_cluster_upstream_rq_pending_active", (labels, 2.0)), [2.0, NAN])
+    rates = {
+        "envoy_cluster_upstream_rq_total": [(labels, 1.0)],
+        "envoy_cluster_upstream_cx_none_healthy": [(labels, 3.0)],  # those that found no backend are not in the first
+    }
+    assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
+
+
+def test_ingress_nginx_names_the_service_also_as_prometheus_renames_its_labels() -> None:
+    plain = {"namespace": "llm", "service": "phi-svc", "ingress": "models"}
+    moved = {"namespace": "ingress", "exported_namespace": "llm", "service": "metrics", "exported_service": "phi-svc"}
+    for labels in (plain, moved):
+        assert same(arrivals(fleet(*TWO), "nginx_ingress_controller_requests", (labels, 2.0)), [NAN, 2.0])
+
+
+def test_every_row_of_the_table_is_covered_by_a_test_above() -> None:
+    assert list(GATEWAYS) == [
+        "llm-d-epp",
+        "keda-http-add-on",
+        "knative-activator",
+        "production-stack",
+        "dynamo",
+        "istio",
+        "envoy",
+        "ingress-nginx",
+    ]
+
+
+# Joining.
+
+
+def test_variants_of_one_service_share_its_queue_equally() -> None:
+    variants = fleet(workload("qwen-mig", service="qwen"), workload("qwen-full", service="qwen"), workload("phi"))
+    found = waiting(variants, "llm_d_epp_flow_control_queue_size", ({"inference_pool": "qwen"}, 6.0))
+    assert same(found, [3.0, 3.0, NAN])
+
+
+def test_one_model_in_two_namespaces_is_told_apart_by_the_namespace_of_the_series() -> None:
+    both = fleet(workload("a", "dev", model="m"), workload("a", "prod", model="m"))
+    name = "vllm:num_incoming_requests_total"
+    assert same(arrivals(both, name, ({"model": "m", "namespace": "prod"}, 2.0)), [NAN, 2.0])
+    assert arrivals(both, name, ({"model": "m", "namespace": "gateways"}, 2.0)) == [1.0, 1.0]
+
+
+def test_a_name_in_another_namespace_is_another_workload() -> None:
+    series = ({"route_name": "qwen", "route_namespace": "elsewhere"}, 2.0)
+    assert same(waiting(fleet(*TWO), "interceptor_request_concurrency", series), [NAN, NAN])
+    assert same(waiting(fleet(*TWO), "interceptor_request_concurrency", ({"route_name": "qwen"}, 2.0)), [NAN, NAN])
+
+
+def test_a_workload_without_a_known_model_is_not_found_by_an_empty_one() -> None:
+    nameless = fleet(workload("a"))
+    assert same(arrivals(nameless, "vllm:num_incoming_requests_total", ({"model": ""}, 2.0)), [NAN])
+    assert same(arrivals(nameless, "vllm:num_incoming_requests_total", ({}, 2.0)), [NAN])
+
+
+def test_several_gateways_in_front_of_one_workload_are_added() -> None:
+    rates = {
+        "vllm:num_incoming_requests_total": [({"model": "Qwen/Qwen3-8B"}, 1.0)],
+        "nginx_ingress_controller_requests": [({"namespace": "llm", "service": "qwen"}, 2.0)],
+    }
+    assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [3.0, NAN])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+def test_a_value_that_is_no_count_is_left_out(bad: float) -> None:
+    assert same(
+        waiting(fleet(*TWO), "llm_d_epp_flow_control_queue_size", ({"inference_pool": "qwen"}, bad)), [NAN, NAN]
+    )
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted({f for g in GATEWAYS.values() for f in g.labels()})), st.text(max_size=80))
+)
+def test_hostile_labels_find_nobody_or_somebody_but_never_break(labels: dict[str, str]) -> None:
+    names = WorkloadNames(fleet(*TWO))
+    for gateway in GATEWAYS.values():
+        assert set(names.rows(gateway.keys, labels)) <= {0, 1}
+
+
+def test_a_label_value_of_a_megabyte_is_looked_at_briefly() -> None:
+    labels = {"envoy_cluster_name": "outbound|1|" + "a-" * 500_000 + ".svc"}
+    assert WorkloadNames(fleet(*TWO)).rows(GATEWAYS["envoy"].keys, labels) == ()
+
+
+def test_a_query_keeps_every_label_that_a_row_looks_at() -> None:
+    assert GATEWAYS["istio"].labels()[:2] == ("destination_workload", "exported_destination_workload")
+    assert "reporter" in GATEWAYS["istio"].labels()
+
+
+def test_no_metric_of_a_gateway_is_one_that_engines_expose_as_their_own_queue() -> None:
+    assert "vllm:num_requests_waiting" not in metric_names()

@@ -1,0 +1,99 @@
+"""What a row of a metric table means, on series given by hand."""
+
+import math
+
+import pytest
+
+from autoscaler.config.series import Fold, Series, counter, first, read, renamed, underscored
+
+
+def test_the_first_alternative_present_wins_and_they_are_never_added() -> None:
+    both = {"new": [({}, 3.0)], "old": [({}, 4.0)]}
+    assert read(first("new", "old"), both) == 3.0
+    assert read(first("new", "old"), {"old": both["old"]}) == 4.0
+
+
+def test_absent_is_nan_and_zero_is_zero() -> None:
+    assert math.isnan(read(first("x"), {}))
+    assert read(first("x"), {"x": [({}, 0.0)]}) == 0.0
+
+
+def test_a_counter_is_read_with_its_suffix_or_without() -> None:
+    assert read(counter("x"), {"x_total": [({}, 1.0)]}) == 1.0
+    assert read(counter("x"), {"x": [({}, 2.0)]}) == 2.0
+
+
+def test_series_of_one_pod_are_summed_or_the_largest_is_taken() -> None:
+    ranks = {"x": [({"engine": "0"}, 3.0), ({"engine": "1"}, 4.0)]}
+    assert read((Series("x", Fold.SUM),), ranks) == 7.0
+    assert read((Series("x", Fold.MAX),), ranks) == 4.0
+
+
+def test_a_filter_keeps_only_its_values_and_an_empty_value_means_no_such_label() -> None:
+    row = Series("x", where=(("server", ("",)),))
+    assert read((row,), {"x": [({}, 1.0), ({"server": "http://10.0.0.1"}, 100.0)]}) == 1.0
+    assert math.isnan(read((row,), {"x": [({"server": "http://10.0.0.1"}, 100.0)]}))
+
+
+def test_ranks_that_report_the_same_thing_count_once_and_others_are_added() -> None:
+    row = Series("x", repeated=("tp_rank",))
+    series = [({"dp_rank": str(dp), "tp_rank": str(tp)}, 10.0 + dp) for dp in range(2) for tp in range(4)]
+    assert read((row,), {"x": series}) == 21.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
+@pytest.mark.parametrize("fold", [Fold.SUM, Fold.MAX])
+@pytest.mark.parametrize("repeated", [(), ("rank",)])
+def test_one_value_that_is_no_count_makes_the_whole_reading_unknown(
+    bad: float, fold: Fold, repeated: tuple[str, ...]
+) -> None:
+    row = Series("x", fold, repeated=repeated)
+    assert math.isnan(read((row,), {"x": [({"engine": "0"}, 5.0), ({"engine": "1"}, bad)]}))
+    assert math.isnan(read((row,), {"x": [({"engine": "0"}, bad), ({"engine": "1"}, 5.0)]}))
+
+
+def test_an_unknown_reading_gives_way_to_the_next_alternative() -> None:
+    assert read(first("new", "old"), {"new": [({}, math.nan)], "old": [({}, 4.0)]}) == 4.0
+
+
+def test_a_sum_too_large_for_a_number_is_unknown() -> None:
+    assert math.isnan(read(first("x"), {"x": [({"i": str(i)}, 1e308) for i in range(20)]}))
+
+
+def test_further_readings_are_added_where_they_are_present() -> None:
+    row = Series("x", plus=(Series("y"), Series("z", where=(("err", ("a",)),))))
+    assert read((row,), {"x": [({}, 1.0)]}) == 1.0
+    assert read((row,), {"x": [({}, 1.0)], "y": [({}, 2.0)], "z": [({"err": "b"}, 50.0)]}) == 3.0
+    assert read((row,), {"y": [({}, 2.0)]}) == 2.0
+    assert math.isnan(read((row,), {"z": [({"err": "b"}, 50.0)]}))
+
+
+def test_a_product_of_labels_is_read_and_a_word_in_them_is_unknown() -> None:
+    row = Series("info", labels=("block_size", "num_gpu_blocks"))
+    assert read((row,), {"info": [({"block_size": "16", "num_gpu_blocks": "100"}, 1.0)]}) == 1600.0
+    assert math.isnan(read((row,), {"info": [({"block_size": "16", "num_gpu_blocks": "None"}, 1.0)]}))
+    assert math.isnan(read((row,), {"info": [({"block_size": "16"}, 1.0)]}))
+
+
+def test_a_product_of_two_metrics_needs_both() -> None:
+    row = Series("blocks", times=Series("tokens_per_block", Fold.MAX))
+    assert read((row,), {"blocks": [({}, 10.0)], "tokens_per_block": [({}, 32.0)]}) == 320.0
+    assert math.isnan(read((row,), {"blocks": [({}, 10.0)]}))
+
+
+def test_inversion_and_scale_come_last() -> None:
+    assert read((Series("awake", inverted=True),), {"awake": [({}, 0.0)]}) == 1.0
+    assert read((Series("ms", scale=1e-3),), {"ms": [({}, 250.0)]}) == 0.25
+
+
+def test_renamed_alternatives_come_after_the_originals_and_only_where_they_differ() -> None:
+    rows = (Series("vllm:x", plus=(Series("vllm:y"),), times=Series("vllm:z")), Series("plain"))
+    variants = renamed(rows, underscored)
+    assert variants[:2] == rows
+    assert variants[2:] == (Series("vllm_x", plus=(Series("vllm_y"),), times=Series("vllm_z")),)
+    assert read(variants, {"vllm:x": [({}, 2.0)], "vllm_x": [({}, 2.0)], "vllm:z": [({}, 1.0)]}) == 2.0
+
+
+def test_all_parts_of_a_row_are_listed() -> None:
+    row = Series("x", times=Series("t"), plus=(Series("p", plus=(Series("q"),)),))
+    assert [part.name for part in row.parts()] == ["x", "t", "p", "q"]
