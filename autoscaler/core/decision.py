@@ -9,6 +9,7 @@ from autoscaler.core.columns import BoolColumn, Columns, FloatColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import Samples
 from autoscaler.core.spec import Schedule, Spec
+from autoscaler.core.variants import Variants
 
 
 class Signal(IntEnum):
@@ -36,8 +37,9 @@ class Stage(IntEnum):
     IDLE = 5  # scale to zero, and the wake-up from it
     RATE_LIMIT = 6  # one step per period
     BOUNDS = 7  # min and max of the policy and the operator
-    GRANT = 8  # what the pool can give
-    OWNER = 9  # paused, or owned by somebody else
+    VARIANT = 8  # which workload of a service carries it at least cost
+    GRANT = 9  # what the pool can give
+    OWNER = 10  # paused, or owned by somebody else
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class TickInput:
     spec: Spec  # rows of fleet.workloads
     schedule: Schedule  # rows of fleet.workloads
     samples: Samples  # rows of fleet.pods and fleet.workloads
+    variants: Variants | None = None  # rows of fleet.workloads; None: every workload is alone
 
 
 @dataclass(frozen=True)

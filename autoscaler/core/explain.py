@@ -216,6 +216,9 @@ def _reason(stage: Stage, row: _Row) -> str:
             return f"one step per {_seconds(row.spec(which))} allows {_number(after)}"
         case Stage.BOUNDS:
             return f"the {'minimum' if after > before else 'maximum'} is {_number(after)}"
+        case Stage.VARIANT:
+            share = "takes over from dearer" if after > before else "leaves it to cheaper"
+            return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {_number(after)}"
         case Stage.GRANT:
             return f"the pool of {_pool(row)} gives {_number(after)} of {_number(before)}"
         case Stage.OWNER:

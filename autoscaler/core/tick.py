@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import arbitrate, burst, capacity, demand, shape
+from autoscaler.core import arbitrate, burst, capacity, demand, shape, variants
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.decision import Decision, Observation, Signal, Stage, TickInput
+from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
 from autoscaler.core.observe import observe
 
@@ -61,6 +61,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     )
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
+    stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, trusted)
     stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted)
     stages[Stage.OWNER] = wanted = np.where(free(inp), wanted, current)
 
@@ -134,6 +135,14 @@ def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
         | (asks[Signal.SCHEDULE] > 0)
     )
     return at_work
+
+
+def share_service(inp: TickInput, wanted: FloatColumn, each: Capacity, trusted: BoolColumn) -> FloatColumn:
+    """Let the variants of a service carry its demand at least cost. float64[W]."""
+    if inp.variants is None:
+        return wanted
+    planned = each.concurrency * inp.spec.target_usage
+    return variants.choose(wanted, inp.fleet.replicas, planned, trusted & free(inp), inp.variants, inp.spec)
 
 
 def free(inp: TickInput) -> BoolColumn:

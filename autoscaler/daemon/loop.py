@@ -10,6 +10,7 @@ import numpy as np
 import structlog
 
 from autoscaler.config.policy import PolicyBook
+from autoscaler.config.prices import Prices
 from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import Compiler
 from autoscaler.core.decision import Decision, TickInput
@@ -56,6 +57,7 @@ class Loop:
         leadership: Leadership,
         period_s: float,
         deadline_s: float,
+        prices: Prices | None = None,
     ) -> None:
         self._clock = clock
         self._workloads = workloads
@@ -67,6 +69,7 @@ class Loop:
         self._leadership = leadership
         self._period_s = period_s
         self._deadline_s = deadline_s
+        self._prices = prices or Prices({})
         self._memory = Memory.empty()
         self._number = 0
         self._woken = asyncio.Event()
@@ -108,7 +111,7 @@ class Loop:
         samples = await self._sample(fleet)
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        inp = TickInput(now_s, fleet, rules.spec, schedule(rules, wall_s, now_s), samples)
+        inp = TickInput(now_s, fleet, rules.spec, schedule(rules, wall_s, now_s), samples, self._prices.variants(fleet))
         decision, self._memory = tick(inp, self._memory)
 
         leading = self._leadership.leading
