@@ -42,7 +42,7 @@ def choose(
     # Zero and the way there and back belong to each workload's own idle stage.
     awake = (wanted[rows] > 0) & (current[rows] > 0)
     kept = np.where(awake, np.clip(current[rows], spec.min_replicas[rows], spec.max_replicas[rows]), wanted[rows])
-    surplus: FloatColumn = np.bincount(group, (wanted[rows] - kept) * each[rows])[group]
+    surplus = np.asarray(np.bincount(group, (wanted[rows] - kept) * each[rows]), dtype=np.float64)[group]
 
     room = np.where(awake, spec.max_replicas[rows] - kept, 0.0)
     cheapest = np.lexsort((per_request, group))
