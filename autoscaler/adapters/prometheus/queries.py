@@ -145,13 +145,27 @@ def front_arrivals_query(window_s: float, gateways: Iterable[Gateway] = GATEWAYS
 
 
 def seen_engines_query(engines: Iterable[Engine], identity: Identity) -> str:
-    """Return the query for every pod that an engine reports from; label `metric` holds the gauge it is known by."""
+    """Return the query for every pod from which an engine reports; label `metric` holds the engine's name."""
     return _either(
         f"label_replace(count {_by(*identity, engine.model_label or 'model_name')} ({_selector(row, row.name)}), "
         f'"{METRIC}", "{engine.name}", "", "")'
         for engine in engines
         for row in _clock_of(engine.renamed(underscored))
     )
+
+
+def engines_presence(engines: Iterable[Engine]) -> str:
+    """Return an expression that has a series wherever any engine reports."""
+    return _either(_selector(row, row.name) for engine in engines for row in _clock_of(engine.renamed(underscored)))
+
+
+def devices_query(identity: Identity) -> str:
+    """Return the query that counts the GPUs, or MIG instances, that each pod holds."""
+    held = f'{{{identity[1]}!=""}}'
+    pool = ("modelName", "GPU_I_PROFILE")
+    device = f"max {_by(*identity, *pool, *(label for label in gpus.DEVICE_LABELS if label not in pool))}"
+    named = [gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"]))]
+    return f"count {_by(*identity, *pool)} ({device} ({_either(name + held for name in named)}))"
 
 
 def _clock_of(engine: Engine) -> Readings:

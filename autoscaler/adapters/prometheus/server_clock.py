@@ -8,9 +8,12 @@ the same sample, seen by two ticks, must have the same time, or counters would s
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 from autoscaler.adapters.prometheus.client import Answer
 from autoscaler.core.columns import FloatColumn
+
+Seconds = TypeVar("Seconds", float, FloatColumn)
 
 SLACK_S = 0.25  # bounds may be missed by so much before the offset moves: drift and rounding are no clock step
 
@@ -41,6 +44,6 @@ class ServerClock:
         """Return the server's Unix time at a time of the tick; NaN while unknown."""
         return now_s - self._offset_s
 
-    def tick_s(self, unix_s: FloatColumn) -> FloatColumn:
+    def tick_s(self, unix_s: Seconds) -> Seconds:
         """Return times of the tick for Unix times of the server; NaN while unknown."""
         return unix_s + self._offset_s

@@ -1,0 +1,158 @@
+"""Workloads found from the labels of metrics, for a dry run with nothing but a Prometheus URL.
+
+A workload is what owns pods from which an engine reports. Owners, readiness, times and spec.replicas come from
+kube-state-metrics where it is scraped; else the owner is read from the pod's name, and the pods that report are the
+ready ones. A workload that has had no pod since the daemon started is not found: nothing in the metrics names it.
+Where metrics know no pods, the scrape targets stand for them, and all that serve one model in one job are a workload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from autoscaler.adapters.prometheus.client import PrometheusClient
+from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.join import pod_name
+from autoscaler.adapters.prometheus.kube_state import Name, controllers_query, pods_query, read_controllers, read_pods
+from autoscaler.adapters.prometheus.queries import (
+    METRIC,
+    POD,
+    convention_query,
+    devices_query,
+    engines_presence,
+    read_conventions,
+    seen_engines_query,
+)
+from autoscaler.adapters.prometheus.roster import MAX_PODS, MAX_WORKLOADS, Roster, Sighting
+from autoscaler.adapters.prometheus.sampling import Sampling
+from autoscaler.adapters.prometheus.server_clock import ServerClock
+from autoscaler.config.engines import ENGINES, Engine
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.fleet import Fleet, Pool
+from autoscaler.ports import Clock, Unavailable
+
+PERIOD_S = 10.0  # metrics are scraped every 15 or 30 s
+_NOTHING = Vector(math.nan, [], np.empty(0))
+
+
+class DiscoveredFleet:
+    """A WorkloadSource over one server: `async with DiscoveredFleet(settings, clock) as workloads`.
+
+    It looks once on entering, and then every `PERIOD_S` in a task of its own. Entering does not raise when the server
+    is down: `fleet` says so until it is there.
+    """
+
+    def __init__(self, settings: PrometheusSettings, clock: Clock, engines: Mapping[str, Engine] = ENGINES) -> None:
+        """Raises ValueError as PrometheusClient does."""
+        self._client = PrometheusClient(settings, clock)
+        self._clock = clock
+        self._engines = engines
+        self._timeout_s = settings.timeout_s
+        self._server_clock = ServerClock()
+        self._roster = Roster()
+        self._fleet: Fleet | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.problems: tuple[str, ...] = ()  # of the last look, one line each
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        await self.refresh(self._timeout_s)
+        self._task = asyncio.create_task(self._run(), name="discovery of workloads")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._client.__aexit__(kind, error, trace)
+
+    def fleet(self) -> Fleet:
+        """Return the latest snapshot. Raises Unavailable, with the reason, until a workload was found."""
+        if self._fleet is None:
+            reason = "; ".join(self.problems) or f"no engine reports metrics to {self._client.name}"
+            raise Unavailable(f"no workloads found: {reason}")
+        return self._fleet
+
+    async def refresh(self, deadline_s: float) -> None:
+        """Look again, within so many seconds. What fails leaves the snapshot as it was, and `problems` tell."""
+        sampling = Sampling(self._client, self._clock, deadline_s)
+        sighting = await self._look(sampling)
+        if sighting is not None:
+            self._roster.update(sighting, sampling.started_s)
+            fleet = self._roster.fleet(sampling.started_s, self._server_clock.tick_s)
+            self._fleet = fleet if fleet.workloads or self._fleet else None
+            if self._roster.full():
+                sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
+        self.problems = sampling.report().problems
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(PERIOD_S)
+            began_s = self._clock.now_s()
+            await self.refresh(self._timeout_s)
+            # A fleet of many thousands takes a second to read: leave the loop nine tenths of the time.
+            await self._clock.sleep(9 * (self._clock.now_s() - began_s))
+
+    async def _look(self, sampling: Sampling) -> Sighting | None:
+        """Ask everything; None where not even the engines are known."""
+        conventions = await sampling.ask("label conventions", convention_query(self._engines.values()))
+        if conventions is None:
+            return None
+        self._server_clock.hear(conventions)
+        identity, gpu_identity = read_conventions(
+            parse_labels(labels).get(METRIC, "") for labels in conventions.vector.labels
+        )
+        queries = {"engines": seen_engines_query(self._engines.values(), identity)}
+        if identity == POD:
+            present = engines_presence(self._engines.values())
+            queries |= {"pods": pods_query(present), "controllers": controllers_query(present)}
+        if gpu_identity is not None:
+            queries["devices"] = devices_query(gpu_identity)
+        async with asyncio.TaskGroup() as group:
+            tasks = {name: group.create_task(sampling.ask(name, query)) for name, query in queries.items()}
+        answers = {name: answer.vector for name, task in tasks.items() if (answer := task.result()) is not None}
+        if "engines" not in answers:
+            return None
+        return Sighting(
+            reporting=_reporting(answers["engines"]),
+            pods=read_pods(answers.get("pods", _NOTHING)),
+            controllers=read_controllers(answers.get("controllers", _NOTHING)),
+            gpus=_devices(answers.get("devices", _NOTHING)),
+            whole=len(answers) == len(queries) and not any(vector.partial for vector in answers.values()),
+            named=identity == POD,
+        )
+
+
+def _reporting(vector: Vector) -> dict[Name, tuple[str, str]]:
+    """Return engine and model of each pod from which an engine reports."""
+    seen: dict[Name, tuple[str, str]] = {}
+    for raw in vector.labels:
+        labels = parse_labels(raw)
+        name = pod_name(labels)
+        told = labels.get(METRIC, ""), labels.get("model_name") or labels.get("model", "")
+        if name[1]:
+            seen[name] = min(seen.get(name, told), told)  # several models in one pod: the same one each time
+    return seen
+
+
+def _devices(vector: Vector) -> dict[Name, Counter[Pool]]:
+    """Return how many devices each pod holds, by pool."""
+    held: dict[Name, Counter[Pool]] = {}
+    for raw, count in zip(vector.labels, vector.values.tolist(), strict=True):
+        labels = parse_labels(raw)
+        profile = labels.get("GPU_I_PROFILE", "")
+        resource = f"nvidia.com/mig-{profile}" if profile else "nvidia.com/gpu"
+        pool = Pool(resource, labels.get("modelName", "").replace(" ", "-"))  # as GPU feature discovery writes it
+        held.setdefault(pod_name(labels), Counter())[pool] += int(count)
+    return held

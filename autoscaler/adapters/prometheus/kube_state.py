@@ -1,0 +1,141 @@
+"""What kube-state-metrics says about pods and their controllers, where it is scraped. It is optional everywhere.
+
+Both queries are bounded to the namespaces in which an engine reports. Source: kube-state-metrics v2.20 `docs/metrics`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.core.fleet import Blocked
+
+Name = tuple[str, str]  # (namespace, name)
+
+_POD_METRICS = (
+    "kube_pod_owner",
+    "kube_pod_created",
+    "kube_pod_deletion_timestamp",
+    "kube_pod_status_phase",
+    "kube_pod_status_ready",
+    "kube_pod_status_ready_time",
+    "kube_pod_status_scheduled_time",
+    "kube_pod_status_unschedulable",
+    "kube_pod_container_state_started",
+    "kube_pod_container_status_waiting_reason",
+    "kube_pod_container_resource_requests",
+)
+_POD_LABELS = ("namespace", "pod", "owner_kind", "owner_name", "phase", "reason", "resource")
+_POD_FILTER = 'owner_is_controller=~"|true",condition=~"|true",phase=~"|Failed|Succeeded",resource=~"|nvidia_com_.+"'
+_OWNER_METRICS = ("kube_replicaset_owner", "kube_deployment_spec_replicas", "kube_statefulset_replicas")
+_OWNER_LABELS = ("namespace", "replicaset", "owner_kind", "owner_name", "deployment", "statefulset")
+
+_TIMES = {
+    "kube_pod_created": "created_s",
+    "kube_pod_status_scheduled_time": "scheduled_s",
+    "kube_pod_container_state_started": "started_s",
+    "kube_pod_status_ready_time": "ready_s",
+}
+_BLOCKED = {
+    "ImagePullBackOff": Blocked.IMAGE,
+    "ErrImagePull": Blocked.IMAGE,
+    "InvalidImageName": Blocked.IMAGE,
+    "CrashLoopBackOff": Blocked.CRASHING,
+    "CreateContainerConfigError": Blocked.MISCONFIGURED,
+    "CreateContainerError": Blocked.MISCONFIGURED,
+    "RunContainerError": Blocked.MISCONFIGURED,
+}
+_MIG = re.compile(r"nvidia_com_mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
+
+
+@dataclass
+class PodFacts:
+    """One pod; times are Unix times, NaN where unknown."""
+
+    controller: Name = ("", "")  # (kind, name)
+    ready: bool = False
+    ended: bool = False  # Failed or Succeeded: its object is left, its devices are free
+    terminating: bool = False
+    blocked: Blocked = Blocked.NO
+    created_s: float = math.nan
+    scheduled_s: float = math.nan
+    started_s: float = math.nan
+    ready_s: float = math.nan
+    gpus: dict[str, float] = field(default_factory=dict)  # devices requested, by resource name
+
+
+@dataclass(frozen=True)
+class Controllers:
+    """What is known of the objects above the pods."""
+
+    of_replica_set: dict[Name, Name]  # (kind, name) of the owner, by (namespace, ReplicaSet)
+    replicas: dict[tuple[str, str, str], float]  # spec.replicas, by (namespace, kind, name)
+
+
+def pods_query(engines: str) -> str:
+    """Return the query for the pods of all namespaces in which `engines`, a vector expression, has a series."""
+    return _within(_POD_METRICS, _POD_LABELS, _POD_FILTER, engines)
+
+
+def controllers_query(engines: str) -> str:
+    """Return the query for ReplicaSets and spec.replicas in the same namespaces."""
+    return _within(_OWNER_METRICS, _OWNER_LABELS, 'owner_is_controller=~"|true"', engines)
+
+
+def read_pods(vector: Vector) -> dict[Name, PodFacts]:
+    """Return the facts about each pod by (namespace, name)."""
+    pods: dict[Name, PodFacts] = {}
+    for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
+        labels = parse_labels(raw)
+        namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get("__name__", "")
+        if not namespace or not name or not math.isfinite(value):
+            continue
+        pod = pods.setdefault((namespace, name), PodFacts())
+        if metric == "kube_pod_owner":
+            pod.controller = labels.get("owner_kind", ""), labels.get("owner_name", "")
+        elif metric == "kube_pod_status_ready":
+            pod.ready = value == 1
+        elif metric == "kube_pod_deletion_timestamp":
+            pod.terminating = True
+        elif metric == "kube_pod_status_phase":
+            pod.ended |= value == 1
+        elif metric == "kube_pod_status_unschedulable":
+            pod.blocked = Blocked.UNSCHEDULABLE if value == 1 else pod.blocked
+        elif metric == "kube_pod_container_status_waiting_reason":
+            pod.blocked = _BLOCKED.get(labels.get("reason", ""), pod.blocked) if value == 1 else pod.blocked
+        elif metric == "kube_pod_container_resource_requests":
+            pod.gpus[resource_name(labels.get("resource", ""))] = value
+        elif metric in _TIMES:
+            setattr(pod, _TIMES[metric], value)
+    return pods
+
+
+def read_controllers(vector: Vector) -> Controllers:
+    """Return the owners of ReplicaSets, and how many replicas are asked for."""
+    of_replica_set: dict[Name, Name] = {}
+    replicas: dict[tuple[str, str, str], float] = {}
+    for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
+        labels = parse_labels(raw)
+        namespace = labels.get("namespace", "")
+        if replica_set := labels.get("replicaset"):
+            if labels.get("owner_name"):  # "<none>" kinds of bare ReplicaSets are simply not in the table of kinds
+                of_replica_set[namespace, replica_set] = labels.get("owner_kind", ""), labels["owner_name"]
+        elif 0 <= value < math.inf:
+            for kind, label in (("Deployment", "deployment"), ("StatefulSet", "statefulset")):
+                if name := labels.get(label):
+                    replicas[namespace, kind, name] = value
+    return Controllers(of_replica_set, replicas)
+
+
+def resource_name(label: str) -> str:
+    """Return the name of an extended resource from its label: `nvidia_com_mig_3g_40gb` is nvidia.com/mig-3g.40gb."""
+    if match := _MIG.fullmatch(label):
+        return f"nvidia.com/mig-{match['compute']}.{match['memory']}{match['rest'].replace('_', '.')}"
+    return label.replace("nvidia_com_", "nvidia.com/", 1)
+
+
+def _within(metrics: tuple[str, ...], labels: tuple[str, ...], matchers: str, engines: str) -> str:
+    selector = f'{{__name__=~"{"|".join(metrics)}",{matchers}}}'
+    return f"max by (__name__, {', '.join(labels)}) ({selector} and on (namespace) group by (namespace) ({engines}))"
