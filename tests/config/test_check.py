@@ -1,0 +1,167 @@
+"""Validation of policies and manifests before anything is applied."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.config.check import Checked, check
+from autoscaler.config.document import Document
+from autoscaler.config.findings import Severity
+from autoscaler.config.policy import PolicyBook, load, shipped
+
+BOOK = load()
+POLICY = """\
+apiVersion: vllm-autoscaler.io/v1
+kind: Policy
+metadata: {name: mine}
+"""
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: chat
+  annotations:
+    vllm-autoscaler.io/policy: mine
+"""
+
+
+def checked(folder: Path, **files: str) -> Checked:
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return check([folder], BOOK)
+
+
+def lines(result: Checked) -> list[str]:
+    return [f"{Path(finding.file).name}:{finding.line}:{finding.key}: {finding.problem}" for finding in result.findings]
+
+
+def test_the_shipped_policies_have_nothing_to_find():
+    result = check([shipped()], BOOK)
+    assert (result.findings, dict(result.documents), dict(result.skipped)) == ((), {"Policy": 4}, {})
+    assert not result.failed
+
+
+def test_errors_of_all_files_are_found_at_once_and_sorted_by_place(tmp_path: Path):
+    result = checked(
+        tmp_path,
+        b=POLICY + "spec: {tolerance: 5}\n",
+        a=POLICY.replace("mine", "other") + "spec:\n  priority: high\n  weigth: 1\n",
+        c="a: [\n",
+    )
+    assert lines(result) == [
+        "a.yaml:5:spec.priority: not a whole number",
+        "a.yaml:6:spec.weigth: unknown key",
+        "b.yaml:4:spec.tolerance: too large",
+        "c.yaml:2:: not valid YAML: did not find expected node content",
+    ]
+    assert result.failed
+
+
+def test_workloads_may_name_policies_of_the_files_that_are_checked_with_them(tmp_path: Path):
+    alone = checked(tmp_path, deployment=DEPLOYMENT)
+    assert lines(alone) == ["deployment.yaml:6:metadata.annotations.vllm-autoscaler.io/policy: no such policy"]
+    assert "batch, development, interactive, realtime" in alone.findings[0].allowed
+    assert not checked(tmp_path, policy=POLICY).findings
+
+
+def test_a_policy_name_that_occurs_in_two_files_is_an_error(tmp_path: Path):
+    result = checked(tmp_path, a=POLICY, b=POLICY)
+    assert lines(result) == [
+        f"b.yaml:3:metadata.name: a second policy of this name, the first is in {tmp_path}/a.yaml:1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "problem"),
+    [
+        ("replicas: {min: 0}", "spec.replicas.min", "counts as 1: only scaleToZero leads to zero"),
+        ("scaleToZero: {idleAfter: 5m}", "spec.scaleToZero.idleAfter", "without effect while"),
+        (
+            'replicas: {max: 2}, prewarm: [{from: "0 8 * * *", until: "0 9 * * *", replicas: 3}]',
+            "spec.prewarm[0].replicas",
+            "cut by replicas.max",
+        ),
+    ],
+)
+def test_what_is_valid_and_hardly_meant_is_a_warning(tmp_path: Path, spec: str, key: str, problem: str):
+    result = checked(tmp_path, a=f"{POLICY}spec: {{{spec}}}\n")
+    (finding,) = result.findings
+    assert (finding.line, finding.key, finding.severity) == (4, key, Severity.WARNING)
+    assert problem in finding.problem
+    assert not result.failed, "a warning alone is no failure"
+
+
+def test_kinds_that_nobody_knows_are_skipped_and_counted(tmp_path: Path):
+    result = checked(
+        tmp_path,
+        a="kind: Service\n---\nkind: Service\n---\nkind: Secret\nstringData: {token: s3cr3t}\n---\n- 1\n",
+        b="kind: Policy\napiVersion: kyverno.io/v1\nmetadata: {name: X}\n",
+    )
+    assert not result.findings
+    assert dict(result.skipped) == {"Service": 2, "Secret": 1, "unknown": 1, "Policy of 'kyverno.io/v1'": 1}
+
+
+def test_a_policy_of_another_version_is_told_which_one_is_known(tmp_path: Path):
+    result = checked(tmp_path, a=POLICY.replace("io/v1", "io/v9"))
+    assert lines(result) == ["a.yaml:1:apiVersion: unknown"]
+    assert result.findings[0].allowed == "vllm-autoscaler.io/v1"
+
+
+def test_a_checker_of_another_kind_is_asked_with_the_place_and_the_policies(tmp_path: Path):
+    def scaled_object(document: Document, book: PolicyBook):
+        assert isinstance(document.value, dict)
+        if document.value["policy"] not in book.policies:
+            yield document.finding(("policy",), "no such policy", "one that exists")
+
+    (tmp_path / "a.yaml").write_text(
+        f"kind: ScaledObject\npolicy: mine\n---\nkind: ScaledObject\npolicy: nope\n---\n{POLICY}"
+    )
+    result = check([tmp_path], BOOK, {"ScaledObject": scaled_object})
+    assert lines(result) == ["a.yaml:5:policy: no such policy"]
+    assert dict(result.documents) == {"ScaledObject": 2, "Policy": 1}
+
+
+def test_folders_are_checked_with_all_below_them_and_without_what_is_hidden(tmp_path: Path):
+    for folder in ("base", "overlays/prod", ".git"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "p.yaml").write_text(POLICY.replace("mine", Path(folder).name.strip(".")))
+    assert dict(check([tmp_path], BOOK).documents) == {"Policy": 2}
+
+
+@pytest.mark.parametrize(("path", "problem"), [("missing.yaml", "No such file"), ("empty", "0 YAML files")])
+def test_a_path_with_nothing_to_check_is_an_error(tmp_path: Path, path: str, problem: str):
+    (tmp_path / "empty").mkdir()
+    result = check([tmp_path / path], BOOK)
+    assert result.failed
+    assert problem in result.findings[0].problem
+
+
+def test_a_link_that_leads_out_of_its_folder_is_refused(tmp_path: Path):
+    (tmp_path / "secret.yaml").write_text(POLICY)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "a.yaml").symlink_to(tmp_path / "secret.yaml")
+    assert lines(check([tmp_path / "inside"], BOOK)) == ["a.yaml:0:: a link out of its folder"]
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mangled") / "m.yaml"
+
+
+@given(
+    text=st.sampled_from([POLICY, DEPLOYMENT, f"{DEPLOYMENT}spec:\n  replicas: 2\n---\n{POLICY}"]),
+    place=st.floats(0, 1),
+    length=st.integers(0, 30),
+    inserted=st.text(alphabet="abc:-{}[]&*!%0123 \n'\"/.", max_size=12),
+)
+def test_any_mangled_manifest_is_checked_without_another_error(
+    scratch: Path, text: str, place: float, length: int, inserted: str
+):
+    at = int(place * len(text))
+    scratch.write_text(text[:at] + inserted + text[at + length :])
+    for finding in check([scratch], BOOK).findings:
+        assert finding.file == str(scratch)
+        assert finding.line >= 1
+        assert "\n" not in str(finding)

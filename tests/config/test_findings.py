@@ -1,0 +1,35 @@
+"""The words of a finding: one line, bounded, whatever was found."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.config.findings import MAX_FINDINGS, Finding, PolicyError, Severity, one_of, shown
+
+
+def test_a_finding_reads_as_one_sentence_with_place_value_and_what_is_allowed():
+    finding = Finding("p.yaml", 7, "spec.replicas.min", "above max", "'20'", "at most 16")
+    assert str(finding) == "p.yaml:7: error: spec.replicas.min: above max, found '20'; allowed: at most 16"
+
+
+def test_a_finding_about_a_whole_file_has_no_line():
+    finding = Finding("p.yaml", 0, "", "not UTF-8", severity=Severity.WARNING)
+    assert str(finding) == "p.yaml: warning: document: not UTF-8"
+
+
+def test_an_error_repeats_a_bounded_number_of_findings_and_counts_the_rest():
+    error = PolicyError([Finding("p.yaml", line, "", "bad") for line in range(1, MAX_FINDINGS + 12)])
+    assert len(error.findings) == MAX_FINDINGS
+    assert str(error).splitlines()[-1] == "... and 11 more"
+
+
+@given(st.one_of(st.text(max_size=500), st.integers(), st.lists(st.text(), max_size=50)))
+def test_any_value_is_shown_in_one_short_printable_line(value: object):
+    assert shown(value).isprintable()
+    assert len(shown(value)) <= 80
+
+
+def test_what_is_allowed_suggests_the_closest_name():
+    assert one_of(["ttft", "itl"], "tftt") == "itl, ttft (did you mean ttft?)"
+    assert one_of(["ttft", "itl"], "zzz") == "itl, ttft"
+    assert one_of([]) == "none"
+    assert one_of(str(number) for number in range(100)).endswith(" and 60 more")

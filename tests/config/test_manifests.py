@@ -1,0 +1,178 @@
+"""Manifests of workloads: annotations, and what would undo the scaling."""
+
+import pytest
+
+from autoscaler.config.annotations import PREFIX, names, override_path
+from autoscaler.config.document import read_documents
+from autoscaler.config.findings import Finding, Severity
+from autoscaler.config.manifests import TEMPLATES, check_workload
+from autoscaler.config.model import OVERRIDES
+from autoscaler.config.policy import load
+
+BOOK = load()
+GOOD = {"policy": "realtime"}
+
+
+def findings_of(
+    annotations: dict[str, str],
+    pod: str = "containers: []",
+    kind: str = "Deployment",
+    spec: str = "",
+    pod_annotations: str = "{}",
+) -> list[Finding]:
+    """The name of an annotation is in line 7 and on, the pod template behind it."""
+    lines = [f"    {PREFIX}{name}: {value}" for name, value in annotations.items()]
+    text = "\n".join(
+        [
+            "apiVersion: apps/v1",
+            f"kind: {kind}",
+            "metadata:",
+            "  name: chat",
+            "  annotations:",
+            "    team: a",
+            *lines,
+            "spec:",
+            f"  {spec}",
+            "  template:",
+            f"    metadata: {{annotations: {pod_annotations}}}",
+            f"    spec: {{{pod}}}",
+        ]
+    )
+    documents, faults = read_documents("m.yaml", text)
+    assert not faults, faults
+    return list(check_workload(documents[0], BOOK))
+
+
+def test_good_annotations_have_nothing_to_find():
+    annotations = {
+        **GOOD,
+        "service": "chat",
+        "model": "meta-llama/Llama-3.1-8B",
+        "engine": "vllm",
+        "metrics-port": "'8000'",
+        "paused": "'false'",
+        "min-replicas": "'2'",
+        "max-replicas": "'8'",
+        "override.objective.ttft": "200ms",
+        "override.scaleDown.maxStep": "10%",
+    }
+    assert findings_of(annotations) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem", "allowed"),
+    [
+        ("polcy", "realtime", "unknown annotation", "did you mean policy?"),
+        ("policy", "reltime", "no such policy", "did you mean realtime?"),
+        ("policy", "'Not A Name'", "not a name", "a-z, 0-9"),
+        ("min-replicas", "2", "not text, which Kubernetes demands", "in quotes"),
+        ("min-replicas", "'-1'", "negative", "from 0 to 10,000"),
+        ("min-replicas", "'20'", "above max", "replicas.max, which is 16"),
+        ("max-replicas", "'0'", "too small", "from 1 to 10,000"),
+        ("override.objective.tfft", "1s", "unknown annotation", "did you mean override.objective.ttft?"),
+        ("override.objective.ttft", "'200'", "a duration without unit", "150ms"),
+        ("override.prewarm", "'[]'", "unknown annotation", ""),
+        ("paused", "'yes'", "unknown", "true, false"),
+        ("engine", "ollama", "unknown", "vllm, sglang"),
+        ("metrics-port", "http", "not a whole number", "1 to 65,535"),
+        ("service", "'a\\nb'", None, None),
+        ("service", '"a\\nb"', "characters that cannot be printed", "in one line"),
+        ("model", "''", "empty", "text of 1 to 253"),
+    ],
+)
+def test_a_bad_annotation_is_told_at_its_line(name: str, value: str, problem: str | None, allowed: str | None):
+    annotations = {name: value} if name == "policy" else {**GOOD, name: value}
+    found = [finding for finding in findings_of(annotations) if finding.severity is Severity.ERROR]
+    if problem is None or allowed is None:
+        assert not found, "a backslash and an n are two characters"
+        return
+    (finding,) = found
+    assert (finding.line, finding.key) == (6 + len(annotations), f"metadata.annotations.{PREFIX}{name}")
+    assert problem in finding.problem
+    assert allowed in finding.allowed
+
+
+def test_two_annotations_for_one_field_are_told():
+    (finding,) = findings_of({**GOOD, "max-replicas": "'4'", "override.replicas.max": "'5'"})
+    assert "given twice, first as '4'" in finding.problem
+
+
+def test_overrides_are_held_against_the_policy_that_is_named():
+    (finding,) = findings_of({"policy": "development", "min-replicas": "'2'"})
+    assert (finding.problem, finding.allowed) == ("above max", "at most replicas.max, which is 1")
+
+
+def test_annotations_without_a_policy_are_a_warning():
+    (finding,) = findings_of({"min-replicas": "'2'"})
+    assert (finding.severity, finding.line) == (Severity.WARNING, 5)
+    assert "only a ScaledObject could" in finding.problem
+
+
+def test_annotations_of_the_pods_are_a_warning():
+    (finding,) = findings_of(GOOD, pod_annotations=f"{{{PREFIX}policy: batch}}")
+    assert (finding.severity, finding.problem) == (Severity.WARNING, "no effect on the pods")
+
+
+def test_a_workload_that_is_not_ours_is_left_alone():
+    assert findings_of({}, "containers: [{image: vllm/vllm-openai}]", spec="replicas: 3") == []
+
+
+def test_a_replica_count_in_the_manifest_is_a_warning():
+    (finding,) = findings_of(GOOD, spec="replicas: 3")
+    assert (finding.severity, finding.key, finding.value) == (Severity.WARNING, "spec.replicas", "'3'")
+    assert finding.problem == "sets the count back at every apply"
+
+
+VLLM = "image: vllm/vllm-openai"
+SLEEP = "lifecycle: {preStop: {sleep: {seconds: 10}}}"
+
+
+@pytest.mark.parametrize(
+    ("pod", "problem"),
+    [
+        (f"containers: [{{{VLLM}}}]", "running requests are cut off when the count shrinks"),
+        ("containers: [{command: [vllm, serve, m]}]", "running requests are cut off when the count shrinks"),
+        (f"containers: [{{{VLLM}, args: [--shutdown-timeout, '60']}}]", "30 s end before"),
+        (f"containers: [{{{VLLM}, args: [--shutdown-timeout=30], {SLEEP}}}]", "30 s end before"),
+        (f"terminationGracePeriodSeconds: 69, containers: [{{{VLLM}, args: [--shutdown-timeout=60]}}]", "69 s end"),
+        (f"terminationGracePeriodSeconds: 70, containers: [{{{VLLM}, args: [--shutdown-timeout=60]}}]", ""),
+        (f"containers: [{{{VLLM}, {SLEEP}}}]", ""),
+        (f"containers: [{{{VLLM}, lifecycle: {{preStop: {{exec: {{command: [sh, -c, sleep 25]}}}}}}}}]", "30 s end"),
+        ("containers: [{image: nginx}]", ""),
+        ("containers: soon", ""),
+    ],
+)
+def test_pods_need_the_time_that_their_drain_takes(pod: str, problem: str):
+    found = findings_of(GOOD, pod)
+    assert bool(found) == bool(problem)
+    for finding in found:
+        assert finding.severity is Severity.WARNING
+        assert problem in finding.problem
+        assert finding.line == 12
+
+
+def test_groups_of_pods_are_checked_in_leader_and_worker():
+    text = (
+        f"kind: LeaderWorkerSet\nmetadata: {{annotations: {{{PREFIX}policy: batch}}}}\nspec:\n  leaderWorkerTemplate:\n"
+        "    leaderTemplate: {spec: {containers: [{image: vllm}]}}\n"
+        "    workerTemplate: {spec: {containers: [{image: vllm}]}}\n"
+    )
+    (document,), _ = read_documents("m.yaml", text)
+    assert [finding.line for finding in check_workload(document, BOOK)] == [5, 6]
+
+
+@pytest.mark.parametrize("kind", list(TEMPLATES))
+@pytest.mark.parametrize("rest", ["metadata: 5", "metadata: {annotations: [a]}", "spec: []", "metadata:", "a: b"])
+def test_a_manifest_of_the_wrong_shape_is_no_error_of_ours(kind: str, rest: str):
+    (document,), _ = read_documents("m.yaml", f"kind: {kind}\n{rest}\n")
+    assert list(check_workload(document, BOOK)) == []
+
+
+def test_every_field_that_can_be_overridden_has_its_annotation():
+    assert {override_path(name) for name in names()} - {""} == set(OVERRIDES)
+    assert [override_path(name) for name in ("min-replicas", "override.replicas.max", "policy", "override.x")] == [
+        "replicas.min",
+        "replicas.max",
+        "",
+        "",
+    ]
