@@ -13,13 +13,13 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import structlog
-from prometheus_client import Counter
-from prometheus_client.registry import CollectorRegistry
 
+from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.service import Context, Refused
 
+SWEEPS_PER_DEADLINE = 10  # a call is ended at most a tenth late
 MAX_DETAILS_CHARS = 2000  # a status travels in headers of at most 8 KiB, and a caller drops larger ones
 
 log = structlog.get_logger(__name__)
@@ -31,11 +31,12 @@ Response = TypeVar("Response")
 class Guard(ExternalScalerServicer):
     """Passes calls on to a service and bounds them. `end_streams` ends those that are open."""
 
-    def __init__(self, service: ExternalScalerServicer, deadline_s: float, calls: Counter) -> None:
+    def __init__(self, service: ExternalScalerServicer, deadline_s: float, calls: Calls) -> None:
         self._service = service
         self._deadline_s = deadline_s
         self._calls = calls
-        self._counters: dict[tuple[str, str], Any] = {}
+        self._under_way: dict[asyncio.Task[Any], float] = {}  # when each call's time is up, the earliest first
+        self._sweeping = False
         self._streams: set[asyncio.Task[Any]] = set()
         self._ending = False
 
@@ -67,13 +68,37 @@ class Guard(ExternalScalerServicer):
         request: Request,
         context: Context,
     ) -> Response:
+        task = _current_task()
+        self._under_way[task] = task.get_loop().time() + self._deadline_s
+        if not self._sweeping:
+            self._sweep(task.get_loop())
         try:
-            async with asyncio.timeout(self._deadline_s):
-                response = await answer(request, context)
+            response = await answer(request, context)
+        except asyncio.CancelledError:
+            if task in self._under_way:
+                raise  # the client went away
+            task.uncancel()
+            await self._abort(method, TimeoutError(), context)
         except Exception as error:
             await self._abort(method, error, context)
-        self._count(method, grpc.StatusCode.OK)
+        finally:
+            self._under_way.pop(task, None)
+        self._calls.count(method, "OK")
         return response
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel calls whose time is up, and look again soon while there are any.
+
+        One look at all calls instead of a timer for each: a timer costs as much as the answer itself.
+        """
+        self._sweeping = bool(self._under_way)
+        for task, end_s in list(self._under_way.items()):
+            if end_s > loop.time():
+                break
+            del self._under_way[task]
+            task.cancel()
+        if self._sweeping:
+            loop.call_later(self._deadline_s / SWEEPS_PER_DEADLINE, self._sweep, loop)
 
     async def _stream(
         self,
@@ -82,8 +107,7 @@ class Guard(ExternalScalerServicer):
         request: Request,
         context: Context,
     ) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # a coroutine runs in one
+        task = _current_task()
         self._streams.add(task)
         try:
             async with aclosing(messages(request, context)) as stream:  # type: ignore[type-var]
@@ -98,7 +122,7 @@ class Guard(ExternalScalerServicer):
             await self._abort(method, error, context)
         finally:
             self._streams.discard(task)
-        self._count(method, grpc.StatusCode.OK)
+        self._calls.count(method, "OK")
 
     async def _abort(self, method: str, error: Exception, context: Context) -> NoReturn:
         if isinstance(error, Refused):
@@ -108,19 +132,11 @@ class Guard(ExternalScalerServicer):
         else:
             code, text = grpc.StatusCode.INTERNAL, "internal error; the log of the scaler has it"
             log.error("call failed", method=method, exc_info=error)
-        self._count(method, code)
+        self._calls.count(method, code.name)
         await context.abort(code, text)
 
-    def _count(self, method: str, code: grpc.StatusCode) -> None:
-        key = (method, code.name)
-        counter = self._counters.get(key)
-        if counter is None:
-            counter = self._counters[key] = self._calls.labels(method=method, code=code.name)
-        counter.inc()
 
-
-def calls_counter(registry: CollectorRegistry) -> Counter:
-    """Make the counter of all calls; at most 5 methods x 17 codes."""
-    return Counter(
-        "vllm_autoscaler_keda_calls", "Calls of KEDA by method and gRPC status.", ("method", "code"), registry=registry
-    )
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None  # a coroutine runs in one
+    return task

@@ -13,9 +13,9 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_health.v1.health import aio as health_aio  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
-from prometheus_client.registry import CollectorRegistry
 
-from autoscaler.adapters.keda.guard import Guard, calls_counter
+from autoscaler.adapters.keda.guard import Guard
+from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
     ExternalScalerServicer,
@@ -60,14 +60,13 @@ class KedaServer:
         settings: KedaSettings,
         service: ExternalScalerServicer,
         leadership: Leadership,
-        registry: CollectorRegistry | None = None,
+        calls: Calls | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        """registry: takes the counter of calls."""
         self._settings = settings
         self._service = service
         self._leadership = leadership
-        self._calls = calls_counter(registry or CollectorRegistry())
+        self._calls = calls or Calls()
         self._grace_s = grace_s
         self._certificates: RotatingCertificates | None = None
         self._port = settings.port

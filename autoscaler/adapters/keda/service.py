@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from math import ceil
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -56,6 +57,7 @@ class _Admitted(NamedTuple):
 
     scaled_object: ScaledObject
     metadata: dict[str, str]
+    tolerance: Tolerance
     until_s: float
 
 
@@ -84,7 +86,7 @@ class KedaService(ExternalScalerServicer):
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
         """Whether the workload is to be kept above zero."""
-        target = self._admit(request).target
+        target = self._admit(request).scaled_object.target
         try:
             return pb.IsActiveResponse(result=self._answers.answer(target).active)
         except NoAnswer as error:
@@ -97,19 +99,13 @@ class KedaService(ExternalScalerServicer):
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
         """Exactly one value, in both fields: KEDA reads the integer when the float is not above zero."""
-        scaled_object = self._admit(request.scaledObjectRef)
+        admitted = self._admit(request.scaledObjectRef)
         if request.metricName != METRIC_NAME:
             _refuse("invalid", f"metricName: {shown(request.metricName)}; allowed: {METRIC_NAME}")
-        tolerance = Tolerance(
-            DEFAULT_TOLERANCE if scaled_object.tolerance_up is None else scaled_object.tolerance_up,
-            DEFAULT_TOLERANCE if scaled_object.tolerance_down is None else scaled_object.tolerance_down,
-        )
         try:
-            value = self._answers.publish(scaled_object.target, tolerance).value
+            return _response(self._answers.publish(admitted.scaled_object.target, admitted.tolerance).value)
         except NoAnswer as error:
             _refuse("unavailable", str(error))
-        metric = pb.MetricValue(metricName=METRIC_NAME, metricValue=ceil(value), metricValueFloat=value)
-        return pb.GetMetricsResponse(metricValues=[metric])
 
     async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Context) -> AsyncIterator[pb.IsActiveResponse]:
         """The state now, then each change within the tick that brings it, and `true` again from time to time.
@@ -117,7 +113,7 @@ class KedaService(ExternalScalerServicer):
         While there is nothing trusted to tell the stream is silent, not broken: KEDA would wait up to a minute before
         it opens another, and the first word that counts is a `true`. A replica that does not lead ends it.
         """
-        target = self._admit(request).target
+        target = self._admit(request).scaled_object.target
         changed = asyncio.Event()
         told: bool | None = None
         with self._answers.watching(target, changed.set):
@@ -138,7 +134,7 @@ class KedaService(ExternalScalerServicer):
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.GetMetricSpecResponse]:
         """The current specs, and silence: they never change. Ends when the ScaledObject does."""
-        target = self._admit(request).target
+        target = self._admit(request).scaled_object.target
         yield self._specs
         while True:
             await asyncio.sleep(self._resend_s)
@@ -152,34 +148,37 @@ class KedaService(ExternalScalerServicer):
 
     def _admit_again(self, request: pb.ScaledObjectRef, target: WorkloadRef) -> None:
         """Raise Refused when an open stream's ScaledObject is gone, or is no longer what the stream was opened for."""
-        now = self._admit(request).target
+        now = self._admit(request).scaled_object.target
         if now != target:
             _refuse("missing", f"ScaledObject {request.namespace}/{request.name} now names {now.kind} {now}")
 
-    def _admit(self, request: pb.ScaledObjectRef) -> ScaledObject:
+    def _admit(self, request: pb.ScaledObjectRef) -> _Admitted:
         """Return the ScaledObject in the cluster that a request rightly names. Raises Refused otherwise."""
         key = (request.namespace, request.name)
-        for field, text in zip(("namespace", "name"), key, strict=True):
-            if not _NAME.fullmatch(text):
-                _refuse("invalid", f"{field}: {shown(text)}; allowed: a Kubernetes name")
         try:
             found = self._scaled_objects.scaled_object(*key)
         except Unavailable as error:
             _refuse("unavailable", f"the cluster has not been read yet: {error}")
+        asked, now_s = request.scalerMetadata, self._clock.now_s()
+        before = self._admitted.get(key)
+        if before and before.scaled_object is found and before.until_s > now_s and before.metadata == dict(asked):
+            return before
+
+        for field, text in zip(("namespace", "name"), key, strict=True):
+            if not _NAME.fullmatch(text):
+                _refuse("invalid", f"{field}: {shown(text)}; allowed: a Kubernetes name")
         if found is None:
             _refuse("missing", f"ScaledObject {key[0]}/{key[1]}: none with a trigger of this scaler is known")
-
-        now_s, asked = self._clock.now_s(), request.scalerMetadata
-        before = self._admitted.get(key)
-        if before and before.until_s > now_s and before.scaled_object is found and before.metadata == asked:
-            return found
-        if problem := self._problem(found, dict(asked) if len(asked) <= metadata.MAX_KEYS else asked):
-            self._admitted.pop(key, None)
+        if problem := self._problem(found, asked):
             _refuse("invalid", f"ScaledObject {key[0]}/{key[1]}: {problem}")
+        tolerance = Tolerance(
+            DEFAULT_TOLERANCE if found.tolerance_up is None else found.tolerance_up,
+            DEFAULT_TOLERANCE if found.tolerance_down is None else found.tolerance_down,
+        )
         if len(self._admitted) >= MAX_ADMITTED:
             self._admitted.clear()
-        self._admitted[key] = _Admitted(found, dict(asked), now_s + RECHECK_S)
-        return found
+        admitted = self._admitted[key] = _Admitted(found, dict(asked), tolerance, now_s + RECHECK_S)
+        return admitted
 
     def _problem(self, found: ScaledObject, asked: Mapping[str, str]) -> str:
         """Say what is wrong with a ScaledObject or with metadata that claims to be its; "": nothing."""
@@ -193,6 +192,12 @@ class KedaService(ExternalScalerServicer):
                 said, allowed = (shown(values[key]) if key in values else "absent" for values in (asked, stated))
                 return f"metadata {key}: {said}; allowed: {allowed}, as in the cluster"
         return self._check_policy(asked[metadata.POLICY], metadata.overrides(asked))
+
+
+@lru_cache(maxsize=4096)
+def _response(value: float) -> pb.GetMetricsResponse:
+    metric = pb.MetricValue(metricName=METRIC_NAME, metricValue=ceil(value), metricValueFloat=value)
+    return pb.GetMetricsResponse(metricValues=[metric])
 
 
 def _refuse(reason: Literal["invalid", "missing", "unavailable"], text: str) -> NoReturn:

@@ -31,10 +31,11 @@ class RotatingCertificates:
     Raises CertificateError at once when the files cannot be used.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, wall_s: Callable[[], float] = time.time) -> None:
         if files.cert is None or files.key is None:
             raise CertificateError("TLS needs a certificate and its key; only a CA was given")
         self._cert, self._key, self._ca = files.cert, files.key, files.ca
+        self._wall_s = wall_s
         self._refused = ""
         self._seen = self._stamp()
         self._in_force, self._expires_s = self._load()
@@ -42,7 +43,7 @@ class RotatingCertificates:
     @property
     def problem(self) -> str:
         """What is wrong now: new files that were refused, or a certificate that has expired in force; "": nothing."""
-        if not self._refused and time.time() > self._expires_s:
+        if not self._refused and self._wall_s() > self._expires_s:
             return f"{self._cert}: certificate has expired"
         return self._refused
 

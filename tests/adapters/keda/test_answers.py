@@ -86,7 +86,7 @@ def test_a_workload_that_should_have_replicas_is_active_because_keda_takes_an_in
 
 def test_a_workload_without_a_policy_in_force_has_no_answer(world: World):
     world.decide(Row("llama", 5, max_age_s=nan))
-    with pytest.raises(NoAnswer, match="no policy in force"):
+    with pytest.raises(NoAnswer, match="no policy is in force"):
         world.answers.answer(LLAMA)
 
 

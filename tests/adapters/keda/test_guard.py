@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry
 
+from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer, ExternalScalerStub
 from autoscaler.adapters.keda.server import KedaServer
@@ -46,10 +46,10 @@ class Stuck(ExternalScalerServicer):
 
 
 @asynccontextmanager
-async def serving(service: ExternalScalerServicer, registry: CollectorRegistry | None = None, deadline_s: float = 0.1):
+async def serving(service: ExternalScalerServicer, calls: Calls | None = None, deadline_s: float = 0.1):
     settings = KedaSettings(host="127.0.0.1", port=0, deadline_s=deadline_s)
     async with (
-        KedaServer(settings, service, Lease(), registry, grace_s=0.2) as server,
+        KedaServer(settings, service, Lease(), calls, grace_s=0.2) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         yield server, ExternalScalerStub(channel)
@@ -60,8 +60,8 @@ async def serving(service: ExternalScalerServicer, registry: CollectorRegistry |
     [("IsActive", REF), ("GetMetricSpec", REF), ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=REF))],
 )
 async def test_a_call_that_hangs_ends_at_the_deadline_of_the_server(method: str, request_: Any):
-    service, registry = Stuck(), CollectorRegistry()
-    async with serving(service, registry) as (_, stub):
+    service, calls = Stuck(), Calls()
+    async with serving(service, calls) as (_, stub):
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -70,8 +70,7 @@ async def test_a_call_that_hangs_ends_at_the_deadline_of_the_server(method: str,
         assert caught.value.details() == "no answer within 0.1 s"
         assert 0.1 <= loop.time() - started_s < 1.0
         assert service.left.is_set()
-    labels = {"method": method, "code": "DEADLINE_EXCEEDED"}
-    assert registry.get_sample_value("vllm_autoscaler_keda_calls_total", labels) == 1
+    assert calls.counts == {(method, "DEADLINE_EXCEEDED"): 1}
 
 
 async def test_a_client_that_does_not_read_its_stream_is_let_go():
@@ -88,8 +87,8 @@ async def test_a_client_that_does_not_read_its_stream_is_let_go():
 
 
 async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back_after_2_s_and_not_after_60():
-    service, registry = Stuck(), CollectorRegistry()
-    async with serving(service, registry) as (server, stub):
+    service, calls = Stuck(), Calls()
+    async with serving(service, calls) as (server, stub):
         stream = stub.StreamIsActive(REF)
         await stream.read()
         ending = asyncio.create_task(server.__aexit__(None, None, None))
@@ -97,8 +96,7 @@ async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back
         assert await stream.code() == Code.OK
         await ending
         assert service.left.is_set()
-    labels = {"method": "StreamIsActive", "code": "OK"}
-    assert registry.get_sample_value("vllm_autoscaler_keda_calls_total", labels) == 1
+    assert calls.counts == {("StreamIsActive", "OK"): 1}
 
 
 async def test_calls_under_way_when_the_server_stops_are_answered():
