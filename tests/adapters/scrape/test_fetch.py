@@ -1,0 +1,278 @@
+"""Fetching under bounds, from real servers on loopback that behave badly."""
+
+import asyncio
+import gzip
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from yarl import URL
+
+from autoscaler.adapters.scrape.fetch import Answer, Fetcher, public_name, target
+from tests.harness.exposition import Answer as Served
+from tests.harness.exposition import ExpositionServer
+from tests.harness.process import free_port
+
+LIMIT = 10_000
+
+
+def fetcher(concurrency: int = 4, timeout_s: float = 0.5) -> Fetcher:
+    return Fetcher(concurrency=concurrency, timeout_s=timeout_s, max_body_bytes=LIMIT)
+
+
+Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(talk: Conversation) -> AsyncIterator[str]:
+    """A server that says what a well-behaved one would not; its URL."""
+    talks: list[asyncio.Task[None]] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client has left
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
+    finally:
+        listening.close()
+        await asyncio.wait_for(asyncio.gather(*talks), 5.0)
+        await listening.wait_closed()
+
+
+async def get(url: str, **options: float) -> Answer:
+    async with fetcher(**options) as opened:  # type: ignore[arg-type]
+        return await opened.get(URL(url))
+
+
+async def test_a_body_arrives_as_it_is(exposition_server: ExpositionServer) -> None:
+    assert await get(exposition_server.serve("/metrics", "a 1\n")) == Answer(b"a 1\n")
+
+
+async def test_a_compressed_body_is_unpacked(exposition_server: ExpositionServer) -> None:
+    assert await get(exposition_server.serve("/metrics", Served("a 1\n" * 99, gzip=True))) == Answer(b"a 1\n" * 99)
+    assert exposition_server.requests[0].headers["Accept-Encoding"] == "gzip"
+
+
+async def test_a_gzip_bomb_is_refused_without_unpacking_it(exposition_server: ExpositionServer) -> None:
+    bomb = gzip.compress(b"\0" * (5 << 20))
+    assert len(bomb) < LIMIT
+    url = exposition_server.serve("/metrics", Served(bomb, headers={"Content-Encoding": "gzip"}))
+    assert await get(url) == Answer(None, f"body over {LIMIT} bytes when unpacked")
+
+
+async def test_a_huge_body_is_refused_as_soon_as_it_is_too_long(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", b"x" * (LIMIT + 1))
+    assert await get(url) == Answer(None, f"body over {LIMIT} bytes")
+
+
+async def test_a_body_without_end_is_refused_as_soon_as_it_is_too_long() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"400\r\n" + b"x" * 1024 + b"\r\n")
+            await writer.drain()
+
+    async with server(endless) as url:
+        assert await get(url) == Answer(None, f"body over {LIMIT} bytes")
+
+
+@pytest.mark.parametrize("body", [b"not gzip at all", gzip.compress(b"a 1\n")[:-3], gzip.compress(b"a 1\n") + b"more"])
+async def test_broken_gzip_is_refused(exposition_server: ExpositionServer, body: bytes) -> None:
+    url = exposition_server.serve("/metrics", Served(body, headers={"Content-Encoding": "gzip"}))
+    assert await get(url) == Answer(None, "broken gzip")
+
+
+async def test_another_encoding_is_named(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", Served(b"...", headers={"Content-Encoding": "br"}))
+    assert await get(url) == Answer(None, "content encoding 'br', only gzip is read")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed(exposition_server: ExpositionServer, status: int) -> None:
+    elsewhere = exposition_server.serve("/elsewhere", "a 1\n")
+    url = exposition_server.serve("/metrics", Served(status=status, headers={"Location": elsewhere}))
+    assert await get(url) == Answer(None, f"redirects are not followed (HTTP {status})")
+    assert exposition_server.asked("/elsewhere") == 0
+
+
+@pytest.mark.parametrize("status", [401, 404, 500, 503])
+async def test_another_status_is_named_and_its_body_is_not_read(
+    exposition_server: ExpositionServer, status: int
+) -> None:
+    url = exposition_server.serve("/metrics", Served("a 1\n", status=status))
+    assert await get(url) == Answer(None, f"HTTP {status}, not 200")
+
+
+async def test_a_slow_server_is_given_up_at_the_deadline_of_one_request(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", Served("a 1\n", delay_s=5))
+    begin_s = time.monotonic()
+    assert await get(url, timeout_s=0.1) == Answer(None, "no answer within 0.1 s")
+    assert time.monotonic() - begin_s < 1.0
+
+
+async def test_a_server_that_sends_drop_by_drop_is_given_up_as_well() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n")
+        while True:
+            writer.write(b"a")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    async with server(drip) as url:
+        assert await get(url, timeout_s=0.15) == Answer(None, "no answer within 0.15 s")
+
+
+async def test_a_closed_port_is_refused() -> None:
+    assert await get(f"http://127.0.0.1:{free_port()}/metrics") == Answer(None, "connection refused")
+
+
+async def test_a_connection_closed_without_an_answer_is_named(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", Served("a 1\n", drop=True))
+    assert await get(url) == Answer(None, "connection closed without an answer")
+
+
+async def test_a_connection_closed_inside_the_body_is_named(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", Served("a 1\n" * 100, truncate_at=50))
+    assert await get(url) == Answer(None, "connection closed inside the body")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"\0\1\2\3\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n"],
+)
+async def test_what_is_not_http_is_no_answer(answer: bytes) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+
+    async with server(respond) as url:
+        assert await get(url) == Answer(None, "not an HTTP answer")
+
+
+async def test_a_connection_is_used_again() -> None:
+    connections = 0
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n")
+
+    async with server(respond) as url, fetcher() as opened:
+        for _ in range(5):
+            assert await opened.get(URL(url)) == Answer(b"a 1\n")
+    assert connections == 1
+
+
+async def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew() -> None:
+    connections = 0
+
+    async def respond_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n")
+
+    async with server(respond_once) as url, fetcher() as opened:
+        for _ in range(3):
+            assert await opened.get(URL(url)) == Answer(b"a 1\n")
+    assert connections == 3
+
+
+async def test_a_proxy_of_the_environment_is_not_used(
+    exposition_server: ExpositionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    assert await get(exposition_server.serve("/metrics", "a 1\n")) == Answer(b"a 1\n")
+
+
+async def test_the_items_not_done_by_the_deadline_come_back() -> None:
+    visited: list[int] = []
+
+    async def visit(item: int) -> None:
+        await asyncio.sleep(0 if item < 3 else 60)
+        visited.append(item)
+
+    async with fetcher(concurrency=2) as opened:
+        begin_s = time.monotonic()
+        assert await opened.each(range(6), visit, deadline_s=0.1) == [3, 4, 5]
+        assert time.monotonic() - begin_s < 1.0
+        assert await opened.each([], visit, deadline_s=0.1) == []
+    assert visited == [0, 1, 2]
+
+
+async def test_no_more_than_allowed_are_visited_at_once() -> None:
+    now, most = 0, 0
+
+    async def visit(_: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    async with fetcher(concurrency=3) as opened:
+        assert await opened.each(range(20), visit, deadline_s=5.0) == []
+    assert most == 3
+
+
+async def test_cancelling_a_reading_ends_it_at_once() -> None:
+    async def visit(_: int) -> None:
+        await asyncio.sleep(60)
+
+    async with fetcher() as opened:
+        task = asyncio.create_task(opened.each(range(3), visit, deadline_s=60.0))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_a_fetcher_that_was_not_opened_says_so() -> None:
+    with pytest.raises(RuntimeError, match="async with"):
+        await fetcher().get(URL("http://127.0.0.1:1/"))
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "dcgm:9400/metrics", "http://", "", "http://[::1", "ftp://u:pw@h/"]
+)
+def test_what_is_no_http_url_is_refused_without_repeating_a_password(url: str) -> None:
+    with pytest.raises(ValueError, match="allowed is http://host:port/path") as refused:
+        target(url)
+    assert "pw" not in str(refused.value)
+
+
+def test_the_name_of_a_url_in_a_log_has_no_password() -> None:
+    assert public_name(target("http://user:secret@gateway:9090/metrics?token=t")) == "gateway:9090/metrics"
+
+
+@pytest.mark.parametrize(("targets", "kept"), [(10, True), (200, False)])
+async def test_connections_are_kept_only_as_far_as_open_files_allow(
+    exposition_server: ExpositionServer, targets: int, kept: bool
+) -> None:
+    url = URL(exposition_server.serve("/metrics", "a 1\n"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        async with fetcher() as opened:
+
+            async def visit(_: int) -> None:
+                assert (await opened.get(url)).problem == ""
+
+            assert await opened.each(range(targets), visit, deadline_s=10.0) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    asked_to_close = {request.headers.get("Connection") == "close" for request in exposition_server.requests}
+    assert asked_to_close == {not kept}
