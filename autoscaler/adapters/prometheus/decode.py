@@ -36,8 +36,7 @@ class Vector:
 
 class _Series(msgspec.Struct, gc=False):
     metric: msgspec.Raw
-    value: tuple[float, str] | None = None
-    histogram: msgspec.Raw | None = None  # native histogram: no single number, so no reading
+    value: tuple[float, str] | None = None  # None: a native histogram, which is no single number
 
 
 class _Data(msgspec.Struct, gc=False):

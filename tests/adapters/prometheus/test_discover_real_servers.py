@@ -1,0 +1,132 @@
+"""Workloads found through a real Prometheus and a real VictoriaMetrics, with and without kube-state-metrics."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.prometheus.discover import DiscoveredFleet
+from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.fleet import Blocked, Fleet, Pool, WorkloadRef
+from tests.harness.exposition import exposition_server
+from tests.harness.prometheus import prometheus
+from tests.harness.promql import PromqlServer, Target
+from tests.harness.victoria_metrics import victoria_metrics
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+SATURATED = (Path(__file__).parents[2] / "data/vllm/saturated.prom").read_text()
+LLAMA = ("llama-7d9c5b6f4-x2x8k", "llama-7d9c5b6f4-b4b4b")
+# What kube-state-metrics v2.20 shows, by its own reference: one Deployment of two pods, one of which is on its way,
+# a StatefulSet that reports, and a database beside them.
+KUBE_STATE = """\
+kube_pod_owner{namespace="llm",pod="llama-7d9c5b6f4-x2x8k",owner_kind="ReplicaSet",owner_name="llama-7d9c5b6f4",owner_is_controller="true"} 1
+kube_pod_owner{namespace="llm",pod="llama-7d9c5b6f4-b4b4b",owner_kind="ReplicaSet",owner_name="llama-7d9c5b6f4",owner_is_controller="true"} 1
+kube_pod_owner{namespace="llm",pod="mixtral-0",owner_kind="StatefulSet",owner_name="mixtral",owner_is_controller="true"} 1
+kube_pod_owner{namespace="llm",pod="postgres-0",owner_kind="StatefulSet",owner_name="postgres",owner_is_controller="true"} 1
+kube_pod_owner{namespace="shop",pod="cart-0",owner_kind="StatefulSet",owner_name="cart",owner_is_controller="true"} 1
+kube_replicaset_owner{namespace="llm",replicaset="llama-7d9c5b6f4",owner_kind="Deployment",owner_name="chat",owner_is_controller="true"} 1
+kube_deployment_spec_replicas{namespace="llm",deployment="chat"} 3
+kube_statefulset_replicas{namespace="llm",statefulset="mixtral"} 1
+kube_pod_status_ready{namespace="llm",pod="llama-7d9c5b6f4-x2x8k",condition="true"} 1
+kube_pod_status_ready{namespace="llm",pod="llama-7d9c5b6f4-x2x8k",condition="false"} 0
+kube_pod_status_ready{namespace="llm",pod="llama-7d9c5b6f4-b4b4b",condition="true"} 0
+kube_pod_status_ready{namespace="llm",pod="llama-7d9c5b6f4-b4b4b",condition="false"} 1
+kube_pod_status_ready{namespace="llm",pod="mixtral-0",condition="true"} 1
+kube_pod_created{namespace="llm",pod="llama-7d9c5b6f4-x2x8k"} 1.7e+09
+kube_pod_status_ready_time{namespace="llm",pod="llama-7d9c5b6f4-x2x8k"} 1.70000006e+09
+kube_pod_container_status_waiting_reason{namespace="llm",pod="llama-7d9c5b6f4-b4b4b",container="vllm",reason="CrashLoopBackOff"} 1
+kube_pod_container_resource_requests{namespace="llm",pod="mixtral-0",container="vllm",resource="nvidia_com_mig_3g_40gb",unit="integer"} 1
+kube_pod_container_resource_requests{namespace="llm",pod="mixtral-0",container="vllm",resource="memory",unit="byte"} 1e+10
+"""  # noqa: E501  as exposed
+DCGM = """\
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",modelName="NVIDIA H100",namespace="llm",pod="llama-7d9c5b6f4-x2x8k"} 7
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",modelName="NVIDIA H100",namespace="llm",pod="llama-7d9c5b6f4-x2x8k"} 7
+DCGM_FI_DEV_FB_USED{gpu="2",UUID="GPU-3",modelName="NVIDIA H100"} 4
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[prometheus, victoria_metrics])
+async def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[dict[str, PromqlServer]]:
+    """Three servers: `cluster` scrapes all there is, `pods` the engines alone, `plain` does not know of pods."""
+    async with exposition_server() as endpoints:
+        for path, text in (("/vllm", SATURATED), ("/kube-state", KUBE_STATE), ("/dcgm", DCGM)):
+            endpoints.serve(path, text)
+
+        def engine(pod: str) -> Target:
+            return Target(endpoints.address, "/vllm", {"namespace": "llm", "pod": pod, "instance": pod})
+
+        folder = tmp_path_factory.mktemp("servers")
+        kube_state = Target(endpoints.address, "/kube-state", {"job": "kube-state-metrics"}, job="kube-state-metrics")
+        dcgm = Target(endpoints.address, "/dcgm", {"namespace": "gpu", "pod": "dcgm-0"}, job="dcgm")
+        cluster = request.param(folder, engine(LLAMA[0]), engine("mixtral-0"), kube_state, dcgm)
+        pods = request.param(folder, engine(LLAMA[0]), engine(LLAMA[1]))
+        plain = request.param(folder, Target(endpoints.address, "/vllm", job="inference"))
+        async with cluster as cluster_server, pods as pods_server, plain as plain_server:
+            for server, expression in (
+                (cluster_server, "vllm:num_requests_running and on () kube_deployment_spec_replicas"),
+                (cluster_server, "DCGM_FI_DEV_FB_USED"),
+                (
+                    pods_server,
+                    'vllm:num_requests_running{pod=~".*b4b4b"} and on () vllm:num_requests_running{pod=~".*x2x8k"}',
+                ),
+                (plain_server, "vllm:num_requests_running"),
+            ):
+                await server.wait_for(expression, timeout_s=30)
+            yield {"cluster": cluster_server, "pods": pods_server, "plain": plain_server}
+
+
+async def found(server: PromqlServer) -> Fleet:
+    async with DiscoveredFleet(PrometheusSettings(url=server.url), SystemClock()) as workloads:
+        fleet = workloads.fleet()
+        assert workloads.problems == ()
+        return fleet
+
+
+async def test_with_kube_state_metrics_owners_counts_readiness_and_times_are_those_of_the_cluster(
+    servers: dict[str, PromqlServer],
+):
+    fleet = await found(servers["cluster"])
+    assert [each.ref for each in fleet.workloads] == [
+        WorkloadRef("llm", "chat"),
+        WorkloadRef("llm", "mixtral", "StatefulSet"),
+    ]
+    assert [each.model for each in fleet.workloads] == ["tiny", "tiny"]
+    assert fleet.replicas.tolist() == [3, 1]
+    by_name = {pod.name: row for row, pod in enumerate(fleet.pods)}
+    assert set(by_name) == {*LLAMA, "mixtral-0"}
+    assert fleet.pod_ready[[by_name[LLAMA[0]], by_name[LLAMA[1]], by_name["mixtral-0"]]].tolist() == [True, False, True]
+    assert fleet.pod_blocked[by_name[LLAMA[1]]] == Blocked.CRASHING
+    took_s = fleet.pod_ready_s - fleet.pod_created_s
+    assert took_s[by_name[LLAMA[0]]] == pytest.approx(60)
+    assert np.isnan(took_s[by_name["mixtral-0"]])
+
+
+async def test_gpus_come_from_the_devices_and_else_from_the_requests(servers: dict[str, PromqlServer]):
+    fleet = await found(servers["cluster"])
+    pools = [fleet.pools[pool] for pool in fleet.pool]
+    assert pools == [Pool("nvidia.com/gpu", "NVIDIA-H100"), Pool("nvidia.com/mig-3g.40gb")]
+    assert fleet.gpus_per_replica.tolist() == [2, 1]
+
+
+async def test_without_kube_state_metrics_the_names_of_the_pods_tell(servers: dict[str, PromqlServer]):
+    fleet = await found(servers["pods"])
+    assert [each.ref for each in fleet.workloads] == [WorkloadRef("llm", "llama")]
+    assert fleet.replicas.tolist() == [2]
+    assert sorted(pod.name for pod in fleet.pods) == sorted(LLAMA)
+
+
+async def test_where_metrics_know_no_pods_the_targets_are_found_and_read(servers: dict[str, PromqlServer]):
+    settings = PrometheusSettings(url=servers["plain"].url)
+    fleet = await found(servers["plain"])
+    assert [str(each.ref) for each in fleet.workloads] == ["inference/tiny"]
+    async with PrometheusSource(settings, SystemClock()) as source:
+        samples = await source.sample(fleet, 10)
+    assert samples.pods.waiting.tolist() == [30]
+    assert samples.pods.running.tolist() == [4]
