@@ -12,6 +12,7 @@ import pytest
 
 from autoscaler.adapters.http.server import MAX_CONNECTIONS, CannotListen, HttpServer
 from autoscaler.adapters.http.table import FIELDS
+from autoscaler.adapters.http.view import SIGNALS, STAGES
 from autoscaler.config.settings import HttpSettings
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
@@ -345,3 +346,9 @@ async def test_the_page_names_only_files_that_are_served_and_has_no_script_of_it
                 assert response.status == 200
                 assert response.content_type == "text/javascript"
     assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", page)
+
+
+async def test_the_page_has_words_for_every_signal_and_stage(client: aiohttp.ClientSession) -> None:
+    async with client.get("/static/format.js") as response:
+        words = await response.text()
+    assert [name for name in (*SIGNALS, *STAGES) if f"\n  {name}: " not in words] == []

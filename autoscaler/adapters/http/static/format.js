@@ -23,6 +23,7 @@ const STAGES = {
   idle: ["Idle", "scale to zero"],
   bounds: ["Bounds", "at min or max"],
   rate_limit: ["Rate limit", "rate limited"],
+  variant: ["Variants", "shared with variants"],
   grant: ["GPU share", "short of GPUs"],
   owner: ["Owner", "hands off"],
 };

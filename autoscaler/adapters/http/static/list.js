@@ -106,10 +106,10 @@ export class List {
       ["Workloads", count(all.length)],
       ["Replicas ready / wanted", `${count(sum((row) => row.ready))} / ${count(sum((row) => row.wanted))}`],
       ["Requests waiting", count(sum(waitingOf))],
-      ["Within TTFT objective", judged.length ? `${judged.length - late} of ${judged.length}` : UNKNOWN, late && "missed"],
+      ["Within TTFT objective", judged.length ? `${count(judged.length - late)} of ${count(judged.length)}` : UNKNOWN, late && "missed"],
       ["GPUs loaded but idle", all.some((row) => idle(row) != null) ? count(gpusIdle) : UNKNOWN, gpusIdle && "idle"],
     ]);
-    setText(document.getElementById("count"), text ? `${this.shown.length} of ${all.length}` : "");
+    setText(document.getElementById("count"), text ? `${count(this.shown.length)} of ${count(all.length)}` : "");
     document.getElementById("workloads").setAttribute("aria-rowcount", this.shown.length + 1);
     const empty = document.getElementById("empty");
     empty.hidden = this.shown.length > 0;

@@ -1,0 +1,358 @@
+"""The page in a real Chromium, over a real server. Pictures are kept as test artefacts `page-*.png`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from autoscaler.adapters.http.history import MAX_TICKS
+from autoscaler.core.decision import Stage
+from autoscaler.core.fleet import Workload, WorkloadRef
+from tests.adapters.http.conftest import Daemon
+from tests.adapters.http.records import World
+from tests.harness.browser import screenshot
+
+pytestmark = pytest.mark.integration
+
+Open = Callable[..., Awaitable[Page]]
+WIDE = {"width": 1400, "height": 900}
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture
+async def open_page(daemon: Daemon, chromium: Browser) -> AsyncIterator[Open]:
+    """Open the page; what it complains of on the console, or fails to load, fails the test."""
+    complaints: list[str] = []
+
+    async def opened(
+        path: str = "/",
+        scheme: Literal["light", "dark"] = "light",
+        viewport: dict[str, int] = WIDE,
+    ) -> Page:
+        page = await chromium.new_page(color_scheme=scheme, viewport=viewport, timezone_id="Europe/Berlin")
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        await page.goto(daemon.url + path)
+        return page
+
+    yield opened
+    assert complaints == []
+
+
+def rows(page: Page) -> object:
+    return page.locator("#rows tr:not(.spacer)")
+
+
+async def test_a_thousand_workloads_are_listed_filtered_and_sorted(daemon: Daemon, open_page: Open) -> None:
+    world = World(1000)
+    daemon.record(*world.ticks(20))
+    page = await open_page()
+    await expect(page.locator("#tiles dd").first).to_have_text("1,000")
+    await expect(page.locator("#workloads")).to_have_attribute("aria-rowcount", "1001")
+    assert await page.locator("#rows tr").count() < 60, "only the rows in view are in the document"
+
+    await page.get_by_role("button", name="Waiting").click()
+    await expect(page.locator("th[data-key=waiting]")).to_have_attribute("aria-sort", "descending")
+    seen = daemon.board.table()
+    assert seen is not None
+    most = f"{int(np.nanmax(seen.columns['waiting'])):,}"
+    await expect(page.locator("#rows td[data-key=waiting]").first).to_have_text(most)
+
+    await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, box.scrollHeight)")
+    await expect(page.locator("#rows tr[aria-rowindex='1001']")).to_be_visible()
+
+    await page.get_by_role("searchbox").fill("support/gemma")
+    matching = [member for member in world.members if f"{member.ref}".startswith("support/gemma")]
+    await expect(page.locator("#count")).to_have_text(f"{len(matching)} of 1,000")
+    await page.get_by_role("searchbox").fill("no such thing")
+    await expect(page.locator("#empty")).to_have_text("No workload matches “no such thing”.")
+
+
+async def test_with_a_thousand_workloads_a_tick_is_drawn_before_anybody_notices(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(1000)
+    daemon.record(*world.ticks(3))
+    page = await open_page()
+    await expect(page.locator("#rows a").first).to_be_visible()
+    took_ms = await page.evaluate(
+        """async () => {
+            const box = document.getElementById("scroll");
+            const filter = document.getElementById("filter");
+            const times = [];
+            for (let i = 0; i < 30; i++) {
+                const began = performance.now();
+                box.scrollTop = i * 900;
+                box.dispatchEvent(new Event("scroll"));
+                filter.dispatchEvent(new Event("input"));
+                box.getBoundingClientRect();
+                times.push(performance.now() - began);
+                await new Promise(requestAnimationFrame);
+            }
+            return times.sort((a, b) => a - b)[15];
+        }"""
+    )
+    print(f"filter, sort and draw of 1,000 workloads: {took_ms:.1f} ms")
+    assert took_ms < 100, f"filter, sort and draw took {took_ms:.1f} ms"
+
+
+async def test_a_tick_reaches_the_list_by_itself(daemon: Daemon, open_page: Open) -> None:
+    world = World(8)
+    daemon.record(world.tick())
+    page = await open_page()
+    await expect(page.locator("#live")).to_have_text("Live")
+    await expect(page.locator("#mode")).to_have_text("demo")
+    tick = world.tick()
+    busy = replace(tick.decision.observation, waiting=np.arange(8.0) + 700)
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=busy)))
+    link = page.get_by_role("link", name=str(tick.input.fleet.workloads[3].ref))
+    await expect(page.locator("#rows tr").filter(has=link).locator("td[data-key=waiting]")).to_have_text("703")
+
+
+async def test_workloads_that_come_and_go_do_so_on_the_page(daemon: Daemon, open_page: Open) -> None:
+    members = tuple(Workload(WorkloadRef("ns", name)) for name in ("first", "second", "third"))
+    daemon.record(World(members[:2]).tick())
+    page = await open_page()
+    await expect(rows(page)).to_have_count(2)
+    later = World(members[1:])
+    later.ids = np.array([1, 2])
+    daemon.record(later.tick())
+    await expect(page.locator("#rows .name")).to_have_text(["second", "third"])
+
+
+async def test_a_click_opens_the_chart_with_every_decision_marked_and_explained(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(6)
+    ticks = world.ticks(60)
+    daemon.record(*ticks)
+    ref = world.members[2].ref
+    page = await open_page()
+    await page.locator("#rows tr").filter(has_text=ref.name).locator("td[data-key=reason]").click()
+    assert page.url.endswith(f"#{ref.namespace}/{ref.name}")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(f"{ref.namespace}/{ref.name}")
+
+    changes = [outcome.change for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
+    assert len(changes) > 3
+    await expect(page.locator(".mark")).to_have_count(len(changes))
+    for name in ("ready", "demand", "wanted", "waiting", "ttft"):
+        path = await page.locator(f".panel .line.{name}").get_attribute("d")
+        assert path is not None
+        assert path.count("M") == 1
+        assert "NaN" not in path
+    await expect(page.locator(".panel .limit")).to_have_count(1)
+
+    await page.locator(".mark").last.hover()
+    await expect(page.locator(".tip")).to_contain_text(changes[-1].reason)
+    await expect(page.locator("table.changes tbody tr")).to_have_count(len(changes))
+    await expect(page.locator("table.changes tbody tr").first).to_contain_text(changes[-1].reason)
+    await expect(page.locator("table.steps tbody tr")).to_have_count(len(Stage))
+    await expect(page.locator(".sentence")).to_contain_text(str(ref))
+
+    await page.get_by_role("link", name="All workloads").click()
+    await expect(rows(page)).to_have_count(6)
+
+
+async def test_the_decisions_are_reached_and_read_with_the_keyboard_alone(daemon: Daemon, open_page: Open) -> None:
+    world = World(3)
+    ticks = world.ticks(60)
+    daemon.record(*ticks)
+    page = await open_page()
+    await page.get_by_role("searchbox").focus()
+    for _ in range(9):  # the heads of eight columns, then the first workload
+        await page.keyboard.press("Tab")
+    name = await page.evaluate("document.activeElement.textContent")
+    await page.keyboard.press("Enter")
+    changes = [outcome.change for tick in ticks for outcome in tick.outcomes if str(outcome.change.ref) == name]
+    await expect(page.locator(".mark")).to_have_count(len(changes))
+
+    await page.get_by_role("link", name="All workloads").focus()
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".mark").last).to_be_focused()
+    await expect(page.locator(".tip")).to_contain_text(changes[-1].reason)
+    await page.keyboard.press("ArrowLeft")
+    await expect(page.locator(".tip")).to_contain_text(changes[-2].reason)
+    daemon.record(world.tick())
+    await expect(page.locator("#clock")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+    await expect(page.locator(".tip")).to_contain_text(changes[-2].reason)
+
+
+async def test_the_chart_grows_with_each_tick(daemon: Daemon, open_page: Open) -> None:
+    world = World(2)
+    daemon.record(*world.ticks(3))
+    ref = world.members[1].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    line = page.locator(".panel .line.ttft")
+    await expect(line).to_have_attribute("d", re.compile(r"^M[^L]*(L[^L]+){2}$"))
+    daemon.record(world.tick())
+    await expect(line).to_have_attribute("d", re.compile(r"^M[^L]*(L[^L]+){3}$"))
+
+
+async def test_what_is_unknown_is_a_gap_in_the_chart_and_a_dash_in_the_figures(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    for tick in world.ticks(9):
+        ttft = np.array([np.nan if tick.number in (4, 5, 8) else 1.0])
+        seen = replace(tick.decision.observation, ttft_s=ttft)
+        daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    await expect(page.locator(".panel .line.ttft")).to_have_attribute("d", re.compile(r"^M[^M]+M[^M]+$"))
+    await expect(page.locator("#detail .tiles")).to_contain_text("– / 150 ms")
+
+
+async def test_hostile_names_and_reasons_are_shown_as_text(daemon: Daemon, open_page: Open) -> None:
+    hostile = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
+    members = (Workload(WorkloadRef("ns", hostile), policy=hostile, model=hostile),)
+    world = World(members)
+    for tick in world.ticks(12):
+        daemon.record(replace(tick, input=replace(tick.input, fleet=replace(tick.input.fleet, rival=(hostile,)))))
+    page = await open_page()
+    await expect(page.locator("#rows .name")).to_have_text(hostile)
+    await expect(page.locator("#rows td[data-key=policy]")).to_have_text(hostile)
+    await page.locator("#rows a").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(hostile)
+    await expect(page.locator(".sentence")).to_contain_text(hostile)
+    await expect(page.locator("table.changes tbody td:last-child").first).to_contain_text(hostile)
+    await page.locator(".mark").last.focus()
+    await expect(page.locator(".tip")).to_contain_text(hostile)
+    assert await page.locator("main img, main script").count() == 0
+
+
+async def test_a_link_to_a_workload_that_is_not_there_says_so_and_shows_it_when_it_comes(
+    daemon: Daemon, open_page: Open
+) -> None:
+    daemon.record(World(1).tick())
+    page = await open_page("/#/healthz")  # no workload is named: the list
+    await expect(rows(page)).to_have_count(1)
+    await page.close()
+
+    refused: list[str] = []
+    page = await open_page_quietly(page, daemon, "/#ns/later", refused)
+    await expect(page.locator(".sentence")).to_have_text("no workload ns/later in the last tick")
+    later = World((Workload(WorkloadRef("ns", "later")),))
+    later.ids = np.array([1])
+    later.number = 1
+    daemon.record(later.tick())
+    await expect(page.locator(".sentence")).to_contain_text("ns/later from")
+    assert all("404" in text for text in refused)
+
+
+async def open_page_quietly(before: Page, daemon: Daemon, path: str, said: list[str]) -> Page:
+    """Open a page whose console may tell of answers other than 200; they are collected."""
+    assert before.context.browser is not None
+    page = await before.context.browser.new_page()
+    page.set_default_timeout(10_000)
+    page.on("console", lambda message: said.append(message.text))
+    await page.goto(daemon.url + path)
+    return page
+
+
+async def test_when_the_daemon_restarts_the_page_says_so_and_follows_the_new_one(chromium: Browser) -> None:
+    said: list[str] = []
+    async with serving(World(3), 0) as first:
+        port = first.server.port
+        page = await chromium.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        await page.goto(first.url)
+        await expect(rows(page)).to_have_count(3)
+    await expect(page.locator("#live")).to_have_text("Reconnecting")
+    async with serving(World(5), port):
+        await expect(page.locator("#live")).to_have_text("Live", timeout=15_000)
+        await expect(rows(page)).to_have_count(5)
+    assert said == []
+
+
+@asynccontextmanager
+async def serving(world: World, port: int) -> AsyncIterator[Daemon]:
+    daemon = Daemon()
+    daemon.server = daemon.another(port)
+    async with daemon.server:
+        daemon.record(world.tick())
+        yield daemon
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_pictures_of_the_page_are_readable_in_light_and_dark(
+    daemon: Daemon, open_page: Open, scheme: Literal["light", "dark"]
+) -> None:
+    world = World(1000)
+    daemon.record(*world.ticks(300))
+    page = await open_page(scheme=scheme)
+    await expect(page.locator("#rows a").first).to_be_visible()
+    await screenshot(page, f"page-list-{scheme}")
+    assert await faintest_text(page) >= 4.5
+    await page.locator("#rows a").first.click()
+    await expect(page.locator(".mark").first).to_be_visible()
+    box = await page.locator(".plots").bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 80)
+    await expect(page.locator(".tip")).to_be_visible()
+    await screenshot(page, f"page-workload-{scheme}")
+    assert await faintest_text(page) >= 4.5
+
+
+async def test_on_a_phone_nothing_is_wider_than_the_screen(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(*World(20).ticks(60))
+    page = await open_page(viewport=PHONE)
+    await expect(page.locator("#rows a").first).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    await screenshot(page, "page-list-phone")
+    await page.locator("#rows a").first.click()
+    await expect(page.locator(".mark").first).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    await screenshot(page, "page-workload-phone")
+
+
+async def test_a_page_left_open_keeps_no_more_than_the_daemon_does(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    daemon.record(*world.ticks(MAX_TICKS))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    line = page.locator(".panel .line.ttft")
+    await expect(line).to_have_attribute("d", re.compile(rf"^M[^L]*(L[^L]+){{{MAX_TICKS - 1}}}$"))
+    before = await line.get_attribute("d")
+    daemon.record(*world.ticks(5))
+    await asyncio.sleep(0)
+    await expect(line).not_to_have_attribute("d", before or "")
+    await expect(line).to_have_attribute("d", re.compile(rf"^M[^L]*(L[^L]+){{{MAX_TICKS - 1}}}$"))
+
+
+async def faintest_text(page: Page) -> float:
+    """Return the least contrast of any text with the ground behind it, by WCAG 2's formula."""
+    least: float = await page.evaluate(
+        """() => {
+            const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+            const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+                .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+                .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+            const ground = (node) => {
+                for (let at = node; at; at = at.parentElement) {
+                    const colour = parse(getComputedStyle(at).backgroundColor);
+                    if ((colour[3] ?? 1) === 1) return colour;
+                }
+                return [255, 255, 255];
+            };
+            let least = 21;
+            for (const node of document.querySelectorAll("body *")) {
+                const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+                if (!own || !node.getClientRects().length || node.closest("noscript, script")) continue;
+                const style = getComputedStyle(node);
+                const ink = parse(node.closest("svg") ? style.fill : style.color);
+                const [a, b] = [light(ink), light(ground(node))].sort((x, y) => y - x);
+                least = Math.min(least, (a + 0.05) / (b + 0.05));
+            }
+            return least;
+        }"""
+    )
+    return least
