@@ -59,7 +59,7 @@ class _Schema:
         return core_schema.no_info_plain_validator_function(validate)
 
 
-def parse_duration_s(text: str) -> float:
+def read_duration(text: str) -> float:
     """Read `150ms`, `30s`, `5m`, `1h30m` as seconds. Raises ValueError.
 
     Source: Go's time.ParseDuration, as Kubernetes uses it; units h, m, s, ms, each at most once and in this order,
@@ -85,7 +85,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def show_duration(duration_s: float) -> str:
-    """Write seconds as `1h30m`, `5m`, `12.5ms`; `parse_duration_s` gives the same number back."""
+    """Write seconds as `1h30m`, `5m`, `12.5ms`; `read_duration` gives the same number back."""
     rest = Decimal(round(duration_s * 1_000_000)) * _RESOLUTION_S
     words = ""
     for unit in ("h", "m", "s"):
@@ -114,7 +114,7 @@ class Duration(_Schema):
             return None
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError("not a duration")
-        duration_s = parse_duration_s(value if isinstance(value, str) else str(value))
+        duration_s = read_duration(value if isinstance(value, str) else str(value))
         _bounded(duration_s, self.least_s, self.most_s)
         return duration_s
 

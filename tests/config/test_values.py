@@ -20,7 +20,7 @@ from autoscaler.config.values import (
     Text,
     TimeZone,
     Whole,
-    parse_duration_s,
+    read_duration,
     show_duration,
 )
 
@@ -30,7 +30,7 @@ from autoscaler.config.values import (
     [("150ms", 0.15), ("30s", 30), ("5m", 300), ("1h", 3600), ("1h30m", 5400), ("12.5ms", 0.0125), ("0s", 0)],
 )
 def test_durations_are_read_with_their_unit(text: str, duration_s: float):
-    assert parse_duration_s(text) == duration_s
+    assert read_duration(text) == duration_s
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_durations_are_read_with_their_unit(text: str, duration_s: float):
 )
 def test_what_is_no_duration_is_refused(text: str, problem: str):
     with pytest.raises(ValueError, match=f"^{problem}$"):
-        parse_duration_s(text)
+        read_duration(text)
 
 
 @given(st.integers(0, 400 * 86_400 * 1_000_000))
 def test_durations_round_trip(microseconds: int):
     duration_s = microseconds / 1_000_000
-    assert parse_duration_s(show_duration(duration_s)) == duration_s
+    assert read_duration(show_duration(duration_s)) == duration_s
 
 
 @given(st.text(alphabet="0123456789.hms -+", max_size=12))
 def test_any_text_is_a_duration_or_a_value_error(text: str):
     try:
-        duration_s = parse_duration_s(text)
+        duration_s = read_duration(text)
     except ValueError:
         return
     assert math.isfinite(duration_s)
