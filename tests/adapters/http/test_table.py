@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -97,6 +98,8 @@ def test_names_from_outside_are_bounded_and_printable() -> None:
 def test_every_field_is_documented_and_filled() -> None:
     (row,) = as_json(Table.of(World(1).tick())).values()
     assert list(row) == list(FIELDS)
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    assert "| field | meaning |\n|---|---|\n" + "".join(f"| `{k}` | {v} |\n" for k, v in FIELDS.items()) + "\n" in page
 
 
 def test_sorting_by_text_is_by_its_letters_and_keeps_the_order_of_equals() -> None:
