@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for the tick
 
 import grpc
 
+from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
     ExternalScalerServicer,
@@ -33,6 +34,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
     add_ExternalScalerServicer_to_server,
 )
 from autoscaler.adapters.keda.server import MAX_CALLS, OPTIONS, KedaServer
+from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.world import METADATA, Row, World, scaled_object
 
@@ -66,7 +68,8 @@ async def serve(workloads: int, pipe: Connection) -> None:
     """Serve both until the pipe says stop; send their ports, and CPU seconds so far whenever asked."""
     world = World()
     names = [f"model-{i}" for i in range(workloads)]
-    world.answers._clock = world.service._clock = SteadyClock()
+    world.answers = Answers(SteadyClock(), world.lease)
+    world.service = KedaService(world.answers, world.cluster, lambda: world.book)
     for name in names:
         world.cluster.add(scaled_object(name))
     world.clock.time_s = time.monotonic()

@@ -53,10 +53,10 @@ class _Snapshot:
     rows: dict[WorkloadRef, int]
     workload_id: IntColumn  # int64[W], ascending
     table: _Table
-    values: tuple[list[float], ...]  # the columns of `table` as plain numbers, which single lookups read faster
+    values: list[tuple[float, ...]]  # the rows of `table` as plain numbers, which single lookups read faster
 
 
-_NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0), ([],) * 5)
+_NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0), [])
 
 
 class Answers:
@@ -103,15 +103,13 @@ class Answers:
         row = snapshot.rows.get(ref)
         if row is None:
             raise NoAnswer(f"{ref.kind} {ref} is not among the workloads of the last tick")
-        replicas, current, active, as_of_s, max_age_s = (column[row] for column in snapshot.values)
+        replicas, current, active, as_of_s, max_age_s = snapshot.values[row]
         if isnan(replicas):
             raise NoAnswer(f"{ref.kind} {ref}: no decision on trusted inputs yet")
         age_s = self._clock.now_s() - as_of_s
         if not age_s <= max_age_s:
-            allowed = "no policy in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
-            raise NoAnswer(
-                f"{ref.kind} {ref}: the inputs of the last trusted decision are {age_s:.0f} s old; {allowed}"
-            )
+            allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
+            raise NoAnswer(f"{ref.kind} {ref}: inputs of the last trusted decision are {age_s:.0f} s old; {allowed}")
         return Answer(int(replicas), int(current) if current > 0 else 0, bool(active), max(age_s, 0.0))
 
     def publish(self, ref: WorkloadRef, tolerance: Tolerance) -> Published:
@@ -170,7 +168,12 @@ class Answers:
             as_of_s=np.where(trusted, _as_of_s(tick), table.as_of_s),
             max_age_s=tick.input.spec.max_input_age_s,
         )
-        return _Snapshot(rows, fleet.workload_id, table, tuple(column.tolist() for column in vars(table).values()))
+        return _Snapshot(
+            rows,
+            fleet.workload_id,
+            table,
+            list(zip(*(column.tolist() for column in vars(table).values()), strict=True)),
+        )
 
     def _caveat(self, change: Change) -> str:
         tolerance = self._tolerances.get(change.ref)

@@ -25,15 +25,12 @@ from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
 from autoscaler.config.findings import shown
+from autoscaler.config.policy import PolicyBook
 from autoscaler.core.fleet import WorkloadRef
-from autoscaler.ports import Clock, ScaledObject, ScaledObjects, Unavailable
+from autoscaler.ports import ScaledObject, ScaledObjects, Unavailable
 
 RESEND_S = 10.0  # an open stream says again that its workload is active, in case KEDA or a middlebox forgot
-RECHECK_S = 5.0  # policies are reloaded under open ScaledObjects
 MAX_ADMITTED = 20_000
-
-CheckPolicy = Callable[[str, tuple[tuple[str, str], ...]], str]
-"""Say in words what is wrong with a policy's name or its overrides: key, value, what is allowed; "": nothing."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -57,8 +54,8 @@ class _Admitted(NamedTuple):
 
     scaled_object: ScaledObject
     metadata: dict[str, str]
+    book: PolicyBook
     tolerance: Tolerance
-    until_s: float
 
 
 class KedaService(ExternalScalerServicer):
@@ -68,17 +65,13 @@ class KedaService(ExternalScalerServicer):
         self,
         answers: Answers,
         scaled_objects: ScaledObjects,
-        check_policy: CheckPolicy,
-        overridable: frozenset[str],
-        clock: Clock,
+        policies: Callable[[], PolicyBook],
         resend_s: float = RESEND_S,
     ) -> None:
-        """overridable: paths of the policy fields that trigger metadata may state, "objective.ttft"."""
+        """policies: gives the policies in force, which may be replaced at any time."""
         self._answers = answers
         self._scaled_objects = scaled_objects
-        self._check_policy = check_policy
-        self._overridable = overridable
-        self._clock = clock
+        self._policies = policies
         self._resend_s = resend_s
         self._admitted: dict[tuple[str, str], _Admitted] = {}
         spec = pb.MetricSpec(metricName=METRIC_NAME, targetSize=TARGET, targetSizeFloat=float(TARGET))
@@ -159,9 +152,9 @@ class KedaService(ExternalScalerServicer):
             found = self._scaled_objects.scaled_object(*key)
         except Unavailable as error:
             _refuse("unavailable", f"the cluster has not been read yet: {error}")
-        asked, now_s = request.scalerMetadata, self._clock.now_s()
+        asked, book = request.scalerMetadata, self._policies()
         before = self._admitted.get(key)
-        if before and before.scaled_object is found and before.until_s > now_s and before.metadata == dict(asked):
+        if before and before.scaled_object is found and before.book is book and before.metadata == dict(asked):
             return before
 
         for field, text in zip(("namespace", "name"), key, strict=True):
@@ -169,7 +162,7 @@ class KedaService(ExternalScalerServicer):
                 _refuse("invalid", f"{field}: {shown(text)}; allowed: a Kubernetes name")
         if found is None:
             _refuse("missing", f"ScaledObject {key[0]}/{key[1]}: none with a trigger of this scaler is known")
-        if problem := self._problem(found, asked):
+        if problem := _problem(found, asked, book):
             _refuse("invalid", f"ScaledObject {key[0]}/{key[1]}: {problem}")
         tolerance = Tolerance(
             DEFAULT_TOLERANCE if found.tolerance_up is None else found.tolerance_up,
@@ -177,21 +170,22 @@ class KedaService(ExternalScalerServicer):
         )
         if len(self._admitted) >= MAX_ADMITTED:
             self._admitted.clear()
-        admitted = self._admitted[key] = _Admitted(found, dict(asked), tolerance, now_s + RECHECK_S)
+        admitted = self._admitted[key] = _Admitted(found, dict(asked), book, tolerance)
         return admitted
 
-    def _problem(self, found: ScaledObject, asked: Mapping[str, str]) -> str:
-        """Say what is wrong with a ScaledObject or with metadata that claims to be its; "": nothing."""
-        if wrong := metadata.problems(asked, self._overridable):
-            return "; ".join(f"metadata {key}: {problem}" if key else problem for key, problem in wrong.items())
-        if found.problem:
-            return found.problem
-        stated = dict(found.metadata)
-        for key in sorted({*stated, *asked} - metadata.KEDA_KEYS):
-            if stated.get(key) != asked.get(key):
-                said, allowed = (shown(values[key]) if key in values else "absent" for values in (asked, stated))
-                return f"metadata {key}: {said}; allowed: {allowed}, as in the cluster"
-        return self._check_policy(asked[metadata.POLICY], metadata.overrides(asked))
+
+def _problem(found: ScaledObject, asked: Mapping[str, str], book: PolicyBook) -> str:
+    """Say what is wrong with a ScaledObject or with metadata that claims to be its; "": nothing."""
+    if wrong := metadata.problems(asked, book):
+        return "; ".join(f"metadata {key}: {problem}" for key, problem in wrong.items())
+    if found.problem:
+        return found.problem
+    stated = dict(found.metadata)
+    for key in sorted({*stated, *asked} - metadata.KEDA_KEYS):
+        if stated.get(key) != asked.get(key):
+            said, allowed = (shown(values[key]) if key in values else "absent" for values in (asked, stated))
+            return f"metadata {key}: {said}; allowed: {allowed}, as in the cluster"
+    return ""
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ import pytest_asyncio
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import KedaServer
+from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
 from tests.harness.process import eventually
@@ -143,17 +144,18 @@ async def test_the_cluster_decides_which_workload_a_scaled_object_means(client: 
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
-        ({"policy": "gold"}, "metadata policy: 'gold'; allowed: 'interactive', as in the cluster"),
-        ({"policy": ""}, "metadata policy: ''; allowed: lower-case letters"),
+        ({"policy": "batch"}, "metadata policy: 'batch'; allowed: 'interactive', as in the cluster"),
+        ({"policy": "interactiv"}, "realtime (did you mean interactive?)"),
+        ({"policy": ""}, "metadata policy: ''; allowed: batch, development, interactive, realtime"),
         ({"policy": "a\nb"}, r"metadata policy: 'a\nb'; allowed"),
         ({"polciy": "x"}, "metadata polciy: unknown key; allowed: "),
         ({"policyFromEnv": "X"}, "metadata policyFromEnv: unknown key"),
         ({"replicas.max": "9"}, "metadata replicas.max: '9'; allowed: absent, as in the cluster"),
-        ({"replicas.max": "\x00"}, r"metadata replicas.max: '\x00'; allowed: printable text"),
+        ({"replicas.max": "\x00"}, r"found '\x00'; allowed: "),
         ({"replicas.max": "9" * 2000}, "metadata replicas.max: 2000 characters; allowed: 1024"),
         ({"enableTLS": "perhaps"}, "metadata enableTLS: 'perhaps'; allowed: true, false"),
         ({"scalerAddress": "a b"}, "metadata scalerAddress: 'a b'; allowed: host:port"),
-        ({f"key{i}": "x" for i in range(70)}, "72 keys; allowed: at most 64"),
+        ({f"key{i}": "x" for i in range(70)}, "metadata number of keys: 72; allowed: at most 64"),
     ],
 )
 async def test_metadata_that_is_wrong_is_named_with_its_value_and_what_is_allowed(
@@ -199,13 +201,24 @@ async def test_overrides_of_the_trigger_pass_and_wrong_ones_are_named(client: Cl
         else:
             code, text = await client.refusal("IsActive", request)
             assert code == Code.INVALID_ARGUMENT
-            assert "replicas.max: 'many'; allowed: a whole number" in text
+            assert "metadata replicas.max: " in text and "found 'many'; allowed: " in text
 
 
-async def test_a_policy_that_does_not_exist_is_named(client: Client):
-    client.world.cluster.add(scaled_object("llama", metadata=tuple({**METADATA, "policy": "gold"}.items())))
-    code, text = await client.refusal("IsActive", reference(policy="gold"))
-    assert (code, text) == (Code.INVALID_ARGUMENT, "ScaledObject prod/llama: policy: 'gold'; allowed: interactive")
+async def test_a_policy_taken_away_under_a_scaled_object_is_named_and_serves_when_it_is_back(
+    client: Client,
+):
+    client.world.decide()
+    book = client.world.book
+    assert (await client.stub.IsActive(reference())).result
+    left = {name: policy for name, policy in book.policies.items() if name != "interactive"}
+    client.world.book = replace(book, policies=left)
+    code, text = await client.refusal("IsActive", reference())
+    assert (code, text) == (
+        Code.INVALID_ARGUMENT,
+        "ScaledObject prod/llama: metadata policy: 'interactive'; allowed: batch, development, realtime",
+    )
+    client.world.book = book
+    assert (await client.stub.IsActive(reference())).result
 
 
 async def test_a_scaled_object_that_cannot_be_used_says_why(client: Client):
@@ -361,7 +374,7 @@ async def test_an_error_of_ours_is_internal_and_its_text_stays_with_us():
             raise RuntimeError("password=hunter2")
 
     world = World()
-    world.service = type(world.service)(world.answers, Broken(), lambda *_: "", frozenset(), world.clock)
+    world.service = KedaService(world.answers, Broken(), lambda: world.book)
     async with talking(world) as client:
         code, text = await client.refusal("IsActive", reference())
         assert code == Code.INTERNAL and "hunter2" not in text

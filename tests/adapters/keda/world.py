@@ -7,6 +7,7 @@ import numpy as np
 
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
+from autoscaler.config.policy import load
 from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.samples import Samples
@@ -14,7 +15,6 @@ from autoscaler.core.spec import Schedule, Spec
 from autoscaler.ports import ScaledObject, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0
-OVERRIDABLE = frozenset({"objective.ttft", "replicas.max"})
 METADATA = {"scalerAddress": "vllm-autoscaler-keda.vllm-autoscaler:6000", "policy": "interactive"}
 
 
@@ -133,16 +133,6 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
     )
 
 
-def check_policy(policy: str, overrides: tuple[tuple[str, str], ...]) -> str:
-    """Stand in for the policies in force: one policy, and counts that are numbers."""
-    if policy != "interactive":
-        return f"policy: '{policy}'; allowed: interactive"
-    for key, value in overrides:
-        if key == "replicas.max" and not value.isdigit():
-            return f"{key}: '{value}'; allowed: a whole number"
-    return ""
-
-
 class World:
     """One daemon in KEDA mode, without its server: `llama` is known and wants three replicas."""
 
@@ -151,7 +141,8 @@ class World:
         self.lease = Lease()
         self.cluster = Cluster()
         self.answers = Answers(self.clock, self.lease)
-        self.service = KedaService(self.answers, self.cluster, check_policy, OVERRIDABLE, self.clock, resend_s=resend_s)
+        self.book = load()
+        self.service = KedaService(self.answers, self.cluster, lambda: self.book, resend_s=resend_s)
         self.cluster.add(scaled_object("llama"))
 
     def decide(self, *rows: Row, view_age_s: float = 0.0) -> None:
