@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.model import OVERRIDES
-from autoscaler.config.values import Kind, Name, OneOf, Text, Whole
+from autoscaler.config.values import NAME, Kind, OneOf, Pattern, Text, Whole
 
 PREFIX = "vllm-autoscaler.io/"
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft
@@ -18,9 +18,9 @@ SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType({"min-replicas": "replicas
 # What is not an override, by its name behind the prefix.
 ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
     {
-        "policy": Name(),
-        "service": Text(253),
-        "model": Text(253),
+        "policy": Pattern(rf"({NAME.expression})?", f"{NAME.allowed}; empty: the default policy"),
+        "service": Pattern(r"[A-Za-z0-9]([-_./A-Za-z0-9]{0,126}[A-Za-z0-9])?", "1 to 128 letters, digits and - _ . /"),
+        "model": Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks"),
         "engine": OneOf(tuple(ENGINES)),
         "metrics-port": Whole(1, 65_535),
         "paused": OneOf(("true", "false")),

@@ -95,9 +95,10 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
             except ValueError as error:
                 yield document.finding(loc, str(error), kind.allowed)
                 continue
-            if name == "policy" and value not in book.policies:
+            if name == "policy" and value and value not in book.policies:
                 yield document.finding(loc, "no such policy", one_of(book.policies, value))
-            policy = book.policies.get(value, policy) if name == "policy" else policy
+            if name == "policy":
+                policy = book.policies.get(value, policy)
     yield from _overrides(document, policy, tuple(overrides), keys)
 
 

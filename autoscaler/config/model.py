@@ -17,10 +17,10 @@ from pydantic_core import PydanticCustomError
 
 from autoscaler.config.values import (
     HOUR_S,
+    NAME,
     Cron,
     Duration,
     Kind,
-    Name,
     Number,
     OneOf,
     Share,
@@ -223,7 +223,7 @@ class PolicySpec(Section):
 class Metadata(Section):
     """How the policy is called."""
 
-    name: Annotated[str, Name()] = Field(description="What workloads call it by.")
+    name: Annotated[str, NAME] = Field(description="What workloads call it by.")
 
 
 class Policy(Section):

@@ -27,7 +27,6 @@ _UNITS_S = {"h": Decimal(3600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal
 _DURATION = re.compile(r"(?:(\d{1,9}(?:\.\d{1,6})?)(h|ms|m|s))", re.ASCII)
 _RESOLUTION_S = Decimal("0.000001")
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
-_DNS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class Kind(Protocol):
@@ -264,18 +263,24 @@ class Text(_Schema):
 
 
 @dataclass(frozen=True)
-class Name(_Schema):
-    """A name in Kubernetes' manner."""
+class Pattern(_Schema):
+    """Text that a regular expression matches whole."""
 
-    allowed: str = "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends"
+    expression: str
+    allowed: str
+    problem: str = "not a name"
 
     def read(self, value: object) -> str:
-        if not isinstance(value, str) or not _DNS_LABEL.fullmatch(value):
-            raise ValueError("not a name")
+        if not isinstance(value, str) or not re.fullmatch(self.expression, value, re.ASCII):
+            raise ValueError(self.problem)
         return value
 
     def show(self, value: str) -> str:
         return value
+
+
+# A DNS label, as Kubernetes names most things.
+NAME = Pattern(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")
 
 
 @dataclass(frozen=True)

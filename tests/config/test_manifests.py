@@ -2,12 +2,16 @@
 
 import pytest
 
-from autoscaler.config.annotations import PREFIX, names, override_path
-from autoscaler.config.document import read_documents
+from autoscaler.adapters.kube.declared import read_annotations
+from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES, names, override_path
+from autoscaler.config.document import Document, read_documents
 from autoscaler.config.findings import Finding, Severity
 from autoscaler.config.manifests import TEMPLATES, check_workload
 from autoscaler.config.model import OVERRIDES
 from autoscaler.config.policy import load
+from autoscaler.config.specs import compile_specs
+from autoscaler.core.fleet import Workload, WorkloadRef
+from tests.config.test_specs import with_policies
 
 BOOK = load()
 GOOD = {"policy": "realtime"}
@@ -75,17 +79,14 @@ def test_good_annotations_have_nothing_to_find():
         ("paused", "'yes'", "unknown", "true, false"),
         ("engine", "ollama", "unknown", "vllm, sglang"),
         ("metrics-port", "http", "not a whole number", "1 to 65,535"),
-        ("service", "'a\\nb'", None, None),
-        ("service", '"a\\nb"', "characters that cannot be printed", "in one line"),
-        ("model", "''", "empty", "text of 1 to 253"),
+        ("service", '"a\\nb"', "not a name", "1 to 128 letters"),
+        ("model", "''", "not a name", "1 to 256 printable"),
+        ("weights", '"a\\nb"', "characters that cannot be printed", "in one line"),
     ],
 )
-def test_a_bad_annotation_is_told_at_its_line(name: str, value: str, problem: str | None, allowed: str | None):
+def test_a_bad_annotation_is_told_at_its_line(name: str, value: str, problem: str, allowed: str):
     annotations = {name: value} if name == "policy" else {**GOOD, name: value}
     found = [finding for finding in findings_of(annotations) if finding.severity is Severity.ERROR]
-    if problem is None or allowed is None:
-        assert not found, "a backslash and an n are two characters"
-        return
     (finding,) = found
     assert (finding.line, finding.key) == (6 + len(annotations), f"metadata.annotations.{PREFIX}{name}")
     assert problem in finding.problem
@@ -100,6 +101,30 @@ def test_two_annotations_for_one_field_are_told():
 def test_overrides_are_held_against_the_policy_that_is_named():
     (finding,) = findings_of({"policy": "development", "min-replicas": "'2'"})
     assert (finding.problem, finding.allowed) == ("above max", "at most replicas.max, which is 1")
+
+
+def test_an_empty_policy_is_the_default_one():
+    (finding,) = findings_of({"policy": "''", "min-replicas": "'17'"})
+    assert (finding.problem, finding.allowed) == ("above max", "at most replicas.max, which is 16")
+
+
+VALUES = ["", " ", "true", "yes", "2", "-2", "99999", "1.5", "realtime", "Real", "a b", "a/b-c_d.e", "-a", "150ms"]
+LONG_AND_ODD = ["vllm", "é", "a\n", "\x00", "x" * 63, "x" * 300]
+READ_BY_THE_DAEMON = [name for name in ANNOTATIONS if name != "weights"]  # those are for the cache of weights
+
+
+@pytest.mark.parametrize(
+    "name", [*READ_BY_THE_DAEMON, *SHORT_OVERRIDES, "override.objective.ttft", "nonsense", "override.x"]
+)
+@pytest.mark.parametrize("value", VALUES + LONG_AND_ODD)
+def test_check_and_the_running_daemon_agree_on_what_an_annotation_may_hold(name: str, value: str):
+    book = with_policies(**{policy: {"replicas": {"max": 9999}} for policy in ("interactive", "x" * 63)})
+    annotations = {f"{PREFIX}{name}": value}
+    document = Document("m.yaml", 1, {"kind": "Deployment", "metadata": {"annotations": annotations}})
+    declared = read_annotations(annotations)
+    found = [finding for finding in check_workload(document, book) if finding.severity is Severity.ERROR]
+    compiled = compile_specs((Workload(WorkloadRef("ns", "w"), "", declared.policy or "", declared.overrides),), book)
+    assert bool(found) == bool(declared.problem or compiled.problems), (declared, compiled.problems, found)
 
 
 def test_annotations_without_a_policy_are_a_warning():
