@@ -124,6 +124,10 @@ class Fetcher:
             return Answer(None, "connection closed without an answer")
         except aiohttp.ClientPayloadError:
             return Answer(None, "connection closed inside the body")
+        except aiohttp.ClientSSLError:
+            return Answer(None, "TLS failed: certificate or protocol not accepted")
+        except aiohttp.ClientConnectorDNSError:
+            return Answer(None, "host name not found")
         except aiohttp.ClientConnectorError as error:
             return Answer(None, _os_reason(error.os_error))
         except aiohttp.ClientResponseError:

@@ -42,7 +42,8 @@ class _Known:
     engine: Engine
     metrics_url: URL
     load_url: URL | None
-    silent: bool = False  # the last reading brought nothing
+    asked_s: float = -math.inf  # when it was last asked
+    silent: bool = False  # and brought nothing
     start_time_s: float = math.nan
     windows: dict[str, Window] = field(default_factory=dict)
     tracks_load: bool = False  # /load has been seen to count
@@ -73,7 +74,7 @@ class PodScraper:
         """Read every pod that has an address, as far as `deadline_s` seconds allow.
 
         A pod that is not ready and does not answer is loading, which is no failure. Pods that were silent the last time
-        are asked last, so that they do not keep the others waiting.
+        are asked last, the longest not asked first, so that they keep neither the others waiting nor each other.
         """
         begin_s = self._clock.now_s()
         tally = Tally()
@@ -81,16 +82,16 @@ class PodScraper:
         self._remember(fleet, tally)
         rows = [row for row, pod_id in enumerate(fleet.pod_id.tolist()) if pod_id in self._known]
         known = {row: self._known[int(fleet.pod_id[row])] for row in rows}
-        rows.sort(key=lambda row: (known[row].silent, not fleet.pod_ready[row]))
+        rows.sort(key=lambda row: (known[row].silent, not fleet.pod_ready[row], known[row].asked_s))
 
         async def visit(row: int) -> None:
+            known[row].asked_s, known[row].silent = self._clock.now_s(), True
             problem = await self._read(known[row], table[:, row], tally)
             known[row].silent = bool(problem)
             if problem and fleet.pod_ready[row]:
                 tally.fail(_name(known[row].pod), problem)
 
         for row in await self._fetcher.each(rows, visit, deadline_s):
-            known[row].silent = True
             if fleet.pod_ready[row]:
                 tally.fail(_name(known[row].pod), f"not reached within the {deadline_s:g} s of this reading")
         pods = PodSamples(**{name: table[index] for name, index in _COLUMNS.items()})
@@ -188,7 +189,9 @@ def _base(pod: Pod) -> URL | None:
         address = ipaddress.ip_address(pod.ip)
     except ValueError:
         return None
-    return URL.build(scheme="http", host=str(address), port=pod.metrics_port) if 0 < pod.metrics_port < 65536 else None
+    if "%" in pod.ip or not 0 < pod.metrics_port < 65536:  # no pod has a link-local address with a scope
+        return None
+    return URL.build(scheme="http", host=str(address), port=pod.metrics_port)
 
 
 def _name(pod: Pod) -> str:

@@ -1,0 +1,355 @@
+"""Scraping pods that are real servers on loopback, well-behaved and not."""
+
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.scrape.pods import LOAD_PROBE_S, PodScraper
+from autoscaler.config.settings import ScrapeSettings
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import PodSamples, Samples
+from autoscaler.ports import Clock
+from tests.adapters.scrape.support import SteppedClock, fleet_of, recorded
+from tests.harness.exposition import Answer, ExpositionServer
+from tests.harness.exposition import exposition_server as another_server
+from tests.harness.process import free_port
+
+
+@asynccontextmanager
+async def scraper(clock: Clock | None = None, **settings: float) -> AsyncIterator[PodScraper]:
+    values = {"timeout_s": 10.0, **settings}
+    async with PodScraper(ScrapeSettings(**values), clock or SteppedClock()) as opened:  # type: ignore[arg-type]
+        yield opened
+
+
+async def sample(fleet: Fleet, **settings: float) -> Samples:
+    async with scraper(**settings) as opened:
+        return await opened.sample(fleet, deadline_s=20.0)
+
+
+def text(running: float, *, start_s: float = 1e9, fast: int = 0, slow: int = 0, extra: str = "") -> str:
+    """An engine's metrics in short: so many first tokens within 0.1 s and so many within 1 s."""
+    return f"""process_start_time_seconds {start_s}
+vllm:num_requests_running{{engine="0",model_name="m"}} {running}
+vllm:num_requests_waiting{{engine="0",model_name="m"}} 0
+vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.1",model_name="m"}} {fast}
+vllm:time_to_first_token_seconds_bucket{{engine="0",le="1.0",model_name="m"}} {fast + slow}
+vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf",model_name="m"}} {fast + slow}
+{extra}"""
+
+
+async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", recorded("saturated"))
+    exposition_server.serve("/load", '{"server_load":34}')
+    samples = await sample(fleet_of(exposition_server.address))
+    known = {c.name: getattr(samples.pods, c.name)[0] for c in fields(PodSamples)}
+    assert {name: value for name, value in known.items() if not np.isnan(value)} == {
+        "time_s": 1000.0,
+        "running": 4.0,
+        "waiting": 30.0,
+        "held": 34.0,
+        "asleep": 0.0,
+        "kv_usage": pytest.approx(0.348, abs=1e-3),
+        "kv_capacity_tokens": 3072.0,
+        "prompt_tokens": 2948.0,
+        "generation_tokens": 8914.0,
+        "finished": 26.0,
+        "first_tokens": 30.0,
+        "preemptions": 0.0,
+        "rejections": 0.0,
+    }
+    assert samples.reports[0].source == "scrape"
+    assert (samples.reports[0].queries, samples.reports[0].failed, samples.reports[0].problems) == (2, 0, ())
+    assert np.isnan(samples.front.time_s).all()
+
+
+async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile(
+    exposition_server: ExpositionServer,
+) -> None:
+    clock, fleet = SteppedClock(), fleet_of(exposition_server.address)
+    async with scraper(clock, window_s=60.0) as opened:
+
+        async def ttft_s(body: str, after_s: float) -> float:
+            clock.time_s += after_s
+            exposition_server.serve("/metrics", body)
+            return float((await opened.sample(fleet, 20.0)).pods.ttft_s[0])
+
+        assert math.isnan(await ttft_s(text(1, fast=1000), 0))  # what happened before is not in the window
+        assert await ttft_s(text(1, fast=1000, slow=100), 5) == pytest.approx(0.955)
+        assert math.isnan(await ttft_s(text(0, fast=1000, slow=100), 70))
+
+
+async def test_a_pod_that_restarted_in_place_has_no_quantile_until_it_has_been_read_twice(
+    exposition_server: ExpositionServer,
+) -> None:
+    clock, fleet = SteppedClock(), fleet_of(exposition_server.address)
+    async with scraper(clock) as opened:
+
+        async def ttft_s(body: str) -> float:
+            clock.time_s += 5
+            exposition_server.serve("/metrics", body)
+            return float((await opened.sample(fleet, 20.0)).pods.ttft_s[0])
+
+        await ttft_s(text(1, fast=10))
+        assert await ttft_s(text(1, fast=110)) == pytest.approx(0.095)
+        # More than before, so only the start time tells that all of them are new, of a time that is not known.
+        assert math.isnan(await ttft_s(text(1, start_s=2e9, slow=500, fast=110)))
+        assert await ttft_s(text(1, start_s=2e9, slow=500, fast=210)) == pytest.approx(0.095)
+        # Without a start time, counts that went back tell.
+        assert math.isnan(await ttft_s(text(1, fast=1).partition("\n")[2]))
+
+
+async def test_a_counter_that_jumps_back_is_passed_on_as_it_is(exposition_server: ExpositionServer) -> None:
+    fleet = fleet_of(exposition_server.address)
+    async with scraper() as opened:
+        for value in (500.0, 3.0):
+            exposition_server.serve("/metrics", text(1, extra=f"vllm:generation_tokens_total {value}\n"))
+            assert (await opened.sample(fleet, 20.0)).pods.generation_tokens.tolist() == [value]
+
+
+async def test_a_pod_whose_port_is_still_closed_is_loading_and_no_failure() -> None:
+    samples = await sample(fleet_of(f"127.0.0.1:{free_port()}", ready=False))
+    assert np.isnan(samples.pods.time_s).all()
+    assert (samples.reports[0].queries, samples.reports[0].failed, samples.reports[0].problems) == (1, 0, ())
+
+
+async def test_a_ready_pod_that_does_not_answer_is_named() -> None:
+    samples = await sample(fleet_of(f"127.0.0.1:{free_port()}"))
+    assert np.isnan(samples.pods.running).all()
+    assert samples.reports[0].failed == 1
+    assert samples.reports[0].problems == ("llm/qwen-0: connection refused",)
+
+
+async def test_a_pod_that_is_not_ready_but_answers_is_read(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", text(2))
+    assert (await sample(fleet_of(exposition_server.address, ready=False))).pods.running.tolist() == [2.0]
+
+
+async def test_a_pod_without_an_address_is_not_asked() -> None:
+    fleet = fleet_of("127.0.0.1:1")
+    samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(ip=""),)))
+    assert samples.reports[0].queries == 0
+
+
+@pytest.mark.parametrize(
+    "ip", ["metadata.internal", "127.0.0.1@evil", "127.0.0.1/x?", "::1%eth0:80", "0x7f.1", "127.1"]
+)
+async def test_an_address_that_is_no_ip_is_not_asked_and_is_named(ip: str) -> None:
+    fleet = fleet_of("127.0.0.1:1")
+    samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(ip=ip),)))
+    assert samples.reports[0].queries == 0
+    assert samples.reports[0].problems == (f"llm/qwen-0: address {ip!r} port 1, not an IP and 1-65535",)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+async def test_a_port_that_is_none_is_not_asked_and_is_named(port: int) -> None:
+    fleet = fleet_of("127.0.0.1:1")
+    samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(metrics_port=port),)))
+    assert samples.reports[0].problems == (f"llm/qwen-0: address '127.0.0.1' port {port}, not an IP and 1-65535",)
+
+
+async def test_an_engine_that_is_not_in_the_table_is_named_with_those_that_are() -> None:
+    samples = await sample(fleet_of("127.0.0.1:1", engine="llama"))
+    assert samples.reports[0].problems == ("llm/qwen: engine 'llama', known are vllm, sglang, tgi, trtllm, triton",)
+
+
+async def test_each_workload_is_read_by_the_table_and_the_path_of_its_engine(
+    exposition_server: ExpositionServer,
+) -> None:
+    exposition_server.serve("/prometheus/metrics", 'trtllm_num_requests_running{model_name="m"} 3\n')
+    samples = await sample(fleet_of(exposition_server.address, engine="trtllm"))
+    assert samples.pods.running.tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Answer(recorded("running")[:-100]), "cut off after"),
+        (Answer(b"\x7fELF\0\0\n"), "binary"),
+        (Answer(recorded("running"), truncate_at=9000), "connection closed inside the body"),
+        (Answer("x 1\n" * 300_000), "body over 1000000 bytes"),
+        (Answer("<html>login</html>\n"), "no metric of vllm"),
+        (Answer("up 1\n"), "no metric of vllm"),
+        (Answer(""), "no metric of vllm"),
+        (Answer(status=503), "HTTP 503"),
+        (Answer(status=302, headers={"Location": "http://169.254.169.254/"}), "redirects are not followed"),
+        (Answer(drop=True), "connection closed without an answer"),
+        (Answer(b"\x1f\x8b", headers={"Content-Encoding": "gzip"}), "broken gzip"),
+        (Answer("a 1\n", delay_s=30), "no answer within 0.3 s"),
+    ],
+)
+async def test_a_hostile_pod_is_unknown_and_named_and_its_neighbour_is_read_as_ever(
+    exposition_server: ExpositionServer, answer: Answer, problem: str
+) -> None:
+    exposition_server.serve("/metrics", answer)
+    async with another_server() as good:
+        good.serve("/metrics", text(5))
+        timeout_s = 0.3 if answer.delay_s else 10.0
+        fleet = fleet_of(exposition_server.address, good.address)
+        samples = await sample(fleet, timeout_s=timeout_s, max_body_bytes=1_000_000)
+    assert np.isnan(samples.pods.time_s[0]) and np.isnan(samples.pods.running[0])
+    assert samples.pods.running[1] == 5.0
+    assert samples.reports[0].failed == 1
+    assert problem in samples.reports[0].problems[0]
+
+
+async def test_hostile_label_values_change_nothing_of_what_is_read(exposition_server: ExpositionServer) -> None:
+    evil = r"\"} 99\nvllm:num_requests_running{x=\"" + "\u2028é" * 50 + "'; DROP TABLE--{}"
+    body = f'vllm:num_requests_running{{engine="0",model_name="{evil}"}} 2\n'
+    exposition_server.serve("/metrics", body + f'vllm:num_requests_waiting{{model_name="{evil}"}} 1\n')
+    samples = await sample(fleet_of(exposition_server.address))
+    assert (samples.pods.running.tolist(), samples.pods.waiting.tolist()) == ([2.0], [1.0])
+
+
+async def test_a_broken_line_makes_its_own_column_unknown_and_is_named(exposition_server: ExpositionServer) -> None:
+    body = (
+        'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_running{engine="1} 2\nvllm:num_requests_waiting 1\n'
+    )
+    exposition_server.serve("/metrics", body)
+    samples = await sample(fleet_of(exposition_server.address))
+    assert np.isnan(samples.pods.running[0])
+    assert samples.pods.waiting[0] == 1.0
+    assert samples.reports[0].problems == ("llm/qwen-0: lines that cannot be read: vllm:num_requests_running",)
+
+
+async def test_absurd_values_are_unknown(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve(
+        "/metrics",
+        "vllm:num_requests_running -3\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc 97\n"
+        "vllm:generation_tokens_total NaN\nvllm:prompt_tokens_total 5\n",
+    )
+    pods = (await sample(fleet_of(exposition_server.address))).pods
+    assert pods.prompt_tokens[0] == 5.0
+    for column in (pods.running, pods.waiting, pods.kv_usage, pods.generation_tokens):
+        assert np.isnan(column[0])
+
+
+async def test_slow_pods_keep_the_others_waiting_once_and_not_again(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", Answer(text(1), delay_s=30))
+    async with another_server() as good:
+        good.serve("/metrics", text(5))
+        fleet = fleet_of(*[exposition_server.address] * 6, *[good.address] * 3)
+        async with scraper(SystemClock(), concurrency=2, timeout_s=0.4) as opened:
+            first = await opened.sample(fleet, deadline_s=1.0)
+            assert np.isnan(first.pods.running).all()  # two at once, given up after 0.4 s: nobody got further
+            assert any("not reached within the 1 s" in line for line in first.reports[0].problems)
+            begin_s = time.monotonic()
+            second = await opened.sample(fleet, deadline_s=1.0)
+            assert time.monotonic() - begin_s < 3.0
+        assert second.pods.running[6:].tolist() == [5.0, 5.0, 5.0]
+        assert np.isnan(second.pods.running[:6]).all()
+
+
+async def test_what_was_read_before_the_deadline_is_kept(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", Answer(text(1), delay_s=30))
+    async with another_server() as good:
+        good.serve("/metrics", text(5))
+        async with scraper() as opened:
+            samples = await opened.sample(fleet_of(good.address, exposition_server.address), deadline_s=0.5)
+    assert samples.pods.running[0] == 5.0
+    assert np.isnan(samples.pods.running[1])
+
+
+async def test_many_failures_are_counted_whole_and_named_in_a_few_lines() -> None:
+    samples = await sample(fleet_of(*[f"127.0.0.1:{free_port()}"] * 40))
+    assert samples.reports[0].failed == 40
+    assert len(samples.reports[0].problems) == 9
+    assert samples.reports[0].problems[-1] == "and 32 more"
+
+
+async def test_an_empty_fleet_asks_nobody() -> None:
+    samples = await sample(fleet_of())
+    assert len(samples.pods.running) == 0
+    assert samples.reports[0].queries == 0
+
+
+async def test_a_pod_that_left_is_forgotten_and_its_successor_starts_without_a_past(
+    exposition_server: ExpositionServer,
+) -> None:
+    clock = SteppedClock()
+    async with scraper(clock) as opened:
+        for pod_id, fast in ((0, 0), (0, 100), (1, 200)):
+            clock.time_s += 5
+            exposition_server.serve("/metrics", text(1, fast=fast))
+            samples = await opened.sample(fleet_of(exposition_server.address, first_id=pod_id), 20.0)
+            assert math.isnan(samples.pods.ttft_s[0]) == (fast != 100)
+
+
+# /load: what a sleeping engine hides.
+
+ASLEEP = 'vllm:engine_sleep_state{sleep_state="awake"} 0\n'
+AWAKE = 'vllm:engine_sleep_state{sleep_state="awake"} 1\n'
+
+
+async def held(opened: PodScraper, server: ExpositionServer, body: str, load: str | Answer) -> float:
+    server.serve("/metrics", body)
+    server.serve("/load", load)
+    return float((await opened.sample(fleet_of(server.address), 20.0)).pods.held[0])
+
+
+async def test_an_idle_engine_that_is_awake_is_not_asked_for_its_load(exposition_server: ExpositionServer) -> None:
+    async with scraper() as opened:
+        assert math.isnan(await held(opened, exposition_server, text(0, extra=AWAKE), '{"server_load":0}'))
+    assert exposition_server.asked("/load") == 0
+
+
+async def test_the_load_of_a_sleeping_engine_counts_when_it_is_above_zero(exposition_server: ExpositionServer) -> None:
+    async with scraper() as opened:
+        assert await held(opened, exposition_server, text(0, extra=ASLEEP), '{"server_load":6}') == 6.0
+
+
+async def test_a_load_of_zero_is_unknown_until_the_server_was_seen_to_count(
+    exposition_server: ExpositionServer,
+) -> None:
+    async with scraper() as opened:
+        assert math.isnan(await held(opened, exposition_server, text(0, extra=ASLEEP), '{"server_load":0}'))
+        assert await held(opened, exposition_server, text(3, extra=AWAKE), '{"server_load":3}') == 3.0
+        assert await held(opened, exposition_server, text(0, extra=ASLEEP), '{"server_load":0}') == 0.0
+
+
+async def test_a_server_that_does_not_track_its_load_is_asked_again_only_now_and_then(
+    exposition_server: ExpositionServer,
+) -> None:
+    clock = SteppedClock()
+    async with scraper(clock) as opened:
+        for _ in range(3):
+            clock.time_s += 1
+            assert math.isnan(await held(opened, exposition_server, text(3, extra=AWAKE), '{"server_load":0}'))
+        assert exposition_server.asked("/load") == 1
+        clock.time_s += LOAD_PROBE_S
+        await held(opened, exposition_server, text(3, extra=AWAKE), '{"server_load":0}')
+        assert exposition_server.asked("/load") == 2
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "",
+        "[]",
+        "null",
+        '"6"',
+        '{"server_load":"6"}',
+        '{"server_load":true}',
+        '{"server_load":-1}',
+        '{"load":6}',
+        '{"server_load":1e400}',
+        '{"server_load":' + "9" * 5000 + "}",
+        "[" * 100_000,
+        Answer(status=404),
+    ],
+)
+async def test_a_senseless_load_is_unknown_and_no_failure(
+    exposition_server: ExpositionServer, load: str | Answer
+) -> None:
+    exposition_server.serve("/metrics", text(0, extra=ASLEEP))
+    exposition_server.serve("/load", load)
+    samples = await sample(fleet_of(exposition_server.address))
+    assert math.isnan(samples.pods.held[0])
+    assert samples.pods.asleep[0] == 1.0
+    assert samples.reports[0].failed == 0
