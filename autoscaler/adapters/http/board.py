@@ -49,7 +49,8 @@ class Board:
     def __init__(self, explain: Explain) -> None:
         self._explain = explain
         self._tick: TickRecord | None = None
-        self._table: Table | None = None  # of the last tick that somebody asked for
+        self._table: Table | None = None  # of the last tick that somebody asked about
+        self._table_is_current = False
         self._history = History()
         self._wishes = Wishes()
         self._marks: dict[int, deque[Mark]] = {}  # by workload_id
@@ -57,6 +58,7 @@ class Board:
 
     def record(self, tick: TickRecord) -> None:
         self._tick = tick
+        self._table_is_current = False
         self._history.record(tick)
         self._mark(tick)
         for listener in self._listeners:
@@ -72,13 +74,19 @@ class Board:
 
     def table(self) -> Table | None:
         """Return the last tick as a table; None before the first."""
-        if self._tick is not None and (self._table is None or self._table.tick is not self._tick):
+        if self._tick is not None and not self._table_is_current:
             self._table = Table.of(self._tick, self._table)
+            self._table_is_current = True
         return self._table
 
-    def workload(self, table: Table, row: int, since: int = -1) -> dict[str, Any]:
-        """Return all that is known of one workload; its past only after the tick numbered `since`."""
-        tick = table.tick
+    def workload(self, row: int, since: int = -1) -> dict[str, Any]:
+        """Return all that is known of one row of `table()`; its past only after the tick numbered `since`.
+
+        Raises LookupError before the first tick. Ask for table and row without an await between them.
+        """
+        tick, table = self._tick, self.table()
+        if tick is None or table is None:
+            raise LookupError("no tick yet")
         workload_id = int(table.columns["id"][row])
         explanation = self._explain(tick.input, tick.decision, tick.policies, row)
         return {

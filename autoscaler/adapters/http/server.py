@@ -182,9 +182,9 @@ class HttpServer:
             rows = table.order(rows, field, descending)
         body = {
             "mode": self._mode,
-            "tick": table.tick.number,
-            "wall_s": table.tick.wall_s,
-            "leading": table.tick.leading,
+            "tick": table.number,
+            "wall_s": table.wall_s,
+            "leading": table.leading,
             "total": len(table),
             "matched": len(rows),
             "limit": limit,
@@ -202,8 +202,8 @@ class HttpServer:
         row = table.find(namespace, name, kind) if table is not None else None
         if table is None or row is None:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
-        head = {"mode": self._mode, "tick": table.tick.number, "wall_s": table.tick.wall_s}
-        return _json(head | self._board.workload(table, row, since))
+        head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s}
+        return _json(head | self._board.workload(row, since))
 
 
 class _HangUp(asyncio.Protocol):

@@ -65,7 +65,7 @@ class Stream:
                 await response.prepare(request)
             table = self._board.table()
             self._before = self._before or table
-            await _write(response, _event("hello", {"tick": table.tick.number if table else None}))
+            await _write(response, _event("hello", {"tick": table.number if table else None}))
             while message := await self._next(client):
                 await _write(response, message)
         except ConnectionError:
@@ -91,7 +91,7 @@ class Stream:
         table = self._board.table()
         if table is None:
             return
-        tick: dict[str, Any] = {"tick": table.tick.number, "wall_s": table.tick.wall_s, "leading": table.tick.leading}
+        tick: dict[str, Any] = {"tick": table.number, "wall_s": table.wall_s, "leading": table.leading}
         if self._before is None:  # whoever follows came before the first tick: everything is new
             tick["changed"], tick["gone"] = table.rows(np.arange(len(table))), []
         else:

@@ -84,9 +84,11 @@ class Names:
 
 @dataclass(frozen=True)
 class Table:
-    """The fields of all workloads after one tick."""
+    """The fields of all workloads after one tick. It keeps no reference to the tick, whose pods take much room."""
 
-    tick: TickRecord
+    number: int  # of the tick
+    wall_s: float
+    leading: bool
     names: Names
     columns: dict[str, Column]  # in the order of FIELDS
 
@@ -114,7 +116,7 @@ class Table:
         }
         for field in FIELDS.keys() - columns.keys():
             columns[field] = getattr(seen, field)
-        return cls(tick, names, {field: _shown(columns[field]) for field in FIELDS})
+        return cls(tick.number, tick.wall_s, tick.leading, names, {field: _shown(columns[field]) for field in FIELDS})
 
     def __len__(self) -> int:
         return len(self.columns["id"])

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from autoscaler.adapters.http.board import CHANGES_EACH, FEW, MAX_REASON, Board
 from autoscaler.core.fleet import WorkloadRef
@@ -11,9 +12,7 @@ from tests.adapters.http.records import World, explain
 
 
 def changes_of(board: Board, row: int) -> list[dict[str, object]]:
-    table = board.table()
-    assert table is not None
-    changes: list[dict[str, object]] = board.workload(table, row)["changes"]
+    changes: list[dict[str, object]] = board.workload(row)["changes"]
     return changes
 
 
@@ -25,8 +24,11 @@ def outcome(ref: WorkloadRef, before: int, after: int, fate: Fate, reason: str =
     return Outcome(Change(ref, "", before, after, reason), fate, "503" if fate is Fate.FAILED else "")
 
 
-def test_before_the_first_tick_there_is_no_table() -> None:
-    assert Board(explain).table() is None
+def test_before_the_first_tick_there_is_no_table_and_nothing_to_tell() -> None:
+    board = Board(explain)
+    assert board.table() is None
+    with pytest.raises(LookupError, match="no tick yet"):
+        board.workload(0)
 
 
 def test_a_failed_tick_keeps_the_last_good_one_on_the_board() -> None:
@@ -35,7 +37,7 @@ def test_a_failed_tick_keeps_the_last_good_one_on_the_board() -> None:
     board.failed(0.0, RuntimeError("away"))
     table = board.table()
     assert table is not None
-    assert table.tick is tick
+    assert table.number == tick.number
 
 
 def test_a_wish_is_marked_once_and_again_when_it_changes() -> None:

@@ -106,6 +106,19 @@ async def test_with_a_thousand_workloads_a_tick_is_drawn_before_anybody_notices(
     assert took_ms < 100, f"filter, sort and draw took {took_ms:.1f} ms"
 
 
+async def test_back_from_a_workload_the_list_is_where_it_was_left(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World(300).tick())
+    page = await open_page()
+    await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, 4000)")
+    row = page.locator("#rows tr[aria-rowindex='112']")
+    name = await row.locator("a").text_content()
+    await row.locator("td[data-key=reason]").click()
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
+    await page.go_back()
+    await expect(page.get_by_role("link", name=name or "")).to_be_focused()
+    assert await page.locator("#scroll").evaluate("(box) => box.scrollTop") == 4000
+
+
 async def test_a_tick_reaches_the_list_by_itself(daemon: Daemon, open_page: Open) -> None:
     world = World(8)
     daemon.record(world.tick())

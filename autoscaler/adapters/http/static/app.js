@@ -17,6 +17,7 @@ let loading = null; // messages that arrive while the list is loaded
 let loads = 0; // a later load makes an earlier one void
 let heardAt = 0;
 let gapMs = 0;
+let drawing = null;
 
 function follow() {
   const source = new EventSource("/api/v1/stream");
@@ -74,8 +75,16 @@ function apply(message) {
   }
   for (const id of message.gone) workloads.delete(id);
   heard(message);
-  list.refresh();
+  redraw();
   detail.update();
+}
+
+/** Draw once per frame, however fast the ticks are. */
+function redraw() {
+  drawing ??= requestAnimationFrame(() => {
+    drawing = null;
+    list.refresh();
+  });
 }
 
 function heard({ wall_s, leading }) {
@@ -118,7 +127,7 @@ function route() {
     detail.open(namespace, name, kind ?? "");
   } else {
     detail.close();
-    list.refresh();
+    list.show();
   }
 }
 

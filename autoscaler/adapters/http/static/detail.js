@@ -35,6 +35,7 @@ export class Detail {
     this.parts = skeleton(this.root, namespace, name);
     this.chart = new Chart(this.parts.chart);
     scrollTo(0, 0);
+    this.root.querySelector("h1").focus({ preventScroll: true }); // the link that led here is gone
     this.update();
   }
 
@@ -124,7 +125,7 @@ function skeleton(root, namespace, name) {
   const space = element("span", { class: "namespace" }, `${namespace}/`);
   root.replaceChildren(
     element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
-    element("h1", {}, space, name, parts.badges),
+    element("h1", { tabindex: -1 }, space, name, parts.badges),
     parts.sentence,
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),

@@ -41,6 +41,8 @@ export class List {
     this.sort = { key: "name", descending: false };
     this.shown = []; // rows that match the filter, in order
     this.elements = new Map(); // id to what is in the document
+    this.top = 0; // a list that is not displayed forgets how far it was scrolled
+    this.left = ""; // link by which it was left
     this.scroll = document.getElementById("scroll");
     this.body = document.getElementById("rows");
     this.filter = document.getElementById("filter");
@@ -48,12 +50,29 @@ export class List {
     this.below = spacer();
     this.body.append(this.above, this.below);
     this.#makeHead();
+    this.body.addEventListener("click", (event) => {
+      this.left = event.target.closest("a")?.getAttribute("href") ?? this.left;
+    });
     this.filter.addEventListener("input", () => {
       this.scroll.scrollTop = 0;
       this.refresh();
     });
-    this.scroll.addEventListener("scroll", () => this.#render(), { passive: true });
+    this.scroll.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => this.#render()).observe(this.scroll);
+  }
+
+  /** Come back from one workload to where the list was left. */
+  show() {
+    const { top, left } = this;
+    this.refresh();
+    this.scroll.scrollTop = top;
+    this.#render();
+    this.body.querySelector(`a[href="${CSS.escape(left)}"]`)?.focus({ preventScroll: true });
+  }
+
+  #scrolled() {
+    this.top = this.scroll.scrollTop;
+    this.#render();
   }
 
   /** Filter, sort and draw anew from what the workloads are now. */
