@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -30,6 +30,7 @@ from autoscaler.config.values import (
     Text,
     TimeZone,
     Whole,
+    Written,
 )
 
 API_VERSION = "vllm-autoscaler.io/v1"
@@ -256,9 +257,8 @@ def fault(key: str, problem: str, allowed: str) -> PydanticCustomError:
 def kind_of(info: FieldInfo) -> Kind | None:
     """Return how a field's value is written; None: it is a mapping or a list."""
     for item in info.metadata:
-        if hasattr(item, "allowed") and hasattr(item, "read"):
-            kind: Kind = item
-            return kind
+        if isinstance(item, Written):
+            return cast(Kind, item)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from autoscaler.core.fleet import Workload
 from autoscaler.core.spec import Spec
 
 MAX_OVERRIDES = 64  # of one workload; more than there are fields
+_COLUMNS = tuple(field.name for field in fields(Spec))
 _DUE = tuple[str, tuple[tuple[str, str], ...]]  # what a workload asks for: name of a policy, overrides
 
 
@@ -33,7 +34,7 @@ class Compiled:
 class _Row:
     """The answer for one pair of policy and overrides, shared by all workloads that ask for it."""
 
-    spec: Spec  # [1]
+    spec: tuple[float, ...]  # in the order of the fields of Spec
     name: str
     problem: str
     prewarm: tuple[Prewarm, ...]
@@ -66,8 +67,8 @@ def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled
     return Compiler().compile(workloads, book)
 
 
-def spec_row(policy: PolicySpec) -> Spec:
-    """Write one policy as a table of one row; units are those of `Spec`."""
+def spec_row(policy: PolicySpec) -> tuple[float, ...]:
+    """Write one policy as a row, in the order of the fields of `Spec` and in their units."""
     up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
     to_zero = policy.scale_to_zero
     row = {
@@ -98,7 +99,7 @@ def spec_row(policy: PolicySpec) -> Spec:
         "cold_start_s": policy.cold_start,
         "max_input_age_s": policy.inputs.max_age,
     }
-    return Spec(**{name: np.array([np.nan if value is None else float(value)]) for name, value in row.items()})
+    return tuple(np.nan if (value := row[name]) is None else float(value) for name in _COLUMNS)
 
 
 class OverrideError(ValueError):
@@ -151,7 +152,7 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
     policy = book.policies.get(name or book.default)
     if policy is None:
         problem = f"policy {shown(name)} does not exist, not scaled; allowed: {one_of(book.policies, name)}"
-        return _Row(Spec.filled(1), "", problem, ())
+        return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
     problem = ""
     if overrides:
         try:
@@ -167,9 +168,10 @@ def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:
     distinct = list(rows.values())
     windows = {prewarm: number for number, prewarm in enumerate(dict.fromkeys(row.prewarm for row in distinct))}
     window_row = np.array([windows[row.prewarm] for row in distinct], dtype=np.int64)
-    spec = Spec.stack([row.spec for row in distinct]) if distinct else Spec.filled(0)
+    table = np.array([row.spec for row in distinct]).reshape(len(distinct), len(_COLUMNS))
+    columns = np.ascontiguousarray(table[index].T)
     return Compiled(
-        spec=spec.take(index),
+        spec=Spec(*columns),
         names=tuple(distinct[row].name for row in index),
         problems={number: distinct[row].problem for number, row in enumerate(index) if distinct[row].problem},
         windows=Windows(tuple(windows), window_row[index]),

@@ -43,8 +43,8 @@ class Kind(Protocol):
         """Turn what is stored back into what one would write; `read` gives the same value again."""
 
 
-class _Schema:
-    """Lets pydantic read a field through its kind."""
+class Written:
+    """Base of the kinds: lets pydantic read a field through its kind."""
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
         read: Callable[[object], Any] = self.read  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def show_duration(duration_s: float) -> str:
 
 
 @dataclass(frozen=True)
-class Duration(_Schema):
+class Duration(Written):
     """Seconds, written with a unit."""
 
     least_s: float = 0.001
@@ -122,7 +122,7 @@ class Duration(_Schema):
 
 
 @dataclass(frozen=True)
-class Share(_Schema):
+class Share(Written):
     """A share of a whole, 0..1, written as such or in percent."""
 
     least: float = 0.0
@@ -145,7 +145,7 @@ class Share(_Schema):
 
 
 @dataclass(frozen=True)
-class Number(_Schema):
+class Number(Written):
     """A number, whole or not."""
 
     least: float
@@ -165,7 +165,7 @@ class Number(_Schema):
 
 
 @dataclass(frozen=True)
-class Whole(_Schema):
+class Whole(Written):
     """A whole number."""
 
     least: int
@@ -194,7 +194,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class StepKind(_Schema):
+class StepKind(Written):
     """A step, written `100%` or `4`."""
 
     most_fraction: float = 100.0
@@ -222,7 +222,7 @@ class StepKind(_Schema):
 
 
 @dataclass(frozen=True)
-class Switch(_Schema):
+class Switch(Written):
     """Yes or no."""
 
     allowed: str = "true or false"
@@ -237,7 +237,7 @@ class Switch(_Schema):
 
 
 @dataclass(frozen=True)
-class Text(_Schema):
+class Text(Written):
     """Text of bounded length without control characters."""
 
     most_chars: int
@@ -263,7 +263,7 @@ class Text(_Schema):
 
 
 @dataclass(frozen=True)
-class Pattern(_Schema):
+class Pattern(Written):
     """Text that a regular expression matches whole."""
 
     expression: str
@@ -284,7 +284,7 @@ NAME = Pattern(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "1 to 63 of a-z, 0-9 and -
 
 
 @dataclass(frozen=True)
-class OneOf(_Schema):
+class OneOf(Written):
     """One of some fixed words."""
 
     words: tuple[str, ...]
@@ -303,7 +303,7 @@ class OneOf(_Schema):
 
 
 @dataclass(frozen=True)
-class Cron(_Schema):
+class Cron(Written):
     """Minutes at which something happens, as cron writes them."""
 
     allowed: str = (
@@ -330,7 +330,7 @@ class Cron(_Schema):
 
 
 @dataclass(frozen=True)
-class TimeZone(_Schema):
+class TimeZone(Written):
     """Name of a time zone."""
 
     allowed: str = "a name of the IANA time zone database, as Europe/Berlin or UTC"

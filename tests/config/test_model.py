@@ -12,6 +12,7 @@ from autoscaler.config.model import OVERRIDES, Leaf, Policy, PolicySpec, leaves,
 from autoscaler.config.policy import load
 from autoscaler.config.specs import spec_row
 from autoscaler.config.values import Duration
+from autoscaler.core.spec import Spec
 
 PATHS = [leaf.path for leaf in leaves()]
 
@@ -31,7 +32,7 @@ def test_every_default_is_a_value_that_could_have_been_written(leaf: Leaf):
 
 
 def test_an_empty_spec_is_a_whole_policy():
-    row = spec_row(PolicySpec())
+    row = Spec(*np.array(spec_row(PolicySpec())))
     assert row.min_replicas == 1
     assert row.max_replicas == 16
     assert row.attainment == 0.99

@@ -96,18 +96,14 @@ def test_every_field_of_a_policy_arrives_in_its_column():
 
 @pytest.mark.parametrize("path", list(OVERRIDES))
 def test_every_single_field_can_be_overridden_and_changes_its_column_alone(path: str):
-    written = {"duration": "7m", "Share": "33%", "Number": "3.5", "Whole": "3", "StepKind": "3", "Switch": "true"}
+    written = {"Share": "33%", "Number": "3.5", "Whole": "3", "StepKind": "3", "Switch": "true"}
     text = written.get(type(OVERRIDES[path].kind).__name__, "7s")
     base = override(BOOK.policies["interactive"], (("scaleToZero.idleAfter", "9m"),))
     before = spec_row(base.spec)
     after = spec_row(override(base, ((path, text),)).spec)
-    changed = {
-        field.name
-        for field in fields(Spec)
-        if not np.array_equal(getattr(before, field.name), getattr(after, field.name), equal_nan=True)
-    }
+    changed = np.flatnonzero(~np.isclose(before, after, rtol=0, atol=0, equal_nan=True))
     if path == "scaleToZero.idleAfter":
-        assert not changed, "it counts only while enabled"
+        assert len(changed) == 0, "it counts only while enabled"
     elif path.endswith("maxStep"):
         assert len(changed) == 2, "a step is a fraction or a count"
     else:
@@ -186,8 +182,9 @@ def test_overrides_keep_the_windows_of_the_policy():
 def test_a_floor_of_zero_counts_as_one_unless_scale_to_zero_is_enabled(
     enabled: bool, floor: float, idle_after_s: float
 ):
-    row = spec_row(PolicySpec.model_validate({"replicas": {"min": 0}, "scaleToZero": {"enabled": enabled}}))
-    np.testing.assert_array_equal([row.min_replicas[0], row.idle_after_s[0]], [floor, idle_after_s])
+    policy = PolicySpec.model_validate({"replicas": {"min": 0}, "scaleToZero": {"enabled": enabled}})
+    row = Spec(*np.array(spec_row(policy)))
+    np.testing.assert_array_equal([row.min_replicas, row.idle_after_s], [floor, idle_after_s])
 
 
 def test_no_workloads_are_no_rows():
