@@ -22,7 +22,7 @@ EXISTING = click.Path(exists=True, path_type=Path)
 READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """Seconds, written as in policies: `500ms`, `5s`, `2m`."""
 
     name = "duration"
@@ -38,7 +38,25 @@ class Duration(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class Header(click.ParamType):
+class Price(click.ParamType):  # type: ignore[type-arg]
+    """`PRODUCT=USD`."""
+
+    name = "product=usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        product, equals, price = value.partition("=")
+        try:
+            usd = float(price)
+        except ValueError:
+            usd = -1.0
+        if not (product and equals and 0 <= usd < 1e6):
+            self.fail(f"{value!r} is not a price: write PRODUCT=USD, as NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
+        return product, usd
+
+
+class Header(click.ParamType):  # type: ignore[type-arg]
     """`Name: value`."""
 
     name = "name: value"
@@ -79,6 +97,7 @@ policy_options = options(
     click.option("--policies", "--policy", type=EXISTING, multiple=True, help="File or folder; default: the shipped."),
     click.option("--default-policy", default="interactive", show_default=True, help="For workloads that name none."),
 )
+price_option = click.option("--price", type=Price(), multiple=True, help="Of a GPU-hour, for choosing among variants.")
 cluster_options = options(
     click.option("--namespace", multiple=True, help="Namespace to watch; default: all."),
     click.option("--context", help="Context of the kubeconfig; default: in the cluster, else the current one."),
@@ -109,6 +128,7 @@ def main() -> None:
 @click.option("--gateway", metavar="URL", multiple=True, help="Metrics of a gateway to read directly.")
 @policy_options
 @cluster_options
+@price_option
 @click.option("--period", type=Duration(), default="5s", show_default=True, help="From tick to tick.")
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Leader election among replicas.")
 @click.option("--lease-name", default="vllm-autoscaler", show_default=True)
@@ -133,6 +153,7 @@ def run(**given: Any) -> None:
 @prometheus_options
 @policy_options
 @cluster_options
+@price_option
 @click.option("--cluster/--no-cluster", default=False, help="Follow the real objects of a cluster as well.")
 @click.option("--period", type=Duration(), default="15s", show_default=True, help="From tick to tick.")
 @click.option("--json", "as_json", is_flag=True, help="One line per decision instead of the table.")
@@ -223,6 +244,7 @@ def _settings(given: dict[str, Any]) -> Settings:
             period_s=given["period"],
             policies=given["policies"],
             default_policy=given["default_policy"],
+            prices=given["price"],
             prometheus=prometheus,
             scrape=ScrapeSettings(dcgm=given.get("dcgm", ()), gateways=given.get("gateway", ())) if scrape else None,
             kube=KubeSettings(namespaces=given["namespace"], context=given["context"]) if in_cluster else None,

@@ -125,3 +125,4 @@ class Settings(Frozen):
     lease: LeaseSettings = LeaseSettings()
     keda: KedaSettings | None = None
     http: HttpSettings | None = HttpSettings()
+    prices: tuple[tuple[str, float], ...] = ()  # USD per GPU-hour by product; else list prices

@@ -58,7 +58,9 @@ class Loop:
         period_s: float,
         deadline_s: float,
         prices: Prices | None = None,
+        woken: asyncio.Event | None = None,
     ) -> None:
+        """woken: set by anybody who wants the next tick at once, since something happened that should not wait."""
         self._clock = clock
         self._workloads = workloads
         self._sources = sources
@@ -72,12 +74,8 @@ class Loop:
         self._prices = prices or Prices({})
         self._memory = Memory.empty()
         self._number = 0
-        self._woken = asyncio.Event()
+        self._woken = woken or asyncio.Event()
         self._failing = False
-
-    def wake(self) -> None:
-        """Let the next tick begin at once: something happened that should not wait for its turn."""
-        self._woken.set()
 
     async def run(self) -> None:
         """Tick until cancelled."""

@@ -39,6 +39,7 @@ class World:
         self.cluster = MemoryCluster(fleet([2]))
         self.load = {"running": 0.0, "waiting": 0.0}
         self.recorder = MemoryRecorder()
+        self.woken = asyncio.Event()
         self.sources = sources or [MemorySamples(self.read)]
         self.actuator = actuator or self.cluster
         self.loop = Loop(
@@ -51,6 +52,7 @@ class World:
             leadership=leadership or AlwaysLeading(),
             period_s=period_s,
             deadline_s=deadline_s,
+            woken=self.woken,
         )
 
     def fleet(self) -> Fleet:
@@ -104,7 +106,7 @@ async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
     async with world.running():
         await asyncio.sleep(1.0)
         for _ in range(100):
-            world.loop.wake()
+            world.woken.set()
             await asyncio.sleep(0.01)
         await asyncio.sleep(1.0)
     assert 2 <= len(world.recorder.ticks) <= 12

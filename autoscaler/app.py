@@ -1,0 +1,358 @@
+"""The only place that picks concrete classes: what each command is made of, its start-up, tasks and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+from rich.console import Console
+
+from autoscaler.adapters.http.board import Board
+from autoscaler.adapters.http.metrics import Metrics
+from autoscaler.adapters.http.readiness import Readiness
+from autoscaler.adapters.http.server import CannotListen, HttpServer
+from autoscaler.adapters.keda.answers import Answers
+from autoscaler.adapters.keda.check import check_scaled_object
+from autoscaler.adapters.keda.metrics import Calls, KedaCollector
+from autoscaler.adapters.keda.server import CannotServe, KedaServer
+from autoscaler.adapters.keda.service import KedaService
+from autoscaler.adapters.kube.client import Kube
+from autoscaler.adapters.kube.events import EventRecorder
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.kube.lease import Elector
+from autoscaler.adapters.kube.scale import ScaleActuator
+from autoscaler.adapters.kube.snapshot import KubeFleet
+from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator, SystemClock
+from autoscaler.adapters.prometheus.discover import DiscoveredFleet
+from autoscaler.adapters.prometheus.front import FrontQuery
+from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.adapters.scrape.gateways import GatewayScraper
+from autoscaler.adapters.scrape.gpus import DcgmScraper
+from autoscaler.adapters.scrape.pods import PodScraper
+from autoscaler.adapters.terminal import JsonLines, LiveTable
+from autoscaler.config.check import check as check_files
+from autoscaler.config.findings import PolicyError
+from autoscaler.config.policy import PolicyBook, load, shipped
+from autoscaler.config.prices import Prices
+from autoscaler.config.reload import PolicyFiles, Reload
+from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
+from autoscaler.core.explain import explain as explain_row
+from autoscaler.daemon.log import LogRecorder
+from autoscaler.daemon.loop import Loop
+from autoscaler.ports import Actuator, Clock, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
+from autoscaler.sim.clock import CompressedClock
+from autoscaler.sim.serve import SimulatedFleet
+from autoscaler.sim.world import POLICIES as DEMO_POLICIES
+from autoscaler.sim.world import world
+
+log = structlog.get_logger(__name__)
+
+Background = tuple[str, Coroutine[Any, Any, None]]
+
+
+class StartError(Exception):
+    """The daemon cannot start: bad policies, a port that is taken, a cluster that cannot be reached."""
+
+
+def configure_log(style: str, level: str) -> None:
+    """Write the log to standard error, as JSON lines or for people."""
+    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.format_exc_info] if style == "json" else []),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.ERROR)  # of libraries
+
+
+async def until_signalled(work: Awaitable[int | None]) -> int:
+    """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code."""
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task or 0
+    except asyncio.CancelledError:
+        return 0
+    except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
+        raise StartError(str(error)) from error
+
+
+@dataclass
+class Parts:
+    """What the loop is put together from; everything that differs between the ways to run."""
+
+    clock: Clock
+    workloads: WorkloadSource
+    sources: list[SampleSource]
+    actuator: Actuator
+    policies: PolicyFiles
+    leadership: Leadership = field(default_factory=AlwaysLeading)
+    recorders: list[Recorder] = field(default_factory=list)
+    background: list[Background] = field(default_factory=list)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
+
+
+async def run(settings: Settings) -> int:
+    """Run in a cluster: direct patches replicas, keda answers KEDA, dry-run records."""
+    async with AsyncExitStack() as stack:
+        clock = SystemClock()
+        policies = PolicyFiles(settings.policies, clock, settings.default_policy)
+        sources = await _sources(stack, settings, clock, policies)
+        metrics = Metrics(settings.mode.value)
+        parts = await _in_cluster(stack, settings, clock, policies, sources, metrics)
+        parts.recorders.append(LogRecorder())
+        await _run(await _assemble(stack, parts, settings, metrics), parts)
+    return 0
+
+
+async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
+    """Recommend from metrics; with cluster access for the real objects. Prints, and changes nothing."""
+    async with AsyncExitStack() as stack:
+        clock = SystemClock()
+        policies = PolicyFiles(settings.policies, clock, settings.default_policy)
+        sources = await _sources(stack, settings, clock, policies)
+        if settings.kube:
+            parts = await _in_cluster(stack, settings, clock, policies, sources, Metrics())
+        else:
+            assert settings.prometheus  # the command line has seen to it
+            discovered = await stack.enter_async_context(DiscoveredFleet(settings.prometheus, clock))
+            parts = Parts(clock, discovered, sources, RecordingActuator(), policies)
+        if as_json:
+            parts.recorders.append(JsonLines(sys.stdout))
+        else:
+            parts.recorders.append(stack.enter_context(LiveTable(Console(), once=once)))
+        loop = await _assemble(stack, parts, settings)
+        if not once:
+            await _run(loop, parts)
+        return await _once(loop, parts)
+
+
+async def _once(loop: Loop, parts: Parts) -> int:
+    """Tick until one succeeds, for as long as a cluster may need to be listed; 1 if none did."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work, name=name) for name, work in parts.background]
+        record = None
+        for _ in range(ONCE_ATTEMPTS):
+            record = await loop.attempt()
+            if record or not tasks:
+                break
+            await asyncio.sleep(1.0)
+        for task in tasks:
+            task.cancel()
+    return 0 if record else 1
+
+
+async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> int:
+    """Run the real daemon on a simulated fleet that serves real metrics over loopback."""
+    clock = CompressedClock(speed)
+    policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
+    http = HttpSettings(host="127.0.0.1", port=http_port)
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(SimulatedFleet(world(seed), clock))
+        scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
+        settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
+        sources = await _sources(stack, settings, clock, policies)
+        parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run())])
+        parts.recorders.append(LogRecorder())
+        loop = await _assemble(stack, parts, settings, mode="demo")
+        if not as_json:
+            print(f"The page: http://127.0.0.1:{http_port}/   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)")
+        try:
+            async with asyncio.timeout(duration_s):
+                await _run(loop, parts)
+        except TimeoutError:
+            pass
+        finally:
+            summary = fleet.summary()
+            if as_json:
+                print(json.dumps(summary.as_json()))
+    return 0
+
+
+async def explain(url: str, namespace: str, name: str) -> int:
+    """Ask a running daemon for one workload's explanation and print it."""
+    address = f"{url.rstrip('/')}/api/v1/workloads/{namespace}/{name}"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+            session.get(address) as answer,
+        ):
+            body = await answer.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise StartError(f"no answer from {url}: {error or type(error).__name__}; is the daemon there?") from error
+    if answer.status != 200:
+        print(f"error: {body.get('error', answer.reason)}", file=sys.stderr)
+        return 1
+    print(body["explanation"]["sentence"])
+    return 0
+
+
+ONCE_ATTEMPTS = 15
+MAX_TOLD = 50
+"""Problems told in /readyz, of each kind."""
+
+DEMO_PERIOD_S = 15.0
+"""Simulated seconds between ticks: a quarter of a real second at the default speed."""
+
+
+async def _sources(
+    stack: AsyncExitStack, settings: Settings, clock: Clock, policies: PolicyFiles
+) -> list[SampleSource]:
+    """Open the sources of metrics; where several know a reading, the earlier one wins."""
+    sources: list[SampleSource] = []
+    if settings.scrape:
+        sources.append(await stack.enter_async_context(PodScraper(settings.scrape, clock)))
+        if settings.scrape.dcgm:
+            sources.append(await stack.enter_async_context(DcgmScraper(settings.scrape, clock)))
+        if settings.scrape.gateways:
+            sources.append(await stack.enter_async_context(GatewayScraper(settings.scrape, clock)))
+    if settings.prometheus:
+        prometheus = PrometheusSource(settings.prometheus, clock, front_queries=lambda: _wakeups(policies.book))
+        sources.append(await stack.enter_async_context(prometheus))
+    return sources
+
+
+def _wakeups(book: PolicyBook) -> tuple[FrontQuery, ...]:
+    return tuple(FrontQuery(name, query, name == book.default) for name, query in book.wakeup_queries().items())
+
+
+async def _in_cluster(
+    stack: AsyncExitStack,
+    settings: Settings,
+    clock: Clock,
+    policies: PolicyFiles,
+    sources: list[SampleSource],
+    metrics: Metrics,
+) -> Parts:
+    """Follow the objects of a cluster, and act by the mode: the only place that asks for it."""
+    assert settings.kube
+    kube = await stack.enter_async_context(Kube.connect(settings.kube))
+    writes = OwnWrites(clock)
+    fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes)
+    parts = Parts(clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run())])
+    parts.detail = lambda: _cluster_detail(fleet)
+    if settings.mode is Mode.DRY_RUN:
+        return parts
+
+    if settings.lease.enabled:
+        elector = Elector(kube, settings.lease, clock, parts.woken)
+        parts.leadership = elector
+        parts.background.append(("leader election", elector.run()))
+    events = EventRecorder(kube, clock)
+    parts.recorders.append(events)
+    parts.background.append(("events", events.run()))
+    if settings.mode is Mode.DIRECT:
+        parts.actuator = ScaleActuator(kube, writes, parts.leadership)
+        return parts
+
+    assert settings.keda
+    answers, calls = Answers(clock, parts.leadership), Calls()
+    parts.actuator = answers
+    parts.recorders.append(answers)
+    metrics.registry.register(KedaCollector(answers, calls))
+    service = KedaService(answers, fleet, lambda: policies.book)
+    server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
+    parts.detail = lambda: {**_cluster_detail(fleet), "keda_problem": server.problem}
+    return parts
+
+
+def _cluster_detail(fleet: KubeFleet) -> dict[str, Any]:
+    return {
+        "cluster_problems": fleet.watch_problems()[:MAX_TOLD],
+        "workload_problems": {str(ref): problem for ref, problem in list(fleet.problems().items())[:MAX_TOLD]},
+    }
+
+
+async def _assemble(
+    stack: AsyncExitStack, parts: Parts, settings: Settings, metrics: Metrics | None = None, mode: str = ""
+) -> Loop:
+    """Put the loop together with what people see of it."""
+    mode = mode or settings.mode.value
+    metrics = metrics or Metrics(mode)
+    recorders = list(parts.recorders)
+    if settings.http:
+        board = Board(explain_row)
+        readiness = Readiness(
+            parts.clock,
+            2 * settings.period_s + settings.tick_deadline_s,
+            lambda: {"policy_problem": parts.policies.problem, **parts.detail()},
+        )
+        recorders += [board, metrics, readiness]
+        server = HttpServer(settings.http, board=board, metrics=metrics, readiness=readiness, mode=mode)
+        await stack.enter_async_context(server)
+    return Loop(
+        clock=parts.clock,
+        workloads=parts.workloads,
+        sources=parts.sources,
+        policies=_reloaded(parts.policies, metrics),
+        actuator=parts.actuator,
+        recorders=recorders,
+        leadership=parts.leadership,
+        period_s=settings.period_s,
+        deadline_s=settings.tick_deadline_s,
+        prices=Prices(dict(settings.prices)),
+        woken=parts.woken,
+    )
+
+
+def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
+    """Give the policies in force, read again when their files have changed."""
+
+    def current() -> PolicyBook:
+        match files.poll():
+            case Reload.LOADED:
+                log.info("policies reloaded", policies=sorted(files.book.policies))
+                metrics.set_policy_problems(0)
+            case Reload.BROKEN:
+                log.error("policies are broken, the old ones stay in force", problem=files.problem)
+                metrics.set_policy_problems(len(files.problem.splitlines()))
+            case Reload.UNCHANGED:
+                pass
+        return files.book
+
+    return current
+
+
+async def _run(loop: Loop, parts: Parts) -> None:
+    """Run the loop and what it stands on; the failure of one ends all.
+
+    The loop ends first, so that nothing is on its way when leadership is given back.
+    """
+    async with asyncio.TaskGroup() as group:
+        for name, work in parts.background:
+            group.create_task(work, name=name)
+        await loop.run()
+
+
+def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) -> int:
+    """Validate policies and manifests, print what is wrong; 1 if something is."""
+    try:
+        book = load(tuple(policies), default_policy)
+    except PolicyError as error:
+        raise StartError(str(error)) from error
+    checked = check_files(files, book, {"ScaledObject": check_scaled_object})
+    for finding in checked.findings:
+        print(finding)
+    counted = [f"{count} {kind}" for kind, count in sorted(checked.documents.items())]
+    passed = [f"{count} {kind or 'without kind'}" for kind, count in sorted(checked.skipped.items())]
+    print(f"checked {', '.join(counted) or 'nothing'}" + (f"; not checked: {', '.join(passed)}" if passed else ""))
+    return int(checked.failed)
