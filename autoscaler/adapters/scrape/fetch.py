@@ -27,24 +27,6 @@ _HEADERS = {
 _IDLE_S = 60.0  # how long an unused connection is kept
 
 
-def target(url: str) -> URL:
-    """Read an http or https URL of the settings. Raises ValueError, which does not quote it: it may hold a password."""
-    try:
-        parsed = URL(url)
-    except ValueError:
-        raise ValueError("a URL to scrape cannot be read: allowed is http://host:port/path") from None
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ValueError(
-            f"a URL to scrape has scheme {parsed.scheme!r} and host {parsed.host!r}: allowed is http://host:port/path"
-        )
-    return parsed
-
-
-def public_name(url: URL) -> str:
-    """Return what may be said of a URL in a log: not its user, password or query."""
-    return f"{url.host}:{url.port}{url.path}"
-
-
 class Answer(NamedTuple):
     """What came back."""
 

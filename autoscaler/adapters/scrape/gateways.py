@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
-from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition, Labels, Unreadable, parse
-from autoscaler.adapters.scrape.fetch import Fetcher, public_name, target
+from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition, Labels
 from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.config.gateways import GATEWAYS, add_known, metric_names, read_front
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
@@ -44,20 +44,18 @@ class GatewayScraper:
 
     def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
         """Raise ValueError for a URL that is none."""
-        self._gateways = {target(url): _Gateway() for url in settings.gateways}
+        self._reader = UrlReader(settings.gateways, settings)
+        self._gateways = {url: _Gateway() for url in self._reader.urls}
         self._clock = clock
         self._window_s = settings.window_s
-        self._fetcher = Fetcher(
-            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
-        )
         self._arrived: dict[int, _Arrivals] = {}  # by workload_id
 
     async def __aenter__(self) -> Self:
-        await self._fetcher.__aenter__()
+        await self._reader.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._fetcher.__aexit__()
+        await self._reader.__aexit__()
 
     async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
         """Read every gateway, as far as `deadline_s` seconds allow; NaN for workloads that no series names.
@@ -67,21 +65,7 @@ class GatewayScraper:
         """
         begin_s = self._clock.now_s()
         tally = Tally()
-        answers: dict[URL, Exposition] = {}
-
-        async def visit(url: URL) -> None:
-            tally.requests += 1
-            body, problem = await self._fetcher.get(url)
-            if body is not None:
-                try:
-                    answers[url] = parse(body, _WANTED)
-                    return
-                except Unreadable as error:
-                    problem = str(error)
-            tally.fail(public_name(url), problem)
-
-        for url in await self._fetcher.each(self._gateways, visit, deadline_s):
-            tally.fail(public_name(url), f"not reached within the {deadline_s:g} s of this reading")
+        answers = await self._reader.read(_WANTED, deadline_s, tally)
         front = self._front(fleet, answers, self._clock.now_s())
         report = tally.report("gateway", self._clock.now_s() - begin_s)
         return Samples(PodSamples.filled(len(fleet.pods)), front, (report,))

@@ -12,11 +12,10 @@ from dataclasses import fields
 from typing import Self
 
 import numpy as np
-from yarl import URL
 
-from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
-from autoscaler.adapters.scrape.fetch import Fetcher, public_name, target
+from autoscaler.adapters.scrape.exposition import Exposition
 from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.config import gpus
 from autoscaler.config.series import Readings
 from autoscaler.config.settings import ScrapeSettings
@@ -37,19 +36,16 @@ class DcgmScraper:
 
     def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
         """Raise ValueError for a URL that is none."""
-        self._urls = tuple(target(url) for url in settings.dcgm)
+        self._reader = UrlReader(settings.dcgm, settings)
         self._clock = clock
-        self._fetcher = Fetcher(
-            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
-        )
         self._peaks: dict[int, dict[str, _Peak]] = {}  # by pod_id and column
 
     async def __aenter__(self) -> Self:
-        await self._fetcher.__aenter__()
+        await self._reader.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._fetcher.__aexit__()
+        await self._reader.__aexit__()
 
     async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
         """Read every exporter, as far as `deadline_s` seconds allow; NaN for pods that no series names."""
@@ -58,21 +54,8 @@ class DcgmScraper:
         row_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
         columns = {column.name: np.full(len(fleet.pods), np.nan) for column in fields(PodSamples)}
 
-        async def visit(url: URL) -> None:
-            tally.requests += 1
-            body, problem = await self._fetcher.get(url)
-            if body is None:
-                tally.fail(public_name(url), problem)
-                return
-            try:
-                exposition = parse(body, _WANTED)
-            except Unreadable as error:
-                tally.fail(public_name(url), str(error))
-                return
+        for exposition in (await self._reader.read(_WANTED, deadline_s, tally)).values():
             _fill(columns, exposition, row_of, self._clock.now_s())
-
-        for url in await self._fetcher.each(self._urls, visit, deadline_s):
-            tally.fail(public_name(url), f"not reached within the {deadline_s:g} s of this reading")
         self._keep_peaks(fleet, columns)
         report = tally.report("dcgm", self._clock.now_s() - begin_s)
         return Samples(PodSamples(**columns), FrontSamples.filled(len(fleet.workloads)), (report,))

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from yarl import URL
 
-from autoscaler.adapters.scrape.fetch import Answer, Fetcher, public_name, target
+from autoscaler.adapters.scrape.fetch import Answer, Fetcher
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer as Served
 from tests.harness.exposition import ExpositionServer
@@ -259,19 +259,6 @@ async def test_cancelling_a_reading_ends_it_at_once() -> None:
 async def test_a_fetcher_that_was_not_opened_says_so() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await fetcher().get(URL("http://127.0.0.1:1/"))
-
-
-@pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "dcgm:9400/metrics", "http://", "", "http://[::1", "ftp://u:pw@h/"]
-)
-def test_what_is_no_http_url_is_refused_without_repeating_a_password(url: str) -> None:
-    with pytest.raises(ValueError, match="allowed is http://host:port/path") as refused:
-        target(url)
-    assert "pw" not in str(refused.value)
-
-
-def test_the_name_of_a_url_in_a_log_has_no_password() -> None:
-    assert public_name(target("http://user:secret@gateway:9090/metrics?token=t")) == "gateway:9090/metrics"
 
 
 @pytest.mark.parametrize(("targets", "kept"), [(10, True), (200, False)])

@@ -1,0 +1,186 @@
+"""Gateways read directly, as real servers on loopback. The texts are made from the names in `config/gateways.py`."""
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.scrape.gateways import GatewayScraper
+from autoscaler.config.settings import ScrapeSettings
+from autoscaler.core.samples import FrontSamples, SourceReport
+from tests.adapters.scrape.support import SteppedClock, fleet_of
+from tests.harness.exposition import Answer, ExpositionServer
+from tests.harness.exposition import exposition_server as another_server
+from tests.harness.process import free_port
+
+FLEET = fleet_of()  # workload llm/qwen, at zero
+EPP = 'llm_d_epp_flow_control_queue_size{{inference_pool="qwen",fairness_id="",priority="0",model_name="qwen"}} {}\n'
+INCOMING = 'vllm:num_incoming_requests_total{{model="qwen"}} {}\n'
+
+
+class Watch:
+    """A scraper and its clock: set what the gateways answer, step the time, look."""
+
+    def __init__(self, scraper: GatewayScraper, clock: SteppedClock) -> None:
+        self._scraper = scraper
+        self._clock = clock
+        self.report = SourceReport("")
+
+    async def look(self, after_s: float = 0.0) -> FrontSamples:
+        self._clock.time_s += after_s
+        samples = await self._scraper.sample(FLEET, deadline_s=20.0)
+        (self.report,) = samples.reports
+        assert np.isnan(samples.pods.time_s).all()
+        return samples.front
+
+
+@asynccontextmanager
+async def watching(*servers: ExpositionServer | str) -> AsyncIterator[Watch]:
+    urls = tuple(server if isinstance(server, str) else f"{server.url}/metrics" for server in servers)
+    clock = SteppedClock()
+    async with GatewayScraper(ScrapeSettings(gateways=urls, timeout_s=10.0, window_s=60.0), clock) as scraper:
+        yield Watch(scraper, clock)
+
+
+async def test_one_waiting_request_is_seen_at_the_first_look_though_no_pod_exists(
+    exposition_server: ExpositionServer,
+) -> None:
+    exposition_server.serve("/metrics", EPP.format(1))
+    async with watching(exposition_server) as watch:
+        front = await watch.look()
+    assert (front.waiting[0], front.time_s[0]) == (1.0, 1000.0)
+    assert math.isnan(front.arrivals_per_s[0])
+    assert (watch.report.source, watch.report.queries, watch.report.failed) == ("gateway", 1, 0)
+
+
+async def test_old_and_new_names_of_one_gateway_beside_each_other_are_not_added(
+    exposition_server: ExpositionServer,
+) -> None:
+    old = EPP.replace("llm_d_epp_", "inference_extension_")
+    exposition_server.serve("/metrics", EPP.format(3) + old.format(3))
+    async with watching(exposition_server) as watch:
+        assert (await watch.look()).waiting[0] == 3.0
+
+
+async def test_replicas_of_a_gateway_are_added(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", EPP.format(3))
+    async with another_server() as second, watching(exposition_server, second) as watch:
+        second.serve("/metrics", EPP.format(4))
+        assert (await watch.look()).waiting[0] == 7.0
+
+
+async def test_a_gateway_that_says_nothing_of_a_workload_is_unknown_and_zero_is_zero(
+    exposition_server: ExpositionServer,
+) -> None:
+    exposition_server.serve("/metrics", "up 1\n")
+    async with watching(exposition_server) as watch:
+        front = await watch.look()
+        assert np.isnan([front.waiting[0], front.arrivals_per_s[0], front.time_s[0]]).all()
+        exposition_server.serve("/metrics", EPP.format(0))
+        assert (await watch.look()).waiting[0] == 0.0
+
+
+async def test_the_rate_of_arrivals_is_that_of_the_window(exposition_server: ExpositionServer) -> None:
+    async with watching(exposition_server) as watch:
+
+        async def rate(count: int, after_s: float) -> float:
+            exposition_server.serve("/metrics", INCOMING.format(count))
+            return float((await watch.look(after_s)).arrivals_per_s[0])
+
+        assert math.isnan(await rate(5_000, 0))  # what came before the first look came at an unknown time
+        assert await rate(5_010, 5) == 2.0
+        assert await rate(5_010, 5) == 1.0
+        assert await rate(5_010, 70) < 0.2
+        assert await rate(5_010, 70) == 0.0
+
+
+async def test_a_counter_that_was_reset_counts_from_zero(exposition_server: ExpositionServer) -> None:
+    async with watching(exposition_server) as watch:
+        for count, after_s, expected in ((500, 0, math.nan), (510, 10, 1.0), (10, 10, 1.0)):
+            exposition_server.serve("/metrics", INCOMING.format(count))
+            found = float((await watch.look(after_s)).arrivals_per_s[0])
+            assert found == pytest.approx(expected, nan_ok=True)
+
+
+async def test_a_series_made_by_the_first_request_counts_it(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", 'vllm:num_incoming_requests_total{model="other"} 7\n')
+    async with watching(exposition_server) as watch:
+        assert math.isnan((await watch.look()).arrivals_per_s[0])
+        exposition_server.serve("/metrics", INCOMING.format(1))
+        await watch.look(1)
+        exposition_server.serve("/metrics", INCOMING.format(3))
+        assert (await watch.look(1)).arrivals_per_s[0] == 2.0
+
+
+async def test_a_series_that_vanishes_and_comes_back_does_not_count_twice(exposition_server: ExpositionServer) -> None:
+    async with watching(exposition_server) as watch:
+        for text in (INCOMING.format(1000), INCOMING.format(1000), "up 1\n", INCOMING.format(1000)):
+            exposition_server.serve("/metrics", text)
+            front = await watch.look(5)
+    assert front.arrivals_per_s[0] == 0.0
+
+
+async def test_a_count_that_is_none_is_left_out_and_does_no_harm_later(exposition_server: ExpositionServer) -> None:
+    async with watching(exposition_server) as watch:
+        for count in ("1000", "NaN", "+Inf", "-5", "1010"):
+            exposition_server.serve("/metrics", INCOMING.format(count))
+            front = await watch.look(5)
+    assert front.arrivals_per_s[0] == 0.5
+
+
+async def test_while_one_replica_is_silent_its_zero_is_unknown_and_a_queue_is_the_least_there_is(
+    exposition_server: ExpositionServer,
+) -> None:
+    exposition_server.serve("/metrics", EPP.format(0))
+    async with another_server() as second, watching(exposition_server, second) as watch:
+        second.serve("/metrics", EPP.format(2))
+        assert (await watch.look()).waiting[0] == 2.0
+        second.serve("/metrics", Answer(status=503))
+        assert math.isnan((await watch.look()).waiting[0])  # never "nobody waits" by losing who knew
+        assert watch.report.failed == 1
+        exposition_server.serve("/metrics", EPP.format(5))
+        assert (await watch.look()).waiting[0] == 5.0
+
+
+async def test_a_gateway_that_never_had_to_do_with_a_workload_may_be_silent(
+    exposition_server: ExpositionServer,
+) -> None:
+    exposition_server.serve("/metrics", EPP.format(0))
+    async with watching(exposition_server, f"http://127.0.0.1:{free_port()}/metrics") as watch:
+        assert (await watch.look()).waiting[0] == 0.0
+        assert "connection refused" in watch.report.problems[0]
+
+
+async def test_silence_makes_everything_unknown(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", EPP.format(4) + INCOMING.format(1))
+    async with watching(exposition_server) as watch:
+        await watch.look()
+        exposition_server.serve("/metrics", Answer(drop=True))
+        front = await watch.look(5)
+        assert np.isnan([front.waiting[0], front.arrivals_per_s[0], front.time_s[0]]).all()
+
+
+async def test_what_arrived_during_a_silence_is_spread_over_it(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", INCOMING.format(0))
+    async with watching(exposition_server) as watch:
+        await watch.look()
+        exposition_server.serve("/metrics", Answer(status=503))
+        await watch.look(10)
+        exposition_server.serve("/metrics", INCOMING.format(40))
+        assert (await watch.look(10)).arrivals_per_s[0] == 2.0
+
+
+async def test_the_password_of_a_gateway_is_in_no_report() -> None:
+    async with watching(f"http://user:secret@127.0.0.1:{free_port()}/metrics?token=secret") as watch:
+        await watch.look()
+    assert "connection refused" in watch.report.problems[0]
+    assert "secret" not in str(watch.report)
+
+
+@pytest.mark.parametrize("body", [EPP.format(3)[:-1], "\0\n", EPP.format(3) + "llm_d_epp_flow_control_queue_size{ 1\n"])
+async def test_text_that_cannot_be_trusted_is_unknown(exposition_server: ExpositionServer, body: str) -> None:
+    exposition_server.serve("/metrics", body)
+    async with watching(exposition_server) as watch:
+        assert math.isnan((await watch.look()).waiting[0])
