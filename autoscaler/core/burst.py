@@ -11,28 +11,31 @@ import numpy as np
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.memory import Memory
+from autoscaler.core.readings import NOTHING_PER_S
 
 
 def projected_wait_s(observation: Observation, memory: Memory) -> FloatColumn:
     """How long the last in line will wait one cold start from now, float64[W]; NaN: cannot be told.
 
-    queue(t + C) = queue + (arrivals - service) x C - service of a replica x what is loading x the time it will have.
+    queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. A fluid
-    model: arrivals are the mean over about one cold start, so a burst shorter than that weighs little.
+    model: arrivals are the mean over about one cold start, so a burst shorter than that weighs little. Replicas that
+    were seen to write faster when they were full will do so again.
     """
+    workloads = memory.workloads
+    awake = observation.reporting - observation.asleep
     with np.errstate(divide="ignore", invalid="ignore"):
-        served_per_s = observation.generation_tokens_per_s / observation.output_tokens
-        served_each_per_s = served_per_s / (observation.reporting - observation.asleep)
-        ahead_s = observation.cold_start_s
-        helped_s = np.where(observation.starting > 0, np.fmax(ahead_s - observation.next_ready_s, 0.0), 0.0)
+        tokens_each_per_s = np.fmax(observation.generation_tokens_per_s / awake, workloads.decode_tokens_per_s)
+        served_each_per_s = tokens_each_per_s / observation.output_tokens
+        served_per_s = served_each_per_s * awake
         queue = observation.waiting + np.nan_to_num(observation.gateway_waiting)
         later = (
             queue
-            + (memory.workloads.arrivals_per_s - served_per_s) * ahead_s
-            - served_each_per_s * np.nan_to_num(observation.starting * helped_s)
+            + (np.fmax(workloads.arrivals_per_s, 0.0) - served_per_s) * observation.cold_start_s
+            - served_each_per_s * observation.pledged_s
         )
         capacity_later = served_per_s + served_each_per_s * observation.starting
-        return np.where(served_per_s > 0, np.fmax(later, 0.0) / capacity_later, np.nan)
+        return np.where(served_per_s > NOTHING_PER_S, np.fmax(later, 0.0) / capacity_later, np.nan)
 
 
 def noise(inp: TickInput, observation: Observation, memory: Memory) -> BoolColumn:

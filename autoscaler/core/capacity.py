@@ -1,8 +1,8 @@
 """What one replica can do: stated by the policy, else learned from replicas that were busy.
 
-Learning is plain here: the requests a saturated replica really runs, and the tokens it then writes. A replica counts
-as saturated while requests wait in it; then its running requests are its slots, or what its KV cache has room for,
-whichever binds (findings 5 and 12 of the recordings), and its token rate is its best.
+Learning is plain here: a replica holds at least as many requests as it is seen to run at the pace the objective asks
+for, and no more than it runs while others wait for it: then its running requests are its slots, or what its KV cache
+has room for, whichever binds (findings 5 and 12 of the recordings), and its token rate is its best.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoscaler.core import average
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
@@ -19,7 +20,16 @@ PRIOR_CONCURRENCY = 32.0
 """Requests per replica assumed until something was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
 
 LEARNING_WINDOW_S = 60.0
-"""Time constant with which saturated readings move the estimate."""
+"""Time constant with which readings of busy replicas move the estimate."""
+
+FIRST_WINDOW_S = 10.0
+"""The same before anything was learned: quick, but not so quick that one unlucky reading decides."""
+
+LASTING_WAIT_S = 1.0
+"""A queue that is gone sooner waits for its prompts to be computed, not for a slot."""
+
+BATCH_WINDOW_S = 75.0
+"""Time constant of the usual batch, to which ITL quantiles belong: half of a usual histogram window."""
 
 CONFIDENT_AFTER_S = 300.0
 """Seconds of load after which the estimate is trusted to two thirds."""
@@ -35,31 +45,32 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
         decoding = np.where(awake > 0, observation.generation_tokens_per_s / awake, np.nan)
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
 
-    saturated = observation.waiting >= awake  # at least one waits in each replica, on average
-    slow = slow_by > 1.0
-    roomy = ~saturated & ~slow & (running > _known(workloads.concurrency))
+    lasting = ~(observation.queue_wait_s < LASTING_WAIT_S)  # also where the wait cannot be told
+    saturated = (awake > 0) & (observation.waiting >= awake) & lasting  # on average, one at least waits in each replica
+    # After a large batch the quantile still speaks of it, when few run: that a few are too many would be wrong.
+    batch = average.follow(workloads.batch, running, average.gain(elapsed_s, BATCH_WINDOW_S))
+    slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
 
-    gain = 1 - np.exp(-elapsed_s / LEARNING_WINDOW_S)
-    concurrency = workloads.concurrency
-    concurrency = _toward(concurrency, running, gain, saturated & (running > 0))
+    gain = average.gain(elapsed_s, np.clip(workloads.learned_s, FIRST_WINDOW_S, LEARNING_WINDOW_S))
+    slots = _slots(inp, len(spec.concurrency))
+    concurrency = np.where(np.isnan(workloads.concurrency), PRIOR_CONCURRENCY, workloads.concurrency)
+    concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
+    concurrency = _toward(concurrency, running, gain, saturated & ~slow)
     # Too slow at this batch: the batch at which the objective holds is smaller by about as much.
-    concurrency = _toward(concurrency, running / np.where(slow, slow_by, 1.0), gain, slow & (running >= 1))
-    concurrency = np.where(roomy, running, concurrency)
-    decode_tokens_per_s = _toward(workloads.decode_tokens_per_s, decoding, gain, saturated & (decoding > 0))
+    concurrency = _toward(concurrency, np.fmin(running / slow_by, concurrency), gain, slow)
+    concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
+
+    decode = workloads.decode_tokens_per_s
+    decode = np.where(saturated & (decoding > decode), decoding, _toward(decode, decoding, gain, saturated))
     learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 
-    slots = _slots(inp, len(spec.concurrency))
-    learned = np.where(np.isnan(workloads.concurrency) & ~saturated & ~slow, PRIOR_CONCURRENCY, concurrency)
-    learned = np.fmin(np.fmax(learned, 1.0), slots)
-    # Room seen below the prior says nothing yet: keep the prior until a replica was seen at its limit.
-    learned = np.where(learned_s > 0, learned, np.fmin(np.fmax(PRIOR_CONCURRENCY, learned), slots))
     stated = ~np.isnan(spec.concurrency)
     capacity = Capacity(
-        concurrency=np.where(stated, spec.concurrency, learned),
+        concurrency=np.where(stated, spec.concurrency, concurrency),
         prefill_tokens_per_s=spec.prefill_tokens_per_s,
         decode_tokens_per_s=np.where(
             np.isnan(spec.decode_tokens_per_s),
-            np.where(learned_s >= CONFIDENT_AFTER_S, decode_tokens_per_s, np.nan),
+            np.where(learned_s >= CONFIDENT_AFTER_S, decode, np.nan),
             spec.decode_tokens_per_s,
         ),
         confidence=np.where(stated, 1.0, 1 - np.exp(-learned_s / CONFIDENT_AFTER_S)),
@@ -67,18 +78,13 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     return capacity, replace(
         memory,
         workloads=replace(
-            workloads, concurrency=concurrency, decode_tokens_per_s=decode_tokens_per_s, learned_s=learned_s
+            workloads, concurrency=concurrency, decode_tokens_per_s=decode, batch=batch, learned_s=learned_s
         ),
     )
 
 
-def _known(values: FloatColumn) -> FloatColumn:
-    return np.nan_to_num(values, nan=0.0)
-
-
 def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: BoolColumn) -> FloatColumn:
-    moved = np.where(np.isnan(value), sample, value + gain * (sample - value))
-    return np.where(where & ~np.isnan(sample), moved, value)
+    return np.where(where, average.follow(value, sample, gain), value)
 
 
 def _slots(inp: TickInput, rows: int) -> FloatColumn:

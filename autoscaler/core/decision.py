@@ -52,14 +52,16 @@ class Observation(Columns):
     blocked: FloatColumn  # pods that waiting does not help
     terminating: FloatColumn  # leaving pods; they hold their GPUs
     next_ready_s: FloatColumn  # seconds until the first starting pod should serve; NaN: none starting
+    pledged_s: FloatColumn  # replica-seconds that starting pods will have served one cold start from now
     reporting: FloatColumn  # ready pods whose engine answered within the trusted age
+    joining: FloatColumn  # pods ready only just and never read yet: no load of theirs is missing
     asleep: FloatColumn  # reporting pods whose engine sleeps
     age_s: FloatColumn  # age of the oldest trusted engine reading; NaN: none
     running: FloatColumn  # requests, summed over reporting pods
     waiting: FloatColumn  # requests, likewise; hidden queues of sleeping engines included where known
     gateway_waiting: FloatColumn  # requests held in front; NaN: no gateway
     gateway_arrivals_per_s: FloatColumn
-    kv_usage: FloatColumn  # mean over reporting pods
+    kv_usage: FloatColumn  # mean over reporting pods that are awake
     prompt_tokens_per_s: FloatColumn  # summed, over the rate window
     generation_tokens_per_s: FloatColumn
     finished_per_s: FloatColumn
@@ -70,9 +72,9 @@ class Observation(Columns):
     ttft_s: FloatColumn  # mean of the pods' quantiles, weighted by their first tokens; NaN: nobody asked
     itl_s: FloatColumn  # mean of the pods' quantiles, weighted by their generated tokens
     queue_wait_s: FloatColumn  # waiting x tokens per request / token rate: how long the last in line will wait
-    loaded: FloatColumn  # pods whose framebuffer is in use; NaN: no GPU metrics
-    active: FloatColumn  # pods whose tensor cores work; NaN: no GPU metrics
-    loaded_idle_s: FloatColumn  # replica-seconds spent loaded and idle since the daemon watches; NaN: no GPU metrics
+    loaded: FloatColumn  # pods whose framebuffer is in use; NaN: no fresh GPU metrics
+    active: FloatColumn  # pods whose tensor cores work; NaN: no fresh GPU metrics
+    loaded_idle_s: FloatColumn  # replica-seconds spent loaded and idle since the daemon watches; NaN: never told
     cold_start_s: FloatColumn  # seconds from asking for a replica until it serves: learned, else stated
 
 

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core import average
+from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, Signal, TickInput
 from autoscaler.core.memory import Memory
 
-LATENCY_LAG_S = 120.0
-"""How long TTFT quantiles still speak of a queue that is gone: a usual histogram window."""
+LATENCY_LAG_S = 150.0
+"""How long latency quantiles still speak of a queue that is gone: a usual histogram window and the age of a reading."""
 
 LARGEST_LATENCY_STEP = 2.0
 """Latency grows without bound near saturation, so a ratio of latencies is not a ratio of replicas: at most double."""
@@ -25,41 +26,55 @@ SHORTEST_AVERAGE_S = 15.0
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
-    """Carry arrivals and the steady batch forward, averaged over about one cold start.
+    """Carry arrivals and the last queue forward.
 
-    Arrivals are ended and refused requests plus the change of those in flight: vLLM counts no arrivals (finding 8).
+    Arrivals, averaged over about one cold start, are ended and refused requests plus the change of those in flight:
+    vLLM counts no arrivals (finding 8). A single sample may be below zero: what ends now has been in flight before.
     """
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.observed_s
-    in_flight = observation.running + observation.waiting + np.nan_to_num(observation.gateway_waiting)
+    engines = _scaled_up(observation, observation.running + observation.waiting)
+    in_flight = engines + np.nan_to_num(observation.gateway_waiting)
+    gone_per_s = observation.finished_per_s + np.nan_to_num(observation.rejections_per_s)
     with np.errstate(divide="ignore", invalid="ignore"):
-        gone_per_s = observation.finished_per_s + np.nan_to_num(observation.rejections_per_s)
-        arrivals = np.fmax(gone_per_s + (in_flight - workloads.in_flight) / elapsed_s, 0.0)
-        average_s = np.fmax(observation.cold_start_s / 2, SHORTEST_AVERAGE_S)
-        gain = 1 - np.exp(-elapsed_s / average_s)
-    queued = (observation.waiting > 0) | (observation.gateway_waiting > 0)
+        change_per_s = np.where(elapsed_s > 0, (in_flight - workloads.in_flight) / elapsed_s, np.nan)
+    # A first sample is as noisy as it is short: begin with those that ended.
+    arrivals = gone_per_s + np.where(np.isnan(workloads.arrivals_per_s), 0.0, change_per_s)
+    queued_s = np.where(_queued(observation) | np.isnan(workloads.queued_s), inp.now_s, workloads.queued_s)
     return replace(
         memory,
         workloads=replace(
             workloads,
-            in_flight=np.where(np.isnan(in_flight), workloads.in_flight, in_flight),
-            arrivals_per_s=_averaged(workloads.arrivals_per_s, arrivals, gain),
-            steady_running=_averaged(workloads.steady_running, observation.running, gain),
-            queued_s=np.where(queued, inp.now_s, workloads.queued_s),
+            in_flight=in_flight,
+            arrivals_per_s=average.follow(
+                workloads.arrivals_per_s, arrivals, average.gain(elapsed_s, _steadiness_s(observation))
+            ),
+            queued_s=queued_s,
         ),
     )
 
 
+def last(inp: TickInput, observation: Observation, without_queue: FloatColumn, memory: Memory) -> Memory:
+    """Carry forward what the load asks for without its queue, averaged over about one cold start."""
+    workloads = memory.workloads
+    gain = average.gain(inp.now_s - workloads.observed_s, _steadiness_s(observation))
+    return replace(memory, workloads=replace(workloads, lasting=average.follow(workloads.lasting, without_queue, gain)))
+
+
 def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
-    """Ask every signal; float64[S, W]."""
+    """Ask every signal; float64[S, W].
+
+    Load that the awake replicas cannot carry needs others on top of those asleep, which serve nothing.
+    """
     asks = np.full((len(Signal), len(observation.replicas)), np.nan)
     asks[Signal.CONCURRENCY] = concurrency(inp, observation, capacity)
     asks[Signal.PREFILL] = prefill(inp, observation, capacity)
     asks[Signal.DECODE] = decode(inp, observation, capacity)
     asks[Signal.KV_CACHE] = kv_cache(inp, observation)
     asks[Signal.TTFT] = ttft(inp, observation, memory)
-    asks[Signal.ITL] = itl(inp, observation)
+    asks[Signal.ITL] = itl(inp, observation, memory)
     asks[Signal.REJECTIONS] = rejections(observation)
+    asks += np.where(asks > _awake(observation), observation.asleep, 0.0)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
     # A row without limits has no valid policy: nobody may speak for it.
@@ -74,12 +89,6 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     """
     requests = _scaled_up(observation, observation.running + observation.waiting)
     return (requests + np.nan_to_num(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
-
-
-def steady(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
-    """The concurrency signal without its queue: the running batch, averaged over about one cold start."""
-    running = _scaled_up(observation, memory.workloads.steady_running)
-    return running / (capacity.concurrency * inp.spec.target_usage)
 
 
 def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
@@ -110,15 +119,15 @@ def ttft(inp: TickInput, observation: Observation, memory: Memory) -> FloatColum
     speaks while there is a queue, or when none has been seen for as long as the histogram remembers: then prefill
     itself is too slow.
     """
-    breach = observation.ttft_s / inp.spec.ttft_objective_s
-    queued_s = memory.workloads.queued_s
-    speaks_of_now = (queued_s == inp.now_s) | ~(inp.now_s - queued_s <= LATENCY_LAG_S)
-    return _latency_step(observation, np.where(speaks_of_now, breach, np.nan))
+    return _latency_step(inp, observation, observation.ttft_s / inp.spec.ttft_objective_s, memory)
 
 
-def itl(inp: TickInput, observation: Observation) -> FloatColumn:
-    """More replicas in proportion to a breach of the inter-token objective, at most double; no opinion below it."""
-    return _latency_step(observation, observation.itl_s / inp.spec.itl_objective_s)
+def itl(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn:
+    """More replicas in proportion to a breach of the inter-token objective, at most double; no opinion below it.
+
+    The full batches of a queue that is gone stay in its histogram as long as their TTFT does.
+    """
+    return _latency_step(inp, observation, observation.itl_s / inp.spec.itl_objective_s, memory)
 
 
 def rejections(observation: Observation) -> FloatColumn:
@@ -158,21 +167,51 @@ def strongest(asks: FloatColumn) -> FloatColumn:
     return np.asarray(np.fmax.reduce(asks, axis=0))
 
 
+def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, asks: FloatColumn) -> FloatColumn:
+    """Return what the load asks for without its queue: the running batch, token rates, KV cache, latency. float64[W].
+
+    While there is a queue, TTFT is the wait in it.
+    """
+    load = asks[[Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.ITL, Signal.TTFT]]
+    load[-1] = np.where(_queued(observation), np.nan, load[-1])
+    running = _scaled_up(observation, observation.running) / (capacity.concurrency * inp.spec.target_usage)
+    return np.asarray(np.fmax(np.fmax.reduce(load, axis=0), running))
+
+
+def load_known(asks: FloatColumn) -> BoolColumn:
+    """Say where somebody has measured the load, so that less can be known to suffice. bool[W].
+
+    All other signals speak only for more, and replicas that are still loading tell nothing.
+    """
+    return np.asarray(~np.isnan(asks[Signal.CONCURRENCY]))
+
+
 def _awake(observation: Observation) -> FloatColumn:
     """Replicas that serve: ready ones less those asleep."""
     return observation.ready - observation.asleep
 
 
+def _queued(observation: Observation) -> BoolColumn:
+    return (observation.waiting > 0) | (observation.gateway_waiting > 0)
+
+
+def _steadiness_s(observation: Observation) -> FloatColumn:
+    """Time constant of averages over about one cold start."""
+    return np.fmax(observation.cold_start_s / 2, SHORTEST_AVERAGE_S)
+
+
 def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
-    """Let reporting pods speak for the silent ones: a sum over 3 of 4 pods counts for 4."""
+    """Let reporting pods speak for the silent ones: a sum over 3 of 4 pods counts for 4.
+
+    Not for those that have just become ready and were never read: their load is still to come. Counting it would make
+    every growth call for another.
+    """
+    heard = observation.reporting
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(observation.reporting > 0, value * observation.ready / observation.reporting, np.nan)
+        return np.where(heard > 0, value * (observation.ready - observation.joining) / heard, np.nan)
 
 
-def _latency_step(observation: Observation, breach: FloatColumn) -> FloatColumn:
-    return np.where(breach > 1, _awake(observation) * np.fmin(breach, LARGEST_LATENCY_STEP), np.nan)
-
-
-def _averaged(average: FloatColumn, value: FloatColumn, gain: FloatColumn) -> FloatColumn:
-    moved = np.where(np.isnan(average) | np.isnan(gain), value, average + gain * (value - average))
-    return np.where(np.isnan(value), average, moved)
+def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, memory: Memory) -> FloatColumn:
+    since_queue_s = inp.now_s - memory.workloads.queued_s
+    speaks_of_now = _queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
+    return np.where(speaks_of_now & (breach > 1), _awake(observation) * np.fmin(breach, LARGEST_LATENCY_STEP), np.nan)

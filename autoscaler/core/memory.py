@@ -26,7 +26,7 @@ class PodMemory(Columns):
 
     time_s: FloatColumn  # float64[P], time of the last reading
     counter: FloatColumn  # float64[C, P], the last reading
-    increase: FloatColumn  # float64[C, P], increases, older ones fading
+    increase: FloatColumn  # float64[C, P], increases, older ones fading; NaN: not two readings in a row
     observed_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
     seen_ready: FloatColumn  # float64[P], 1 once its cold start has been learned from
 
@@ -46,10 +46,12 @@ class WorkloadMemory(Columns):
     heard_s: FloatColumn  # time of the last trusted tick; NaN: none
     busy_s: FloatColumn  # last moment with work, or of not knowing
     queued_s: FloatColumn  # last moment with a queue; NaN: never
-    in_flight: FloatColumn  # running + waiting at the last trusted tick
-    arrivals_per_s: FloatColumn  # requests, averaged over about one cold start
-    steady_running: FloatColumn  # running requests, averaged likewise
-    output_tokens: FloatColumn  # generated tokens per request, over many minutes
+    in_flight: FloatColumn  # requests running and waiting at the last tick; NaN: unknown
+    arrivals_per_s: FloatColumn  # requests, averaged over about one cold start; noise may take it below zero
+    lasting: FloatColumn  # replicas that load without its queue asked for, averaged likewise
+    batch: FloatColumn  # running requests of an awake replica, averaged over as long as ITL quantiles reach back
+    written_tokens: FloatColumn  # generated tokens over many minutes, older ones fading
+    served_requests: FloatColumn  # the requests they belong to, fading alike
     cold_start_mean_s: FloatColumn  # NaN: none seen
     cold_start_deviation_s: FloatColumn  # mean absolute deviation
     concurrency: FloatColumn  # learned requests per replica; NaN: nothing learned
@@ -66,7 +68,7 @@ class WorkloadMemory(Columns):
     def blank(cls, rows: int) -> WorkloadMemory:
         unknown, zero, window = np.full(rows, np.nan), np.zeros(rows), Window.blank(rows)
         columns = {f.name: unknown for f in fields(cls)}
-        columns |= {"learned_s": zero, "loaded_idle_s": zero}
+        columns |= dict.fromkeys(("learned_s", "loaded_idle_s", "written_tokens", "served_requests"), zero)
         windows = {f.name: window for f in fields(cls) if f.name.split("_")[0] in ("highest", "lowest")}
         return cls(**{**columns, **windows})  # type: ignore[arg-type]
 

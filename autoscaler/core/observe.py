@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoscaler.core import readings
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
-from autoscaler.core.memory import COUNTERS, Memory, PodMemory, WorkloadMemory
-
-RATE_WINDOW_S = 30.0
-"""Time constant of rates. Long enough for two scrapes of the usual 15 s, short against a cold start."""
+from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory
+from autoscaler.core.samples import PodSamples
 
 OUTPUT_LENGTH_WINDOW_S = 1200.0
 """Time constant of tokens per request: lengths drift over tens of minutes, and few requests must not make them jump."""
@@ -26,6 +25,9 @@ LOADED_FB_USAGE = 0.5
 
 ACTIVE_TENSOR, ACTIVE_SM, ACTIVE_DRAM = 0.005, 0.01, 0.01
 """Below all of these a loaded GPU is idle (readings of an idle engine; one of them above is work)."""
+
+MAX_GPU_AGE_S = 120.0
+"""DCGM samples every 30 s and is scraped as rarely; an older reading says nothing about now."""
 
 LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
@@ -39,11 +41,13 @@ class Pods:
     starting: BoolColumn  # will become ready by waiting
     blocked: BoolColumn  # will not
     reporting: BoolColumn  # serving, and read lately
+    joining: BoolColumn  # serving only just, and never read: it has hardly any load yet
 
 
 def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     """Understand one set of samples. Memory must be aligned to the fleet."""
-    fleet, samples, workloads = inp.fleet, inp.samples.pods, memory.workloads
+    fleet, workloads = inp.fleet, memory.workloads
+    samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
     rows = len(fleet.workloads)
     elapsed_s = inp.now_s - workloads.observed_s
 
@@ -55,11 +59,11 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     def count(where: BoolColumn) -> FloatColumn:
         return np.bincount(fleet.pod_workload[where], minlength=rows).astype(np.float64)
 
-    pods = _classify(inp)
+    pods = _classify(inp, samples, memory)
     reporting = count(pods.reporting)
     heard = reporting > 0
 
-    pod_memory, rates = _rates(inp, memory.pods)
+    pod_memory, rates, worked = readings.rates(samples, memory.pods)
 
     def rate(counter: str) -> FloatColumn:
         """Sum of a counter's rate over the reporting pods; NaN where no pod has one yet."""
@@ -68,8 +72,8 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         return np.where(count(known) > 0, total(values, known), np.nan)
 
     asleep = pods.reporting & (samples.asleep > 0)
-    # A sleeping engine's own gauges stay at 0 whatever it holds; only /load tells (finding 1 of the recordings).
-    hidden = np.where(asleep & ~np.isnan(samples.held), samples.held, 0.0)
+    # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells (finding 1).
+    hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
     running = np.where(heard, total(samples.running, pods.reporting), np.nan)
     waiting = np.where(heard, total(samples.waiting + hidden, pods.reporting), np.nan)
     generation_tokens_per_s, first_tokens_per_s = rate("generation_tokens"), rate("first_tokens")
@@ -79,15 +83,25 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     cold_start_s = np.where(
         np.isnan(cold_start_mean_s), inp.spec.cold_start_s, cold_start_mean_s + 2 * cold_start_deviation_s
     )
-    output_tokens = _learn_output_tokens(workloads, elapsed_s, generation_tokens_per_s, finished_per_s)
+    written_tokens, served_requests = _follow_lengths(
+        workloads, elapsed_s, generation_tokens_per_s, finished_per_s, first_tokens_per_s
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        queue_wait_s = np.where(waiting > 0, waiting * output_tokens / generation_tokens_per_s, waiting * 0.0)
+        output_tokens = np.where(served_requests >= 1, written_tokens / served_requests, np.nan)
+        moving = generation_tokens_per_s > readings.NOTHING_PER_S
+        wait_s = np.where(moving, waiting * output_tokens / generation_tokens_per_s, np.nan)
+    queue_wait_s = np.where(waiting > 0, wait_s, waiting)  # nobody waits: 0; unknown stays unknown
 
-    loaded, active, idle = _gpus(inp, pods.serving)
-    gpus_read = count(pods.serving & ~np.isnan(samples.fb_usage)) > 0
-    loaded_idle_s = workloads.loaded_idle_s + np.fmax(np.nan_to_num(elapsed_s), 0.0) * total(idle, pods.serving)
+    def known_total(values: FloatColumn) -> FloatColumn:
+        """Sum over the serving pods; NaN where nothing is known of any."""
+        known = pods.serving & ~np.isnan(values)
+        return np.where(count(known) > 0, total(values, known), np.nan)
 
-    front = inp.samples.front
+    loaded, active, idle = _gpus(inp.now_s, samples, pods.serving)
+    idle_pods = known_total(idle)
+    watched_s = np.clip(np.nan_to_num(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
+    loaded_idle_s = workloads.loaded_idle_s + np.nan_to_num(idle_pods) * watched_s
+
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
 
@@ -98,14 +112,16 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         blocked=count(pods.blocked),
         terminating=count(fleet.pod_terminating),
         next_ready_s=_next_ready_s(inp, pods.starting, cold_start_s),
+        pledged_s=total(_pledged_s(inp, cold_start_s), pods.starting),
         reporting=reporting,
+        joining=count(pods.joining),
         asleep=count(asleep),
         age_s=_largest(fleet.pod_workload, pod_age_s, rows),
         running=running,
         waiting=waiting,
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
-        kv_usage=_mean(total, count, samples.kv_usage, pods.reporting),
+        kv_usage=_mean(total, count, samples.kv_usage, pods.reporting & ~asleep),
         prompt_tokens_per_s=rate("prompt_tokens"),
         generation_tokens_per_s=generation_tokens_per_s,
         finished_per_s=finished_per_s,
@@ -116,9 +132,9 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         ttft_s=_weighted(total, samples.ttft_s, rates[COUNTERS.index("first_tokens")], pods.reporting),
         itl_s=_weighted(total, samples.itl_s, rates[COUNTERS.index("generation_tokens")], pods.reporting),
         queue_wait_s=queue_wait_s,
-        loaded=np.where(gpus_read, total(loaded, pods.serving), np.nan),
-        active=np.where(gpus_read, total(active, pods.serving), np.nan),
-        loaded_idle_s=np.where(gpus_read | (loaded_idle_s > 0), loaded_idle_s, np.nan),
+        loaded=known_total(loaded),
+        active=known_total(active),
+        loaded_idle_s=np.where(~np.isnan(idle_pods) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
     return observation, replace(
@@ -126,7 +142,9 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         pods=replace(pod_memory, seen_ready=seen_ready),
         workloads=replace(
             workloads,
-            output_tokens=output_tokens,
+            busy_s=np.where(count(pods.serving & worked) > 0, inp.now_s, workloads.busy_s),
+            written_tokens=written_tokens,
+            served_requests=served_requests,
             cold_start_mean_s=cold_start_mean_s,
             cold_start_deviation_s=cold_start_deviation_s,
             loaded_idle_s=loaded_idle_s,
@@ -134,54 +152,21 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     )
 
 
-def _classify(inp: TickInput) -> Pods:
-    fleet, samples = inp.fleet, inp.samples.pods
+def _classify(inp: TickInput, samples: PodSamples, memory: Memory) -> Pods:
+    fleet = inp.fleet
     serving = fleet.pod_ready & ~fleet.pod_terminating
     coming = ~fleet.pod_ready & ~fleet.pod_terminating
     stuck = fleet.pod_blocked != Blocked.NO
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False where the engine did not answer
+    reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
+    never_read = np.isnan(samples.time_s) & np.isnan(memory.pods.time_s)
     return Pods(
         serving=serving,
         starting=coming & ~stuck,
         blocked=coming & stuck,
-        reporting=serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting),
-    )
-
-
-def _rates(inp: TickInput, memory: PodMemory) -> tuple[PodMemory, FloatColumn]:
-    """Turn counters into rates per second, float64[C, P]; NaN until two readings were seen.
-
-    An exponentially fading sum of increases over a fading sum of the seconds they cover: unbiased from the second
-    reading on, whatever the spacing of readings. A counter that went back was reset and has counted from zero since;
-    one that is absent for a while resumes at the rate of the gap.
-    """
-    samples = inp.samples.pods
-    counter = np.stack([getattr(samples, name) for name in COUNTERS])
-    step_s = samples.time_s - memory.time_s
-    moved = step_s > 0
-    step_s = np.where(moved, step_s, 0.0)
-    fade = np.exp(-step_s / RATE_WINDOW_S)
-    observed_s = memory.observed_s * fade + step_s
-
-    delta = counter - memory.counter
-    delta = np.where(delta < 0, counter, delta)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        resumed = delta * (observed_s / step_s)
-        increase = np.where(np.isnan(memory.increase), resumed, memory.increase * fade + delta)
-        increase = np.where(moved, increase, memory.increase)
-        rates = np.where(observed_s > 0, increase / observed_s, np.nan)
-    answered = ~np.isnan(samples.time_s)
-    keep = moved | (answered & np.isnan(memory.time_s))
-    return (
-        replace(
-            memory,
-            time_s=np.where(keep, samples.time_s, memory.time_s),
-            counter=np.where(keep, counter, memory.counter),
-            increase=increase,
-            observed_s=observed_s,
-        ),
-        rates,
+        reporting=reporting,
+        joining=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),
     )
 
 
@@ -214,25 +199,36 @@ def _learn_cold_start(
     )
 
 
-def _learn_output_tokens(
-    workloads: WorkloadMemory, elapsed_s: FloatColumn, tokens_per_s: FloatColumn, finished_per_s: FloatColumn
-) -> FloatColumn:
-    """Learn generated tokens per request: rate of tokens over rate of ended requests, averaged over many minutes."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        now = np.where(finished_per_s > 0, tokens_per_s / finished_per_s, np.nan)
-    gain = 1 - np.exp(-np.nan_to_num(elapsed_s) / OUTPUT_LENGTH_WINDOW_S)
-    learned = workloads.output_tokens + gain * (now - workloads.output_tokens)
-    return np.where(np.isnan(now), workloads.output_tokens, np.where(np.isnan(workloads.output_tokens), now, learned))
+def _follow_lengths(
+    workloads: WorkloadMemory,
+    elapsed_s: FloatColumn,
+    tokens_per_s: FloatColumn,
+    finished_per_s: FloatColumn,
+    first_tokens_per_s: FloatColumn,
+) -> tuple[FloatColumn, FloatColumn]:
+    """Add up generated tokens and the requests they belong to, older ones fading; float64[W] each.
+
+    A request counts half when it begins and half when it ends, as those in between have written half of their tokens on
+    average; without the counter of either, the other counts whole. Of times in which nothing moved nothing fades.
+    """
+    requests_per_s = np.where(np.isnan(finished_per_s), first_tokens_per_s, finished_per_s)
+    requests_per_s = (requests_per_s + np.where(np.isnan(first_tokens_per_s), finished_per_s, first_tokens_per_s)) / 2
+    moving = (tokens_per_s > readings.NOTHING_PER_S) & (requests_per_s >= 0) & (elapsed_s > 0)
+    step_s = np.where(moving, elapsed_s, 0.0)
+    fade = np.exp(-step_s / OUTPUT_LENGTH_WINDOW_S)
+    return (
+        workloads.written_tokens * fade + np.where(moving, tokens_per_s, 0.0) * step_s,
+        workloads.served_requests * fade + np.where(moving, requests_per_s, 0.0) * step_s,
+    )
 
 
-def _gpus(inp: TickInput, serving: BoolColumn) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+def _gpus(now_s: float, samples: PodSamples, serving: BoolColumn) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
     """Say which pods are loaded, which work, and which are loaded and idle; float64[P], 0 or 1, NaN unknown.
 
     The framebuffer tells that a model is there, never that more or fewer are needed. A pod is idle only if the GPU and
     the engine agree: short replies can leave no trace in a 30 s sample.
     """
-    samples = inp.samples.pods
-    read = serving & ~np.isnan(samples.fb_usage)
+    fresh = serving & (now_s - samples.gpu_time_s <= MAX_GPU_AGE_S)  # False where the GPU was not read
     loaded = samples.fb_usage >= LOADED_FB_USAGE
     active = (
         (samples.tensor_active >= ACTIVE_TENSOR)
@@ -240,26 +236,34 @@ def _gpus(inp: TickInput, serving: BoolColumn) -> tuple[FloatColumn, FloatColumn
         | (samples.dram_active >= ACTIVE_DRAM)
     )
     witnessed = ~np.isnan(samples.tensor_active) | ~np.isnan(samples.sm_active) | ~np.isnan(samples.dram_active)
+    engine_read = ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
     quiet = (samples.running == 0) & (samples.waiting == 0)
+    weighed = fresh & ~np.isnan(samples.fb_usage)
     return (
-        np.where(read, loaded.astype(float), np.nan),
-        np.where(read & witnessed, active.astype(float), np.nan),
-        np.where(read & witnessed, (loaded & ~active & quiet).astype(float), np.nan),
+        np.where(weighed, loaded, np.nan),
+        np.where(fresh & witnessed, active, np.nan),
+        np.where(weighed & witnessed & engine_read, loaded & ~active & quiet, np.nan),
     )
 
 
 def _next_ready_s(inp: TickInput, starting: BoolColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Seconds until the first starting pod should serve, float64[W]; NaN: none starts.
-
-    A pod that is overdue is expected after another tenth of a cold start: it may still come, but nobody counts on now.
-    """
+    """Seconds until the first starting pod should serve, float64[W]; NaN: none starts."""
     fleet = inp.fleet
-    usual_s = cold_start_s[fleet.pod_workload]
-    left_s = np.fmax(usual_s - (inp.now_s - fleet.pod_created_s), 0.1 * usual_s)
+    left_s = cold_start_s[fleet.pod_workload] - _pledged_s(inp, cold_start_s)
     soonest = np.full(len(fleet.workloads), np.inf)
     known = starting & ~np.isnan(left_s)
     np.minimum.at(soonest, fleet.pod_workload[known], left_s[known])
     return np.where(np.isinf(soonest), np.nan, soonest)
+
+
+def _pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
+    """Seconds each pod, if it is starting, will have served one cold start from now; float64[P].
+
+    As many as it is old. A pod that is overdue is expected after another tenth of a cold start: it may still come, but
+    nobody counts on now.
+    """
+    usual_s = cold_start_s[inp.fleet.pod_workload]
+    return np.minimum(np.maximum(inp.now_s - inp.fleet.pod_created_s, 0.0), 0.9 * usual_s)
 
 
 def _largest(index: IntColumn, values: FloatColumn, rows: int) -> FloatColumn:

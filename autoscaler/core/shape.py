@@ -52,7 +52,8 @@ def stabilize(
     lowest = window.push(lowest, wanted, now_s, spec.up_stabilization_s, -1)
     ceiling = window.extreme(highest, now_s, spec.down_stabilization_s, 1)
     floor = window.extreme(lowest, now_s, spec.up_stabilization_s, -1)
-    grown = np.fmax(current, floor)
+    # From zero the first replica is not put off: somebody is waiting, and no count stands that growth could disturb.
+    grown = np.fmax(np.fmax(current, floor), np.where(current == 0, 1.0, current))
     shrunk = np.fmin(current, ceiling)
     stable = np.where(wanted > current, grown, np.where(wanted < current, shrunk, wanted))
     seen_enough = watched_s >= spec.down_stabilization_s
@@ -75,8 +76,9 @@ def limit_rate(
     """Move by at most one step per period, measured from the count at which the period's other moves began.
 
     Up: from the lowest count of the period, by the larger of a fraction and a number of replicas; down alike, from the
-    highest, and always by one at least. Unstated steps do not limit, nor does anything from zero, where there is no
-    count to take a fraction of. Source: Kubernetes HPA scaling policies.
+    highest, and always by one at least. From the policy's floor to zero is one step. Unstated steps do not limit, nor
+    does anything from zero, where there is no count to take a fraction of.
+    Source: Kubernetes HPA scaling policies.
     """
     highest = window.push(highest, current, now_s, spec.down_period_s, 1)
     lowest = window.push(lowest, current, now_s, spec.up_period_s, -1)
@@ -86,6 +88,8 @@ def limit_rate(
     down = np.fmax(np.floor(began_high * spec.down_step_fraction), spec.down_step_replicas)
     most = np.fmax(began_low + np.fmax(up, 1.0), current)
     least = np.fmin(began_high - np.fmax(down, 1.0), current)
+    # The policy's floor is the last stop on the way to zero: a step that would end below it ends at zero.
+    least = np.where((wanted == 0) & (least < spec.min_replicas), 0.0, least)
     limited = np.fmin(wanted, np.where(np.isnan(up) | (current == 0), np.inf, most))
     return np.fmax(limited, np.where(np.isnan(down), -np.inf, least)), highest, lowest
 

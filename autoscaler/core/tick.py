@@ -11,6 +11,7 @@ from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
 from autoscaler.core.observe import observe
+from autoscaler.core.readings import NOTHING_PER_S
 
 
 def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
@@ -26,44 +27,49 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     trusted = trust(inp, observation)
 
     asks = demand.ask(inp, observation, known_capacity, memory)
+    memory = demand.last(inp, observation, demand.without_queue(inp, observation, known_capacity, asks), memory)
     stages = np.full((len(Stage), len(observation.replicas)), np.nan)
     current, remembered = observation.replicas, memory.workloads
+    promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
 
     stages[Stage.DEMAND] = wanted = demand.strongest(asks)
-    stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, trusted)
+    informed = trusted & demand.load_known(asks)
+    stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
 
     quiet = burst.noise(inp, observation, memory)
-    without_queue = strongest_without_queue(asks, demand.steady(inp, observation, known_capacity, memory))
-    stages[Stage.BURST] = wanted = burst.absorb(wanted, without_queue, observation, quiet)
+    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), observation, quiet)
 
     tolerated = shape.tolerate(wanted, current, inp.spec.tolerance)
-    stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, asks[Signal.SCHEDULE])  # a promise has no tolerance
+    stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
     trusted_s, heard_s = follow_trust(inp, trusted, remembered)
-    stages[Stage.STABILIZATION], highest_wanted, lowest_wanted = shape.stabilize(
+    stable, highest_wanted, lowest_wanted = shape.stabilize(
         wanted,
         current,
         inp.spec,
         remembered.highest_wanted,
         remembered.lowest_wanted,
         inp.now_s,
-        trusted,
+        informed,
         inp.now_s - trusted_s,
     )
-    wanted = stages[Stage.STABILIZATION]
+    stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
     busy_s = np.where(working(observation, asks) | ~trusted, inp.now_s, remembered.busy_s)
     busy_s = np.where(np.isnan(busy_s), inp.now_s, busy_s)
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, inp.spec, inp.now_s - busy_s)
 
-    stages[Stage.RATE_LIMIT], highest_count, lowest_count = shape.limit_rate(
+    limited, highest_count, lowest_count = shape.limit_rate(
         wanted, current, inp.spec, remembered.highest_count, remembered.lowest_count, inp.now_s
     )
+    stages[Stage.RATE_LIMIT] = np.fmax(limited, promised)
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
     stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, trusted)
-    stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted)
-    stages[Stage.OWNER] = wanted = np.where(free(inp), wanted, current)
+    ours = free(inp)
+    governed = ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
+    stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted, ours & governed)
+    stages[Stage.OWNER] = wanted = np.where(ours, wanted, current)
 
     memory = replace(
         memory,
@@ -114,22 +120,23 @@ def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory
     )
 
 
-def strongest_without_queue(asks: FloatColumn, steady: FloatColumn) -> FloatColumn:
-    """The demand of what runs: every signal but those that a queue speaks through. float64[W]."""
-    lasting = asks.copy()
-    lasting[Signal.CONCURRENCY] = steady
-    lasting[Signal.TTFT] = np.nan  # a TTFT breach during a burst is the burst's own queue
-    return demand.strongest(lasting)
+def lasting_demand(asks: FloatColumn, remembered: WorkloadMemory) -> FloatColumn:
+    """The demand that is there whatever becomes of the queue: load that lasts, promises, and what a queue refused."""
+    return demand.strongest(
+        np.stack([remembered.lasting, asks[Signal.SCHEDULE], asks[Signal.WAKE], asks[Signal.REJECTIONS]])
+    )
 
 
 def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
-    """Who has work, or is promised for some. bool[W]. Engine and GPU must both be still to count as idle."""
+    """Who has work, or is promised for some. bool[W]. Engine and GPU must both be still to count as idle.
+
+    What began and ended between two readings is noted by `observe`, from the counters.
+    """
     at_work: BoolColumn = (
         (observation.running > 0)
         | (observation.waiting > 0)
         | (observation.gateway_waiting > 0)
-        | (observation.gateway_arrivals_per_s > 1e-3)
-        | (observation.first_tokens_per_s > 1e-3)
+        | (observation.gateway_arrivals_per_s > NOTHING_PER_S)
         | (observation.active > 0)
         | (observation.starting > 0)
         | (asks[Signal.SCHEDULE] > 0)

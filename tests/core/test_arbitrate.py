@@ -8,7 +8,7 @@ from autoscaler.core import arbitrate
 from tests.core.world import fleet, spec
 
 
-def shared(wanted, gpus, trusted=None, current=None, gpus_each=1.0, **columns):
+def shared(wanted, gpus, trusted=None, current=None, gpus_each=1.0, free=None, **columns):
     rows = len(wanted)
     cluster = fleet(
         [0] * rows,
@@ -18,7 +18,8 @@ def shared(wanted, gpus, trusted=None, current=None, gpus_each=1.0, **columns):
     )
     known = np.ones(rows, dtype=bool) if trusted is None else np.array(trusted)
     rules = spec(rows, **{"min_replicas": 0.0, **columns})
-    return arbitrate.share(np.array(wanted, float), cluster, rules, known).tolist()
+    unbound = np.ones(rows, dtype=bool) if free is None else np.array(free)
+    return arbitrate.share(np.array(wanted, float), cluster, rules, known, unbound).tolist()
 
 
 def test_a_pool_that_suffices_grants_everything():
