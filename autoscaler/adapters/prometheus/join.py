@@ -47,7 +47,8 @@ class PodJoin:
             self._forget()
         for row in range(int(np.searchsorted(fleet.pod_id, self._highest_id, side="right")), len(fleet.pods)):
             pod = fleet.pods[row]
-            self._id_of_slot[self._slot((pod.namespace, pod.name))] = fleet.pod_id[row]
+            slot = self._slot((pod.namespace, pod.name))
+            self._id_of_slot[slot] = fleet.pod_id[row]
         self._highest_id = max(self._highest_id, int(fleet.pod_id[-1])) if len(fleet.pods) else self._highest_id
         self._pod_ids = fleet.pod_id
         self._place()

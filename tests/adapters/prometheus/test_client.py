@@ -4,8 +4,7 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from aiohttp import web
 from autoscaler.adapters.memory import SystemClock
 from autoscaler.adapters.prometheus.client import IN_FLIGHT, PrometheusClient, QueryFailed
 from autoscaler.config.settings import PrometheusSettings, TlsFiles
-from tests.adapters.prometheus.answers import PATH, html, pod, vector
+from tests.adapters.prometheus.answers import PATH, html, pod, serving, vector
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer, ExpositionServer, exposition_server
 from tests.harness.process import free_port
@@ -301,18 +300,3 @@ def mutual(server: Iterable[Path], ca: Path | None) -> ssl.SSLContext:
         context.load_verify_locations(ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-@asynccontextmanager
-async def serving(handler: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
-    """Run a local server with one handler; yields its URL."""
-    application = web.Application()
-    application.router.add_post(PATH, handler)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        port = free_port()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        await runner.cleanup()

@@ -1,0 +1,111 @@
+"""Discovery over a server that is down, slow, empty or half there. What it finds on real servers is tried apart."""
+
+import asyncio
+import re
+
+import pytest
+from aiohttp import web
+
+from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.prometheus.discover import DiscoveredFleet
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.ports import Unavailable
+from tests.adapters.prometheus.answers import pod, serving, vector
+from tests.harness.process import free_port
+
+CONVENTIONS = vector(({"metric": "engine/pod"}, 1))
+POD = "llama-7d9c5b6f4-x2x8k"
+ENGINES = vector(({**pod(POD), "metric": "vllm", "model_name": "llama-3"}, 1))
+PODS = vector(({**pod("llama-7d9c5b6f4-b4b4b"), "__name__": "kube_pod_created"}, 1_000))
+
+
+class Server:
+    """Answers by what occurs in a query; an int is a status."""
+
+    def __init__(self, **rules: str | int) -> None:
+        self.rules = rules
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        query = str((await request.post())["query"])
+        for pattern, rule in self.rules.items():
+            if re.search(pattern, query):
+                return web.Response(status=rule) if isinstance(rule, int) else web.Response(text=rule)
+        return web.Response(text=vector())
+
+
+def healthy() -> dict[str, str | int]:
+    return {"engine/pod": CONVENTIONS, "^label_replace.count by": ENGINES, "kube_pod_created": PODS}
+
+
+def names(workloads: DiscoveredFleet) -> list[str]:
+    return sorted(each.name for each in workloads.fleet().pods)
+
+
+async def test_a_server_that_is_down_is_no_reason_not_to_start_and_is_told():
+    settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
+    async with DiscoveredFleet(settings, SystemClock()) as workloads:
+        with pytest.raises(Unavailable, match="no workloads found: label conventions: .*no connection"):
+            workloads.fleet()
+
+
+async def test_a_server_without_engines_is_told():
+    async with serving(Server()) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        with pytest.raises(Unavailable, match=f"no workloads found: no engine reports metrics to {url}"):
+            workloads.fleet()
+
+
+async def test_workloads_are_found_on_entering():
+    async with (
+        serving(Server(**healthy())) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert names(workloads) == sorted([POD, "llama-7d9c5b6f4-b4b4b"])
+        assert [str(each.ref) for each in workloads.fleet().workloads] == ["llm/llama"]
+        assert workloads.problems == ()
+
+
+@pytest.mark.parametrize("lost", ["engine/pod", "^label_replace.count by"])
+async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str):
+    server = Server(**healthy())
+    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        before = workloads.fleet()
+        server.rules = {lost: 503, **healthy(), lost: 503}
+        await workloads.refresh(1)
+        assert workloads.fleet() is before
+        assert "HTTP 503" in workloads.problems[0]
+        server.rules = healthy()
+        await workloads.refresh(1)
+        assert workloads.fleet().time_s > before.time_s
+        assert workloads.problems == ()
+
+
+async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod():
+    server = Server(**healthy())
+    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        before = names(workloads)
+        server.rules["kube_pod_created"] = 503
+        await workloads.refresh(1)
+        assert names(workloads) == before
+
+
+async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
+    server = Server(**healthy())
+    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        server.rules = {"engine/pod": CONVENTIONS}
+        await workloads.refresh(1)
+        assert workloads.fleet().pods == ()
+        assert workloads.fleet().replicas.tolist() == [0]
+
+
+async def test_it_looks_again_by_itself_and_ends_with_its_context():
+    class Impatient(SystemClock):
+        async def sleep(self, duration_s: float) -> None:
+            await asyncio.sleep(min(duration_s, 0.01))
+
+    server = Server(**healthy())
+    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), Impatient()) as workloads:
+        before = workloads.fleet()
+        async with asyncio.timeout(2):
+            while workloads.fleet() is before:
+                await asyncio.sleep(0.01)
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("discovery")] == []
