@@ -1,0 +1,194 @@
+"""What `check` says of ScaledObjects."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.keda.check import check_scaled_object
+from autoscaler.config.check import check
+from autoscaler.config.document import Document, read_documents
+from autoscaler.config.findings import Finding, Severity
+from autoscaler.config.policy import load
+
+EXAMPLE = Path(__file__).parents[3] / "manifests" / "keda" / "scaledobject.yaml"
+BOOK = load()
+
+
+def findings(text: str) -> list[Finding]:
+    documents, faults = read_documents("so.yaml", text)
+    assert not faults
+    return [finding for document in documents for finding in check_scaled_object(document, BOOK)]
+
+
+def changed(*changes: tuple[str, object]) -> str:
+    """Return the shipped example with values set, or taken away where None, at dotted places."""
+    document = yaml.safe_load(EXAMPLE.read_text())
+    for place, value in changes:
+        *way, last = [int(part) if part.isdigit() else part for part in place.replace("\\.", "\0").split(".")]
+        inside = document
+        for part in way:
+            inside = inside[part]
+        last = last.replace("\0", ".") if isinstance(last, str) else last
+        if value is None:
+            del inside[last]
+        else:
+            inside[last] = value
+    return yaml.safe_dump(document)
+
+
+BEHAVIOR = "spec.advanced.horizontalPodAutoscalerConfig.behavior"
+METADATA = "spec.triggers.0.metadata"
+
+
+def test_the_shipped_example_is_without_findings_and_is_counted():
+    result = check([EXAMPLE], BOOK, {"ScaledObject": check_scaled_object})
+    assert result.findings == () and dict(result.documents) == {"ScaledObject": 1}
+
+
+def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
+    text = EXAMPLE.read_text().replace("policy: interactive", "policy: interactiv")
+    line = 1 + text.splitlines().index("        policy: interactiv")
+    (finding,) = findings(text)
+    assert str(finding) == (
+        f"so.yaml:{line}: error: spec.triggers[0].metadata.policy: 'interactiv'; "
+        "allowed: batch, development, interactive, realtime (did you mean interactive?)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "key", "words"),
+    [
+        (f"{METADATA}.polciy", "x", "metadata.polciy", "unknown key"),
+        (f"{METADATA}.policy", 5, "metadata.policy", "not text"),
+        (f"{METADATA}.scalerAddress", None, "metadata", "missing"),
+        (f"{METADATA}.objective\\.ttft", "fast", "objective.ttft", "found 'fast'"),
+        (f"{METADATA}.replicas\\.min", "99", "replicas.min", "above max"),
+        ("spec.triggers.0.metricType", "Value", "metricType", "drifts"),
+        ("spec.minReplicaCount", 17, "spec.minReplicaCount", "above maxReplicaCount"),
+        ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a count"),
+        (f"{BEHAVIOR}.scaleUp.tolerance", "none", "scaleUp.tolerance", "not a quantity"),
+    ],
+)
+def test_an_error_is_found_where_it_stands(place: str, value: object, key: str, words: str):
+    found = [finding for finding in findings(changed((place, value))) if finding.severity is Severity.ERROR]
+    (finding,) = found
+    assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "key", "words"),
+    [
+        ("spec.triggers.0.type", "external", "type", "waits for the next poll"),
+        ("spec.triggers.0.useCachedMetrics", True, "useCachedMetrics", "last poll"),
+        ("spec.advanced.scalingModifiers", {"formula": "a"}, "scalingModifiers", "formula"),
+        ("spec.maxReplicaCount", 8, "maxReplicaCount", "below replicas.max of the policy, which is 16"),
+        ("spec.fallback", {"failureThreshold": 3, "replicas": 0}, "fallback.replicas", "takes the workload to zero"),
+        (f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds", 60, "scaleUp.stabilizationWindowSeconds", "waits"),
+        (f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds", None, "stabilizationWindowSeconds", "which means 300"),
+        (f"{BEHAVIOR}.scaleUp.policies", None, "scaleUp.policies", "4 pods or 100 %"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.value", 2, "scaleUp.policies", "smaller than the daemon decides"),
+        (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "smaller than the daemon decides"),
+        (f"{BEHAVIOR}.scaleDown.selectPolicy", "Disabled", "selectPolicy", "never moves this way"),
+    ],
+)
+def test_a_warning_says_what_the_hpa_or_keda_will_do_instead(place: str, value: object, key: str, words: str):
+    (finding,) = findings(changed((place, value)))
+    assert finding.severity is Severity.WARNING
+    assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
+
+
+def test_the_default_tolerance_is_told_with_the_steps_it_swallows_up_to_the_maximum():
+    absent = ((f"{BEHAVIOR}.scaleUp.tolerance", None), (f"{BEHAVIOR}.scaleDown.tolerance", None))
+    (up,) = findings(changed(*absent))  # 16 at most; down, a value just above wanted - 1 lands until 19 -> 18
+    assert up.key.endswith("scaleUp.tolerance") and up.severity is Severity.WARNING
+    first = "the first 10 -> 11, 11 -> 12, 12 -> 13"
+    assert up.problem == f"absent, which means 0.1: swallows 6 steps up to maxReplicaCount, {first}"
+    _, down = findings(changed(*absent, ("spec.maxReplicaCount", 20)))
+    assert down.key.endswith("scaleDown.tolerance")
+    assert down.problem == "absent, which means 0.1: swallows 1 steps up to maxReplicaCount, the first 20 -> 19"
+
+
+def test_a_small_tolerance_swallows_nothing_among_few_replicas_and_a_large_one_is_told_with_its_value():
+    assert findings(changed((f"{BEHAVIOR}.scaleUp.tolerance", "50m"))) == []
+    (finding,) = findings(changed((f"{BEHAVIOR}.scaleUp.tolerance", "0.5")))
+    assert finding.problem.startswith("swallows ") and finding.value == "'0.5'"
+
+
+def test_the_policies_of_a_direction_may_be_several_and_the_larger_wins():
+    policies = [{"type": "Pods", "value": 1000, "periodSeconds": 15}, {"type": "Percent", "value": 10}]
+    assert findings(changed((f"{BEHAVIOR}.scaleUp.policies", policies))) == []
+    text = changed((f"{BEHAVIOR}.scaleUp.policies", policies), (f"{BEHAVIOR}.scaleUp.selectPolicy", "Min"))
+    assert [finding.key.rpartition(".")[2] for finding in findings(text)] == ["policies"]
+    everything = [{"type": "Percent", "value": 100, "periodSeconds": 15}]
+    assert findings(changed((f"{BEHAVIOR}.scaleDown.policies", everything))) == []
+
+
+def test_a_policy_that_goes_to_zero_under_a_minimum_above_zero_is_told():
+    (_, finding) = findings(
+        changed((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1), ("spec.maxReplicaCount", 4))
+    )
+    assert "keeps the workload above zero" in finding.problem
+
+
+def test_a_second_trigger_of_ours_is_an_error_and_somebody_elses_a_warning():
+    ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
+    (finding,) = findings(changed(("spec.triggers", [ours, ours])))
+    assert finding.severity is Severity.ERROR and "second trigger" in finding.problem
+    (finding,) = findings(changed(("spec.triggers", [{"type": "cpu"}, ours])))
+    assert finding.severity is Severity.WARNING and "takes the larger" in finding.problem
+
+
+def test_a_trigger_of_ours_without_a_policy_is_recognised_by_its_address():
+    (finding,) = findings(changed((f"{METADATA}.policy", None)))
+    assert finding.severity is Severity.ERROR and "missing" in finding.problem
+
+
+def test_the_scaled_objects_of_others_are_left_alone():
+    for triggers in ([{"type": "prometheus", "metadata": {"query": "x"}}], [], "none", None):
+        assert findings(yaml.safe_dump({"kind": "ScaledObject", "spec": {"triggers": triggers}})) == []
+
+
+def test_a_secret_is_never_shown():
+    text = changed(
+        (f"{METADATA}.tlsClientKey", "hunter2" * 20_000), (f"{METADATA}.password", "hunter2"), (f"{METADATA}.pin", 1234)
+    )
+    found = findings(text)
+    assert len(found) >= 3
+    assert not any("hunter2" in str(finding) or "1234" in str(finding) for finding in found)
+
+
+scalars = st.none() | st.booleans() | st.integers(-5, 2**40) | st.floats(allow_nan=True) | st.text(max_size=8)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner)
+)
+PLACES = [
+    "spec",
+    "spec.triggers",
+    "spec.triggers.0",
+    METADATA,
+    "spec.advanced",
+    BEHAVIOR,
+    f"{BEHAVIOR}.scaleUp",
+    f"{BEHAVIOR}.scaleUp.tolerance",
+    f"{BEHAVIOR}.scaleDown.policies",
+    f"{BEHAVIOR}.scaleDown.policies.0.value",
+    "spec.fallback",
+    "spec.minReplicaCount",
+    "spec.maxReplicaCount",
+]
+
+
+@given(st.sampled_from(PLACES), anything)
+def test_whatever_stands_where_it_is_looked_at_and_no_error_is_raised(place: str, value: object):
+    document = yaml.safe_load(EXAMPLE.read_text())
+    document["spec"].setdefault("fallback", None)
+    inside = document
+    *way, last = [int(part) if part.isdigit() else part for part in place.split(".")]
+    for part in way:
+        inside = inside[part]
+    inside[last] = value
+    for finding in check_scaled_object(Document("so.yaml", 1, document), BOOK):
+        assert finding.problem
