@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from autoscaler.config.findings import PolicyError
-from autoscaler.config.policy import DEFAULT_POLICY, PolicyBook, is_policy_file, load, shipped
+from autoscaler.config.policy import DEFAULT_POLICY, MAX_FILES, PolicyBook, is_policy_file, load, shipped
 
 POLL_S = 1.0
-_MAX_ENTRIES = 4096  # of a folder; beyond, something else lives there, and `load` refuses it
 
 _Signature = tuple[tuple[object, ...], ...]
 
@@ -74,6 +74,8 @@ class PolicyFiles:
         if signature(self._paths) != before:
             return Reload.UNCHANGED  # swapped while it was read, so maybe half old and half new; the next poll reads it
         self._signature = before
+        if not problem and not self._problem and book == self._book:
+            return Reload.UNCHANGED  # something else in the folder changed, or a file was written anew as it was
         self._book, self._problem = book, problem
         return Reload.BROKEN if problem else Reload.LOADED
 
@@ -85,14 +87,15 @@ def signature(paths: Sequence[Path]) -> _Signature:
 
 def _entries(path: Path) -> list[tuple[object, ...]]:
     found = [_state(path)]
-    if path.is_dir():
-        try:
-            with os.scandir(path) as entries:
-                names = sorted(entry.name for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False))
-        except OSError as error:
-            return [*found, (str(path), error.errno)]
-        found.extend(_state(item) for name in names if is_policy_file(item := path / name))
-    return found
+    try:
+        if not path.is_dir():
+            return found
+        with os.scandir(path) as entries:
+            names = (entry.name for entry in entries if is_policy_file(Path(entry.name)))
+            inside = sorted(islice(names, MAX_FILES + 1))  # `load` refuses a folder that holds more
+    except OSError as error:
+        return [*found, (str(path), error.errno)]
+    return [*found, *(_state(path / name) for name in inside)]
 
 
 def _state(path: Path) -> tuple[object, ...]:

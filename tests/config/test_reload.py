@@ -94,6 +94,15 @@ def test_while_nothing_changes_the_book_stays_the_same_object(mount: ConfigMapMo
     assert files.book is book
 
 
+def test_a_swap_that_changes_no_policy_is_no_reload(mount: ConfigMapMount, clock: HandClock):
+    files = PolicyFiles([mount.folder], clock)
+    book = files.book
+    mount.write(interactive=policy())
+    (mount.folder / "notes.txt").write_text("nothing to do with policies")
+    assert poll(files, clock) is Reload.UNCHANGED
+    assert files.book is book
+
+
 def test_policies_come_and_go_with_their_files(mount: ConfigMapMount, clock: HandClock):
     files = PolicyFiles([mount.folder], clock)
     mount.write(interactive=policy(), extra=policy("extra"))

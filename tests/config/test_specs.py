@@ -14,6 +14,7 @@ from autoscaler.config.policy import PolicyBook, load
 from autoscaler.config.specs import Compiler, OverrideError, compile_specs, override, spec_row
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.spec import Spec
+from tests.core.world import Story, fleet
 
 BOOK = load()
 NOON_S = 1_768_478_400.0  # 2026-01-15 12:00 UTC
@@ -250,3 +251,17 @@ def test_ten_thousand_workloads_with_few_distinct_policies_compile_in_a_moment()
     compiled = compile_specs(workloads, BOOK)
     assert time.perf_counter() - began_s < 0.5
     assert compiled.spec.max_replicas[:3].tolist() == [8, 9, 10]
+
+
+@pytest.mark.parametrize("waiting", [0.0, 500.0])
+@pytest.mark.parametrize("standing", [0, 1, 3])
+def test_the_tick_leaves_a_workload_alone_whose_policy_does_not_exist(waiting: float, standing: int):
+    """Ten minutes idle, or ten minutes overrun: the count that stands stays, beside a workload that is scaled."""
+    compiled = compile_specs((workload("nobody"), workload("realtime")), BOOK)
+    story = Story(compiled.spec)
+    cluster = fleet([standing, 4])
+    for tick in range(120):
+        load = {"waiting": waiting, "running": waiting / 10, "generation_tokens": waiting * tick}
+        decision = story.tick(cluster, 5.0, **load, front_waiting=waiting)
+    assert decision.replicas[0] == standing
+    assert decision.replicas[1] != 4, "the other one is idle or overrun just the same, and is scaled"
