@@ -21,8 +21,11 @@ def names(*wanted: str) -> frozenset[bytes]:
 
 
 def comparable(series: dict[str, list[Sample]]) -> dict[str, list[tuple[dict[str, str], str]]]:
-    """Values as text, so that NaN equals NaN."""
-    return {name: [(dict(labels), repr(float(value))) for labels, value in samples] for name, samples in series.items()}
+    """Values as text, so that NaN equals NaN; -0 becomes 0."""
+    return {
+        name: [(dict(labels), repr(float(value) + 0.0)) for labels, value in samples]
+        for name, samples in series.items()
+    }
 
 
 def by_prometheus_client(text: str) -> dict[str, list[tuple[dict[str, str], str]]]:

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from random import Random
 
 import pytest
 from yarl import URL
@@ -259,6 +260,29 @@ async def test_cancelling_a_reading_ends_it_at_once() -> None:
 async def test_a_fetcher_that_was_not_opened_says_so() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await fetcher().get(URL("http://127.0.0.1:1/"))
+
+
+async def test_whatever_bytes_a_server_answers_get_returns() -> None:
+    random = Random(1)
+    good = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n4\r\na 1\n\r\n0\r\n\r\n"
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        answer = bytearray(good)
+        for _ in range(random.randrange(1, 6)):
+            kind, at = random.randrange(3), random.randrange(len(answer))
+            if kind == 0:
+                answer[at] = random.randrange(256)
+            elif kind == 1:
+                del answer[at : at + random.randrange(1, 12)]
+            else:
+                answer[at:at] = random.choice([b"\r\n", b"\0", b"Content-Length: 9\r\n", b"ffffffff", b"-1", b":"])
+        writer.write(bytes(answer))
+
+    async with server(respond) as url, fetcher(timeout_s=1.0) as opened:
+        answers = [await opened.get(URL(url)) for _ in range(300)]
+    assert all((answer.body is None) == bool(answer.problem) for answer in answers)
+    assert {answer.problem for answer in answers} >= {"", "not an HTTP answer", "connection closed inside the body"}
 
 
 @pytest.mark.parametrize(("targets", "kept"), [(10, True), (200, False)])

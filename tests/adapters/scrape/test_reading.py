@@ -8,10 +8,12 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoscaler.adapters.scrape.exposition import Exposition, parse
 from autoscaler.adapters.scrape.reading import MAX_BUCKETS, gauges_and_counters, histogram, start_time_s, wanted
-from autoscaler.config.engines import ENGINES, Engine
+from autoscaler.config.engines import ENGINES, QUANTILES, Engine
 from autoscaler.config.series import underscored
 from autoscaler.core.histogram import quantile
 
@@ -332,3 +334,30 @@ def test_a_usage_above_one_is_not_believed() -> None:
 def test_the_start_of_the_process_is_read_where_there_is_one() -> None:
     assert start_time_s(parsed(VLLM, "process_start_time_seconds 1.7e9\n")) == 1.7e9
     assert math.isnan(start_time_s(parsed(VLLM, f"vllm:num_requests_running{{{V1}}} 1\n")))
+
+
+# Whatever arrives.
+
+odd_labels = st.dictionaries(
+    st.sampled_from(["le", "engine", "server", "sleep_state", "tp_rank", "block_size", "num_gpu_blocks", "err", "x"]),
+    st.sampled_from(["", "0", "1", "+Inf", "NaN", "-1", "1e999", "awake", "None", "\u2028", "0x1", "1_0"]),
+    max_size=4,
+)
+odd_numbers = st.one_of(st.floats(), st.integers(-5, 5).map(float), st.sampled_from([1e308, -1e308, 5e-324]))
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+@given(data=st.data())
+def test_whatever_series_an_engine_shows_each_column_is_a_believable_number_or_unknown(
+    engine: Engine, data: st.DataObject
+) -> None:
+    names = sorted(name.decode() for name in wanted(engine))
+    series = data.draw(
+        st.dictionaries(st.sampled_from(names), st.lists(st.tuples(odd_labels, odd_numbers), min_size=1, max_size=5))
+    )
+    exposition = Exposition(series={name: list(samples) for name, samples in series.items()})
+    for column, value in gauges_and_counters(engine, exposition).items():
+        assert math.isnan(value) or 0 <= value < math.inf, column
+    for column in QUANTILES & engine.readings.keys():
+        found = histogram(engine.readings[column], exposition)
+        assert found is None or (len(found.bounds) >= 2 and bool(np.all(np.diff(found.bounds) > 0)))
