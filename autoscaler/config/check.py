@@ -83,8 +83,10 @@ def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> d
         policy = read_policy(document, findings)
         if policy is None:
             continue
-        if policy.name in named:
-            problem = f"a second policy of this name, the first is in {first[policy.name]}"
+        if (
+            named.get(policy.name, policy) != policy
+        ):  # the same one again, as in a base and its copy, is no contradiction
+            problem = f"another policy of this name, the first is in {first[policy.name]}"
             findings.append(document.finding(("metadata", "name"), problem, "each name once"))
         named.setdefault(policy.name, policy)
         first.setdefault(policy.name, f"{document.file}:{document.line}")

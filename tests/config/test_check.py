@@ -66,10 +66,11 @@ def test_workloads_may_name_policies_of_the_files_that_are_checked_with_them(tmp
     assert not checked(tmp_path, policy=POLICY).findings
 
 
-def test_a_policy_name_that_occurs_in_two_files_is_an_error(tmp_path: Path):
-    result = checked(tmp_path, a=POLICY, b=POLICY)
+def test_different_policies_of_one_name_are_an_error_and_copies_of_one_are_not(tmp_path: Path):
+    assert not checked(tmp_path, a=POLICY, b=f"# a copy\n{POLICY}").findings
+    result = checked(tmp_path, a=POLICY, b=POLICY + "spec: {priority: 7}\n")
     assert lines(result) == [
-        f"b.yaml:3:metadata.name: a second policy of this name, the first is in {tmp_path}/a.yaml:1"
+        f"b.yaml:3:metadata.name: another policy of this name, the first is in {tmp_path}/a.yaml:1"
     ]
 
 

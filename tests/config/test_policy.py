@@ -47,6 +47,11 @@ def test_the_shipped_policies_are_valid_and_interactive_is_the_default():
     assert book.origin["realtime"].startswith(str(shipped() / "realtime.yaml:"))
 
 
+def test_the_manifests_carry_the_shipped_policies_unchanged():
+    carried = {path.name: path.read_text() for path in (ROOT / "manifests" / "base" / "policies").glob("*.yaml")}
+    assert carried == {path.name: path.read_text() for path in shipped().glob("*.yaml")}
+
+
 def test_the_example_of_the_design_is_read_in_full(tmp_path: Path):
     text = HEAD + (
         "  objective: {ttft: 150ms, itl: 50ms, attainment: 0.99}\n"
