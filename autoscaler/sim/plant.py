@@ -7,7 +7,7 @@ the draws of cold starts are the same each run; when they are drawn depends on w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class WorkloadSetup:
     model: str  # name the engine and the gateway report
     policy: str
     shape: Shape
-    objective: Objective
+    objective: Objective = field(default_factory=Objective)
     overrides: tuple[tuple[str, str], ...] = ()
     patience_s: float = 60.0  # a client disconnects after this long without a token
 

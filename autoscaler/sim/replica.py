@@ -200,11 +200,12 @@ class Replica:
             return self._finish_prefill(to_s)
         if self._decoding:
             return self._decode(to_s)
-        # Nothing runs. A request that came after the last step lets the next one begin at once.
-        idle_until_s = self._waiting[0].submitted_s if self._waiting else math.inf
         self._quiet_until_s = math.inf
-        self.clock_s = max(self.clock_s, min(idle_until_s, to_s))
-        return idle_until_s <= to_s
+        if self._waiting and self._waiting[0].submitted_s <= to_s:  # it came after the last step: the next begins
+            self.clock_s = self._waiting[0].submitted_s
+            return True
+        self.clock_s = max(self.clock_s, to_s)
+        return False
 
     def _schedule(self) -> None:
         """Make room for the next token of those who run, then move waiting requests into the batch."""

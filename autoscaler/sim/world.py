@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
+from autoscaler.config.model import Policy
+from autoscaler.config.policy import load, shipped
 from autoscaler.core.fleet import Pool
 from autoscaler.sim.cluster import PoolSetup, Setup
 from autoscaler.sim.plant import WorkloadSetup, World
@@ -12,15 +16,6 @@ from autoscaler.sim.summary import Objective
 from autoscaler.sim.traffic import Bursts, Lengths, Shape
 
 POLICIES = Path(__file__).parent / "policies"  # to be loaded beside the shipped ones
-
-# Promises of the policies, for the score; a test compares them.
-OBJECTIVES = {
-    "realtime": Objective(0.15, 0.05),
-    "interactive": Objective(1.0, 0.1),
-    "office-hours": Objective(1.0, 0.1),
-    "batch": Objective(60.0),
-    "development": Objective(5.0),
-}
 
 GPU, SLICE = 0, 1
 POOLS = (
@@ -45,10 +40,18 @@ RUSH = Bursts(per_hour=0.7, median_s=480, sigma=0.4, height=1.7)
 
 
 def world(seed: int) -> World:
-    """Make the demo's world. The same seed has the same traffic."""
+    """Make the demo's world. The same seed has the same traffic. Scores follow the policies as shipped."""
     if seed < 0:
         raise ValueError(f"seed is {seed}, it must be 0 or more")
-    return World(seed, POOLS, (_chat(), _assistant(), _code(), _summaries(), _playground(), _helpdesk()))
+    policies = load((shipped(), POLICIES)).policies
+    made = (_chat(), _assistant(), _code(), _summaries(), _playground(), _helpdesk())
+    return World(seed, POOLS, tuple(_promised(workload, policies[workload.policy]) for workload in made))
+
+
+def _promised(workload: WorkloadSetup, policy: Policy) -> WorkloadSetup:
+    promise = policy.spec.objective
+    ttft_s, itl_s = (math.nan if value is None else value for value in (promise.ttft, promise.itl))
+    return replace(workload, objective=Objective(ttft_s, itl_s))
 
 
 def _chat() -> WorkloadSetup:
@@ -64,7 +67,6 @@ def _chat() -> WorkloadSetup:
         model="meta-llama/Llama-3.1-8B-Instruct",
         policy="realtime",
         shape=Shape(19.0, Lengths(300, 0.8, 2500), Lengths(300, 0.6, 1500), EVENING_DAY, (NOISE, RUSH)),
-        objective=OBJECTIVES["realtime"],
         patience_s=20.0,
     )
 
@@ -75,7 +77,6 @@ def _assistant() -> WorkloadSetup:
         model="meta-llama/Llama-3.3-70B-Instruct",
         policy="interactive",
         shape=Shape(4.2, Lengths(700, 0.9, 5000), Lengths(350, 0.6, 2000), OFFICE_DAY, (NOISE, RUSH)),
-        objective=OBJECTIVES["interactive"],
         overrides=(("replicas.max", "3"),),
     )
 
@@ -93,20 +94,18 @@ def _code() -> WorkloadSetup:
         model="meta-llama/Llama-3.1-8B-code",
         policy="interactive",
         shape=Shape(14.0, Lengths(500, 0.7, 4000), Lengths(150, 0.7, 1000), OFFICE_DAY, (NOISE,)),
-        objective=OBJECTIVES["interactive"],
         overrides=(("replicas.max", "7"),),
         patience_s=30.0,
     )
 
 
 def _summaries() -> WorkloadSetup:
-    jobs = Bursts(per_hour=0.8, median_s=1200, sigma=0.5, height=12.0)
+    jobs = Bursts(per_hour=1.0, median_s=1200, sigma=0.5, height=20.0)
     return WorkloadSetup(
         Setup(NAMESPACE, "summaries-14b", profile(QWEN_14B, H100, max_num_seqs=16), GPU),
         model="Qwen/Qwen2.5-14B-Instruct",
         policy="batch",
         shape=Shape(0.5, Lengths(2500, 0.4, 6000), Lengths(300, 0.4, 1000), bursts=(jobs,)),
-        objective=OBJECTIVES["batch"],
         patience_s=3600.0,
     )
 
@@ -118,7 +117,6 @@ def _playground() -> WorkloadSetup:
         model="meta-llama/Llama-3.1-8B-experiment",
         policy="development",
         shape=Shape(0.001, Lengths(400, 1.0, 4000), Lengths(300, 0.7, 2000), bursts=(trials,), silences=((0.0, 6.0),)),
-        objective=OBJECTIVES["development"],
         patience_s=300.0,
     )
 
@@ -129,7 +127,6 @@ def _helpdesk() -> WorkloadSetup:
         model="Qwen/Qwen2.5-14B-helpdesk",
         policy="office-hours",
         shape=Shape(
-            5.0, Lengths(600, 0.7, 4000), Lengths(200, 0.6, 1200), bursts=(NOISE,), silences=((0.0, 8.5), (18.0, 24.0))
+            9.0, Lengths(600, 0.7, 4000), Lengths(200, 0.6, 1200), bursts=(NOISE,), silences=((0.0, 8.5), (18.0, 24.0))
         ),
-        objective=OBJECTIVES["office-hours"],
     )
