@@ -66,7 +66,8 @@ class StartError(Exception):
 
 def configure_log(style: str, level: str) -> None:
     """Write the log to standard error, as JSON lines or for people."""
-    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else console
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
