@@ -21,6 +21,7 @@ from autoscaler.config.gateways import GATEWAYS, add_known, metric_names, read_f
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.histogram import increase
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.ports import Clock
 
@@ -100,16 +101,17 @@ class GatewayScraper:
         a series with the first request. The first answer of a gateway, or one after a long silence, only sets the base.
         """
         fresh = now_s - gateway.read_s > 2 * self._window_s
-        counts: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        counts = {
+            (name, frozenset(labels.items())): value
+            for name in _COUNTERS & exposition.series.keys()
+            for labels, value in exposition.series[name]
+            if 0 <= value < math.inf
+        }
+        after = np.array(list(counts.values()))
+        before = after if fresh else np.array([gateway.counts.get(key, 0.0) for key in counts])
         increases: dict[str, list[tuple[Labels, float]]] = {}
-        for name in _COUNTERS & exposition.series.keys():
-            for labels, value in exposition.series[name]:
-                if not 0 <= value < math.inf:
-                    continue
-                key = (name, frozenset(labels.items()))
-                before = value if fresh else gateway.counts.get(key, 0.0)
-                counts[key] = value
-                increases.setdefault(name, []).append((labels, value - before if value >= before else value))
+        for (name, labels), grown in zip(counts, increase(before, after).tolist(), strict=True):
+            increases.setdefault(name, []).append((dict(labels), grown))
         # A series that vanishes for a while and comes back must not count from 0; yet the memory stays bounded.
         gateway.counts = counts if fresh or len(gateway.counts) > 2 * MAX_SAMPLES else {**gateway.counts, **counts}
         gateway.read_s = now_s

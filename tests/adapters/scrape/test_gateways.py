@@ -130,6 +130,14 @@ async def test_a_count_that_is_none_is_left_out_and_does_no_harm_later(expositio
     assert front.arrivals_per_s[0] == 0.5
 
 
+async def test_a_series_that_a_body_has_twice_counts_once(exposition_server: ExpositionServer) -> None:
+    async with watching(exposition_server) as watch:
+        for count in (0, 10):
+            exposition_server.serve("/metrics", 2 * INCOMING.format(count))
+            front = await watch.look(5)
+    assert front.arrivals_per_s[0] == 2.0
+
+
 async def test_while_one_replica_is_silent_its_zero_is_unknown_and_a_queue_is_the_least_there_is(
     exposition_server: ExpositionServer,
 ) -> None:
