@@ -111,7 +111,7 @@ class World:
             next_ready_s=np.where(starting > 0, 40.0, np.nan),
             reporting=self.replicas,
             age_s=np.full(count, 1.2),
-            running=np.round(np.minimum(load, self.replicas) * 16),
+            running=np.round(np.clip(load, 0, self.replicas) * 16),
             waiting=waiting,
             gateway_waiting=np.full(count, np.nan),
             ttft_s=ttft,
@@ -185,7 +185,7 @@ def explain(given: TickInput, decision: Decision, policies: tuple[str, ...], row
         ready=int(decision.observation.ready[row]),
         signal="concurrency",
         bound="stabilization" if demand != wanted else "",
-        asks={"concurrency": float(demand), "decode": float(demand - 1)},
+        asks={"concurrency": float(demand), "decode": max(float(demand) - 1, 0.0)},
         steps=tuple(
             Step(
                 stage.name.lower(),

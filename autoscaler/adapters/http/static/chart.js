@@ -57,7 +57,8 @@ export class Chart {
   #panel(panel, width, height, axis) {
     const { times, marks } = this.data;
     const values = panel.series.flatMap((series) => series.values.filter((value) => value != null));
-    const ticks = niceTicks(Math.max(...values, panel.limit?.value ?? 0, 0), panel.whole);
+    const top = Math.max(...values, panel.limit?.value ?? 0, 0);
+    const ticks = niceTicks(panel.whole ? top + 0.4 : top * 1.05, panel.whole); // room for the marks above the lines
     const y = (value) => height - BOTTOM - (value / ticks.at(-1)) * (height - TOP - BOTTOM);
     const frame = { class: "panel", width, height: height + axis, role: "group", "aria-label": panel.title };
     const svg = shape("svg", frame);

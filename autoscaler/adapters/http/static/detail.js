@@ -8,7 +8,7 @@ import {
   count,
   duration,
   element,
-  precise,
+  replicas as replicasText,
   setText,
   share,
   signalName,
@@ -122,6 +122,7 @@ function skeleton(root, namespace, name) {
     changes: element("tbody"),
     nothing: element("p", { class: "muted" }, "No change since the daemon watches."),
   };
+  const summary = element("summary", {}, "Inputs behind the decision");
   const space = element("span", { class: "namespace" }, `${namespace}/`);
   root.replaceChildren(
     element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
@@ -133,32 +134,23 @@ function skeleton(root, namespace, name) {
       "div",
       { class: "columns" },
       element(
-        "section",
-        { class: "card" },
-        element("h2", {}, "From demand to decision"),
-        table(["Stage", "Replicas", "Reason"], parts.steps, "steps"),
+        "div",
+        {},
+        card("From demand to decision", table(["Stage", "Replicas", "Reason"], parts.steps, "steps")),
+        element("section", { class: "card" }, element("details", {}, summary, table(["Input", "Value"], parts.inputs))),
       ),
       element(
-        "section",
-        { class: "card" },
-        element("h2", {}, "Changes"),
-        table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"),
-        parts.nothing,
-      ),
-    ),
-    element(
-      "div",
-      { class: "columns" },
-      element("section", { class: "card" }, element("h2", {}, "What each signal asks"), table(["Signal", "Replicas"], parts.asks)),
-      element(
-        "section",
-        { class: "card" },
-        element("details", {}, element("summary", {}, "Inputs behind the decision"), table(["Input", "Value"], parts.inputs)),
+        "div",
+        {},
+        card("What each signal asks", table(["Signal", "Replicas"], parts.asks, "asks")),
+        card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
       ),
     ),
   );
   return parts;
 }
+
+const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
 
 function table(titles, body, name = "") {
   const head = titles.map((title) => {
@@ -190,8 +182,7 @@ function figures(workload, inputs) {
     ["Wanted", count(workload.wanted)],
     ["Ready", count(workload.ready)],
     ["Starting", count(workload.starting) + (workload.blocked ? `, ${count(workload.blocked)} blocked` : "")],
-    ["Running", count(workload.running)],
-    ["Waiting", count(workload.waiting)],
+    ["Running / waiting", `${count(workload.running)} / ${count(workload.waiting)}`],
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
     ["TTFT / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
     ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
@@ -207,7 +198,7 @@ function stepRow({ stage, replicas, reason }) {
     "tr",
     { class: !reason && "unchanged" },
     element("th", { scope: "row" }, stageName(stage)),
-    element("td", { class: "number" }, precise(replicas)),
+    element("td", { class: "number" }, replicasText(replicas)),
     element("td", {}, reason),
   );
 }
@@ -217,7 +208,7 @@ function askRow([signal, replicas]) {
     "tr",
     {},
     element("th", { scope: "row" }, signalName(signal)),
-    element("td", { class: "number" }, precise(replicas)),
+    element("td", { class: "number" }, replicasText(replicas)),
   );
 }
 

@@ -46,6 +46,8 @@ export function count(value) {
   return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 1 : 0 });
 }
 
+export const replicas = (value) => (value == null ? UNKNOWN : value.toLocaleString("en", { maximumFractionDigits: 2 }));
+
 export function precise(value) {
   return value == null ? UNKNOWN : value.toLocaleString("en", { maximumSignificantDigits: 4 });
 }
@@ -54,9 +56,10 @@ export function duration(seconds) {
   if (seconds == null) return UNKNOWN;
   if (seconds === 0) return "0 s";
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 99.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
-  if (seconds < 5940) return `${Math.round(seconds / 60)} min`;
-  return `${(seconds / 3600).toFixed(1)} h`;
+  if (seconds < 299.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
+  const short = { maximumFractionDigits: 1 };
+  if (seconds < 5940) return `${(seconds / 60).toLocaleString("en", short)} min`;
+  return `${(seconds / 3600).toLocaleString("en", short)} h`;
 }
 
 export const share = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)} %`);
