@@ -23,7 +23,7 @@ LEARNING_WINDOW_S = 60.0
 """Time constant with which readings of busy replicas move the estimate."""
 
 FIRST_WINDOW_S = 10.0
-"""The same before anything was learned: quick, but not so quick that one unlucky reading decides."""
+"""The same until so much was learned: quick, but not so quick that one unlucky reading decides."""
 
 LASTING_WAIT_S = 1.0
 """A queue that is gone sooner waits for its prompts to be computed, not for a slot."""
@@ -51,7 +51,8 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     batch = average.follow(workloads.batch, running, average.gain(elapsed_s, BATCH_WINDOW_S))
     slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
 
-    gain = average.gain(elapsed_s, np.clip(workloads.learned_s, FIRST_WINDOW_S, LEARNING_WINDOW_S))
+    learning = workloads.learned_s < LEARNING_WINDOW_S
+    gain = average.gain(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
     slots = _slots(inp, len(spec.concurrency))
     concurrency = np.where(np.isnan(workloads.concurrency), PRIOR_CONCURRENCY, workloads.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)

@@ -68,6 +68,7 @@ class Observation(Columns):
     first_tokens_per_s: FloatColumn
     preemptions_per_s: FloatColumn
     rejections_per_s: FloatColumn
+    ended: FloatColumn  # requests that ended or were refused since the last tick
     output_tokens: FloatColumn  # generated tokens per request
     ttft_s: FloatColumn  # mean of the pods' quantiles, weighted by their first tokens; NaN: nobody asked
     itl_s: FloatColumn  # mean of the pods' quantiles, weighted by their generated tokens

@@ -35,11 +35,12 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     elapsed_s = inp.now_s - workloads.observed_s
     engines = _scaled_up(observation, observation.running + observation.waiting)
     in_flight = engines + np.nan_to_num(observation.gateway_waiting)
+    arrived = observation.ended + in_flight - workloads.in_flight
     gone_per_s = observation.finished_per_s + np.nan_to_num(observation.rejections_per_s)
     with np.errstate(divide="ignore", invalid="ignore"):
-        change_per_s = np.where(elapsed_s > 0, (in_flight - workloads.in_flight) / elapsed_s, np.nan)
+        arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
     # A first sample is as noisy as it is short: begin with those that ended.
-    arrivals = gone_per_s + np.where(np.isnan(workloads.arrivals_per_s), 0.0, change_per_s)
+    arrivals = np.where(np.isnan(workloads.arrivals_per_s), gone_per_s, arrived_per_s)
     queued_s = np.where(_queued(observation) | np.isnan(workloads.queued_s), inp.now_s, workloads.queued_s)
     return replace(
         memory,

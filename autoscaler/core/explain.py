@@ -125,6 +125,8 @@ def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current
         return f"Keeps {_count(current)}: no valid policy is in force for it."
     verb = "Keeps" if wanted == current else f"Scales {'up' if wanted > current else 'down'} from {current} to"
     because = _SIGNAL_WORDS[signal](row) if signal is not None else "no signal has an opinion"
+    if wanted == 0 < current:
+        because += f", and there was no work for {_seconds(row.spec('idle_after_s'))}"
     limits = [step.reason for step in steps[1:] if step.reason]
     return f"{verb} {_count(wanted)}: " + "; ".join([because, *limits]) + f"{_age(row)}."
 
@@ -134,7 +136,10 @@ def _count(replicas: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+    """Write a number for people: three digits, but never as a power of ten."""
+    if not math.isfinite(value):
+        return "an unknown number of"
+    return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
 def _seconds(value: float) -> str:
@@ -142,7 +147,7 @@ def _seconds(value: float) -> str:
         return "an unknown time"
     if value < 1:
         return f"{value * 1000:.0f} ms"
-    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
+    return f"{_number(value)} s" if value < 120 else f"{_number(value / 60)} min"
 
 
 def _age(row: _Row) -> str:
@@ -159,7 +164,14 @@ def _concurrency(row: _Row) -> str:
     held = f" and {_number(gateway)} at the gateway" if gateway > 0 else ""
     load = f"{_number(row.seen('running'))} running, {_number(row.seen('waiting'))} waiting{held}"
     each = f"{_number(row.capacity('concurrency'))} per replica used to {row.spec('target_usage'):.0%}"
-    return f"{load}, at {each}, {_asks(row, Signal.CONCURRENCY)}"
+    return f"{load}{_witnesses(row)}, at {each}, {_asks(row, Signal.CONCURRENCY)}"
+
+
+def _witnesses(row: _Row) -> str:
+    """Say whose load this is, where the ask is for more replicas than those it was read from."""
+    read, ready, asleep = row.seen("reporting"), row.seen("ready") - row.seen("joining"), row.seen("asleep")
+    silent = f" on {_number(read)} of {_number(ready)} replicas" if read < ready else ""
+    return f"{silent}{f', {_number(asleep)} asleep' if asleep > 0 else ''}"
 
 
 def _latency(row: _Row, signal: Signal, name: str, seen: str, objective: str) -> str:
@@ -208,9 +220,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
             return f"stabilization over {_seconds(row.spec(which))} keeps {_number(after)}"
         case Stage.IDLE:
-            if after == 0:
-                return f"no work for {_seconds(row.spec('idle_after_s'))}, so it goes to zero"
-            return "awake workloads keep one replica"
+            idle_after_s = row.spec("idle_after_s")
+            return "one stays" if math.isnan(idle_after_s) else f"one stays until {_seconds(idle_after_s)} without work"
         case Stage.RATE_LIMIT:
             which = "down_period_s" if after > before else "up_period_s"
             return f"one step per {_seconds(row.spec(which))} allows {_number(after)}"
@@ -233,6 +244,10 @@ def _doubt(row: _Row) -> str:
         return f"the view of the cluster is {_seconds(view_age_s)} old"
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
+    if row.seen("replicas") == 0:
+        return "nobody is known to wait"
+    if row.seen("ready") == 0:
+        return "no replica is ready to tell the load"
     return "nothing is known to ask for"
 
 

@@ -63,13 +63,16 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     reporting = count(pods.reporting)
     heard = reporting > 0
 
-    pod_memory, rates, worked = readings.rates(samples, memory.pods)
+    pod_memory, rates, grown = readings.rates(samples, memory.pods)
 
     def rate(counter: str) -> FloatColumn:
         """Sum of a counter's rate over the reporting pods; NaN where no pod has one yet."""
         values = rates[COUNTERS.index(counter)]
         known = pods.reporting & ~np.isnan(values)
         return np.where(count(known) > 0, total(values, known), np.nan)
+
+    ended = grown[COUNTERS.index("finished")] + np.nan_to_num(grown[COUNTERS.index("rejections")])
+    worked = (grown[COUNTERS.index("generation_tokens")] > 0) | (ended > 0)
 
     asleep = pods.reporting & (samples.asleep > 0)
     # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells (finding 1).
@@ -128,6 +131,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         first_tokens_per_s=first_tokens_per_s,
         preemptions_per_s=rate("preemptions"),
         rejections_per_s=rejections_per_s,
+        ended=known_total(ended),
         output_tokens=output_tokens,
         ttft_s=_weighted(total, samples.ttft_s, rates[COUNTERS.index("first_tokens")], pods.reporting),
         itl_s=_weighted(total, samples.itl_s, rates[COUNTERS.index("generation_tokens")], pods.reporting),

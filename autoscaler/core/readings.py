@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import FloatColumn
 from autoscaler.core.memory import COUNTERS, PodMemory
 from autoscaler.core.samples import FrontSamples, PodSamples
 
@@ -46,13 +46,14 @@ def believe(samples: Table, now_s: float) -> Table:
     return replace(samples, **doubtful)
 
 
-def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColumn, BoolColumn]:
+def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColumn, FloatColumn]:
     """Turn counters into rates per second, float64[C, P]; NaN until two readings in a row were seen.
 
     The mean over the past, in which a moment weighs less the older it is (time constant RATE_WINDOW_S), whatever the
     spacing of readings: between two of them the rate counts as constant. A counter that went back was reset: what it
     shows has been counted since, though no more than was usual, since it may be a sum of which one part was reset.
-    Also returns which pods wrote or ended something since their last reading, bool[P].
+    Also returns by how much each counter grew since the last reading, float64[C, P]: 0 where there is no new one, NaN
+    where it is unknown.
     """
     counter = np.stack([getattr(samples, name) for name in COUNTERS])
     step_s = samples.time_s - memory.time_s
@@ -68,8 +69,8 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
         if back.any():
             usual = memory.increase / memory.observed_s
             delta = np.where(back, np.fmin(counter, usual * step_s), delta)
+        delta[delta > MOST_PER_S * step_s] = np.nan
         rate = delta / step_s
-        rate[rate > MOST_PER_S] = np.nan
         increase = np.where(np.isnan(memory.increase), rate * observed_s, memory.increase * fade + rate * weight_s)
         increase = np.where(moved, increase, memory.increase)
         mean = increase / observed_s
@@ -81,5 +82,4 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
         increase=increase,
         observed_s=observed_s,
     )
-    worked = (delta[COUNTERS.index("generation_tokens")] > 0) | (delta[COUNTERS.index("finished")] > 0)
-    return after, mean, worked & moved
+    return after, mean, np.where(moved, delta, 0.0)

@@ -65,10 +65,10 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.RATE_LIMIT] = np.fmax(limited, promised)
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
-    stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, trusted)
     ours = free(inp)
-    governed = ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
-    stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted, ours & governed)
+    governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
+    stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, informed & governed)
+    stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted, governed)
     stages[Stage.OWNER] = wanted = np.where(ours, wanted, current)
 
     memory = replace(
@@ -144,12 +144,12 @@ def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
     return at_work
 
 
-def share_service(inp: TickInput, wanted: FloatColumn, each: Capacity, trusted: BoolColumn) -> FloatColumn:
-    """Let the variants of a service carry its demand at least cost. float64[W]."""
+def share_service(inp: TickInput, wanted: FloatColumn, each: Capacity, steady: BoolColumn) -> FloatColumn:
+    """Let the variants of a service carry its demand at least cost; only what is `steady` takes part. float64[W]."""
     if inp.variants is None:
         return wanted
     planned = each.concurrency * inp.spec.target_usage
-    return variants.choose(wanted, inp.fleet.replicas, planned, trusted & free(inp), inp.variants, inp.spec)
+    return variants.choose(wanted, inp.fleet.replicas, planned, steady, inp.variants, inp.spec)
 
 
 def free(inp: TickInput) -> BoolColumn:

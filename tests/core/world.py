@@ -70,7 +70,7 @@ def fleet(
     """A fleet with so many ready and starting pods per workload, on one pool without a known size."""
     rows = len(ready)
     starting = starting or [0] * rows
-    counts = np.array(ready) + np.array(starting)
+    counts = np.array(ready, dtype=np.int64) + np.array(starting, dtype=np.int64)
     pod_workload = np.repeat(np.arange(rows), counts)
     is_ready = np.concatenate([np.arange(c) < r for c, r in zip(counts, ready, strict=True)] or [np.empty(0, bool)])
     pods = len(pod_workload)
