@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.histogram import Histogram, Window, fold, increase, quantile, share_within
@@ -53,6 +53,7 @@ def plain_share(limit: float, bounds: list[float], counts: list[float]) -> float
     raise AssertionError("the last bound is above every limit")
 
 
+@settings(max_examples=100, deadline=None)
 @given(histograms(rows=4), st.floats(0.01, 1.0))
 def test_a_quantile_equals_the_slow_version_in_every_row(
     given: tuple[list[float], list[list[float]]], q: float
@@ -62,6 +63,7 @@ def test_a_quantile_equals_the_slow_version_in_every_row(
     np.testing.assert_allclose(quantile(q, np.array(bounds), np.array(counts)), expected, rtol=1e-12)
 
 
+@settings(max_examples=100, deadline=None)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
 def test_a_share_equals_the_slow_version_in_every_row(
     given: tuple[list[float], list[list[float]]], limit: float
@@ -71,6 +73,7 @@ def test_a_share_equals_the_slow_version_in_every_row(
     np.testing.assert_allclose(share_within(limit, np.array(bounds), np.array(counts)), expected, rtol=1e-12)
 
 
+@settings(max_examples=100, deadline=None)
 @given(histograms(), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
 def test_a_higher_quantile_is_never_smaller(
     given: tuple[list[float], list[list[float]]], one: float, other: float
@@ -80,6 +83,7 @@ def test_a_higher_quantile_is_never_smaller(
     assert not high < low - 1e-9
 
 
+@settings(max_examples=100, deadline=None)
 @given(histograms(), st.floats(0.05, 0.95))
 def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], list[list[float]]], q: float) -> None:
     bounds, counts = np.array(given[0]), np.array(given[1][0])
@@ -120,6 +124,7 @@ def test_a_counter_that_went_back_counts_from_zero_and_unknown_stays_unknown() -
     np.testing.assert_array_equal(increase(before, after), [3.0, 2.0, np.nan, np.nan])
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=20))
 def test_increases_add_up_to_everything_counted_whatever_the_resets(values: list[int]) -> None:
     column = np.array(values, dtype=float)
@@ -191,6 +196,7 @@ def test_a_clock_that_stands_still_or_steps_back_begins_a_new_window() -> None:
     assert math.isnan(window.quantile(0.5))
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.05, 30.0), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=200))
 def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple[float, int, int]]) -> None:
     window, now_s, counts = Window(), 0.0, np.zeros(3)

@@ -132,11 +132,11 @@ class PodScraper:
             exposition = parse(body, self._wanted[known.engine.name])
         except Unreadable as error:
             return str(error)
-        if not exposition.series:
-            return f"no metric of {known.engine.name} in {len(body)} bytes"
         if exposition.broken:
             tally.note(_name(known.pod), f"lines that cannot be read: {', '.join(sorted(exposition.broken))}")
         values = reading.gauges_and_counters(known.engine, exposition)
+        if all(math.isnan(value) for value in values.values()):  # statistics switched off, or another server
+            return f"no metric of {known.engine.name} in {len(body)} bytes"
         values |= self._quantiles(known, exposition, now_s)
         cells[_COLUMNS["time_s"]] = now_s
         for column, value in values.items():
@@ -201,7 +201,7 @@ def _name(pod: Pod) -> str:
 def _server_load(body: bytes | None) -> float:
     """Return the number in {"server_load": n}; NaN: there is none."""
     try:
-        load = json.loads(body or b"")["server_load"]
+        load = json.loads((body or b"")[:1024])["server_load"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return math.nan
     return float(load) if type(load) is int and 0 <= load < 2**53 else math.nan

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.adapters.scrape.exposition import Exposition, parse
@@ -347,6 +347,7 @@ odd_numbers = st.one_of(st.floats(), st.integers(-5, 5).map(float), st.sampled_f
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_whatever_series_an_engine_shows_each_column_is_a_believable_number_or_unknown(
     engine: Engine, data: st.DataObject
