@@ -15,7 +15,8 @@ import numpy as np
 from autoscaler.core.fleet import Blocked, Pod, Pool
 from autoscaler.sim.coldstart import ColdStart
 from autoscaler.sim.profiles import Device, Profile
-from autoscaler.sim.replica import Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Request
 
 HOST = "127.0.0.1"
 MOST_REPLICAS = 1000  # of one workload; far more than the nodes of any world here can hold

@@ -6,7 +6,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from autoscaler.sim.replica import Ending, Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Ending, Request
 
 MOST_HELD = 5000  # requests of one workload, as llm-d's flow control by default
 HOLD_S = 600.0  # how long one is held; the gateway's default of 60 s is shorter than most cold starts

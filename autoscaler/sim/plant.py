@@ -15,7 +15,8 @@ from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 from autoscaler.sim.cluster import Cluster, PoolSetup, Setup, SimPod
 from autoscaler.sim.front import Front
-from autoscaler.sim.replica import Ending, Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Ending, Request
 from autoscaler.sim.summary import Objective, Score, Summary, WorkloadSummary
 from autoscaler.sim.traffic import BLOCK_S, Shape, Traffic
 

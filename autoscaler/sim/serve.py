@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import structlog
 from aiohttp import web
 
 from autoscaler.core.fleet import Fleet
@@ -23,8 +24,11 @@ from autoscaler.sim.plant import Plant, World
 from autoscaler.sim.replica import Replica
 from autoscaler.sim.summary import Summary
 
+log = structlog.get_logger(__name__)
+
 STEP_S = 2.0  # simulated seconds between two looks at the world
 MOST_AT_ONCE_S = 10.0  # simulated seconds without giving others a turn
+LATE_S = 60.0  # simulated seconds behind its clock at which a world is said not to keep up
 CLOSE_TIMEOUT_S = 0.2  # real seconds that an open scrape may still take when its server goes
 
 
@@ -93,9 +97,16 @@ class SimulatedFleet:
 
     async def run(self) -> None:
         """Let the world follow the clock, until cancelled."""
+        late = False
         while True:
             self.plant.advance(min(self._clock.now_s(), self.plant.now_s + MOST_AT_ONCE_S))
             await self._reconcile()
+            if late != (self.behind_s > LATE_S):
+                late = not late
+                if late:
+                    log.warning("the simulated world cannot keep up: choose a lower speed", behind_s=self.behind_s)
+                else:
+                    log.info("the simulated world keeps up again")
             await self._clock.sleep(STEP_S if self.behind_s < STEP_S else 0.0)
 
     # Servers.

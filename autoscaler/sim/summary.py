@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoscaler.sim.replica import Ending, Request
+from autoscaler.sim.request import Ending, Request
 
 
 @dataclass(frozen=True)

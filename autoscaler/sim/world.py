@@ -88,7 +88,7 @@ def _code() -> WorkloadSetup:
             "code-8b",
             profile(LLAMA_8B, H100_3G, max_num_seqs=16),
             SLICE,
-            replicas=2,
+            replicas=3,
             hours_between_crashes=60,
         ),
         model="meta-llama/Llama-3.1-8B-code",

@@ -4,7 +4,7 @@ import pytest
 
 from autoscaler.core.fleet import Blocked
 from autoscaler.sim.cluster import NODE_IDLE_S, Cluster, Setup
-from autoscaler.sim.replica import Ending, Request
+from autoscaler.sim.request import Ending, Request
 from tests.sim.worlds import SETUP, WARM_S, pool
 
 

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.sim.exposition import VllmExposition
 from autoscaler.sim.profiles import Profile
-from autoscaler.sim.replica import Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Request
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm"
 # The command of the recording: --max-num-seqs 4, a model of 2048 tokens, 24 KV blocks of 128 tokens.

@@ -1,7 +1,8 @@
 from dataclasses import replace
 
 from autoscaler.sim.front import HOLD_S, MOST_HELD, Front
-from autoscaler.sim.replica import Ending, Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Ending, Request
 from tests.sim.worlds import PROFILE
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.profiles import Profile
-from autoscaler.sim.replica import Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Request
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm"
 

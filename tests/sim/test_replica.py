@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from autoscaler.sim.profiles import Profile
-from autoscaler.sim.replica import Ending, Replica, Request
+from autoscaler.sim.replica import Replica
+from autoscaler.sim.request import Ending, Request
 
 PLAIN = Profile(
     step_s=0.01,

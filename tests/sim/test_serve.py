@@ -7,6 +7,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 import pytest_asyncio
+import structlog
 
 from autoscaler.core.fleet import Pod, WorkloadRef
 from autoscaler.ports import Change, Fate
@@ -182,13 +183,18 @@ async def test_the_exporter_and_the_gateway_answer_on_addresses_of_their_own(sta
         assert "llm_d_epp_flow_control_queue_size" in await answer.text()
 
 
-async def test_a_world_that_is_behind_gives_others_a_turn_and_catches_up(quiet_stage: Stage) -> None:
-    quiet_stage.clock.at_s += 20 * MOST_AT_ONCE_S
-    assert quiet_stage.fleet.behind_s == 20 * MOST_AT_ONCE_S
-    await asyncio.sleep(0.005)
-    assert quiet_stage.fleet.behind_s > 0
-    await quiet_stage.until(quiet_stage.clock.at_s)
-    assert quiet_stage.fleet.behind_s == 0
+async def test_a_world_that_is_behind_says_so_once_gives_others_a_turn_and_catches_up(quiet_stage: Stage) -> None:
+    with structlog.testing.capture_logs() as logged:
+        quiet_stage.clock.at_s += 20 * MOST_AT_ONCE_S
+        assert quiet_stage.fleet.behind_s == 20 * MOST_AT_ONCE_S
+        await asyncio.sleep(0.005)
+        assert quiet_stage.fleet.behind_s > 0
+        await quiet_stage.until(quiet_stage.clock.at_s)
+        assert quiet_stage.fleet.behind_s == 0
+    assert [(entry["log_level"], entry["event"]) for entry in logged] == [
+        ("warning", "the simulated world cannot keep up: choose a lower speed"),
+        ("info", "the simulated world keeps up again"),
+    ]
 
 
 async def test_closing_frees_every_port_those_of_loading_pods_included() -> None:

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from autoscaler.sim.replica import Ending, Request
+from autoscaler.sim.request import Ending, Request
 from autoscaler.sim.summary import Objective, Score, Summary, WorkloadSummary
 
 
