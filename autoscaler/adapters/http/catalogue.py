@@ -140,6 +140,22 @@ PROCESS = (
 )
 
 FAMILIES = PROCESS + POOLS + WORKLOADS
+
+# Exported by the KEDA side itself and only listed here; a test holds the two together.
+KEDA = (
+    Family("keda_calls_total", "counter", "Calls of KEDA by method and gRPC status.", ("method", "code")),
+    Family(
+        "keda_swallowed_workloads",
+        "gauge",
+        "Workloads whose wanted count the HPA does not see, because its tolerance is not 0.",
+    ),
+    Family(
+        "keda_swallowed",
+        "gauge",
+        "1 while the tolerance of the HPA hides the wanted count of a workload; absent otherwise.",
+        WORKLOAD_LABELS,
+    ),
+)
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
@@ -161,7 +177,8 @@ def markdown() -> str:
         f"{MAX_SOURCES} sources and {MAX_POOLS} pools are told apart. The Prometheus client library adds `process_*`",
         "and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
-    for title, families in (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS)):
+    chapters = (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS), ("KEDA mode only", KEDA))
+    for title, families in chapters:
         parts += ["", f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         for family in families:
             labels = ", ".join(f"`{label}`" for label in family.labels)

@@ -159,8 +159,7 @@ class HttpServer:
         await response.prepare(request)
         if request.method == "HEAD":
             return response
-        # In a thread, so that the loop turns while ten thousand workloads are written out.
-        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+        async for part in parts:
             async with asyncio.timeout(WRITE_DEADLINE_S):
                 await response.write(part)
         return response

@@ -1,5 +1,6 @@
 """The daemon's own metrics, read back with the parser of the Prometheus client library."""
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -12,18 +13,28 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from autoscaler.adapters.http import catalogue
 from autoscaler.adapters.http.catalogue import FAMILIES, MAX_SOURCES, PREFIX
 from autoscaler.adapters.http.metrics import OTHERS, Metrics
+from autoscaler.adapters.keda.metrics import Calls, KedaCollector
+from autoscaler.adapters.keda.value import Tolerance
 from autoscaler.core.decision import Signal, Stage
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.ports import Fate, TickRecord
 from tests.adapters.http.records import World
+from tests.adapters.keda.world import Row, ref
+from tests.adapters.keda.world import World as KedaWorld
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
+def body(metrics: Metrics, accept: str = "") -> str:
+    async def collected() -> bytes:
+        return b"".join([part async for part in metrics.render(accept)[1]])
+
+    return asyncio.run(collected()).decode()
+
+
 def families(metrics: Metrics) -> dict[str, Metric]:
-    body = b"".join(metrics.render()[1]).decode()
-    return {family.name: family for family in parse(body)}
+    return {family.name: family for family in parse(body(metrics))}
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -140,10 +151,9 @@ def test_two_workloads_of_one_name_leave_the_scrape_valid_and_are_told() -> None
 def test_workloads_past_the_bound_have_no_series_and_are_counted() -> None:
     metrics = Metrics()
     metrics.record(World(catalogue.MAX_WORKLOADS + 3).tick())
-    parts = (part.decode() for part in metrics.render()[1])
-    assert next(part for part in parts if "unlisted" in part).endswith("unlisted_workloads 3.0\n")
-    desired = next(part for part in parts if f"# TYPE {PREFIX}desired_replicas" in part)
-    assert desired.count(f"\n{PREFIX}desired_replicas{{") == catalogue.MAX_WORKLOADS
+    text = body(metrics)
+    assert f"\n{PREFIX}unlisted_workloads 3.0\n" in text
+    assert text.count(f"\n{PREFIX}desired_replicas{{") == catalogue.MAX_WORKLOADS
 
 
 def test_sources_past_the_bound_share_one_label() -> None:
@@ -182,17 +192,31 @@ def test_a_wish_that_stands_is_one_change_and_an_attempt_that_fails_is_one_each(
 def test_openmetrics_is_answered_with_one_end_mark() -> None:
     metrics = Metrics()
     metrics.record(World(2).tick())
-    content_type, parts = metrics.render(OPENMETRICS)
-    body = b"".join(parts).decode()
-    assert content_type.startswith("application/openmetrics-text")
-    assert body.count("# EOF\n") == 1
-    assert PREFIX + "desired_replicas" in {family.name for family in parse_openmetrics(body)}
+    assert metrics.render(OPENMETRICS)[0].startswith("application/openmetrics-text")
+    text = body(metrics, OPENMETRICS)
+    assert text.count("# EOF\n") == 1
+    assert PREFIX + "desired_replicas" in {family.name for family in parse_openmetrics(text)}
 
 
 def test_other_parts_of_the_process_can_export_beside_it() -> None:
     metrics = Metrics()
     Counter("grpc_calls", "Calls.", registry=metrics.registry).inc()
     assert families(metrics)["grpc_calls"].samples[0].value == 1
+
+
+def test_what_the_keda_side_exports_is_what_the_catalogue_lists() -> None:
+    world, calls = KedaWorld(), Calls()
+    world.decide(Row("llama", 11, current=10))
+    world.answers.publish(ref("llama"), Tolerance())
+    calls.count("GetMetrics", "OK")
+    metrics = Metrics("keda")
+    metrics.registry.register(KedaCollector(world.answers, calls))
+    exported = {name: family for name, family in families(metrics).items() if name.startswith(f"{PREFIX}keda_")}
+    assert exported.keys() == {family.full_name.removesuffix("_total") for family in catalogue.KEDA}
+    for family in catalogue.KEDA:
+        found = exported[family.full_name.removesuffix("_total")]
+        assert (found.type, found.documentation) == (family.type, family.meaning)
+        assert set(found.samples[0].labels) == set(family.labels)
 
 
 def test_policy_problems_and_stream_clients_are_set_from_outside() -> None:

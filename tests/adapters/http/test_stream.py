@@ -45,14 +45,8 @@ async def following(url: str) -> AsyncIterator[Events]:
         yield Events(response)
 
 
-def stream_clients(daemon: Daemon) -> float:
-    (line,) = [
-        line
-        for part in daemon.metrics.render()[1]
-        for line in part.decode().splitlines()
-        if line.startswith("vllm_autoscaler_stream_clients ")
-    ]
-    return float(line.split()[1])
+def stream_clients(daemon: Daemon) -> float | None:
+    return daemon.metrics.registry.get_sample_value("vllm_autoscaler_stream_clients")
 
 
 async def eventually_clients(daemon: Daemon, count: int) -> None:
