@@ -5,8 +5,9 @@
 A server in another process answers each query over loopback with one series for each pod. Reported are CPU seconds
 (user and system, `getrusage`) of this process, which plays the daemon:
 
-* `decode_join`: bytes to columns alone, for the queries of every tick, series in the same order in all answers;
-* `decode_join_shuffled`: the same with each answer in an order of its own;
+* `decode_join`: bytes to columns alone, for the queries of every tick; the series of all answers in one order, except
+  those of quantiles, as Prometheus 2.42 answers (VictoriaMetrics keeps the order there too);
+* `decode_join_shuffled`: the same with each answer in an order of its own, the worst case;
 * `slow_queries`: what the queries asked every 30 s (GPUs, KV capacity) add to the tick that asks them;
 * `sample`: the source's whole work, HTTP included; `whole`: sample, observe, decide, and explain what changed;
 * `peak_rss`: the most memory resident, up to the end of the whole ticks.
@@ -37,7 +38,7 @@ from autoscaler.adapters.prometheus.decode import decode_vector
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import POD, PodQuery, convention_query, engine_queries, gpu_queries
 from autoscaler.adapters.prometheus.source import PrometheusSource
-from autoscaler.config.engines import ENGINES
+from autoscaler.config.engines import ENGINES, QUANTILES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.decision import TickInput
 from autoscaler.core.explain import explain
@@ -76,8 +77,10 @@ def answers(inp: TickInput, order: Callable[[], np.ndarray], time_s: float) -> d
             made[query.expression] = vector(inp.fleet, np.ones(len(inp.fleet.pods)), time_s, order(), labels)
             continue
         values = np.nan_to_num(getattr(inp.samples.pods, query.column), nan=0.0)
-        if query.column in ("ttft_s", "itl_s"):
+        if query.column in QUANTILES:
             values = getattr(inp.samples.pods, query.column)  # NaN: nobody asked
+            made[query.expression] = vector(inp.fleet, values, time_s, np.random.permutation(len(values)))
+            continue
         if query.column in ("time_s", "gpu_time_s"):
             values = np.full(len(values), time_s - 3.0)
         made[query.expression] = vector(inp.fleet, values, time_s, order())

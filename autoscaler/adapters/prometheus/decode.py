@@ -34,29 +34,45 @@ class Vector:
     notes: tuple[str, ...] = ()  # what the server remarked: warnings first, then infos
 
 
+class _Sample(msgspec.Struct, array_like=True, gc=False):
+    time_s: float
+    value: float
+
+
 class _Series(msgspec.Struct, gc=False):
     metric: msgspec.Raw
-    value: tuple[float, str] | None = None  # None: a native histogram, which is no single number
+    value: _Sample | None = None  # None: a native histogram, which is no single number
 
 
 class _Data(msgspec.Struct, gc=False):
     result_type: str = msgspec.field(name="resultType")
-    result: msgspec.Raw
+    result: list[_Series]
 
 
-class _Envelope(msgspec.Struct, gc=False):
+class _Answer(msgspec.Struct, gc=False):
     status: str
-    data: _Data | None = None
-    error_type: str = msgspec.field(name="errorType", default="")
-    error: str = ""
+    data: _Data
     warnings: list[str] | None = None
     infos: list[str] | None = None
     is_partial: bool = msgspec.field(name="isPartial", default=False)  # VictoriaMetrics cluster
 
 
+class _AnyData(msgspec.Struct, gc=False):
+    result_type: str = msgspec.field(name="resultType")
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    status: str
+    data: _AnyData | None = None
+    error_type: str = msgspec.field(name="errorType", default="")
+    error: str = ""
+
+
+# Lax: the API writes numbers as strings, "NaN" and "1e+06" among them.
+_ANSWER = msgspec.json.Decoder(_Answer, strict=False)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
-_RESULT = msgspec.json.Decoder(list[_Series])
 _LABELS = msgspec.json.Decoder(dict[str, str])
+_INFINITE = b',"+Inf"]'  # as the API writes it; the decoder knows "Infinity" alone
 
 
 def decode_vector(body: bytes) -> Vector:
@@ -65,28 +81,37 @@ def decode_vector(body: bytes) -> Vector:
     Native histogram samples are left out: they are no single number. An answer with `warnings` counts as partial,
     since Thanos tells of missing stores in no other way.
     """
+    if _INFINITE in body:  # in valid JSON never inside a string, where its quotes would have backslashes
+        body = body.replace(_INFINITE, b',"Infinity"]')
+    try:
+        answer = _ANSWER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableAnswer(_explain(body, error)) from error
+    if answer.status != "success" or answer.data.result_type != "vector":
+        raise UnreadableAnswer(_explain(body, None))
+    series = [each for each in answer.data.result if each.value is not None]
+    samples = [each.value for each in series if each.value is not None]
+    warnings = answer.warnings or []
+    return Vector(
+        time_s=samples[0].time_s if samples else np.nan,
+        labels=[bytes(each.metric) for each in series],
+        values=np.fromiter([sample.value for sample in samples], np.float64, len(samples)),
+        partial=answer.is_partial or bool(warnings),
+        notes=tuple(clean(note) for note in [*warnings, *(answer.infos or [])][:MAX_NOTES]),
+    )
+
+
+def _explain(body: bytes, error: Exception | None) -> str:
+    """Say what a body is that is no vector."""
     try:
         envelope = _ENVELOPE.decode(body)
-        if envelope.status != "success" or envelope.data is None:
-            raise UnreadableAnswer(_said(envelope) or f"status {clean(envelope.status)!r}, not 'success'")
-        if envelope.data.result_type != "vector":
-            raise UnreadableAnswer(f"the result is a {clean(envelope.data.result_type)}, not a vector")
-        series = _RESULT.decode(envelope.data.result)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableAnswer(f"not an answer of the query API: {clean(str(error))}") from error
-    samples = [(each.metric, each.value) for each in series if each.value is not None]
-    try:
-        values = np.fromiter((float(value[1]) for _, value in samples), np.float64, len(samples))
-    except ValueError as error:
-        raise UnreadableAnswer(f"a value is not a number: {clean(str(error))}") from error
-    warnings = envelope.warnings or []
-    return Vector(
-        time_s=samples[0][1][0] if samples else np.nan,
-        labels=[bytes(metric) for metric, _ in samples],
-        values=values,
-        partial=envelope.is_partial or bool(warnings),
-        notes=tuple(clean(note) for note in [*warnings, *(envelope.infos or [])][:MAX_NOTES]),
-    )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        return f"not an answer of the query API: {clean(str(fault))}"
+    if envelope.status != "success":
+        return _said(envelope) or f"status {clean(envelope.status)!r}, not 'success'"
+    if envelope.data is not None and envelope.data.result_type != "vector":
+        return f"the result is a {clean(envelope.data.result_type)}, not a vector"
+    return f"not an answer of the query API: {clean(str(error))}"
 
 
 def decode_error(body: bytes) -> str:

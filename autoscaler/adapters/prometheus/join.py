@@ -20,7 +20,7 @@ from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet
 
 MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
-ORDERS = 4  # different orders of series that are remembered as a whole: answers repeat them
+ORDERS = 3  # orders of series that are remembered as a whole: both servers keep to one, but for Prometheus' quantiles
 
 Name = tuple[str, str]  # (namespace, pod), or (job, instance) where metrics know no pods
 
@@ -38,7 +38,8 @@ class PodJoin:
         self._slot_of_name: dict[Name, int] = {}
         self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
         self._row_of_slot = self._id_of_slot
-        self._orders: list[tuple[list[bytes], IntColumn]] = []
+        self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
+        self._multiplied: tuple[list[bytes], Sequence[tuple[tuple[str, ...], Fold]], list[FloatColumn]] | None = None
         self._highest_id = -1
 
     def align(self, fleet: Fleet) -> None:
@@ -71,24 +72,29 @@ class PodJoin:
         products: alternatives in order; for each pod the first that all its labels' numbers allow counts.
         """
         rows = self.rows(vector.labels)
-        here = np.flatnonzero(rows >= 0)
-        parsed = [parse_labels(vector.labels[index]) for index in here]
         pods = len(self._pod_ids)
         column = np.full(pods, np.nan)
-        for labels, fold in products:
-            values = np.array([_product(series, labels) for series in parsed], dtype=np.float64)
-            told = ~np.isnan(values)
-            at, values = rows[here[told]], values[told]
+        for values, (_, fold) in zip(self._multiply(vector.labels, products), products, strict=True):
+            told = (rows >= 0) & ~np.isnan(values)
             folded = np.full(pods, np.nan)
-            np.fmax.at(folded, at, values)
+            np.fmax.at(folded, rows[told], values[told])
             if fold is Fold.SUM:
-                folded = np.where(np.isnan(folded), np.nan, np.bincount(at, values, pods))
+                folded = np.where(np.isnan(folded), np.nan, np.bincount(rows[told], values[told], pods))
             column = np.where(np.isnan(column), folded, column)
         return column
 
+    def _multiply(self, labels: list[bytes], products: Sequence[tuple[tuple[str, ...], Fold]]) -> list[FloatColumn]:
+        """Return float64[N] for each alternative: the product of each series' labels. The last result is remembered."""
+        if self._multiplied is None or self._multiplied[0] != labels or self._multiplied[1] != products:
+            parsed = [parse_labels(raw) for raw in labels]
+            made = [np.array([_product(series, names) for series in parsed], np.float64) for names, _ in products]
+            self._multiplied = labels, products, made
+        return self._multiplied[2]
+
     def _slots(self, labels: list[bytes]) -> IntColumn:
-        for known, slots in self._orders:
+        for number, (known, slots) in enumerate(self._orders):
             if known == labels:
+                self._orders.append(self._orders.pop(number))  # the one used last is forgotten last
                 return slots
         slots = np.fromiter(map(self._slot_of_labels.get, labels, repeat(-1)), np.int64, len(labels))
         unknown = np.flatnonzero(slots < 0)
@@ -96,7 +102,7 @@ class PodJoin:
             slots[index] = self._slot_of_labels[labels[index]] = self._slot(pod_name(parse_labels(labels[index])))
         if len(unknown):
             self._place()
-        self._orders = [*self._orders[1 - ORDERS :], (labels, slots)]
+        self._orders = [*self._orders, (labels, slots)][-ORDERS:]
         return slots
 
     def _slot(self, name: Name) -> int:

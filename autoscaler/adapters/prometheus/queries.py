@@ -19,6 +19,7 @@ from autoscaler.config.gateways import GATEWAYS, Gateway
 from autoscaler.config.series import Fold, Readings, Series, underscored
 
 QUANTILE = 0.95
+GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
 GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a trace in one sample only
 SLOW = frozenset({"kv_capacity_tokens", "max_running"})  # of the engine: set at its start
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
@@ -102,15 +103,19 @@ def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
 
 
 def convention_query(engines: Iterable[Engine]) -> str:
-    """Return the query that tells which labels name pods in this backend; see `read_conventions`."""
+    """Return the query that tells which labels name pods in this backend; see `read_conventions`.
+
+    It has one series even where no engine and no GPU is known, so that its answer always tells the server's time.
+    """
     engine_names = "|".join(sorted({row.name for engine in engines for row in _clock_of(engine.renamed(underscored))}))
     gpu_names = "|".join(sorted(gpus.metric_names()))
     asked = [("engine", engine_names, identity) for identity in (POD, TARGET)]
     asked += [("gpu", gpu_names, identity) for identity in gpus.POD_LABELS]
-    return _either(
-        f'label_replace(count({{__name__=~"{names}",{identity[1]}!=""}}), "{METRIC}", "{kind}/{identity[1]}", "", "")'
-        for kind, names, identity in asked
-    )
+    counts = {
+        f"{kind}/{identity[1]}": f'count({{__name__=~"{names}",{identity[1]}!=""}})' for kind, names, identity in asked
+    }
+    counts["clock"] = "vector(1)"
+    return _either(f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
 
 
 def read_conventions(found: Iterable[str]) -> tuple[Identity, Identity | None]:

@@ -15,6 +15,7 @@ has more and loses its pod, so `kv_capacity_tokens` stays unknown there.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import TracebackType
@@ -27,6 +28,7 @@ from autoscaler.adapters.prometheus.decode import clean, parse_labels
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import (
+    GPU_COLUMNS,
     METRIC,
     POD,
     Identity,
@@ -50,6 +52,7 @@ from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.ports import Clock
 
 SLOW_PERIOD_S = 30.0
+SLOW_AT_ONCE = 2  # slow queries renewed by one tick, so that no tick has to bear them all
 MAX_CARRIED_S = 300.0  # a slow reading that cannot be renewed is unknown after this
 MAX_FRONT_QUERIES = 32
 _TIMES = frozenset({"time_s", "gpu_time_s"})
@@ -116,12 +119,16 @@ class PrometheusSource:
         self._join.align(fleet)
         at_s = self._server_clock.server_s(sampling.started_s)
         columns = {field.name: np.full(len(fleet.pods), np.nan) for field in fields(PodSamples)}
+        queries = self._plan(fleet, sampling)
+        due = self._due(queries, sampling.started_s)
         async with asyncio.TaskGroup() as group:
             if sampling.started_s - self._conventions_s >= SLOW_PERIOD_S:
                 group.create_task(self._learn_conventions(sampling), name="prometheus conventions")
-            for query in self._plan(fleet, sampling):
-                group.create_task(self._read_pods(sampling, at_s, query, fleet, columns), name="prometheus pods")
+            for query in queries:
+                ask = not query.slow or query.expression in due
+                group.create_task(self._read_pods(sampling, at_s, query, ask, fleet, columns), name="prometheus pods")
             front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
+        columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, sampling.started_s))
         return Samples(PodSamples(**columns), front.result(), (sampling.report(),))
 
     async def _learn_conventions(self, sampling: Sampling) -> None:
@@ -131,7 +138,7 @@ class PrometheusSource:
             return
         self._server_clock.hear(answer)
         found = [parse_labels(labels).get(METRIC, "") for labels in answer.vector.labels]
-        if any(found) and not answer.vector.partial:
+        if not answer.vector.partial:
             self._identity, self._gpu_identity = read_conventions(found)
         self._conventions_s = sampling.started_s
 
@@ -147,12 +154,28 @@ class PrometheusSource:
             queries += gpu_queries(self._gpu_identity)
         return queries
 
+    def _due(self, queries: list[PodQuery], now_s: float) -> set[str]:
+        """Choose which slow queries to ask: those never answered, and of the others the few that wait longest."""
+        slow = [query.expression for query in queries if query.slow]
+        self._carried = {expression: self._carried[expression] for expression in slow if expression in self._carried}
+        overdue = [each for each in self._carried if self._age_s(each, now_s) >= SLOW_PERIOD_S]
+        overdue.sort(key=lambda expression: self._carried[expression].read_s)  # of equals, the list's order decides
+        return {each for each in slow if each not in self._carried} | set(overdue[:SLOW_AT_ONCE])
+
+    def _age_s(self, expression: str, now_s: float) -> float:
+        return now_s - self._carried[expression].read_s if expression in self._carried else math.inf
+
+    def _oldest_gpu_s(self, queries: list[PodQuery], now_s: float) -> float:
+        """Return when the oldest GPU column in use was asked for: their one time must not promise more than that."""
+        ages_s = [self._age_s(query.expression, now_s) for query in queries if query.column in GPU_COLUMNS]
+        return now_s - max((age_s for age_s in ages_s if age_s < MAX_CARRIED_S), default=0.0)
+
     async def _read_pods(
-        self, sampling: Sampling, at_s: float, query: PodQuery, fleet: Fleet, columns: dict[str, FloatColumn]
+        self, sampling: Sampling, at_s: float, query: PodQuery, ask: bool, fleet: Fleet, columns: dict[str, FloatColumn]
     ) -> None:
         """Fill one column where it is still unknown: several engines may fill the same."""
-        carried = self._carried.get(query.expression) if query.slow else None
-        if carried is None or sampling.started_s - carried.read_s >= SLOW_PERIOD_S:
+        carried = self._carried.get(query.expression)
+        if ask:
             answer = await sampling.ask(query.column, query.expression, at_s)
             if answer is not None:
                 if query.products:

@@ -25,7 +25,7 @@ class Server:
     def __init__(self, **rules: str | int) -> None:
         self.rules = rules
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         query = str((await request.post())["query"])
         for pattern, rule in self.rules.items():
             if re.search(pattern, query):
@@ -44,19 +44,22 @@ def names(workloads: DiscoveredFleet) -> list[str]:
 async def test_a_server_that_is_down_is_no_reason_not_to_start_and_is_told():
     settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
     async with DiscoveredFleet(settings, SystemClock()) as workloads:
-        with pytest.raises(Unavailable, match="no workloads found: label conventions: .*no connection"):
+        with pytest.raises(Unavailable, match=r"no workloads found: label conventions: .*no connection"):
             workloads.fleet()
 
 
 async def test_a_server_without_engines_is_told():
-    async with serving(Server()) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+    async with (
+        serving(Server().answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
         with pytest.raises(Unavailable, match=f"no workloads found: no engine reports metrics to {url}"):
             workloads.fleet()
 
 
 async def test_workloads_are_found_on_entering():
     async with (
-        serving(Server(**healthy())) as url,
+        serving(Server(**healthy()).answer) as url,
         DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
     ):
         assert names(workloads) == sorted([POD, "llama-7d9c5b6f4-b4b4b"])
@@ -67,9 +70,9 @@ async def test_workloads_are_found_on_entering():
 @pytest.mark.parametrize("lost", ["engine/pod", "^label_replace.count by"])
 async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str):
     server = Server(**healthy())
-    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         before = workloads.fleet()
-        server.rules = {lost: 503, **healthy(), lost: 503}
+        server.rules = {**healthy(), lost: 503}
         await workloads.refresh(1)
         assert workloads.fleet() is before
         assert "HTTP 503" in workloads.problems[0]
@@ -81,7 +84,7 @@ async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str)
 
 async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod():
     server = Server(**healthy())
-    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         before = names(workloads)
         server.rules["kube_pod_created"] = 503
         await workloads.refresh(1)
@@ -90,7 +93,7 @@ async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod():
 
 async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
     server = Server(**healthy())
-    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         server.rules = {"engine/pod": CONVENTIONS}
         await workloads.refresh(1)
         assert workloads.fleet().pods == ()
@@ -98,14 +101,21 @@ async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
 
 
 async def test_it_looks_again_by_itself_and_ends_with_its_context():
+    looked = asyncio.Event()
+
     class Impatient(SystemClock):
+        slept = 0
+
         async def sleep(self, duration_s: float) -> None:
+            self.slept += 1
+            if self.slept == 4:
+                looked.set()
             await asyncio.sleep(min(duration_s, 0.01))
 
     server = Server(**healthy())
-    async with serving(server) as url, DiscoveredFleet(PrometheusSettings(url=url), Impatient()) as workloads:
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), Impatient()) as workloads:
         before = workloads.fleet()
         async with asyncio.timeout(2):
-            while workloads.fleet() is before:
-                await asyncio.sleep(0.01)
+            await looked.wait()
+        assert workloads.fleet().time_s > before.time_s
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("discovery")] == []

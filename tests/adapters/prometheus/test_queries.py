@@ -73,7 +73,7 @@ def test_the_window_of_quantiles_is_that_of_the_settings():
         (["gpu/pod", "gpu/exported_pod"], POD, ("exported_namespace", "exported_pod")),
         (["gpu/pod", "gpu/pod_name"], POD, ("pod_namespace", "pod_name")),
         (["gpu/pod"], POD, ("namespace", "pod")),
-        (["gpu/nonsense", ""], POD, None),
+        (["gpu/nonsense", "", "clock"], POD, None),
     ],
 )
 def test_the_first_label_convention_that_exists_decides_for_the_backend(found, engine, gpu):

@@ -174,7 +174,7 @@ async def test_prometheus_down_leaves_everything_unknown():
     ids=["error in a 200", "401", "503", "HTML error", "HTML under 200", "truncated JSON", "slow"],
 )
 async def test_a_server_that_fails_leaves_everything_unknown_and_says_why_in_one_line(answer: Answer, why: str):
-    samples = await Server(**{"engine/pod": answer}).sample(timeout_s=0.1)
+    samples = await Server(**{"engine/pod": answer}).sample(timeout_s=0.1 if answer.delay_s else 5)
     assert known(samples) == set()
     assert report(samples).failed == report(samples).queries == 1
     assert why in report(samples).problems[0]
@@ -284,6 +284,42 @@ async def test_slow_readings_are_asked_for_now_and_then_and_kept_with_their_time
         assert (await source.sample(FLEET, 5)).pods.kv_capacity_tokens[0] == 3072
         clock.time_s += MAX_CARRIED_S
         assert np.isnan((await source.sample(FLEET, 5)).pods.kv_capacity_tokens).all()
+
+
+async def test_slow_readings_are_renewed_a_few_at_a_time():
+    conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))
+    clock, server = HandClock(), Server(**{"engine/pod": conventions})
+    asked = []
+    async with server.source(clock) as source:
+        for pause_s in (SLOW_PERIOD_S, 5, 5, 5, 5):
+            server.asked.clear()
+            await source.sample(FLEET, 5)
+            slow = [form for form in server.asked if re.search("DCGM|cache_config", form["query"])]
+            asked.append(len([form for form in slow if "engine/pod" not in form["query"]]))
+            clock.time_s += pause_s
+    assert asked == [6, 2, 2, 2, 0]
+
+
+async def test_the_time_of_gpu_readings_is_that_of_the_oldest_in_use():
+    conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))
+    rules = {"engine/pod": conventions, r"timestamp\(DCGM": NOW_UNIX_S - 1, "FB_FREE": 0.9}
+    clock, server = HandClock(), Server(**rules)
+    async with server.source(clock) as source:
+        assert (await source.sample(FLEET, 5)).pods.gpu_time_s == pytest.approx([STARTED_S - 1] * 3, abs=0.01)
+        server.rules["FB_FREE"] = Answer("", status=503)
+        for _ in range(10):
+            clock.time_s += 5
+            server.rules[r"timestamp\(DCGM"] = NOW_UNIX_S + clock.time_s - STARTED_S
+            samples = await source.sample(FLEET, 5)
+    assert samples.pods.fb_usage.tolist() == [0.9] * 3
+    assert samples.pods.gpu_time_s == pytest.approx([STARTED_S] * 3, abs=0.01)  # when fb_usage was read last
+
+
+async def test_a_backend_that_knows_neither_engine_nor_gpu_still_tells_what_waits_in_front():
+    queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
+    rules = {"engine/pod": vector(({"metric": "clock"}, 1)), "flow_control_queue_size": vector((queue, 3))}
+    samples = await Server(**rules).sample(fleet_of({"llm/cold": []}))
+    assert samples.front.waiting.tolist() == [3]
 
 
 async def test_readings_that_are_kept_follow_their_pods():
