@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoscaler.sim.profiles import Profile
 from autoscaler.sim.replica import Replica
@@ -314,3 +316,50 @@ def test_an_admission_limit_counts_running_and_waiting_and_the_queue_stops_growi
 def test_a_request_longer_than_the_model_allows_is_an_error_that_says_so() -> None:
     with pytest.raises(ValueError, match=r"request has 2000 \+ 49 tokens, max_model_len is 2048"):
         Replica(TIGHT, 0.0).submit(Request(0.0, 2000, 49), 0.0)
+
+
+OPERATION = st.one_of(
+    st.tuples(st.just("submit"), st.integers(1, 900), st.integers(1, 120), st.sampled_from([0.3, 5.0, math.inf])),
+    st.tuples(st.just("wait"), st.floats(0.001, 3.0)),
+    st.tuples(st.just("sleep")),
+    st.tuples(st.just("wake")),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations=st.lists(OPERATION, max_size=60))
+def test_whatever_happens_no_request_is_lost_twice_served_or_forgotten(operations: list[tuple[object, ...]]) -> None:
+    """Slots, KV cache, patience and sleep together, with a cache so small that preemption is common."""
+    profile = replace(RICH, kv_capacity_tokens=1300, max_model_len=1024, max_batched_tokens=64, block_size=16)
+    replica, now_s, sent, ended = Replica(profile, 0.0), 0.0, [], []
+    for kind, *rest in operations:
+        if kind == "submit":
+            prompt, output, patience_s = rest
+            sent.append(Request(now_s, int(str(prompt)), int(str(output)), float(str(patience_s))))
+            replica.submit(sent[-1], now_s)
+        elif kind == "wait":
+            now_s += float(str(rest[0]))
+            replica.advance(now_s)
+        elif kind == "sleep":
+            replica.sleep(1, now_s)
+        else:
+            replica.wake_up(now_s)
+        ended += replica.take_ended()
+        assert replica.held == len(sent) - len(ended)
+        assert replica.running <= profile.max_num_seqs
+        assert 0 <= replica.kv_usage <= 1
+        assert replica.clock_s <= now_s
+    replica.wake_up(now_s)
+    replica.advance(now_s + 1000)
+    ended += replica.take_ended()
+    assert replica.held == 0
+    assert replica.kv_usage == 0
+    assert Counter(map(id, ended)) == Counter(map(id, sent))
+    finished = [request for request in ended if request.ending is Ending.FINISHED]
+    metrics = replica.metrics
+    assert metrics.finished_length == metrics.e2e.count - metrics.finished_abort == len(finished)
+    for request in finished:
+        assert request.arrived_s <= request.scheduled_s < request.first_token_s <= request.ended_s
+    if not metrics.finished_abort:
+        assert metrics.generation_tokens == sum(request.output_tokens for request in finished)
+        assert metrics.prompt_tokens == sum(request.prompt_tokens for request in finished)
