@@ -26,7 +26,7 @@ from aiohttp import web
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
 from autoscaler.adapters.http.readiness import Readiness
-from autoscaler.adapters.http.stream import HEARTBEAT_S, WRITE_DEADLINE_S, Stream
+from autoscaler.adapters.http.stream import Stream, write
 from autoscaler.adapters.http.table import SORTABLE
 from autoscaler.adapters.http.view import MAX_TEXT
 from autoscaler.config.settings import HttpSettings
@@ -70,6 +70,7 @@ class HttpServer:
     """Serve while the context is open.
 
     mode: what the page's badge says: direct, keda, dry-run, demo.
+    heartbeat_s: how long a stream may be silent. write_deadline_s: how long a client may take for a part of an answer.
     Raises CannotListen on entering when the port is taken or the address is not this machine's.
     """
 
@@ -81,14 +82,16 @@ class HttpServer:
         metrics: Metrics,
         readiness: Readiness,
         mode: str,
-        heartbeat_s: float = HEARTBEAT_S,
+        heartbeat_s: float = 15.0,
+        write_deadline_s: float = 10.0,
     ) -> None:
         self._settings = settings
         self._board = board
         self._metrics = metrics
         self._readiness = readiness
         self._mode = mode
-        self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s)
+        self._write_deadline_s = write_deadline_s
+        self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
         self._runner = web.AppRunner(
             self._application(),
             handle_signals=False,
@@ -160,8 +163,7 @@ class HttpServer:
         if request.method == "HEAD":
             return response
         async for part in parts:
-            async with asyncio.timeout(WRITE_DEADLINE_S):
-                await response.write(part)
+            await write(request, response, part, self._write_deadline_s)
         return response
 
     async def _workloads(self, request: web.Request) -> web.Response:

@@ -2,7 +2,7 @@
 
     event: hello   data: {"tick": 41}           on connecting; the browser then loads the list
     event: tick    data: {"tick": 42, "wall_s": ..., "leading": true, "changed": [{"id": 7, "waiting": 3}], "gone": []}
-    : alive                                     when nothing was said for HEARTBEAT_S
+    : alive                                     when nothing was said for a while
 
 A browser that does not keep up is let go; it connects again and loads the list anew.
 """
@@ -23,8 +23,6 @@ from autoscaler.adapters.http.table import Table
 
 MAX_CLIENTS = 32
 BACKLOG = 8  # messages a browser may lag behind
-WRITE_DEADLINE_S = 10.0
-HEARTBEAT_S = 15.0
 CLOSED = b""
 
 
@@ -34,10 +32,13 @@ class Stream:
     counted: told how many follow, whenever that changes.
     """
 
-    def __init__(self, board: Board, counted: Callable[[int], None], heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self, board: Board, counted: Callable[[int], None], heartbeat_s: float, write_deadline_s: float
+    ) -> None:
         self._board = board
         self._counted = counted
         self._heartbeat_s = heartbeat_s
+        self._write_deadline_s = write_deadline_s
         self._clients: set[asyncio.Queue[bytes]] = set()
         self._before: Table | None = None
         self._closed = False
@@ -61,18 +62,15 @@ class Stream:
         self._clients.add(client)
         self._counted(len(self._clients))
         try:
-            async with asyncio.timeout(WRITE_DEADLINE_S):
-                await response.prepare(request)
+            await response.prepare(request)
             table = self._board.table()
             self._before = self._before or table
-            await _write(response, _event("hello", {"tick": table.number if table else None}))
+            hello = _event("hello", {"tick": table.number if table else None})
+            await write(request, response, hello, self._write_deadline_s)
             while message := await self._next(client):
-                await _write(response, message)
+                await write(request, response, message, self._write_deadline_s)
         except ConnectionError:
-            pass  # the browser left
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # it does not read, so a polite end would wait for it as well
+            pass  # the browser left, or does not read
         finally:
             self._drop(client)
         return response
@@ -114,9 +112,15 @@ class Stream:
             client.put_nowait(CLOSED)
 
 
-async def _write(response: web.StreamResponse, message: bytes) -> None:
-    async with asyncio.timeout(WRITE_DEADLINE_S):
-        await response.write(message)
+async def write(request: web.Request, response: web.StreamResponse, part: bytes, deadline_s: float) -> None:
+    """Send a part of an answer; cut off a client that does not take it in time and raise ConnectionResetError."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            await response.write(part)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()  # a polite end would wait for it as well
+        raise ConnectionResetError(f"the client took nothing for {deadline_s:g} s") from None
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

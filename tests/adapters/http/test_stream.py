@@ -133,6 +133,33 @@ async def test_a_client_that_does_not_read_is_let_go_and_the_others_hear_every_t
     slow.close()
 
 
+async def test_clients_that_never_read_are_cut_off_at_the_deadline_and_the_server_closes_at_once(
+    daemon: Daemon,
+) -> None:
+    daemon.record(World(2000).tick())
+    loop = asyncio.get_running_loop()
+    async with daemon.another(0, write_deadline_s=0.1) as server:
+        deaf = [socket.socket() for _ in range(2)]
+        for connection, path in zip(deaf, ("/metrics", STREAM), strict=True):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
+            await loop.sock_connect(connection, ("127.0.0.1", server.port))
+            await loop.sock_sendall(connection, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await eventually_clients(daemon, 1)
+        for tick in World(2000, seed=2).ticks(40):  # more than the buffers of the system take
+            daemon.record(tick)
+            await asyncio.sleep(0.01)
+        await eventually_clients(daemon, 0)
+        began = loop.time()
+    assert loop.time() - began < 1.0
+    for connection in deaf:
+        with connection:
+            tail = b""
+            while got := await loop.sock_recv(connection, 1 << 20):
+                tail = got
+            assert not tail.endswith(b"0\r\n\r\n"), "the answer was cut, not ended"
+
+
 async def test_closing_the_server_ends_the_streams_at_once(daemon: Daemon) -> None:
     async with AsyncExitStack() as stack:
         async with daemon.another(0) as server:
