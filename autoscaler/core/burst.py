@@ -1,10 +1,13 @@
 """Burst or noise: a queue that is gone before a new replica could serve is queued by design.
 
 The queue is projected to the moment at which a replica ordered now would serve, with what arrives on average, what is
-ready and what is loading. If the last in line then waits no longer than the tier tolerates, nothing is ordered for it.
+ready and what is loading. If the last in line then waits no longer than the tier tolerates, nothing is ordered for it;
+otherwise what is ordered is for the queue that will be left then, not for the one that stands now.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +17,17 @@ from autoscaler.core.memory import Memory
 from autoscaler.core.readings import NOTHING_PER_S
 
 
-def projected_wait_s(observation: Observation, memory: Memory) -> FloatColumn:
-    """How long the last in line will wait one cold start from now, float64[W]; NaN: cannot be told.
+class Projection(NamedTuple):
+    """The queue one cold start from now; every field float64[W], NaN: cannot be told."""
+
+    queue: FloatColumn  # requests waiting then
+    wait_s: FloatColumn  # how long the last of them will wait
+    arrivals_per_s: FloatColumn  # requests
+    served_each_per_s: FloatColumn  # requests, by one replica
+
+
+def project(observation: Observation, memory: Memory) -> Projection:
+    """Project the queue to the moment at which a replica ordered now would serve.
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. A fluid
@@ -28,26 +40,48 @@ def projected_wait_s(observation: Observation, memory: Memory) -> FloatColumn:
         tokens_each_per_s = np.fmax(observation.generation_tokens_per_s / awake, workloads.decode_tokens_per_s)
         served_each_per_s = tokens_each_per_s / observation.output_tokens
         served_per_s = served_each_per_s * awake
-        queue = observation.waiting + np.nan_to_num(observation.gateway_waiting)
-        later = (
-            queue
-            + (np.fmax(workloads.arrivals_per_s, 0.0) - served_per_s) * observation.cold_start_s
+        arrivals_per_s = np.fmax(workloads.arrivals_per_s, 0.0)
+        left = (
+            observation.waiting
+            + np.nan_to_num(observation.gateway_waiting)
+            + (arrivals_per_s - served_per_s) * observation.cold_start_s
             - served_each_per_s * observation.pledged_s
         )
-        capacity_later = served_per_s + served_each_per_s * observation.starting
-        return np.where(served_per_s > NOTHING_PER_S, np.fmax(later, 0.0) / capacity_later, np.nan)
+        known = served_per_s > NOTHING_PER_S
+        queue = np.where(known, np.maximum(left, 0.0), np.nan)
+        wait_s = queue / (served_per_s + served_each_per_s * observation.starting)
+    return Projection(queue, wait_s, arrivals_per_s, served_each_per_s)
 
 
-def noise(inp: TickInput, observation: Observation, memory: Memory) -> BoolColumn:
+def noise(inp: TickInput, observation: Observation, projection: Projection) -> BoolColumn:
     """Which queues need no replica: they are served in time by what there is. bool[W]."""
-    queued = (observation.waiting > 0) | (observation.gateway_waiting > 0)
-    return queued & (projected_wait_s(observation, memory) <= inp.spec.max_wait_s)
+    return queued(observation) & (projection.wait_s <= inp.spec.max_wait_s)
 
 
-def absorb(wanted: FloatColumn, without_queue: FloatColumn, observation: Observation, quiet: BoolColumn) -> FloatColumn:
-    """Where the queue is noise, want no more than there is, or than the load without the queue needs.
+def needed(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
+    """Replicas that serve what arrives, and the queue left then within another cold start; float64[W], NaN: unknown.
 
-    wanted, without_queue: float64[W], replicas. quiet: bool[W], where the queue is noise.
+    4 arriving each second, 120 left after 60 s, 1.6 served each second by a replica used to 0.8: 6 / 1.28 = 4.7. A tier
+    that tolerates longer waits takes so long to be rid of them.
     """
-    enough = np.fmax(observation.replicas, without_queue)
-    return np.where(quiet, np.fmin(wanted, enough), wanted)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drained_per_s = projection.queue / np.fmax(observation.cold_start_s, inp.spec.max_wait_s)
+        return (projection.arrivals_per_s + drained_per_s) / (projection.served_each_per_s * inp.spec.target_usage)
+
+
+def absorb(
+    wanted: FloatColumn, lasting: FloatColumn, needed: FloatColumn, observation: Observation, quiet: BoolColumn
+) -> FloatColumn:
+    """Want no more for a queue than what will be left of it needs; where it is noise, nothing beyond what there is.
+
+    wanted, lasting, needed: float64[W], replicas; `lasting` is what the load without its queue asks for.
+    quiet: bool[W], where the queue is noise.
+    """
+    enough = np.fmax(observation.replicas, lasting)
+    enough = np.where(quiet, enough, np.where(np.isnan(needed), np.inf, np.fmax(enough, needed)))
+    return np.where(queued(observation), np.fmin(wanted, enough), wanted)
+
+
+def queued(observation: Observation) -> BoolColumn:
+    """Say where requests wait. bool[W]."""
+    return np.asarray((observation.waiting > 0) | (observation.gateway_waiting > 0))

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.core import average
+from autoscaler.core.burst import queued
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, Signal, TickInput
 from autoscaler.core.memory import Memory
@@ -41,7 +42,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
     # A first sample is as noisy as it is short: begin with those that ended.
     arrivals = np.where(np.isnan(workloads.arrivals_per_s), gone_per_s, arrived_per_s)
-    queued_s = np.where(_queued(observation) | np.isnan(workloads.queued_s), inp.now_s, workloads.queued_s)
+    queued_s = np.where(queued(observation) | np.isnan(workloads.queued_s), inp.now_s, workloads.queued_s)
     return replace(
         memory,
         workloads=replace(
@@ -174,7 +175,7 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
     While there is a queue, TTFT is the wait in it.
     """
     load = asks[[Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.ITL, Signal.TTFT]]
-    load[-1] = np.where(_queued(observation), np.nan, load[-1])
+    load[-1] = np.where(queued(observation), np.nan, load[-1])
     running = _scaled_up(observation, observation.running) / (capacity.concurrency * inp.spec.target_usage)
     return np.asarray(np.fmax(np.fmax.reduce(load, axis=0), running))
 
@@ -190,10 +191,6 @@ def load_known(asks: FloatColumn) -> BoolColumn:
 def _awake(observation: Observation) -> FloatColumn:
     """Replicas that serve: ready ones less those asleep."""
     return observation.ready - observation.asleep
-
-
-def _queued(observation: Observation) -> BoolColumn:
-    return (observation.waiting > 0) | (observation.gateway_waiting > 0)
 
 
 def _steadiness_s(observation: Observation) -> FloatColumn:
@@ -214,5 +211,5 @@ def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, memory: Memory) -> FloatColumn:
     since_queue_s = inp.now_s - memory.workloads.queued_s
-    speaks_of_now = _queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
+    speaks_of_now = queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
     return np.where(speaks_of_now & (breach > 1), _awake(observation) * np.fmin(breach, LARGEST_LATENCY_STEP), np.nan)

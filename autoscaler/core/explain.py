@@ -209,8 +209,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             return f"{_doubt(row)}, so it holds {_number(after)}"
         case Stage.BURST:
             return (
-                f"the queue is served within the tolerated {_seconds(row.spec('max_wait_s'))} before a new replica "
-                f"could help (cold start {_seconds(row.seen('cold_start_s'))}), so {_number(after)} suffice"
+                f"of the queue only what is left after one cold start of {_seconds(row.seen('cold_start_s'))}, and would "
+                f"wait longer than the tolerated {_seconds(row.spec('max_wait_s'))}, counts: {_number(after)}"
             )
         case Stage.TOLERANCE:
             if after == row.ask(Signal.SCHEDULE):

@@ -36,8 +36,9 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     informed = trusted & demand.load_known(asks)
     stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
 
-    quiet = burst.noise(inp, observation, memory)
-    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), observation, quiet)
+    projection = burst.project(observation, memory)
+    quiet, needed = burst.noise(inp, observation, projection), burst.needed(inp, observation, projection)
+    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), needed, observation, quiet)
 
     tolerated = shape.tolerate(wanted, current, inp.spec.tolerance)
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)

@@ -203,7 +203,7 @@ def test_the_wait_of_the_queue_predicts_what_the_last_in_line_then_really_waited
     for second in range(30, 76):
         really = max(client.t_s + client.ttft_s - second for client in clients("load") if client.t_s < second - 0.05)
         predicted = observed[second].queue_wait_s[0]
-        assert predicted == pytest.approx(really, rel=0.25, abs=7.0), second  # the rate lags while load grows
+        assert really - 3.5 <= predicted <= really * 1.3 + 3.5, second  # the token rate lags while load grows
         if second >= 45:
             assert predicted == pytest.approx(really, abs=3.5), second
     longest = max(client.ttft_s for client in clients("load"))

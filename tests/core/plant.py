@@ -1,0 +1,120 @@
+"""A workload of a few lines to close the loop with: a fluid queue, replicas with slots, and cold starts.
+
+Requests arrive at a rate, are served by awake replicas in proportion to what each has in its slots, and wait in one
+queue. Deterministic, and small on purpose: what it leaves out (prefill, lengths that differ) belongs to `autoscaler.sim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoscaler.core.decision import Decision
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.spec import Spec
+from tests.core.world import Story, fleet
+
+SERVICE_S = 10.0  # of one request in a slot
+TOKENS = 300.0  # of one request
+
+
+@dataclass
+class Plant:
+    """One workload under the real tick."""
+
+    rules: Spec
+    replicas: int = 1
+    slots: int = 16
+    cold_start_s: float = 60.0
+    every_s: float = 5.0
+    gateway: bool = False  # holds requests while nobody serves
+    now_s: float = 1000.0
+    in_flight: float = 0.0
+    done: float = 0.0
+    begun: float = 0.0
+    lost: float = 0.0
+    born_s: dict[int, float] = field(default_factory=dict)  # pod id to creation
+    counts: list[int] = field(default_factory=list)  # decided replicas, tick by tick
+    waits: list[float] = field(default_factory=list)  # seconds the last in line had to wait, tick by tick
+
+    def __post_init__(self) -> None:
+        self._story = Story(self.rules, self.now_s)
+        self._next_id = 0
+        self._counters: dict[int, float] = {}
+        self._resize(self.replicas, born_s=self.now_s - 10_000.0)
+
+    @property
+    def ready(self) -> int:
+        return sum(self.now_s - born >= self.cold_start_s for born in self.born_s.values())
+
+    def run(self, arrivals_per_s: Callable[[float], float], for_s: float) -> Decision:
+        """Live through `for_s` seconds; `arrivals_per_s` is a function of the seconds since the run began."""
+        began_s = self.now_s
+        while self.now_s < began_s + for_s:
+            self._serve(arrivals_per_s(self.now_s - began_s))
+            self.now_s += self.every_s
+            decision = self._tick()
+        return decision
+
+    def _serve(self, per_s: float) -> None:
+        """Move the fluid by one period, in small steps."""
+        step_s = 0.25
+        for _ in range(int(self.every_s / step_s)):
+            room = self.ready * self.slots
+            self.in_flight += per_s * step_s
+            if not room and not self.gateway:
+                self.lost, self.in_flight = self.lost + self.in_flight, 0.0
+            served = min(self.in_flight, room) * step_s / SERVICE_S
+            self.in_flight -= served
+            self.done += served
+            for pod_id in self._ready_ids():
+                self._counters[pod_id] += served / self.ready
+
+    def _tick(self) -> Decision:
+        ready_ids = self._ready_ids()
+        ready, starting = len(ready_ids), len(self.born_s) - len(ready_ids)
+        running = min(self.in_flight, ready * self.slots)
+        waiting = self.in_flight - running
+        self.waits.append(waiting * SERVICE_S / (ready * self.slots) if ready else 0.0)
+        finished = np.array([self._counters[pod_id] for pod_id in ready_ids] + [np.nan] * starting)
+        readings = {"finished": finished, "first_tokens": finished, "generation_tokens": finished * TOKENS}
+        if self.gateway:
+            readings |= {"front_waiting": np.floor(waiting) if not ready else 0.0, "front_arrivals_per_s": 0.0}
+        cluster = self._fleet(ready_ids, starting)
+        each = max(ready, 1)
+        decision = self._story.tick(
+            cluster,
+            self.every_s,
+            running=np.round(running) / each,
+            waiting=np.floor(waiting) / each,
+            kv_usage=0.5 * running / (each * self.slots),
+            **readings,
+        )
+        self._resize(int(decision.replicas[0]), born_s=self.now_s)
+        self.counts.append(int(decision.replicas[0]))
+        return decision
+
+    def _ready_ids(self) -> list[int]:
+        return [pod_id for pod_id, born in self.born_s.items() if self.now_s - born >= self.cold_start_s]
+
+    def _fleet(self, ready_ids: list[int], starting: int) -> Fleet:
+        born = np.array(list(self.born_s.values()))
+        is_ready = self.now_s - born >= self.cold_start_s
+        return fleet(
+            [len(ready_ids)],
+            [starting],
+            pod_id=np.array(list(self.born_s), dtype=np.int64),
+            pod_ready=is_ready,
+            pod_created_s=born,
+            pod_ready_s=np.where(is_ready, born + self.cold_start_s, np.nan),
+        )
+
+    def _resize(self, wanted: int, born_s: float) -> None:
+        """Create or delete pods; the youngest go first, as a ReplicaSet deletes those not ready before others."""
+        for pod_id in sorted(self.born_s, reverse=True)[: max(len(self.born_s) - wanted, 0)]:
+            del self.born_s[pod_id], self._counters[pod_id]
+        for _ in range(wanted - len(self.born_s)):
+            self.born_s[self._next_id], self._counters[self._next_id] = born_s, 0.0
+            self._next_id += 1
