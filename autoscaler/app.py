@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -82,6 +83,12 @@ def configure_log(style: str, level: str) -> None:
     logging.basicConfig(level=logging.ERROR)  # of libraries
 
 
+def allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: direct scrape keeps a connection to every pod."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def until_signalled(work: Awaitable[int | None]) -> int:
     """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code."""
     task = asyncio.ensure_future(work)
@@ -114,6 +121,7 @@ class Parts:
 
 async def run(settings: Settings) -> int:
     """Run in a cluster: direct patches replicas, keda answers KEDA, dry-run records."""
+    allow_many_connections()
     async with AsyncExitStack() as stack:
         clock = SystemClock()
         policies = PolicyFiles(settings.policies, clock, settings.default_policy)
