@@ -1,4 +1,4 @@
-"""What the KEDA side adds to /metrics: calls by status, and workloads whose wanted count the HPA cannot reach."""
+"""What the KEDA side adds to /metrics: calls, streams, and workloads whose wanted count the HPA cannot reach."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Calls:
 
 
 class KedaCollector(Collector):
-    """Renders both at scrape time. Register it with the registry behind /metrics."""
+    """Renders them at scrape time. Register it with the registry behind /metrics."""
 
     def __init__(self, answers: Answers, calls: Calls) -> None:
         self._answers = answers
@@ -39,6 +39,9 @@ class KedaCollector(Collector):
             calls.add_metric((method, code), count)
         yield calls
 
+        yield GaugeMetricFamily(
+            "vllm_autoscaler_keda_streams", "Open StreamIsActive calls.", value=self._answers.watchers
+        )
         swallowed = sorted(self._answers.swallowed_workloads())
         yield GaugeMetricFamily(
             "vllm_autoscaler_keda_swallowed_workloads",

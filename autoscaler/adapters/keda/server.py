@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -30,11 +31,12 @@ MAX_CALLS = 32_768  # at once, streams included: two streams and a call for each
 GRACE_S = 1.0  # for calls under way when the server stops
 FOLLOW_S = 0.25  # how soon a change of the leader is followed
 
+KEEPALIVE_S = 30.0  # KEDA's client sends no pings, and a stream that idles would be dropped unseen on its way
+
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second process shares the port instead of hearing that it is taken
     ("grpc.max_receive_message_length", 256 << 10),
-    ("grpc.keepalive_time_ms", 30_000),  # KEDA's client sends no pings, and idle streams would be dropped unseen
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # a client that does ping is not sent away
 )
@@ -62,12 +64,15 @@ class KedaServer:
         leadership: Leadership,
         calls: Calls | None = None,
         grace_s: float = GRACE_S,
+        keepalive_s: float = KEEPALIVE_S,
     ) -> None:
+        """keepalive_s: seconds of silence after which a peer is pinged, and a third of that until it is given up."""
         self._settings = settings
         self._service = service
         self._leadership = leadership
         self._calls = calls or Calls()
         self._grace_s = grace_s
+        self._options = server_options(keepalive_s)
         self._certificates: RotatingCertificates | None = None
         self._port = settings.port
         self._serving: _Serving | None = None
@@ -130,6 +135,7 @@ class KedaServer:
             self._port,
             Guard(self._service, self._settings.deadline_s, self._calls),
             self._certificates,
+            self._options,
         )
         log.info("serving KEDA", port=self._port, tls=self._certificates is not None)
 
@@ -143,10 +149,10 @@ class KedaServer:
 class _Serving:
     """One run of the server, from binding the port to closing it."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, options: Sequence[tuple[str, int]]) -> None:
         self._guard = guard
         self._health = health_aio.HealthServicer()
-        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CALLS)
         add_ExternalScalerServicer_to_server(guard, self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
@@ -155,11 +161,16 @@ class _Serving:
 
     @classmethod
     async def start(
-        cls, host: str, port: int, guard: Guard, certificates: RotatingCertificates | None
+        cls,
+        host: str,
+        port: int,
+        guard: Guard,
+        certificates: RotatingCertificates | None,
+        options: Sequence[tuple[str, int]],
     ) -> tuple[_Serving, int]:
         """Bind and serve; return the bound port too. Raises CannotServe."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        serving = cls(guard)
+        serving = cls(guard, options)
         try:
             if certificates:
                 bound = serving._server.add_secure_port(address, certificates.credentials())
@@ -178,6 +189,17 @@ class _Serving:
         await self._health.enter_graceful_shutdown()
         self._guard.end_streams()
         await self._server.stop(grace_s)
+
+
+def server_options(keepalive_s: float = KEEPALIVE_S) -> tuple[tuple[str, int], ...]:
+    """Return the options of the server, with pings this often."""
+    every_ms = round(keepalive_s * 1000)
+    return (
+        *OPTIONS,
+        ("grpc.keepalive_time_ms", every_ms),
+        ("grpc.keepalive_timeout_ms", every_ms // 3),
+        ("grpc.http2.ping_timeout_ms", every_ms // 3),  # what gRPC goes by in fact; 60 s without it
+    )
 
 
 def _bind_error(host: str, port: int) -> str:

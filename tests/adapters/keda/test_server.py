@@ -169,3 +169,31 @@ async def test_bytes_that_are_no_message_harm_nobody(world: World):
             with pytest.raises(grpc.aio.AioRpcError):
                 await nonsense(b"\xff" * 100, timeout=3)
             assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=3)).result
+
+
+async def test_a_peer_that_no_longer_answers_pings_is_let_go(world: World):
+    settings = KedaSettings(host=HERE, port=0)
+    async with KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=0.3) as serving:
+        reader, writer = await asyncio.open_connection(HERE, serving.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # and SETTINGS
+        kinds = set()
+        async with asyncio.timeout(5):
+            while len(header := await reader.read(9)) == 9:
+                kinds.add(header[3])
+                await reader.readexactly(int.from_bytes(header[:3]))
+        writer.close()
+        await writer.wait_closed()
+    assert 0x6 in kinds  # PING; the connection ended without an answer to it
+
+
+async def test_a_peer_that_answers_pings_keeps_its_silent_stream(world: World):
+    settings = KedaSettings(host=HERE, port=0)
+    async with (
+        KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=0.1) as serving,
+        channel(serving.port) as connection,
+    ):
+        stream = ExternalScalerStub(connection).StreamMetricSpec(reference(), timeout=5)
+        await stream.read()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await stream.read()
