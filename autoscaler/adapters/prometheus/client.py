@@ -51,8 +51,6 @@ class PrometheusClient:
             url = URL()
         if not url.host:
             raise ValueError("prometheus: the URL has no host; it has the form https://host:9090/prefix")
-        if (url.user is not None or url.password is not None) and settings.username is not None:
-            raise ValueError("prometheus: a user name in the URL and one beside it exclude each other: give one")
         for name, value in settings.headers:
             if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
                 raise ValueError(f"prometheus: {clean(name)!r} is not the name of a header")
@@ -61,7 +59,7 @@ class PrometheusClient:
         self._url = (url / "api/v1/query").with_query(url.query)
         self.name = str(self._url.with_user(None).with_query(None))  # for messages: a query may hold a key
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **dict(settings.headers)}
-        self._credentials = Credentials(settings)
+        self._credentials = Credentials(settings, url.user is not None or url.password is not None)
         self._timeout_s = settings.timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock

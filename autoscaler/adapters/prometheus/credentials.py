@@ -47,10 +47,11 @@ class Rotating(Generic[Made]):
 class Credentials:
     """The Authorization header and TLS context for the next request."""
 
-    def __init__(self, settings: PrometheusSettings) -> None:
+    def __init__(self, settings: PrometheusSettings, user_in_url: bool = False) -> None:
         """Raises ValueError where the settings contradict themselves."""
         names = {name.lower() for name, _ in settings.headers}
         chosen = [
+            *(["a user name in the URL"] if user_in_url else []),
             *(["a token file"] if settings.token_file else []),
             *(["a user name"] if settings.username is not None else []),
             *(["an Authorization header"] if "authorization" in names else []),
@@ -69,6 +70,8 @@ class Credentials:
                 lambda: _basic(user, _read_secret(password_file) if password_file else ""),
             )
         tls = settings.tls
+        if not settings.url.startswith("https:") and (tls.ca or tls.cert):
+            raise ValueError("prometheus: certificate files are given, but the URL is not https")
         files = tuple(file for file in (tls.ca, tls.cert, tls.key) if file is not None)
         self._context = Rotating(files, lambda: _context(tls)) if settings.url.startswith("https:") else None
 

@@ -34,10 +34,10 @@ class FrontQuery:
     default: bool = False  # the policy is also that of workloads that name none
 
 
-def by_metric(vector: Vector) -> SeriesByName:
-    """Sort series by their label `metric`, which the queries of `queries.front_*` set."""
+def by_metric(vector: Vector, limit: int) -> SeriesByName:
+    """Sort the first `limit` series by their label `metric`, which the queries of `queries.front_*` set."""
     series: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
+    for raw, value in zip(vector.labels[:limit], vector.values[:limit].tolist(), strict=True):
         if vector.partial and value == 0:
             continue
         labels = parse_labels(raw)

@@ -23,7 +23,7 @@ class Sampling:
         self.started_s = clock.now_s()
         self._until_s = asyncio.get_running_loop().time() + deadline_s
         self._queries = 0
-        self._failed = 0
+        self.failed = 0  # queries that brought nothing
         self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
 
     async def ask(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
@@ -54,13 +54,13 @@ class Sampling:
         return SourceReport(
             source="prometheus",
             queries=self._queries,
-            failed=self._failed,
+            failed=self.failed,
             problems=tuple(_line(names, text) for text, names in list(self._problems.items())[:MAX_PROBLEMS]),
             duration_s=self._clock.now_s() - self.started_s,
         )
 
     def _fail(self, name: str, problem: str) -> None:
-        self._failed += 1
+        self.failed += 1
         self.note(name, problem)
 
 

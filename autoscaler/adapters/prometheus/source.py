@@ -55,6 +55,7 @@ SLOW_PERIOD_S = 30.0
 SLOW_AT_ONCE = 2  # slow queries renewed by one tick, so that no tick has to bear them all
 MAX_CARRIED_S = 300.0  # a slow reading that cannot be renewed is unknown after this
 MAX_FRONT_QUERIES = 32
+MAX_FRONT_SERIES = 50_000  # of one answer; a mesh may have far more destinations than there are workloads
 _TIMES = frozenset({"time_s", "gpu_time_s"})
 
 
@@ -128,6 +129,7 @@ class PrometheusSource:
                 ask = not query.slow or query.expression in due
                 group.create_task(self._read_pods(sampling, at_s, query, ask, fleet, columns), name="prometheus pods")
             front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
+        self._tell_strangers(sampling, fleet, columns["running"])
         columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, sampling.started_s))
         return Samples(PodSamples(**columns), front.result(), (sampling.report(),))
 
@@ -190,6 +192,12 @@ class PrometheusSource:
             known = columns[query.column]
             columns[query.column] = np.where(np.isnan(known), carried.on(fleet), known)
 
+    def _tell_strangers(self, sampling: Sampling, fleet: Fleet, running: FloatColumn) -> None:
+        """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
+        if fleet.pod_ready.any() and np.isnan(running).all() and not sampling.failed:
+            labels = " and ".join(self._identity)
+            sampling.note("running", f"no series names a ready pod of the fleet by its labels {labels}")
+
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
         """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""
         column = np.where((column >= 0) & (column <= LIMITS.get(name, np.finfo(np.float64).max)), column, np.nan)
@@ -212,7 +220,11 @@ class PrometheusSource:
 
     async def _gateways(self, sampling: Sampling, at_s: float, name: str, expression: str) -> SeriesByName:
         answer = await sampling.ask(name, expression, at_s)
-        return by_metric(answer.vector) if answer is not None else {}
+        if answer is None:
+            return {}
+        if (found := len(answer.vector.labels)) > MAX_FRONT_SERIES:
+            sampling.note(name, f"{found} series; only the first {MAX_FRONT_SERIES} count")
+        return by_metric(answer.vector, MAX_FRONT_SERIES)
 
     async def _read_wakeups(self, sampling: Sampling, at_s: float, fleet: Fleet) -> FloatColumn:
         """Ask each policy's own expression: one query for each policy that has one."""

@@ -243,6 +243,8 @@ async def test_no_more_than_a_few_queries_are_under_way_at_once():
         ({"url": "http://a", "token_file": Path("t"), "headers": (("authorization", "x"),)}, "exclude each other"),
         ({"url": "http://a", "password_file": Path("p")}, "without a user name"),
         ({"url": "http://u:p@a", "username": "u"}, "exclude each other"),
+        ({"url": "http://u:p@a", "token_file": Path("t")}, "exclude each other"),
+        ({"url": "http://a", "tls": TlsFiles(ca=Path("ca"))}, "not https"),
         ({"url": "http://a", "headers": (("X Y", "1"),)}, "not the name of a header"),
         ({"url": "http://a", "headers": (("X-Key", f"{SECRET}\r\nX: 1"),)}, "X-Key"),
     ],

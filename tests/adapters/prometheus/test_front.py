@@ -78,4 +78,5 @@ def test_what_nobody_can_wait_is_unknown(value: str):
 
 def test_series_of_gateways_are_sorted_by_the_label_that_names_their_metric():
     found = decode_vector(vector(({"metric": "a", "x": "1"}, 1), ({"metric": "b"}, 2), ({"metric": "a"}, 0)).encode())
-    assert by_metric(found) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
+    assert by_metric(found, 9) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
+    assert by_metric(found, 1) == {"a": [({"x": "1"}, 1.0)]}

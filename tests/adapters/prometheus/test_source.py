@@ -394,6 +394,15 @@ async def test_more_expressions_than_allowed_are_refused_and_told():
     assert f"only the first {MAX_FRONT_QUERIES} count" in " ".join(report(samples).problems)
 
 
+@pytest.mark.parametrize("series", [[(pod("stranger-0"), 4)], []])
+async def test_when_metrics_and_cluster_do_not_meet_it_is_told(series: list):
+    samples = await Server(**healthy(num_requests_running=vector(*series))).sample()
+    told = "running: no series names a ready pod of the fleet by its labels namespace and pod"
+    assert (report(samples).failed, report(samples).problems) == (0, (told,))
+    at_zero = await Server(**healthy(num_requests_running=vector(*series))).sample(fleet_of({"llm/a": []}))
+    assert report(at_zero).problems == ()
+
+
 async def test_a_fleet_without_workloads_is_no_reason_to_fail():
     samples = await Server(**healthy()).sample(fleet_of({}))
     assert len(samples.pods.running) == len(samples.front.waiting) == 0
