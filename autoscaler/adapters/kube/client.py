@@ -6,6 +6,7 @@ every request goes through `Kube`. What is asked for and what the answers mean b
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -32,6 +33,8 @@ BODY_LIMIT_BYTES = 64 << 20  # one page of 500 large objects stays far below
 REFUSAL_LIMIT_BYTES = 64 << 10
 MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
 CREDENTIALS_AGE_S = 60.0  # a kubeconfig is read again after this; the in-cluster token likewise, by the library
+
+GOODBYE_S = 0.1  # TLS connections that were cut end in the background; the event loop may end right after us
 
 Query = Sequence[tuple[str, str]]
 
@@ -103,6 +106,7 @@ class Kube:
             yield cls(client, timeout_s)
         finally:
             await client.close()
+            await asyncio.sleep(GOODBYE_S)
 
     async def request(
         self,

@@ -182,10 +182,11 @@ class EventRecorder:
 
 
 def _outcome(outcome: Outcome, reason: str, severity: str) -> _Fact:
+    """Word an outcome. What failed is told without the sentence, whose numbers change: it fails again next tick."""
     change = outcome.change
-    words = f"{change.before} to {change.after} replicas: "
-    words += f"{outcome.detail}. {change.reason}" if outcome.detail else change.reason
-    return _Fact(change.ref, change.uid, severity, reason, "Scale", _note(words))
+    why = change.reason if severity == NORMAL else outcome.detail
+    note = _note(f"{change.before} to {change.after} replicas: {why}")
+    return _Fact(change.ref, change.uid, severity, reason, "Scale", note)
 
 
 def _rival(ref: WorkloadRef, uid: str, rival: str, before: str) -> _Fact:

@@ -1,0 +1,410 @@
+"""The fleet as read from a real API server, by the daemon's own user."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.kube.client import Kube
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.kube.scale import ScaleActuator
+from autoscaler.adapters.kube.snapshot import KubeFleet
+from autoscaler.adapters.kube.watch import WatchTimes
+from autoscaler.adapters.memory import SystemClock
+from autoscaler.config.settings import Mode
+from autoscaler.core.fleet import Blocked, WorkloadRef
+from autoscaler.ports import Change, Fate, Unavailable
+from tests.adapters.kube.conftest import Connect, in_namespace
+from tests.adapters.kube.world import (
+    READY_STATUS,
+    RUNNING_STATUS,
+    World,
+    annotated,
+    condition,
+    names,
+    pod_row,
+    row,
+    running,
+    shipped_roles,
+    synced,
+    until,
+    waiting_status,
+)
+from tests.harness.kube_api import KubeApi
+
+pytestmark = pytest.mark.integration
+
+EXTERNAL = {"type": "external-push", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
+FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2)
+
+
+def direct(kube: Kube, clock: SystemClock, world: World, writes: OwnWrites | None = None) -> KubeFleet:
+    return KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], writes, FAST, heartbeat_s=0.2)
+
+
+async def test_the_fleet_is_unavailable_until_everything_was_listed(kube: Kube, clock: SystemClock, world: World):
+    fleet = direct(kube, clock, world)
+    with pytest.raises(Unavailable, match=r"deployments in test-.*: its first list is not complete yet"):
+        fleet.fleet()
+
+
+async def test_a_missing_right_is_named_as_the_reason(
+    kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
+):
+    nobody = await kube_api.service_account(namespace, "nobody")
+    fleet = direct(await connect(nobody), clock, world)
+    async with running(fleet):
+        await asyncio.sleep(0.3)
+        with pytest.raises(Unavailable, match=r"403: deployments.apps is forbidden: User .*cannot list resource"):
+            fleet.fleet()
+
+
+async def test_annotated_deployments_are_the_workloads_and_their_pods_follow_the_replica_set(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", replicas=3, gpus=2)
+    await world.deployment("other", annotations={})
+    await world.pod("llama", "llama-a", READY_STATUS)
+    await world.pod("other", "other-a", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert names(view) == ["llama"]
+    assert view.replicas.tolist() == [3.0]
+    assert view.gpus_per_replica.tolist() == [2.0]
+    assert view.workloads[0].policy == "realtime"
+    assert view.workloads[0].model == "m"
+    assert [(pod.name, pod.ip, pod.node) for pod in view.pods] == [("llama-a", "10.1.2.3", "node-1")]
+    assert view.pod_workload.tolist() == [0]
+    assert view.pod_ready.tolist() == [True]
+
+
+async def test_cold_start_times_are_read_from_pod_conditions_on_the_clock_of_the_tick(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", RUNNING_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert (view.pod_started_s - view.pod_scheduled_s).tolist() == [pytest.approx(50.0)]
+        assert np.isnan(view.pod_ready_s[0])
+        assert clock.now_s() - 60 < view.pod_created_s[0] < clock.now_s() + 1
+        await world.status("llama-a", READY_STATUS)
+        view = await until(fleet, "the pod is ready", lambda view: view.pod_ready.all())
+        assert (view.pod_ready_s - view.pod_started_s).tolist() == [pytest.approx(120.0)]
+
+
+@pytest.mark.parametrize(
+    ("status", "blocked"),
+    [
+        ({"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]}, Blocked.UNSCHEDULABLE),
+        ({"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]}, Blocked.GATED),
+        (waiting_status("ImagePullBackOff"), Blocked.IMAGE),
+        (waiting_status("CrashLoopBackOff"), Blocked.CRASHING),
+        (waiting_status("CreateContainerConfigError"), Blocked.MISCONFIGURED),
+        (waiting_status("ContainerCreating"), Blocked.NO),
+    ],
+)
+async def test_a_pod_that_waiting_does_not_help_says_why(
+    kube: Kube, clock: SystemClock, world: World, status: dict, blocked: Blocked
+):
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", status)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert (await synced(fleet)).pod_blocked.tolist() == [blocked]
+
+
+async def test_a_pod_about_to_be_evicted_is_terminating_and_a_finished_one_is_gone(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama")
+    leaving = [*READY_STATUS["conditions"], condition("DisruptionTarget", reason="PreemptionByScheduler")]
+    await world.pod("llama", "leaving", READY_STATUS | {"conditions": leaving})
+    await world.pod("llama", "evicted", {"phase": "Failed", "reason": "Evicted"})
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [pod.name for pod in view.pods] == ["leaving"]
+    assert view.pod_terminating.tolist() == [True]
+
+
+async def test_stateful_sets_own_their_pods_directly(kube: Kube, clock: SystemClock, world: World):
+    await world.stateful_set("llama", replicas=2)
+    await world.pod("llama", "llama-0", READY_STATUS, kind="StatefulSet")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert view.workloads[0].ref == WorkloadRef(world.namespace, "llama", "StatefulSet")
+    assert [pod.name for pod in view.pods] == ["llama-0"]
+
+
+async def test_a_leader_worker_set_counts_groups_serves_by_leaders_and_sums_the_gpus_of_a_group(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.leader_worker_set("deepseek", replicas=2, size=4, gpus=8)
+    lws = "leaderworkerset.sigs.k8s.io/"
+    for index in range(4):
+        labels = {f"{lws}name": "deepseek", f"{lws}group-index": "0", f"{lws}worker-index": str(index)}
+        name = f"deepseek-0-{index}" if index else "deepseek-0"
+        await world.pod("deepseek", name, RUNNING_STATUS, kind="LeaderWorkerSet", labels=labels)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.replicas.tolist() == [2.0]
+        assert view.gpus_per_replica.tolist() == [32.0]
+        assert [pod.name for pod in view.pods] == ["deepseek-0"]
+        assert view.pod_blocked.tolist() == [Blocked.NO]
+        await world.status("deepseek-0-3", waiting_status("CrashLoopBackOff"))
+        await until(fleet, "a crashing worker blocks its group", lambda v: v.pod_blocked.tolist() == [Blocked.CRASHING])
+        await world.delete("Pod", "deepseek-0-3", "v1")
+        await until(fleet, "its replacement may help", lambda v: v.pod_blocked.tolist() == [Blocked.NO])
+
+
+async def test_nothing_is_rebuilt_when_nothing_has_changed(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        await asyncio.sleep(0.3)
+        before, after = fleet.fleet(), fleet.fleet()
+        assert after.workloads is before.workloads
+        assert after.pods is before.pods
+        assert after.pod_ready is before.pod_ready
+        await world.status("llama-a", RUNNING_STATUS)
+        view = await until(fleet, "the pod is not ready", lambda view: not view.pod_ready.any())
+    assert view.pods is before.pods
+    assert view.workloads is before.workloads
+    assert before.pod_ready.tolist() == [True]
+
+
+async def test_ids_ascend_and_never_come_back(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("a")
+    await world.deployment("b")
+    await world.pod("a", "a-1", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        first = await synced(fleet)
+        await world.delete("Deployment", "a")
+        await world.delete("ReplicaSet", "a-1")
+        await until(fleet, "a is gone", lambda view: names(view) == ["b"])
+        await world.deployment("a")
+        await world.pod("a", "a-2", READY_STATUS)
+        again = await until(fleet, "a is back", lambda view: len(view.workloads) == 2 and len(view.pods) == 1)
+    assert again.workload_id[row(again, "b")] == first.workload_id[row(first, "b")]
+    assert again.workload_id[row(again, "a")] > first.workload_id.max()
+    assert again.pod_id[pod_row(again, "a-2")] > first.pod_id.max()
+    assert (np.diff(again.workload_id) > 0).all()
+
+
+async def test_a_workload_is_managed_from_the_annotation_on_and_keeps_its_number(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations={})
+    await world.pod("llama", "llama-a", READY_STATUS)
+    await world.deployment("other")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert names(await synced(fleet)) == ["other"]
+        await world.deployment("llama", annotations=annotated(policy="batch", paused="true"))
+        view = await until(fleet, "llama is managed", lambda view: len(view.workloads) == 2)
+        assert view.paused[row(view, "llama")]
+        assert [pod.name for pod in view.pods] == ["llama-a"]
+        await world.deployment("llama", annotations={})
+        view = await until(fleet, "llama is not managed any more", lambda view: len(view.workloads) == 1)
+        assert view.pods == ()
+
+
+async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: SystemClock, world: World):
+    bad = annotated(policy="no/such", max_replicas="-3", paused="perhaps", metrics_port="99999", max_replcas="3")
+    await world.deployment("bad", annotations=bad)
+    await world.deployment("good", annotations=annotated(policy="batch", max_replicas="3"))
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    workload = view.workloads[row(view, "bad")]
+    assert (workload.policy, workload.overrides, workload.metrics_port) == ("(invalid)", (), 8000)
+    assert view.paused[row(view, "bad")]
+    problem = fleet.problems()[workload.ref]
+    for part in ("policy: found 'no/such'", "'-3'", "'perhaps'", "1 to 65535", "'max-replcas' is not known"):
+        assert part in problem
+    assert view.workloads[row(view, "good")].overrides == (("replicas.max", "3"),)
+    assert list(fleet.problems()) == [workload.ref]
+
+
+async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.deployment("other")
+    await world.hpa("theirs", "llama")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.rival[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
+        assert view.rival[row(view, "other")] == ""
+        await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
+        await until(fleet, "nobody is a rival", lambda view: view.rival == ("", ""))
+
+
+async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.scaled_object("theirs", "llama", {"type": "prometheus", "metadata": {}})
+    await world.hpa("keda-hpa-theirs", "llama", scaled_object="theirs")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert (await synced(fleet)).rival == ("ScaledObject/theirs",)
+
+
+async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
+    kube: Kube, clock: SystemClock, world: World
+):
+    made = await world.deployment("llama", replicas=2)
+    writes = OwnWrites(clock)
+    fleet, actuator = direct(kube, clock, world, writes), ScaleActuator(kube, writes)
+    ref = WorkloadRef(world.namespace, "llama")
+    async with running(fleet):
+        await synced(fleet)
+        outcomes = await actuator.apply([Change(ref, made["metadata"]["uid"], 2, 4, "more")], 5)
+        assert outcomes[0].fate is Fate.APPLIED
+        view = await until(fleet, "our change is seen", lambda view: view.replicas.tolist() == [4.0])
+        assert view.rival == ("",)
+        await world.scale("llama", 7, by="kubectl-scale")
+        view = await until(fleet, "their change is seen", lambda view: view.replicas.tolist() == [7.0])
+    assert view.rival == ("a manual change by kubectl-scale",)
+
+
+async def test_gpus_are_pooled_by_resource_and_product(kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World):
+    product = f"H100-{world.namespace}"
+    for name, count in (("one", 8), ("two", 4)):
+        node = {"metadata": {"name": f"{name}-{world.namespace}", "labels": {"nvidia.com/gpu.product": product}}}
+        await kube_api.apply({"apiVersion": "v1", "kind": "Node", **node})
+        status = {"allocatable": {"nvidia.com/gpu": str(count), "cpu": "8"}}
+        await kube_api.set_status("v1", "Node", None, f"{name}-{world.namespace}", status)
+    await world.deployment("llama", nodeSelector={"nvidia.com/gpu.product": product})
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [(pool.resource, pool.product) for pool in view.pools] == [("nvidia.com/gpu", product)]
+    assert view.pool_gpus.tolist() == [12.0]
+    assert view.pool.tolist() == [0]
+
+
+async def test_without_the_right_to_read_nodes_gpus_are_unknown_and_the_rest_works(
+    kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
+):
+    roles = in_namespace(shipped_roles("direct"), namespace)
+    cluster_role = next(role for role in roles if role["kind"] == "ClusterRole")
+    rules = [rule for rule in cluster_role["rules"] if rule["resources"] != ["nodes"]]
+    blind = cluster_role | {"metadata": {"name": f"blind-{namespace}"}, "rules": rules}
+    user = await kube_api.service_account(namespace, "blind", blind)
+    await world.deployment("llama")
+    fleet = direct(await connect(user), clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert names(view) == ["llama"]
+    assert np.isnan(view.pool_gpus).all()
+
+
+async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_bounds(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations=annotated(service="chat"))
+    await world.deployment("other")
+    overrides = {"type": "external", "metadata": EXTERNAL["metadata"] | {"objective.ttft": "200ms", "tolerance": "no"}}
+    await world.scaled_object("ours", "llama", overrides, minReplicaCount=1, maxReplicaCount=6)
+    await world.hpa("keda-hpa-ours", "llama", scaled_object="ours")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert names(view) == ["llama"]
+    workload = view.workloads[0]
+    assert (workload.policy, workload.service) == ("batch", "chat")
+    assert workload.overrides == (("objective.ttft", "200ms"), ("replicas.max", "6"), ("replicas.min", "1"))
+    assert view.rival == ("",)
+    assert "tolerance" in fleet.problems()[workload.ref]
+    scaled = fleet.scaled_object(world.namespace, "ours")
+    assert scaled is not None
+    assert (scaled.target, scaled.min_replicas, scaled.max_replicas, scaled.problem) == (workload.ref, 1, 6, "")
+    assert fleet.scaled_object(world.namespace, "nobody") is None
+
+
+async def test_keda_rivals_are_other_scaled_objects_and_other_hpas(kube: Kube, clock: SystemClock, world: World):
+    for name in ("a", "b"):
+        await world.deployment(name, annotations={})
+        await world.scaled_object(f"ours-{name}", name, EXTERNAL)
+    await world.scaled_object("theirs", "a", {"type": "cron", "metadata": {}})
+    await world.hpa("by-hand", "b")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert view.rival[row(view, "a")] == "ScaledObject/theirs"
+    assert view.rival[row(view, "b")] == "HorizontalPodAutoscaler/by-hand"
+
+
+async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_alone(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("twice", annotations={})
+    await world.scaled_object("twice", "twice", EXTERNAL, EXTERNAL)
+    await world.scaled_object("absurd", "missing", EXTERNAL, minReplicaCount=9, maxReplicaCount=2)
+    await world.scaled_object("no-policy", "twice", {"type": "external", "metadata": {"scalerAddress": "a:1"}})
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [workload.policy for workload in view.workloads] == ["(invalid)"]
+    assert "2 triggers name a policy" in fleet.problems()[view.workloads[0].ref]
+    missing = fleet.problems()[WorkloadRef(world.namespace, "missing")]
+    assert "minReplicaCount 9 is above maxReplicaCount 2" in missing
+    assert "the target does not exist" in missing
+    no_policy = fleet.scaled_object(world.namespace, "no-policy")
+    assert no_policy is not None
+    assert "names no policy" in no_policy.problem
+
+
+async def test_keda_mode_says_so_where_keda_is_not_installed(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    await kube_api.remove_crds("scaledobjects")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        await asyncio.sleep(0.5)
+        with pytest.raises(Unavailable, match="scaledobjects"):
+            fleet.fleet()
+        await kube_api.install_crds("scaledobjects")
+        await synced(fleet)
+
+
+async def test_custom_resources_are_picked_up_when_their_kind_is_installed_later(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    await kube_api.remove_crds("leaderworkersets")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert names(await synced(fleet)) == []
+        await kube_api.install_crds("leaderworkersets")
+        await world.leader_worker_set("deepseek")
+        await until(fleet, "the set is seen", lambda view: names(view) == ["deepseek"])
+
+
+async def test_all_namespaces_are_watched_when_none_is_named(kube: Kube, clock: SystemClock, world: World):
+    elsewhere = World(world.api, await world.api.namespace())
+    await world.deployment("here")
+    await elsewhere.deployment("there")
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert {("here", world.namespace), ("there", elsewhere.namespace)} <= {
+        (workload.ref.name, workload.ref.namespace) for workload in view.workloads
+    }
+
+
+async def test_only_named_namespaces_are_watched(kube: Kube, clock: SystemClock, world: World):
+    elsewhere = World(world.api, await world.api.namespace())
+    third = World(world.api, await world.api.namespace())
+    await world.deployment("here")
+    await elsewhere.deployment("there")
+    await third.deployment("nowhere")
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, elsewhere.namespace], times=FAST)
+    async with running(fleet):
+        assert sorted(names(await synced(fleet))) == ["here", "there"]
