@@ -113,21 +113,23 @@ class SimulatedFleet:
 
     async def _reconcile(self) -> None:
         """Open the ports of engines that have started, close those of engines that are gone."""
-        pods = {pod.number: pod for pod in self.plant.cluster.pods}
+        live = {pod.number: pod for pod in self.plant.cluster.pods}
         for number, server in list(self._servers.items()):
-            pod = pods.get(number)
+            pod = live.get(number)
             if pod is None or pod.replica is not server.replica:
                 del self._servers[number]
                 await server.runner.cleanup()
                 if pod is not None:  # it crashed and starts again
                     pod.port = self._reserve(pod.port)
-        for pod in pods.values():
+        # Whoever scaled while a server closed has made new pods, so the list is read again; below, no `await` stands
+        # between reading it and closing what nobody in it wants.
+        pods = list(self.plant.cluster.pods)
+        for port in self._sockets.keys() - {pod.port for pod in pods}:  # of pods that ended before they served
+            self._sockets.pop(port).close()
+        for pod in pods:
             if pod.replica is not None and pod.number not in self._servers:
                 runner = await self._listen(self._engine_app(pod, pod.replica), self._sockets.pop(pod.port))
                 self._servers[pod.number] = _Server(pod.replica, runner)
-        wanted = {pod.port for pod in pods.values()}
-        for port in self._sockets.keys() - wanted:  # pods that ended before they served
-            self._sockets.pop(port).close()
 
     def _reserve(self, port: int = 0) -> int:
         """Bind a port without listening, so that it refuses connections and nobody else takes it."""

@@ -102,7 +102,8 @@ def _code() -> WorkloadSetup:
 def _summaries() -> WorkloadSetup:
     jobs = Bursts(per_hour=1.0, median_s=1200, sigma=0.5, height=20.0)
     return WorkloadSetup(
-        Setup(NAMESPACE, "summaries-14b", profile(QWEN_14B, H100, max_num_seqs=16), GPU),
+        # A replica may leave with minutes of queued work inside, so its grace period is long.
+        Setup(NAMESPACE, "summaries-14b", profile(QWEN_14B, H100, max_num_seqs=16), GPU, grace_s=900.0),
         model="Qwen/Qwen2.5-14B-Instruct",
         policy="batch",
         shape=Shape(0.5, Lengths(2500, 0.4, 6000), Lengths(300, 0.4, 1000), bursts=(jobs,)),

@@ -222,3 +222,18 @@ async def test_it_follows_a_compressed_clock() -> None:
         task.cancel()
         assert fleet.behind_s < 30
         assert fleet.summary().workloads[0].arrived > 60
+
+
+async def test_pods_made_while_another_ones_server_closes_keep_their_ports() -> None:
+    async for stage in staged(a_world(silent(replicas=4), nodes=3)):
+        for turn in range(300):
+            replicas = stage.fleet.plant.cluster.wanted[0]
+            await stage.scale((replicas + 5) % 9)
+            stage.clock.at_s += 7.0
+            await asyncio.sleep(0.001 if turn % 3 else 0)
+        await stage.scale(6)
+        await stage.until(stage.clock.at_s + 300)
+        pods = stage.pods()
+        assert len(pods) == 6
+        for pod in pods:
+            assert (await stage.get(pod, "/health"))[0] == 200
