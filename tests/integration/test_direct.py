@@ -1,0 +1,235 @@
+"""Direct mode from outside: the command, a real API server with the shipped Role, recorded metrics in; replicas out."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.kube.world import shipped_roles
+from tests.harness.exposition import Answer
+from tests.harness.fixtures import StartPromql
+from tests.harness.kube_api import User, granted
+from tests.harness.process import eventually
+from tests.harness.promql import Target
+from tests.integration.command import Daemon, run
+from tests.integration.site import POLICY, Site
+
+pytestmark = pytest.mark.integration
+
+MERGE = "application/merge-patch+json"
+AGE = re.compile(r" \(inputs up to .* old\)")  # differs from tick to tick
+
+
+async def ticks(daemon: Daemon, count: int) -> None:
+    """Let so many more good ticks happen."""
+
+    async def number() -> float:
+        return await daemon.metric("vllm_autoscaler_ticks_total", result="ok") or 0.0
+
+    end = await number() + count
+
+    async def done() -> bool:
+        return await number() >= end
+
+    await eventually(done, f"{count} more ticks", timeout_s=20)
+
+
+def writes(site: Site, *users: User) -> list[tuple[str, int]]:
+    """Return name and HTTP status of every change of a count that was asked for in the site's namespace."""
+    return [
+        (event.name, event.code)
+        for user in users
+        for event in site.api.audit(user)
+        if event.permission.verb == "patch"
+        and event.permission.resource.endswith("/scale")
+        and event.namespace == site.namespace
+    ]
+
+
+async def annotate(site: Site, name: str, **annotations: str | None) -> None:
+    path = await site.api.path("apps/v1", "Deployment", site.namespace, name)
+    named = {f"vllm-autoscaler.io/{key}": value for key, value in annotations.items()}
+    await site.api.request("PATCH", path, {"metadata": {"annotations": named}}, content_type=MERGE)
+
+
+def said(texts: Iterable[str]) -> set[str]:
+    return {AGE.sub("", text).strip() for text in texts}
+
+
+async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(site: Site):
+    await site.workload()
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+        await ticks(daemon, 2)
+        assert await site.has(1)
+        site.load("saturated")
+        await eventually(lambda: site.has(4), "four replicas")
+
+        (event,) = await eventually(lambda: site.events("Scaled"), "an Event")
+        (logged,) = daemon.log("scaled")
+        (change,) = (await daemon.workload(site.namespace, "llama"))["changes"]
+        assert "4 running, 30 waiting" in change["reason"]
+        assert event["note"] == f"1 to 4 replicas: {change['reason']}"
+        assert logged["reason"] == change["reason"]
+        assert (change["before"], change["after"], change["fate"]) == (1, 4, "applied")
+        assert await daemon.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
+
+        await ticks(daemon, 1)
+        told = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
+        explanation = (await daemon.workload(site.namespace, "llama"))["explanation"]
+        assert told.code == 0
+        assert said([told.out]) == said([explanation["sentence"]])
+    assert writes(site, user) == [("llama", 200)]
+    assert site.api.refused(user) == set()
+    assert site.api.used(user) <= granted(*shipped_roles("direct"))
+
+
+async def test_counts_follow_the_load_down_again_and_never_the_silence(
+    site: Site,
+):
+    await site.workload()
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+        site.load("saturated")
+        await eventually(lambda: site.has(4), "four replicas")
+        site.load("drained")  # before the new pods come, or four of them would be saturated
+        await site.serve_pods(count=4)
+        await eventually(lambda: site.has(1), "one replica")
+
+        await site.scale("llama", 3, by="vllm-autoscaler")
+        site.metrics.serve("/metrics", Answer("starting up", status=503))
+        await ticks(daemon, 12)  # well beyond the 2 s after which less would be enough
+        assert await site.has(3)
+        assert (await daemon.workload(site.namespace, "llama"))["workload"]["trusted"] is False
+
+        site.load("drained")
+        await eventually(lambda: site.has(1), "one replica again")
+
+
+async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prometheus: StartPromql):
+    await site.workload()
+    labels = {"namespace": site.namespace, "pod": "llama-1-0"}
+    server = await prometheus(Target(site.metrics.address, "/metrics", labels))
+    await server.wait_for("vllm:num_requests_running")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--prometheus", server.url) as daemon:
+        await ticks(daemon, 2)
+        assert await site.has(1)
+        site.load("saturated")
+        await eventually(lambda: site.has(4), "four replicas", timeout_s=20)
+        await server.process.stop()
+        await ticks(daemon, 12)
+        assert await site.has(4)
+        (source,) = (await daemon.readyz())["sources"]
+        assert source["failed"] > 0
+        assert source["problems"]
+
+
+async def test_a_paused_workload_is_watched_and_left_alone_until_it_is_released(site: Site):
+    await site.workload(paused="true")
+    site.load("saturated")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+        await ticks(daemon, 4)
+        seen = (await daemon.workload(site.namespace, "llama"))["workload"]
+        assert (seen["paused"], seen["waiting"], seen["wanted"]) == (True, 30, 1)
+        assert writes(site, user) == []
+        await annotate(site, "llama", paused=None)
+        await eventually(lambda: site.has(4), "four replicas")
+
+
+async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
+    await site.workload()
+    await site.hpa("by-cpu", "llama")
+    site.load("saturated")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+        await ticks(daemon, 4)
+        seen = (await daemon.workload(site.namespace, "llama"))["workload"]
+        assert seen["rival"] == "HorizontalPodAutoscaler/by-cpu"
+        assert await daemon.metric("vllm_autoscaler_rival", owner="HorizontalPodAutoscaler/by-cpu") == 1
+        (event,) = await eventually(lambda: site.events("RivalDetected"), "an Event")
+        assert "by-cpu" in event["note"]
+        assert [line["rival"] for line in daemon.log("somebody else owns the replica count; it is left alone")] == [
+            "HorizontalPodAutoscaler/by-cpu"
+        ]
+        assert writes(site, user) == []
+        await site.delete("HorizontalPodAutoscaler", "by-cpu", "autoscaling/v2")
+        await eventually(lambda: site.has(4), "four replicas")
+
+
+async def test_workloads_that_cannot_be_governed_or_disappear_harm_no_other(site: Site):
+    await site.workload()
+    await site.workload("orphan", policy="quick", min_replicas="9", max_replicas="many")
+    await site.workload("stray", policy="no-such-policy")
+    await site.workload("doomed")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+        site.load("saturated")
+        await eventually(lambda: site.has(4), "four replicas")
+        await site.delete("Deployment", "doomed")
+        await ticks(daemon, 2)
+        ready = await daemon.readyz()
+        assert "max-replicas: found 'many'" in str(ready["workload_problems"])
+        stray = await daemon.workload(site.namespace, "stray")
+        assert "no valid policy is in force" in stray["explanation"]["sentence"]
+        assert await site.has(1, "stray")
+        assert await daemon.workload(site.namespace, "doomed") == {}
+        assert ready["ready"]
+        assert ready["failed_ticks_in_a_row"] == 0
+
+
+class Mounted:
+    """A folder as kubelet mounts a ConfigMap: files are links through `..data`, which is swapped as a whole."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder = folder
+        self._version = 0
+        folder.mkdir()
+        (folder / "quick.yaml").symlink_to("..data/quick.yaml")
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        self._version += 1
+        version = self.folder / f"..version_{self._version}"
+        version.mkdir()
+        (version / "quick.yaml").write_text(text)
+        link = self.folder / "..data_tmp"
+        link.symlink_to(version.name)
+        link.rename(self.folder / "..data")
+
+
+async def test_policies_are_reloaded_by_a_swapped_link_and_a_broken_file_keeps_the_old_ones(site: Site):
+    mounted = Mounted(site.directory / "policies", POLICY.replace("max: 8", "max: 2"))
+    site.policy = mounted.folder
+    await site.workload()
+    site.load("saturated")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+
+        async def problem() -> str:
+            return str((await daemon.readyz())["policy_problem"])
+
+        async def well() -> bool:
+            return not await problem()
+
+        await eventually(lambda: site.has(2), "two replicas")
+        mounted.write(POLICY.replace("max: 8", "max: 3"))
+        await eventually(lambda: site.has(3), "three replicas")
+
+        mounted.write(POLICY.replace("max: 8", "max: 0"))
+        told = await eventually(problem, "a problem")
+        assert "quick.yaml:8" in told
+        assert "replicas.max" in told
+        assert await daemon.metric("vllm_autoscaler_policy_problems") == 1
+        (line,) = daemon.log("policies are broken, the old ones stay in force")
+        assert line["problem"] == told
+        await ticks(daemon, 3)
+        assert await site.has(3)
+        assert (await daemon.readyz())["ready"] is True
+
+        mounted.write(POLICY)
+        await eventually(lambda: site.has(4), "four replicas")
+        assert await well()
+        assert await daemon.metric("vllm_autoscaler_policy_problems") == 0

@@ -1,0 +1,128 @@
+"""What happens when daemons come and go, and when the API server does: one acts, nothing shrinks, nothing doubles."""
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from tests.harness.process import eventually
+from tests.integration.command import Daemon
+from tests.integration.site import POLICY, Site
+from tests.integration.test_direct import ticks, writes
+
+pytestmark = pytest.mark.integration
+
+LEASE_S = 15.0
+
+
+async def leads(daemon: Daemon) -> bool:
+    return (await daemon.readyz()).get("leader") is True
+
+
+async def holder(site: Site) -> str:
+    lease = await site.api.get("coordination.k8s.io/v1", "Lease", site.namespace, "vllm-autoscaler")
+    return str(lease["spec"]["holderIdentity"])
+
+
+async def test_of_two_daemons_one_acts_and_when_it_is_killed_the_other_takes_over(site: Site):
+    await site.workload()
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as first:
+        await eventually(lambda: leads(first), "the first leads")
+        async with site.daemon(user, "direct", "--scrape") as second:
+            site.load("saturated")
+            await eventually(lambda: site.has(4), "four replicas")
+            await ticks(second, 3)
+            assert (await leads(first), await leads(second)) == (True, False)
+            followed = await second.workload(site.namespace, "llama")
+            assert (followed["workload"]["wanted"], followed["changes"]) == (4, [])
+
+            first.kill()
+            killed_s = time.monotonic()
+            await eventually(lambda: leads(second), "the second leads", timeout_s=LEASE_S + 10)
+            took_s = time.monotonic() - killed_s
+            await ticks(second, 3)
+            assert await site.has(4)
+            assert writes(site, user) == [("llama", 200)], "nothing was written but the first change"
+            assert took_s < LEASE_S + 5
+
+            site.load("drained")
+            await eventually(lambda: site.has(1), "the second acts")
+
+
+async def test_asked_to_end_it_ends_cleanly_and_gives_the_lease_back(site: Site):
+    await site.workload()
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as first:
+        await eventually(lambda: leads(first), "the first leads")
+        async with site.daemon(user, "direct", "--scrape") as second:
+            await ticks(second, 1)
+            asked_s = time.monotonic()
+            first.signal(signal.SIGTERM)
+            assert await first.ended(timeout_s=10) == 0
+            assert time.monotonic() - asked_s < 5
+            assert "Traceback" not in first.err
+            assert first.out == ""
+            await eventually(lambda: leads(second), "the second leads", timeout_s=5)
+            assert await holder(site)
+            second.signal(signal.SIGINT)
+            assert await second.ended(timeout_s=10) == 0
+            assert "Traceback" not in second.err
+    assert await holder(site) == ""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "stopped"])
+async def test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_nothing_doubles(
+    site: Site, crash: bool
+):
+    site.policy.write_text(POLICY.replace("maxAge: 10s", "maxAge: 6s"))
+    await site.workload()
+    user = await site.user()
+    async with site.daemon(user, "direct", "--scrape") as daemon:
+        site.load("saturated")
+        await eventually(lambda: site.has(4), "four replicas")
+        await ticks(daemon, 2)
+
+        async def trusts() -> bool:
+            return bool((await daemon.workload(site.namespace, "llama"))["workload"]["trusted"])
+
+        async def doubts() -> bool:
+            return not await trusts()
+
+        async with site.api.outage(crash=crash):
+            # The engine still answers, but whose pods these are is not known any more.
+            site.load("drained")
+            await eventually(doubts, "the view of the cluster is too old", timeout_s=20)
+            seen = (await daemon.workload(site.namespace, "llama"))["workload"]
+            assert (seen["current"], seen["wanted"]) == (4, 4)
+            assert (await daemon.readyz())["cluster_problems"]
+            site.load("saturated")
+        await eventually(trusts, "the view of the cluster is fresh", timeout_s=30)
+        await ticks(daemon, 3)
+        assert await site.has(4)
+        assert writes(site, user) == [("llama", 200)]
+        assert (await daemon.readyz())["cluster_problems"] == []
+
+        await eventually(lambda: leads(daemon), "it leads again", timeout_s=30)
+        site.load("drained")
+        await eventually(lambda: site.has(1), "it acts again", timeout_s=20)
+        assert daemon.code is None
+
+
+async def test_started_while_the_api_server_is_away_it_waits_for_it(site: Site):
+    await site.workload()
+    user = await site.user()
+    site.load("saturated")
+    async with site.api.outage():
+        starting = site.daemon(user, "direct", "--scrape", ready=False)
+        daemon = await starting.__aenter__()
+        await eventually(lambda: asyncio.sleep(0, daemon.log("ticks fail")), "it says what it waits for")
+        assert (await daemon.get("/healthz"))[0] == 200
+        assert (await daemon.readyz())["ready"] is False
+        assert "the cluster is not known yet" in (await daemon.readyz())["last_error"]
+    try:
+        await eventually(lambda: site.has(4), "four replicas", timeout_s=30)
+    finally:
+        await starting.__aexit__(None, None, None)
