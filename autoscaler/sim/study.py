@@ -6,10 +6,11 @@ speak in these types. Times are seconds since the start of the trace.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.profiles import Profile
 
 
@@ -49,6 +50,8 @@ class Case:
     drain_s: float = 30.0  # a replica on its way out finishes what it runs, so long at most; it still costs
     router: str = "least-requests"  # or "round-robin"
     seed: int = 1
+    patience_s: float = math.inf  # a client that has nothing after so long leaves; no counter of an engine knows it
+    hours_between_crashes: float = math.inf  # mean, of one replica; what it holds is lost, and it starts again
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,30 @@ class Seen:
     itl_buckets: FloatColumn  # float64[B]
 
 
+@dataclass(frozen=True)
+class PodRows:
+    """Every replica that exists now, one per row: what the cluster says now, and the last scrape of its engine.
+
+    A replica that was not serving at the last scrape has NaN in every reading, however ready it is by now.
+    """
+
+    id: IntColumn  # int64[P], ascending; never used twice
+    created_s: FloatColumn  # float64[P], when it was asked for
+    ready_s: FloatColumn  # float64[P]; NaN: not ready
+    terminating: BoolColumn  # bool[P], finishes what it has
+    time_s: FloatColumn  # float64[P], when it was scraped
+    running: FloatColumn  # float64[P]
+    waiting: FloatColumn  # float64[P]
+    kv_usage: FloatColumn  # float64[P], 0..1
+    prompt_tokens: FloatColumn  # float64[P], counter of this engine process; a crash resets it
+    generation_tokens: FloatColumn  # float64[P], counter
+    finished: FloatColumn  # float64[P], counter
+    first_tokens: FloatColumn  # float64[P], counter
+    preemptions: FloatColumn  # float64[P], counter
+    ttft_s: FloatColumn  # float64[P], p95 of the last 60 s, as its histogram shows it; NaN: nobody asked
+    itl_s: FloatColumn  # float64[P], likewise
+
+
 class View(Protocol):
     """All that a scaler may know when it decides: the past, as its metrics pipeline shows it."""
 
@@ -85,6 +112,11 @@ class View(Protocol):
     @property
     def seen(self) -> Seen:
         """The latest scrape."""
+        ...
+
+    @property
+    def pods(self) -> PodRows:
+        """Replica by replica: for a pipeline that begins at the samples of pods."""
         ...
 
     def ago(self, seconds: float) -> Seen:
