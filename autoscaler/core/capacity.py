@@ -62,7 +62,8 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
 
     decode = workloads.decode_tokens_per_s
-    decode = np.where(saturated & (decoding > decode), decoding, _toward(decode, decoding, gain, saturated))
+    writing = saturated & (decoding >= np.fmax(running, 1.0))  # less than a token per second and request is hanging
+    decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
     learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 
     stated = ~np.isnan(spec.concurrency)

@@ -208,9 +208,10 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.UNKNOWN:
             return f"{_doubt(row)}, so it holds {_number(after)}"
         case Stage.BURST:
+            cold_start, tolerated = _seconds(row.seen("cold_start_s")), _seconds(row.spec("max_wait_s"))
             return (
-                f"of the queue only what is left after one cold start of {_seconds(row.seen('cold_start_s'))}, and would "
-                f"wait longer than the tolerated {_seconds(row.spec('max_wait_s'))}, counts: {_number(after)}"
+                f"of the queue only what is left after one cold start of {cold_start} and would wait longer than "
+                f"{tolerated} counts, so {_number(after)} will do"
             )
         case Stage.TOLERANCE:
             if after == row.ask(Signal.SCHEDULE):

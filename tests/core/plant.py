@@ -1,7 +1,7 @@
 """A workload of a few lines to close the loop with: a fluid queue, replicas with slots, and cold starts.
 
 Requests arrive at a rate, are served by awake replicas in proportion to what each has in its slots, and wait in one
-queue. Deterministic, and small on purpose: what it leaves out (prefill, lengths that differ) belongs to `autoscaler.sim`.
+queue. Deterministic, and small on purpose: what it leaves out (prefill, lengths that differ) is in `autoscaler.sim`.
 """
 
 from __future__ import annotations
