@@ -81,16 +81,16 @@ def decode_vector(body: bytes) -> Vector:
     Native histogram samples are left out: they are no single number. An answer with `warnings` counts as partial,
     since Thanos tells of missing stores in no other way.
     """
-    if _INFINITE in body:  # in valid JSON never inside a string, where its quotes would have backslashes
-        body = body.replace(_INFINITE, b',"Infinity"]')
     try:
-        answer = _ANSWER.decode(body)
+        answer = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableAnswer(_explain(body, error)) from error
     if answer.status != "success" or answer.data.result_type != "vector":
         raise UnreadableAnswer(_explain(body, None))
-    series = [each for each in answer.data.result if each.value is not None]
+    series = answer.data.result
     samples = [each.value for each in series if each.value is not None]
+    if len(samples) < len(series):
+        series = [each for each in series if each.value is not None]
     warnings = answer.warnings or []
     return Vector(
         time_s=samples[0].time_s if samples else np.nan,
@@ -99,6 +99,16 @@ def decode_vector(body: bytes) -> Vector:
         partial=answer.is_partial or bool(warnings),
         notes=tuple(clean(note) for note in [*warnings, *(answer.infos or [])][:MAX_NOTES]),
     )
+
+
+def _decode(body: bytes) -> _Answer:
+    try:
+        return _ANSWER.decode(body)
+    except msgspec.ValidationError:
+        if _INFINITE not in body:
+            raise
+    # In valid JSON these bytes are never inside a string, where their quotes would have backslashes.
+    return _ANSWER.decode(body.replace(_INFINITE, b',"Infinity"]'))
 
 
 def _explain(body: bytes, error: Exception | None) -> str:
