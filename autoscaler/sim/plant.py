@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 from autoscaler.sim.cluster import Cluster, PoolSetup, Setup, SimPod
@@ -113,7 +114,7 @@ class Plant:
         pods = cluster.pods
         setups = cluster.setups
 
-        def passed(moments: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        def passed(moments: list[float]) -> FloatColumn:
             column = np.array(moments, dtype=np.float64)
             return np.where(column <= now_s, column, np.nan)
 
@@ -146,8 +147,10 @@ class Plant:
 
     def _apply(self, change: Change) -> Outcome:
         row = self._row.get(change.ref)
-        if row is None or change.uid not in ("", self._workloads[row].uid):
+        if row is None:
             return Outcome(change, Fate.FAILED, f"{change.ref} does not exist")
+        if change.uid not in ("", self._workloads[row].uid):
+            return Outcome(change, Fate.FAILED, f"{change.ref} is another object: uid {self._workloads[row].uid}")
         standing = self.cluster.wanted[row]
         if standing != change.before:
             return Outcome(change, Fate.CONFLICT, f"it has {standing} replicas by now, not {change.before}")
@@ -174,14 +177,13 @@ class Plant:
             for row, requests in self.cluster.change(next_s):
                 self.lanes[row].score.add(requests)
             for row, lane in enumerate(self.lanes):
-                pods = self._serving(row)
-                lane.front.release(self._takers(pods), next_s)
+                lane.front.release(self._takers(row), next_s)
                 lane.score.add(lane.front.take_ended())
                 lane.peak_devices = max(lane.peak_devices, float(self.cluster.held_devices[row]))
 
     def ready_counts(self) -> list[int]:
         """Return how many pods of each workload the router sends requests to."""
-        return [len(self._takers(self._serving(row))) for row in range(len(self.lanes))]
+        return [len(self._takers(row)) for row in range(len(self.lanes))]
 
     def summary(self) -> Summary:
         """Return what the run came to so far."""
@@ -191,9 +193,8 @@ class Plant:
     def _summarize(self, row: int, lane: Lane) -> WorkloadSummary:
         score, endings = lane.score, lane.score.endings
         waiting = [*lane.front.unanswered()]
-        for pod in self._serving(row):
-            if pod.replica is not None:
-                waiting += pod.replica.unanswered()
+        for _, replica in self._engines(row):
+            waiting += replica.unanswered()
         decided = score.ended + score.late(waiting, self.now_s)
 
         def share(met: int) -> float | None:
@@ -217,22 +218,21 @@ class Plant:
             scale_downs=lane.scale_downs,
         )
 
-    def _serving(self, row: int) -> list[SimPod]:
-        return [pod for pod in self.cluster.pods if pod.workload == row and pod.replica is not None]
-
     def _flow(self, to_s: float) -> None:
         for row, lane in enumerate(self.lanes):
-            pods = self._serving(row)
-            lane.flow(self._takers(pods), to_s)
-            for pod in pods:
-                assert pod.replica is not None
-                pod.replica.advance(to_s)
-                lane.score.add(pod.replica.take_ended())
+            lane.flow(self._takers(row), to_s)
+            for _, replica in self._engines(row):
+                replica.advance(to_s)
+                lane.score.add(replica.take_ended())
             lane.score.add(lane.front.take_ended())
 
-    def _takers(self, pods: Sequence[SimPod]) -> list[Replica]:
+    def _engines(self, row: int) -> list[tuple[SimPod, Replica]]:
+        """Return the pods of a workload whose engine runs, leaving ones included."""
+        return [(pod, pod.replica) for pod in self.cluster.pods if pod.workload == row and pod.replica is not None]
+
+    def _takers(self, row: int) -> list[Replica]:
         """Return the engines behind the router: ready and not leaving."""
-        return [pod.replica for pod in pods if pod.replica is not None and pod.ready(self.now_s) and not pod.leaving]
+        return [replica for pod, replica in self._engines(row) if pod.ready(self.now_s) and not pod.leaving]
 
 
 def _workload(number: int, workload: WorkloadSetup) -> Workload:

@@ -91,12 +91,20 @@ def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_no
 
 
 @pytest.mark.parametrize(
-    ("ref", "uid"), [(WorkloadRef("models", "gone"), ""), (WorkloadRef("models", "chat"), "another")]
+    ("ref", "uid", "detail"),
+    [
+        (WorkloadRef("models", "gone"), "", "models/gone does not exist"),
+        (
+            WorkloadRef("models", "chat"),
+            "of-a-former-one",
+            "models/chat is another object: uid 00000000-0000-4000-8000-000000000000",
+        ),
+    ],
 )
-def test_a_change_of_what_does_not_exist_fails(ref: WorkloadRef, uid: str) -> None:
+def test_a_change_of_what_does_not_exist_fails_and_says_so(ref: WorkloadRef, uid: str, detail: str) -> None:
     plant = Plant(a_world(silent()), 0.0)
     (outcome,) = asyncio.run(plant.apply([Change(ref, uid, 1, 2, "test")], 1.0))
-    assert (outcome.fate, outcome.detail) == (Fate.FAILED, "models/gone does not exist" if not uid else outcome.detail)
+    assert (outcome.fate, outcome.detail) == (Fate.FAILED, detail)
     assert plant.fleet().replicas.tolist() == [1]
 
 
