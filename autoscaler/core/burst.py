@@ -40,7 +40,7 @@ def project(observation: Observation, memory: Memory) -> Projection:
         tokens_each_per_s = np.fmax(observation.generation_tokens_per_s / awake, workloads.decode_tokens_per_s)
         served_each_per_s = tokens_each_per_s / observation.output_tokens
         served_per_s = served_each_per_s * awake
-        arrivals_per_s = np.fmax(workloads.arrivals_per_s, 0.0)
+        arrivals_per_s = np.maximum(workloads.arrivals_per_s, 0.0)
         left = (
             observation.waiting
             + np.nan_to_num(observation.gateway_waiting)

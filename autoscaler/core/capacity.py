@@ -62,7 +62,7 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
 
     decode = workloads.decode_tokens_per_s
-    writing = saturated & (decoding >= np.fmax(running, 1.0))  # less than a token per second and request is hanging
+    writing = saturated & (workloads.busy_s == inp.now_s)  # the rate of an engine that hangs fades, and is no capacity
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
     learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 

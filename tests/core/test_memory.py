@@ -1,0 +1,96 @@
+"""Memory follows rows that come, go and move."""
+
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core import memory, window
+from autoscaler.core.memory import Memory, PodMemory, WorkloadMemory
+from autoscaler.core.window import Window
+from tests.core.world import Story, fleet, spec
+
+ids = st.lists(st.integers(0, 30), unique=True, max_size=12).map(sorted)
+
+
+def marked(workload_ids, pod_ids):
+    """A memory in which every cell holds the id of its row."""
+
+    def mark(table, row_ids):
+        numbers = np.array(row_ids, dtype=float)
+        columns = {}
+        for field in fields(table):
+            value = getattr(table, field.name)
+            columns[field.name] = mark(value, row_ids) if is_dataclass(value) else np.zeros_like(value) + 0.0
+            if not is_dataclass(value):
+                columns[field.name] = np.broadcast_to(numbers, value.shape).copy()
+        return type(table)(**columns)
+
+    return Memory(
+        np.array(workload_ids, dtype=np.int64),
+        np.array(pod_ids, dtype=np.int64),
+        mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
+        mark(PodMemory.blank(len(pod_ids)), pod_ids),
+    )
+
+
+def cluster(workload_ids, pod_ids):
+    rows = len(workload_ids)
+    return replace(
+        fleet([0] * rows),
+        workload_id=np.array(workload_ids, dtype=np.int64),
+        pod_id=np.array(pod_ids, dtype=np.int64),
+    )
+
+
+def check(table, blank, row_ids, known):
+    for field in fields(table):
+        value, fresh = getattr(table, field.name), getattr(blank, field.name)
+        if is_dataclass(value):
+            check(value, fresh, row_ids, known)
+            continue
+        expected = np.where([number in known for number in row_ids], np.array(row_ids, dtype=float), fresh)
+        np.testing.assert_array_equal(value, expected, err_msg=field.name)
+
+
+@given(ids, ids, ids, ids)
+def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods, later_workloads, later_pods):
+    aligned = memory.align(marked(workloads, pods), cluster(later_workloads, later_pods))
+    check(aligned.workloads, WorkloadMemory.blank(len(later_workloads)), later_workloads, set(workloads))
+    check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
+    assert aligned.workload_id.tolist() == later_workloads
+    assert aligned.pod_id.tolist() == later_pods
+
+
+def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
+    gone = memory.align(marked([1, 2], [7]), cluster([2], []))
+    back = memory.align(gone, cluster([1, 2], [7]))
+    assert np.isnan(back.workloads.busy_s[0])
+    assert back.workloads.busy_s[1] == 2
+    assert np.isnan(back.pods.time_s[0])
+
+
+def test_nothing_is_copied_while_nothing_moves():
+    world = cluster([1, 2], [7])
+    aligned = memory.align(marked([1, 2], [7]), world)
+    assert memory.align(aligned, world) is aligned
+    same_ids = memory.align(aligned, cluster([1, 2], [7]))
+    assert same_ids.workloads is aligned.workloads
+
+
+def test_windows_move_with_their_rows():
+    length = np.array([60.0, 60.0])
+    pushed = window.push(Window.blank(2), np.array([5.0, 9.0]), 100.0, length, 1)
+    before = replace(marked([1, 2], []), workloads=replace(WorkloadMemory.blank(2), highest_wanted=pushed))
+    after = memory.align(before, cluster([0, 2], [])).workloads.highest_wanted
+    np.testing.assert_array_equal(window.extreme(after, 101.0, length, 1), [np.nan, 9])
+
+
+def test_counters_of_a_pod_survive_the_coming_and_going_of_others():
+    story = Story(spec())
+    story.tick(replace(fleet([2]), pod_id=np.array([3, 5])), 10, generation_tokens=np.array([100.0, 5000.0]))
+    decision = story.tick(
+        replace(fleet([3]), pod_id=np.array([5, 6, 9])), 10, generation_tokens=np.array([6000.0, 70.0, 80.0])
+    )
+    assert decision.observation.generation_tokens_per_s[0] == 100  # of pod 5 alone; 6 and 9 are new
