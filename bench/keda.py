@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for the tick of the tests
 
 import grpc
+import structlog
 
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
@@ -89,6 +90,7 @@ async def serve(workloads: int, pipe: Connection) -> None:
 
 
 def serve_in_process(workloads: int, pipe: Connection) -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # figures alone go to the output
     asyncio.run(serve(workloads, pipe))
 
 

@@ -46,6 +46,9 @@ class _Table(Columns):
     max_age_s: FloatColumn
 
 
+_Row = tuple[int, int, bool, float, float]  # replicas (-1: unknown), current, active, as_of_s, max_age_s
+
+
 @dataclass(frozen=True)
 class _Snapshot:
     """The answers of one tick. Never changed, only replaced."""
@@ -53,7 +56,7 @@ class _Snapshot:
     rows: dict[WorkloadRef, int]
     workload_id: IntColumn  # int64[W], ascending
     table: _Table
-    values: list[tuple[float, ...]]  # the rows of `table` as plain numbers, which single lookups read faster
+    plain: list[_Row]  # the same as plain numbers, which single lookups read faster
 
 
 _NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0), [])
@@ -97,26 +100,14 @@ class Answers:
 
     def answer(self, ref: WorkloadRef) -> Answer:
         """Return what a workload should have. Raises NoAnswer with the reason when that is not known well enough."""
-        if not self.leading:
-            raise NoAnswer(NOT_LEADING)
-        snapshot = self._snapshot
-        row = snapshot.rows.get(ref)
-        if row is None:
-            raise NoAnswer(f"{ref.kind} {ref} is not among the workloads of the last tick")
-        replicas, current, active, as_of_s, max_age_s = snapshot.values[row]
-        if isnan(replicas):
-            raise NoAnswer(f"{ref.kind} {ref}: no decision on trusted inputs yet")
-        age_s = self._clock.now_s() - as_of_s
-        if not age_s <= max_age_s:
-            allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
-            raise NoAnswer(f"{ref.kind} {ref}: inputs of the last trusted decision are {age_s:.0f} s old; {allowed}")
-        return Answer(int(replicas), int(current) if current > 0 else 0, bool(active), max(age_s, 0.0))
+        replicas, current, active, as_of_s, _ = self._fresh(ref)
+        return Answer(replicas, current, active, self._clock.now_s() - as_of_s)
 
     def publish(self, ref: WorkloadRef, tolerance: Tolerance) -> Published:
         """Return the metric value for a workload whose HPA has this tolerance. Raises NoAnswer as `answer` does."""
-        answer = self.answer(ref)
+        replicas, current, _, _, _ = self._fresh(ref)
         self._tolerances[ref] = tolerance
-        return publish(answer.replicas, answer.current, tolerance)
+        return publish(replicas, current, tolerance)
 
     def swallowed(self, ref: WorkloadRef) -> bool:
         """Say whether the HPA's tolerance hides the wanted count. False until KEDA has asked for its value."""
@@ -147,6 +138,23 @@ class Answers:
             if not self._watchers[ref]:
                 del self._watchers[ref]
 
+    def _fresh(self, ref: WorkloadRef) -> _Row:
+        if not self.leading:
+            raise NoAnswer(NOT_LEADING)
+        snapshot = self._snapshot
+        row = snapshot.rows.get(ref)
+        if row is None:
+            raise NoAnswer(f"{ref.kind} {ref} is not among the workloads of the last tick")
+        found = snapshot.plain[row]
+        replicas, _, _, as_of_s, max_age_s = found
+        if replicas < 0:
+            raise NoAnswer(f"{ref.kind} {ref}: no decision on trusted inputs yet")
+        age_s = self._clock.now_s() - as_of_s
+        if not age_s <= max_age_s:
+            allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
+            raise NoAnswer(f"{ref.kind} {ref}: inputs of the last trusted decision are {age_s:.0f} s old; {allowed}")
+        return found
+
     def _replace(self, tick: TickRecord) -> _Snapshot:
         fleet, decision, old = tick.input.fleet, tick.decision, self._snapshot
         if np.array_equal(fleet.workload_id, old.workload_id):
@@ -156,7 +164,7 @@ class Answers:
             table = _moved(old, fleet.workload_id)
             self._tolerances = {ref: tolerance for ref, tolerance in self._tolerances.items() if ref in rows}
 
-        known = decision.replicas >= 0  # False for NaN
+        known = np.isfinite(decision.replicas) & (decision.replicas >= 0)
         trusted = decision.trusted & known
         grows: BoolColumn = known & ~trusted & (decision.replicas > table.replicas)
         taken = trusted | grows
@@ -168,18 +176,21 @@ class Answers:
             as_of_s=np.where(trusted, _as_of_s(tick), table.as_of_s),
             max_age_s=tick.input.spec.max_input_age_s,
         )
-        return _Snapshot(
-            rows,
-            fleet.workload_id,
-            table,
-            list(zip(*(column.tolist() for column in vars(table).values()), strict=True)),
-        )
+        return _Snapshot(rows, fleet.workload_id, table, _plain(table))
 
     def _caveat(self, change: Change) -> str:
         tolerance = self._tolerances.get(change.ref)
         if tolerance is None or publish(change.after, change.before, tolerance).reachable:
             return ""
         return "inside the tolerance of the HPA, which will not act on it"
+
+
+def _plain(table: _Table) -> list[_Row]:
+    counts = (
+        np.nan_to_num(column, nan=unknown).astype(int) for column, unknown in ((table.replicas, -1), (table.current, 0))
+    )
+    columns = (*counts, table.active > 0, table.as_of_s, table.max_age_s)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _as_of_s(tick: TickRecord) -> FloatColumn:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 METRIC_NAME = "replicas"
 TARGET = 1
 DEFAULT_TOLERANCE = 0.1  # of the HPA controller, where the ScaledObject states none
-SMALLEST_STEP = 0.001  # three decimals: what is added to N - 1 still rounds up to N
+SMALLEST_STEP_MILLI = 1  # three decimals: with this added, N - 1 still rounds up to N
 
 
 class Tolerance(NamedTuple):
@@ -37,15 +37,15 @@ def publish(wanted: int, current: int, tolerance: Tolerance) -> Published:
     is seen as 9.001/11 = 0.82, where 10/11 = 0.91 would be kept. Going up there is no such way: a value above
     `wanted` would overshoot. At zero the HPA is switched off and KEDA alone acts, so nothing is swallowed there.
     """
-    if current == wanted or current <= 0 or _is_seen(wanted, current, tolerance):
+    if current == wanted or current <= 0 or _is_seen(wanted * 1000, current, tolerance):
         return Published(float(wanted), True)
-    lowest = wanted - 1 + SMALLEST_STEP
-    if 0 < wanted < current and _is_seen(lowest, current, tolerance):
-        return Published(lowest, True)
+    lowest_milli = (wanted - 1) * 1000 + SMALLEST_STEP_MILLI
+    if 0 < wanted < current and _is_seen(lowest_milli, current, tolerance):
+        return Published(lowest_milli / 1000, True)
     return Published(float(wanted), False)
 
 
-def _is_seen(value: float, current: int, tolerance: Tolerance) -> bool:
+def _is_seen(milli: int, current: int, tolerance: Tolerance) -> bool:
     # In thousandths and in the controller's own order of operations, so that the bounds agree to the last bit.
-    ratio = round(value * 1000) / (TARGET * 1000.0 * current)
+    ratio = milli / (TARGET * 1000.0 * current)
     return not 1.0 - tolerance.down <= ratio <= 1.0 + tolerance.up
