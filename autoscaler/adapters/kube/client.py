@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -32,8 +33,8 @@ JSON = "application/json"
 BODY_LIMIT_BYTES = 64 << 20  # one page of 500 large objects stays far below
 REFUSAL_LIMIT_BYTES = 64 << 10
 MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CREDENTIALS_AGE_S = 60.0  # a kubeconfig is read again after this; the in-cluster token likewise, by the library
-
 GOODBYE_S = 0.1  # TLS connections that were cut end in the background; the event loop may end right after us
 
 Query = Sequence[tuple[str, str]]
@@ -62,7 +63,12 @@ class Kube:
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, settings: KubeSettings) -> AsyncIterator[Kube]:
+    async def connect(
+        cls,
+        settings: KubeSettings,
+        account: Path = SERVICE_ACCOUNT,
+        credentials_age_s: float = CREDENTIALS_AGE_S,
+    ) -> AsyncIterator[Kube]:
         """Find the cluster as kubectl would: in a pod its own, else the kubeconfig's context.
 
         Raises Unavailable if neither is configured. Nothing is asked yet, so a server that is down is no error here.
@@ -71,12 +77,13 @@ class Kube:
         configuration = Configuration()
         try:
             if in_cluster:
-                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            else:
-                await load_kube_config(
-                    context=settings.context, client_configuration=configuration, persist_config=False
+                load_incluster_config(  # type: ignore[no-untyped-call]
+                    configuration, token_filename=str(account / "token"), cert_filename=str(account / "ca.crt")
                 )
-                configuration.refresh_api_key_hook = _RereadKubeconfig(settings.context)
+            else:
+                kubeconfig = _Kubeconfig(settings.context, credentials_age_s)
+                await kubeconfig.read(configuration)
+                configuration.refresh_api_key_hook = kubeconfig.refresh
         except (ConfigException, OSError, ValueError, TypeError) as error:
             where = "this pod's service account" if in_cluster else "the kubeconfig"
             context = f" (context {settings.context})" if settings.context else ""
@@ -183,20 +190,26 @@ def object_path(root: str, namespace: str, plural: str, name: str = "", subresou
     return "/".join(parts)
 
 
-class _RereadKubeconfig:
-    """Hook of the library, called before requests: tokens in files and of exec plug-ins expire."""
+class _Kubeconfig:
+    """The files that KUBECONFIG names, read again now and then: tokens in files and of exec plug-ins expire."""
 
-    def __init__(self, context: str | None) -> None:
+    def __init__(self, context: str | None, age_s: float) -> None:
+        self._files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library looks only once, when imported
         self._context = context
+        self._age_s = age_s
         self._read_s = time.monotonic()
         self._failing = False
 
-    async def __call__(self, configuration: Configuration) -> None:
-        if time.monotonic() - self._read_s < CREDENTIALS_AGE_S:
+    async def read(self, configuration: Configuration) -> None:
+        await load_kube_config(self._files, self._context, configuration, persist_config=False)
+
+    async def refresh(self, configuration: Configuration) -> None:
+        """Serve as the library's hook before each request."""
+        if time.monotonic() - self._read_s < self._age_s:
             return
         self._read_s = time.monotonic()
         try:
-            await load_kube_config(context=self._context, client_configuration=configuration, persist_config=False)
+            await self.read(configuration)
         except Exception as error:  # an exec plug-in may raise anything; the credentials at hand may still do
             if not self._failing:
                 log.warning("kubeconfig cannot be read again", error=type(error).__name__)

@@ -6,6 +6,7 @@ Pods, nodes and rivals are elsewhere. What a row says about GPUs and the model i
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from autoscaler.core.fleet import WorkloadRef
 
 DEFAULT_PORT = 8000
 ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
+SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
+SCRIPT_LIMIT = 16_384  # characters
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MIG_RESOURCE = "nvidia.com/mig-"
 # Labels that say what GPU a node has: GPU feature discovery first, then the clouds and provisioners.
@@ -192,12 +195,16 @@ _OPTIONS = ("--served-model-name", "--model", "--port")
 def _words(words: Iterable[str]) -> Iterator[str]:
     """Split what a shell would split (`sh -c "vllm serve ..."`); what does not parse is left out."""
     left = ARGUMENTS_LIMIT
+    before = ""
     for word in words:
-        try:
-            parts = shlex.split(word) if any(blank in word for blank in " \n\t") and len(word) < 16_384 else [word]
-        except ValueError:
-            continue
+        parts = [word]
+        if SCRIPT_FOLLOWS.fullmatch(before) and len(word) < SCRIPT_LIMIT:
+            try:
+                parts = shlex.split(word)
+            except ValueError:
+                parts = []
         yield from parts[:left]
         left -= len(parts)
         if left <= 0:
             return
+        before = word

@@ -99,7 +99,9 @@ class Watch(Generic[Kind]):
         self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
         self._version = ""  # resume from here; "": list first
         self._failures = 0
+        self._refused_s: float | None = None  # since when an optional kind is refused
         self._response: aiohttp.ClientResponse | None = None
+        self._renewed = asyncio.Event()
 
     async def run(self) -> None:
         """Follow for ever."""
@@ -115,8 +117,13 @@ class Watch(Generic[Kind]):
                 await self._suffer(error)
 
     def renew(self) -> None:
-        """Open the stream again from where it is: it may be half-open, as the server was just out of reach."""
+        """Open the stream again from where it is, and now: the server was out of reach and is back.
+
+        A stream from before may be half-open, and a pause before the next try was meant for a server that is away.
+        """
         self.live = False
+        self._failures = 0
+        self._renewed.set()
         if self._response is not None:
             self._response.close()
 
@@ -243,27 +250,39 @@ class Watch(Generic[Kind]):
     def _recover(self) -> None:
         self.live = True
         self.absent = False
+        self._refused_s = None
         if self.problem:
             log.info("watch works again", path=self._path)
         self.problem = ""
 
     async def _suffer(self, error: ApiError) -> None:
         """Wait as the failure asks for. What is known stays known."""
-        if self.resource.optional and error.status in ABSENT:
+        if self.resource.optional and error.status in ABSENT and self._is_lasting():
             for key in list(self._known):
                 self._drop(key)
             self._version = ""
             if not self.absent:
                 log.info("done without", path=self._path, error=str(error))
             self.absent = self.synced = self.live = True
+            self.problem = ""
             await self._pause(self._times.absent_s * random.uniform(1.0, 1.2))
             return
         self.live = False
         self._tell(error)
         pause_s = self._backoff_s()
         if error.retry_after_s is not None:
-            pause_s += min(error.retry_after_s, RETRY_AFTER_LIMIT_S)
+            await self._clock.sleep(min(error.retry_after_s, RETRY_AFTER_LIMIT_S))
         await self._pause(pause_s)
+
+    def _is_lasting(self) -> bool:
+        """Say whether to believe a refusal of an optional kind. What was there must be refused for a while.
+
+        An API server that has just started refuses what it has not loaded yet, roles and custom resources: forgetting
+        whose counts belong to others, if only for a minute, would be to fight for them.
+        """
+        now_s = self._clock.now_s()
+        self._refused_s = now_s if self._refused_s is None else self._refused_s
+        return not self._known or now_s - self._refused_s >= self._times.absent_s / 2
 
     def _tell(self, error: ApiError) -> None:
         if not self.problem:
@@ -277,7 +296,14 @@ class Watch(Generic[Kind]):
         return random.uniform(0.0, bound_s)
 
     async def _pause(self, duration_s: float) -> None:
-        await self._clock.sleep(duration_s)
+        """Wait, unless told to renew."""
+        self._renewed.clear()
+        waits = [asyncio.ensure_future(wait) for wait in (self._clock.sleep(duration_s), self._renewed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

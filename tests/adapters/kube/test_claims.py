@@ -1,0 +1,83 @@
+"""Hands on virtual time: how long a manual change is respected."""
+
+import asyncio
+
+import pytest
+
+from autoscaler.adapters.kube.claims import HAND_HOLD_LIMIT_S, HAND_HOLD_S, Hands
+from autoscaler.adapters.kube.client import FIELD_MANAGER
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.memory import LoopClock
+
+pytestmark = pytest.mark.looptime
+
+
+@pytest.fixture
+def writes() -> OwnWrites:
+    return OwnWrites(LoopClock())
+
+
+@pytest.fixture
+def hands(writes: OwnWrites) -> Hands:
+    return Hands(LoopClock(), writes)
+
+
+def write(writes: OwnWrites, hands: Hands, count: int) -> None:
+    writes.note("uid", count)
+    hands.changed("uid", count, "")
+
+
+async def test_our_own_change_is_no_rival_even_when_the_server_forgot_who_made_it(writes: OwnWrites, hands: Hands):
+    write(writes, hands, 4)
+    assert hands.owner("uid") == ""
+
+
+async def test_a_change_of_what_was_never_ours_is_no_rival(hands: Hands):
+    hands.changed("uid", 4, "kubectl-scale")
+    assert hands.owner("uid") == ""
+
+
+async def test_a_change_of_what_another_replica_of_the_daemon_wrote_is_one(hands: Hands):
+    hands.first_seen("uid", FIELD_MANAGER)
+    hands.changed("uid", 9, "kubectl-edit")
+    assert hands.owner("uid") == "a manual change by kubectl-edit"
+
+
+async def test_a_manual_change_is_respected_for_a_while_and_then_forgotten(writes: OwnWrites, hands: Hands):
+    write(writes, hands, 4)
+    hands.changed("uid", 7, "")
+    assert hands.owner("uid") == "a manual change by somebody"
+    assert hands.holding() == {"uid"}
+    await asyncio.sleep(HAND_HOLD_S + 1)
+    assert hands.owner("uid") == ""
+    assert hands.holding() == frozenset()
+
+
+async def test_whoever_keeps_undoing_us_is_given_more_time_up_to_an_hour(writes: OwnWrites, hands: Hands):
+    lengths = []
+    for _ in range(7):
+        write(writes, hands, 4)
+        hands.changed("uid", 2, "argocd-controller")
+        began_s = asyncio.get_running_loop().time()
+        while hands.owner("uid"):  # noqa: ASYNC110  time is virtual, and there is nothing to be told by
+            await asyncio.sleep(10)
+        lengths.append(asyncio.get_running_loop().time() - began_s)
+    assert lengths[:4] == [HAND_HOLD_S, 2 * HAND_HOLD_S, 4 * HAND_HOLD_S, 8 * HAND_HOLD_S]
+    assert lengths[-1] == HAND_HOLD_LIMIT_S
+
+
+async def test_a_second_manual_change_while_one_is_respected_begins_the_time_anew(writes: OwnWrites, hands: Hands):
+    write(writes, hands, 4)
+    hands.changed("uid", 7, "kubectl-scale")
+    await asyncio.sleep(HAND_HOLD_S - 10)
+    hands.changed("uid", 8, "kubectl-scale")
+    await asyncio.sleep(20)
+    assert hands.owner("uid") != ""
+
+
+async def test_a_write_long_ago_does_not_explain_a_change_now(writes: OwnWrites, hands: Hands):
+    write(writes, hands, 4)
+    write(writes, hands, 6)
+    await asyncio.sleep(600)
+    hands.changed("uid", 4, "")
+    assert hands.owner("uid") == "a manual change by somebody"

@@ -1,0 +1,166 @@
+"""How the cluster is found, and what a connection does with servers that are slow, large or not the API server."""
+
+import asyncio
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import web
+from kubernetes_asyncio.client import Configuration
+
+from autoscaler.adapters.kube.client import ApiError, Kube, object_path
+from autoscaler.config.settings import KubeSettings
+from autoscaler.ports import Unavailable
+from tests.harness.kube_api import KubeApi
+from tests.harness.process import free_port
+
+
+@asynccontextmanager
+async def serving(answer) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_route("*", "/{rest:.*}", answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def fails(answer, timeout_s: float = 5.0) -> ApiError:
+    async with serving(answer) as url, Kube.using(Configuration(host=url), timeout_s) as kube:
+        with pytest.raises(ApiError) as caught:
+            await kube.request("GET", "/version")
+        return caught.value
+
+
+async def test_a_server_that_does_not_answer_costs_no_more_than_the_time_out():
+    async def silent(request: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    error = await fails(silent, timeout_s=0.2)
+    assert error.status == 0
+    assert str(error) == "GET /version: no answer: nothing within 0.2 s"
+
+
+async def test_nobody_listening_is_named():
+    async with Kube.using(Configuration(host=f"http://127.0.0.1:{free_port()}"), 1.0) as kube:
+        with pytest.raises(ApiError, match="no answer: ClientConnectorError"):
+            await kube.request("GET", "/version")
+
+
+async def test_the_html_of_a_proxy_is_an_error_like_any_other():
+    async def proxy(request: web.Request) -> web.Response:
+        return web.Response(status=502, text="<html>bad gateway</html>", content_type="text/html")
+
+    error = await fails(proxy)
+    assert (error.status, error.message) == (502, "Bad Gateway")
+
+
+async def test_retry_after_is_read_as_seconds_and_nonsense_as_absent():
+    async def busy(request: web.Request) -> web.Response:
+        return web.json_response({"message": "slow\ndown"}, status=429, headers={"Retry-After": "7"})
+
+    async def nonsense(request: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "-1e9"})
+
+    error = await fails(busy)
+    assert (error.status, error.retry_after_s, error.message) == (429, 7.0, "slow down")
+    assert (await fails(nonsense)).retry_after_s is None
+
+
+async def test_an_answer_without_end_is_cut_off():
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * (4 << 20))
+
+    assert "larger than" in (await fails(endless, timeout_s=30)).message
+
+
+async def test_a_proxy_of_the_environment_is_used_only_where_kubectl_would(monkeypatch: pytest.MonkeyPatch):
+    """In the cluster a proxy meant for downloads must not stand between the daemon and the API server."""
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+
+    async def fine(request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async with serving(fine) as url:
+        async with Kube.using(Configuration(host=url), 2.0) as kube:
+            assert await kube.request("GET", "/version") == b"{}"
+        async with Kube.using(Configuration(host=url), 2.0, proxies=True) as kube:
+            with pytest.raises(ApiError, match="no answer"):
+                await kube.request("GET", "/version")
+
+
+def test_names_are_quoted_in_paths():
+    path = object_path("/apis/apps/v1", "ns", "deployments", "../../secrets?x=1", "scale")
+    assert path == "/apis/apps/v1/namespaces/ns/deployments/..%2F..%2Fsecrets%3Fx%3D1/scale"
+
+
+async def test_without_any_configuration_the_error_says_where_was_looked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    with pytest.raises(Unavailable, match="no cluster: the kubeconfig cannot be used"):
+        async with Kube.connect(KubeSettings()):
+            pass
+
+
+@pytest.mark.integration
+async def test_a_context_of_the_kubeconfig_is_used_and_an_unknown_one_named(
+    kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig()))
+    async with Kube.connect(KubeSettings(context="test")) as kube:
+        assert b"gitVersion" in await kube.request("GET", "/version")
+    with pytest.raises(Unavailable, match=r"\(context nowhere\)"):
+        async with Kube.connect(KubeSettings(context="nowhere")):
+            pass
+
+
+@pytest.mark.integration
+async def test_in_a_pod_the_service_account_is_used(
+    kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch, namespace: str, tmp_path: Path
+):
+    user = await kube_api.service_account(namespace, "daemon")
+    (tmp_path / "token").write_text(user.token)
+    (tmp_path / "ca.crt").write_bytes(kube_api.ca.read_bytes())
+    host, port = kube_api.url.removeprefix("https://").split(":")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+    async with Kube.connect(KubeSettings(), account=tmp_path) as kube:
+        assert b"gitVersion" in await kube.request("GET", "/version")
+
+
+@pytest.mark.integration
+async def test_a_token_that_a_plug_in_renews_is_read_again(
+    kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    plugin, state = tmp_path / "plugin", tmp_path / "called"
+    plugin.write_text(
+        f"#!{sys.executable}\nimport json, pathlib\nstate = pathlib.Path({str(state)!r})\n"
+        f"token = {kube_api.admin.token!r} if state.exists() else 'worthless'\nstate.touch()\n"
+        "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', "
+        "'status': {'token': token}}))\n"
+    )
+    plugin.chmod(plugin.stat().st_mode | stat.S_IEXEC)
+    config = yaml.safe_load(kube_api.kubeconfig().read_text())
+    execute = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": execute}
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    async with Kube.connect(KubeSettings(), credentials_age_s=0.2) as kube:
+        with pytest.raises(ApiError, match="401"):
+            await kube.request("GET", "/version")
+        await asyncio.sleep(0.2)
+        assert b"gitVersion" in await kube.request("GET", "/version")

@@ -1,0 +1,66 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.kube.declared import NOTHING, PROBLEM_LIMIT, read_annotations
+from tests.adapters.kube.world import PREFIX, annotated
+
+
+def test_a_workload_without_our_annotations_is_not_ours():
+    assert read_annotations(None) is NOTHING
+    assert read_annotations({"app.kubernetes.io/name": "x"}).policy is None
+
+
+def test_every_annotation_is_read():
+    declared = read_annotations(
+        annotated(
+            policy="batch",
+            service="chat",
+            min_replicas="1",
+            max_replicas="8",
+            paused="true",
+            engine="sglang",
+            model="org/Model-7B:v1",
+            metrics_port="9000",
+        )
+        | {f"{PREFIX}override.objective.ttft": "200ms"}
+    )
+    assert declared.policy == "batch"
+    assert declared.overrides == (("objective.ttft", "200ms"), ("replicas.max", "8"), ("replicas.min", "1"))
+    assert (declared.service, declared.engine, declared.model) == ("chat", "sglang", "org/Model-7B:v1")
+    assert (declared.metrics_port, declared.paused, declared.problem) == (9000, True, "")
+
+
+def test_an_empty_policy_is_the_default_and_a_nonsensical_one_is_none():
+    assert read_annotations(annotated(policy="")).policy == ""
+    assert read_annotations(annotated(policy="../x")).policy == "(invalid)"
+
+
+def test_a_value_that_makes_no_sense_is_dropped_and_named_with_what_is_allowed():
+    declared = read_annotations(annotated(policy="batch", max_replicas="many", engine="vlm"))
+    assert declared.overrides == ()
+    assert "max-replicas: found 'many'; allowed: a count such as 8" in declared.problem
+    assert "engine: found 'vlm'; allowed: vllm" in declared.problem
+
+
+def test_an_override_is_checked_by_its_field_and_costs_no_other():
+    declared = read_annotations(
+        annotated(policy="batch", max_replicas="4")
+        | {f"{PREFIX}override.objective.ttft": "200", f"{PREFIX}override.objective.speed": "1"}
+    )
+    assert declared.overrides == (("replicas.max", "4"),)
+    assert "objective.ttft:" in declared.problem
+    assert "'objective.speed' cannot be overridden" in declared.problem
+
+
+def test_paused_is_true_unless_it_clearly_says_false():
+    assert not read_annotations(annotated(policy="", paused="false")).paused
+    declared = read_annotations(annotated(policy="", paused="yes"))
+    assert declared.paused
+    assert "paused: found 'yes', taken as true; allowed: true, false" in declared.problem
+
+
+@given(st.dictionaries(st.text(max_size=30).map(PREFIX.__add__), st.text(max_size=300), max_size=12))
+def test_hostile_annotations_never_raise_and_the_problem_stays_short(annotations: dict[str, str]):
+    declared = read_annotations(annotations)
+    assert len(declared.problem) <= PROBLEM_LIMIT
+    assert declared.metrics_port == 0 or 0 < declared.metrics_port < 65_536

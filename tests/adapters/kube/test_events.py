@@ -1,0 +1,157 @@
+"""Events written to a real API server, with the rights that ship."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.kube.client import Kube
+from autoscaler.adapters.kube.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
+from autoscaler.adapters.memory import SystemClock, empty_fleet
+from autoscaler.core.decision import TickInput
+from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.samples import Samples
+from autoscaler.core.spec import Schedule, Spec
+from autoscaler.ports import Change, Fate, Outcome, TickRecord
+from tests.adapters.kube.world import World, running
+from tests.harness.kube_api import KubeApi
+from tests.harness.process import eventually
+
+pytestmark = pytest.mark.integration
+
+
+def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
+    rows = len(workloads)
+    return replace(
+        empty_fleet(0.0),
+        workloads=workloads,
+        workload_id=np.arange(rows),
+        replicas=np.ones(rows),
+        paused=np.zeros(rows, dtype=bool),
+        rival=(rival,) * rows,
+    )
+
+
+def record(fleet: Fleet, *outcomes: Outcome, leading: bool = True) -> TickRecord:
+    nothing = Schedule(*(np.empty((len(fleet.workloads), 0)) for _ in range(4)))
+    given = TickInput(0.0, fleet, Spec.filled(len(fleet.workloads)), nothing, Samples.nothing(len(fleet.workloads), 0))
+    return TickRecord(1, 0.0, 1767323045.5, 0.1, given, None, (), outcomes, leading)  # type: ignore[arg-type]
+
+
+async def events(api: KubeApi, namespace: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = (await api.request("GET", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"))[
+        "items"
+    ]
+    return sorted(items, key=lambda event: event["metadata"]["creationTimestamp"])
+
+
+async def written(api: KubeApi, namespace: str, count: int) -> list[dict[str, Any]]:
+    async def enough() -> list[dict[str, Any]]:
+        found = await events(api, namespace)
+        return found if len(found) >= count else []
+
+    return await eventually(enough, f"{count} events")
+
+
+@pytest.fixture
+async def workload(world: World) -> Workload:
+    made = await world.deployment("llama")
+    return Workload(WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"])
+
+
+def outcome(workload: Workload, fate: Fate, reason: str = "because", detail: str = "") -> Outcome:
+    return Outcome(Change(workload.ref, workload.uid, 2, 4, reason), fate, detail)
+
+
+async def test_a_change_becomes_an_event_on_the_workload_with_the_sentence(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, "12 requests wait.")))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert (event["type"], event["reason"], event["action"]) == ("Normal", "Scaled", "Scale")
+    assert event["note"] == "2 to 4 replicas: 12 requests wait."
+    assert event["eventTime"] == "2026-01-02T03:04:05.500000Z"
+    assert event["reportingController"] == "vllm-autoscaler.io/autoscaler"
+    regarding = event["regarding"]
+    assert (regarding["kind"], regarding["name"], regarding["uid"]) == ("Deployment", "llama", workload.uid)
+
+
+async def test_a_failure_that_repeats_is_one_event_with_a_count(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        for tick in range(4):
+            failed = outcome(workload, Fate.FAILED, f"sentence {tick}", "not allowed")
+            recorder.record(record(fleet_of(workload), failed))
+
+        async def repeated() -> bool:
+            found = await events(kube_api, workload.ref.namespace)
+            return bool(found) and found[0].get("series", {}).get("count", 0) >= 2
+
+        await eventually(repeated, "the series is written")
+        await asyncio.sleep(0.2)
+        (event,) = await events(kube_api, workload.ref.namespace)
+    assert (event["type"], event["reason"], event["note"]) == ("Warning", "ScaleFailed", "2 to 4 replicas: not allowed")
+
+
+async def test_a_rival_is_told_when_it_appears_and_when_it_goes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        for rival in ("", "HorizontalPodAutoscaler/x", "HorizontalPodAutoscaler/x", ""):
+            recorder.record(record(fleet_of(workload, rival=rival)))
+        found = await written(kube_api, workload.ref.namespace, 2)
+    assert {event["reason"] for event in found} == {"RivalDetected", "RivalGone"}
+    assert "HorizontalPodAutoscaler/x owns the replica count; it is left alone." in {event["note"] for event in found}
+
+
+async def test_what_is_published_to_keda_is_told_when_it_changes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        for _ in range(3):
+            recorder.record(record(fleet_of(workload), outcome(workload, Fate.PUBLISHED)))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+        await asyncio.sleep(0.2)
+        assert len(await events(kube_api, workload.ref.namespace)) == 1
+    assert event["reason"] == "Recommended"
+
+
+async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload, rival="HorizontalPodAutoscaler/x"), leading=False))
+        recorder.record(record(fleet_of(workload, rival="HorizontalPodAutoscaler/x")))
+        await asyncio.sleep(0.3)
+        assert await events(kube_api, workload.ref.namespace) == []
+
+
+async def test_a_long_sentence_is_cut_at_what_an_event_may_hold(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, "ä" * 2000)))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert len(event["note"].encode()) <= NOTE_LIMIT_BYTES
+    assert event["note"].endswith("ä...")
+
+
+async def test_without_the_api_server_recording_neither_waits_nor_grows_and_later_events_are_written(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        async with kube_api.frozen():
+            for number in range(QUEUE_LIMIT + 500):
+                recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, f"{number}")))
+            assert recorder.dropped == 500
+        found = await written(kube_api, workload.ref.namespace, 5)
+    assert all(int(event["note"].split()[-1]) >= 500 for event in found)

@@ -1,0 +1,107 @@
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.declared import PROBLEM_LIMIT
+from autoscaler.adapters.kube.scaledobjects import Asked, read_scaled_object
+from autoscaler.core.fleet import WorkloadRef
+
+TRIGGER = {"type": "external", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
+
+
+def asked(*triggers: Any, annotations: dict[str, str] | None = None, **spec: Any) -> Asked:
+    body = {"scaleTargetRef": {"name": "llama"}, "triggers": list(triggers), **spec}
+    metadata = {"name": "so", "namespace": "ns", "annotations": annotations}
+    return read_scaled_object(msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject))
+
+
+def test_defaults_are_those_of_keda():
+    found = asked(TRIGGER)
+    assert found.port.target == WorkloadRef("ns", "llama")
+    assert (found.port.min_replicas, found.port.max_replicas) == (0, 100)
+    assert (found.port.tolerance_up, found.port.tolerance_down) == (None, None)
+    assert dict(found.port.metadata) == TRIGGER["metadata"]
+    assert (found.ours, found.policy, found.overrides, found.port.problem) == (True, "batch", (), "")
+
+
+def test_stated_bounds_become_overrides_and_the_tighter_of_two_holds():
+    stated = TRIGGER | {"metadata": TRIGGER["metadata"] | {"replicas.max": "4", "replicas.min": "1"}}
+    found = asked(stated, minReplicaCount=2, maxReplicaCount=10)
+    assert dict(found.overrides) == {"replicas.max": "4", "replicas.min": "2"}
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [(0, 0.0), ("0", 0.0), ("0.05", 0.05), ("50m", 0.05), (0.1, 0.1), (None, None)]
+)
+def test_the_tolerance_of_the_hpa_is_read_as_a_quantity(value: Any, read: float | None):
+    behavior = {"scaleUp": {"tolerance": value}}
+    found = asked(TRIGGER, advanced={"horizontalPodAutoscalerConfig": {"behavior": behavior}})
+    assert found.port.tolerance_up == (pytest.approx(read) if read is not None else None)
+    assert found.port.problem == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"minReplicaCount": -1}, "minReplicaCount: found -1; allowed: 0 to"),
+        ({"maxReplicaCount": "many"}, "maxReplicaCount: found 'many'"),
+        ({"maxReplicaCount": True}, "maxReplicaCount: found True"),
+        ({"minReplicaCount": 5, "maxReplicaCount": 3}, "minReplicaCount 5 is above maxReplicaCount 3"),
+        ({"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}}, "found 'apps/v1' 'DaemonSet'; allowed: Deployment"),
+        ({"scaleTargetRef": {}}, "scaleTargetRef.name: found None"),
+        ({"scaleTargetRef": "llama"}, "scaleTargetRef.name"),
+        (
+            {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"tolerance": "-1"}}}}},
+            "scaleDown.tolerance: found '-1'",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_named_with_what_is_allowed(spec: dict, words: str):
+    assert words in asked(TRIGGER, **spec).port.problem
+
+
+def test_two_triggers_that_name_a_policy_are_one_too_many():
+    assert "2 triggers name a policy; allowed: one" in asked(TRIGGER, TRIGGER).port.problem
+
+
+def test_metadata_that_is_no_text_or_too_long_is_refused():
+    bad = {"type": "external", "metadata": {"policy": "batch", "weight": 3, "objective.ttft": "9" * 300}}
+    problem = asked(bad).port.problem
+    assert "'weight': found 3" in problem
+    assert "'objective.ttft'" in problem
+
+
+def test_an_external_trigger_without_a_policy_may_belong_to_somebody_else():
+    found = asked({"type": "external", "metadata": {"scalerAddress": "b:1"}})
+    assert (found.external, found.ours) == (True, False)
+    assert "names no policy" in found.port.problem
+
+
+def test_other_triggers_are_none_of_our_business():
+    found = asked({"type": "prometheus", "metadata": {"policy": "batch"}}, "nonsense", None)
+    assert (found.external, found.ours) == (False, False)
+
+
+@pytest.mark.parametrize(("value", "paused"), [("true", True), ("false", False), ("perhaps", True)])
+def test_paused_in_keda_is_paused_here_and_nonsense_counts_as_true_as_it_does_there(value: str, paused: bool):
+    assert asked(TRIGGER, annotations={"autoscaling.keda.sh/paused": value}).paused is paused
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=12,
+)
+KEYS = ["scaleTargetRef", "triggers", "minReplicaCount", "maxReplicaCount", "advanced"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5) | JSON)
+def test_whatever_a_custom_resource_holds_is_read_without_raising(spec: Any):
+    metadata = objects.AnnotatedMetadata(name="so", namespace="ns")
+    found = read_scaled_object(objects.ScaledObject(metadata=metadata, spec=spec))
+    assert found.port.problem != ""
+    assert len(found.port.problem) <= PROBLEM_LIMIT

@@ -1,0 +1,340 @@
+"""List and watch: against a double for what a healthy server does not do, and a real server for outages."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+
+from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.client import ApiError, Kube
+from autoscaler.adapters.kube.history import OwnWrites
+from autoscaler.adapters.kube.scale import ScaleActuator
+from autoscaler.adapters.kube.snapshot import KubeFleet
+from autoscaler.adapters.kube.watch import Resource, Watch, WatchTimes
+from autoscaler.adapters.memory import LoopClock, SystemClock
+from autoscaler.config.settings import Mode
+from autoscaler.ports import Change, Fate
+from tests.adapters.kube.api_double import (
+    EXPIRED,
+    ApiDouble,
+    always,
+    bookmark,
+    event,
+    page,
+    pod,
+    refusal,
+    stream,
+)
+from tests.adapters.kube.world import World, names, running, synced, until
+from tests.harness.kube_api import KubeApi
+from tests.harness.process import eventually
+
+QUICK = WatchTimes(lifetime_s=10, silence_s=0.3, backoff_s=0.02, backoff_cap_s=0.1, absent_s=0.1)
+PODS = Resource("/api/v1", "pods", objects.Pod)
+
+
+class Names:
+    """Keeps the names of what is there, and refuses one of them."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, str] = {}
+        self.puts = 0
+
+    def put(self, seen: objects.Object, /) -> None:
+        if seen.metadata.name == "poison":
+            raise ValueError("this one cannot be used")
+        self.puts += 1
+        self.there[seen.metadata.name] = seen.metadata.uid
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        del self.there[name]
+
+
+class Followed:
+    def __init__(self, api: ApiDouble, watch: Watch[objects.Pod], seen: Names) -> None:
+        self.api = api
+        self.watch = watch
+        self.seen = seen
+
+    async def until(self, *expected: str) -> None:
+        async def holds() -> bool:
+            return sorted(self.seen.there) == sorted(expected)
+
+        await eventually(holds, f"exactly {expected} are there", 5, every_s=0.01)
+
+    async def eventually(self, what: str, holds) -> None:
+        async def probe() -> bool:
+            return holds()
+
+        await eventually(probe, what, 5, every_s=0.01)
+
+
+@asynccontextmanager
+async def followed(api: ApiDouble, optional: bool = False, times: WatchTimes = QUICK) -> AsyncIterator[Followed]:
+    seen = Names()
+    async with api.client() as kube:
+        resource = Resource("/api/v1", "pods", objects.Pod, optional=optional)
+        watch = Watch(kube, resource, seen, SystemClock(), times=times)
+        async with running(watch):
+            yield Followed(api, watch, seen)
+
+
+async def test_pages_are_followed_to_the_end_and_the_watch_begins_where_the_list_ended():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a"), more="next")), always(lambda: page(pod("b"), version=7))]
+    async with followed(api) as it:
+        await it.until("a", "b")
+        await it.eventually("it watches", lambda: bool(api.watch_versions))
+        assert it.watch.synced
+    assert [asked.get("continue") for asked in api.asked[:2]] == [None, "next"]
+    assert api.watch_versions == ["7"]
+
+
+async def test_events_change_what_is_there_and_a_resumed_watch_begins_after_the_last_bookmark():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a"), pod("b")))]
+    first = (event("ADDED", pod("c", 11)), event("DELETED", pod("a", 12)), bookmark(40))
+    api.watches = [stream(*first), stream(then_s=60)]
+    async with followed(api) as it:
+        await it.until("b", "c")
+        await it.eventually("it resumes", lambda: len(api.watch_versions) == 2)
+        assert it.watch.live
+    assert api.watch_versions == ["10", "40"]
+    assert api.list_count == 1
+    assert api.asked[1]["allowWatchBookmarks"] == "true"
+    assert 10 <= int(api.asked[1]["timeoutSeconds"]) <= 12
+
+
+@pytest.mark.parametrize("gone", [stream(EXPIRED), always(lambda: refusal(410))], ids=["event", "status"])
+async def test_410_gone_lists_again_and_what_vanished_meanwhile_is_removed(gone):
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a"), pod("b"))), always(lambda: page(pod("b"), pod("c"), version=90))]
+    api.watches = [gone, stream(then_s=60)]
+    async with followed(api) as it:
+        await it.until("b", "c")
+        await it.eventually("it watches again", lambda: len(api.watch_versions) == 2)
+    assert api.watch_versions == ["10", "90"]
+    assert it.seen.puts == 3  # b had not changed, so it was not handed on again
+
+
+async def test_410_in_the_middle_of_the_pages_starts_the_list_anew():
+    api = ApiDouble()
+    api.lists = [
+        always(lambda: page(pod("a"), more="next")),
+        always(lambda: refusal(410)),
+        always(lambda: page(pod("b"), version=50)),
+    ]
+    async with followed(api) as it:
+        await it.until("b")
+        await it.eventually("it watches", lambda: bool(api.watch_versions))
+    assert api.watch_versions == ["50"]
+
+
+async def test_an_object_made_again_under_the_same_name_is_removed_first():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a", uid="old")))]
+    api.watches = [stream(event("MODIFIED", pod("a", 12, uid="new")), then_s=60)]
+    async with followed(api) as it:
+        await it.eventually("the new one is there", lambda: it.seen.there.get("a") == "new")
+
+
+@pytest.mark.looptime
+async def test_429_waits_as_long_as_the_server_asks():
+    """On virtual time: a double in place of the client, as sockets do not follow virtual time."""
+    random.seed(1)
+    asked: list[float] = []
+
+    class Busy(Kube):
+        def __init__(self) -> None:
+            pass
+
+        async def request(self, method, path, body=None, **options):
+            asked.append(asyncio.get_running_loop().time())
+            raise ApiError("list", 429, "too many requests", retry_after_s=7.0)
+
+    watch = Watch(Busy(), PODS, Names(), LoopClock())
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(60)
+    task.cancel()
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
+    assert len(gaps) >= 2
+    assert all(7.0 <= gap <= 7.0 + 30.0 for gap in gaps)
+    assert "429" in watch.problem
+
+
+async def test_a_refused_watch_keeps_what_is_known_and_says_why_until_it_works():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a")))]
+    api.watches = [always(lambda: refusal(503)), always(lambda: refusal(500)), stream(bookmark(11), then_s=60)]
+    async with followed(api) as it:
+        await it.eventually("it fails", lambda: "503" in it.watch.problem or "500" in it.watch.problem)
+        assert list(it.seen.there) == ["a"]
+        assert not it.watch.live
+        await it.eventually("it works", lambda: it.watch.live and not it.watch.problem)
+    assert api.list_count == 1
+
+
+async def test_a_half_open_connection_is_given_up_and_the_watch_resumes():
+    api = ApiDouble()
+    api.watches = [stream(event("ADDED", pod("a", 11)), then_s=60), stream(event("ADDED", pod("b", 12)), then_s=60)]
+    async with followed(api) as it:
+        await it.until("a", "b")
+    assert api.watch_versions[:2] == ["10", "11"]
+
+
+async def test_a_connection_cut_in_the_middle_of_an_event_loses_nothing():
+    whole = event("ADDED", pod("a", 11))
+
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = await stream(whole[:20])(request)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    api = ApiDouble()
+    api.watches = [cut, stream(whole[:30], whole[30:], then_s=60)]
+    async with followed(api) as it:
+        await it.until("a")
+    assert api.watch_versions[:2] == ["10", "10"]
+
+
+async def test_a_slow_stream_that_drips_bytes_is_followed():
+    whole = event("ADDED", pod("a", 11))
+
+    api = ApiDouble()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for index in range(0, len(whole), 40):
+            await response.write(whole[index : index + 40])
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(60)
+        return response
+
+    api.watches = [answer]
+    async with followed(api) as it:
+        await it.until("a")
+        assert len(api.watch_versions) == 1
+
+
+async def test_a_server_that_closes_at_once_is_not_hammered():
+    api = ApiDouble()
+    api.watches = [stream()]
+    async with followed(api, times=WatchTimes(backoff_s=0.2, backoff_cap_s=10.0)) as it:
+        await asyncio.sleep(1.5)
+        assert "ended at once" in it.watch.problem
+    assert len(api.watch_versions) < 30
+
+
+async def test_nonsense_on_the_stream_reconnects_and_loses_nothing():
+    api = ApiDouble()
+    api.watches = [
+        stream(b"<html>bad gateway</html>\n"),
+        stream(b'{"type": 3}\n'),
+        stream(event("ADDED", pod("a", 11)), then_s=60),
+    ]
+    async with followed(api) as it:
+        await it.until("a")
+    assert api.list_count == 1
+
+
+async def test_a_list_that_is_no_list_is_asked_again():
+    api = ApiDouble()
+    api.lists = [always(lambda: web.Response(text="<html>proxy</html>")), always(lambda: page(pod("a")))]
+    async with followed(api) as it:
+        await it.until("a")
+
+
+async def test_an_endless_line_is_cut_off_before_it_fills_the_memory():
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * (1 << 20))
+
+    api = ApiDouble()
+    api.watches = [endless, stream(event("ADDED", pod("a", 11)), then_s=60)]
+    async with followed(api) as it:
+        await it.until("a")
+
+
+async def test_one_bad_object_spoils_only_itself():
+    unreadable = pod("unreadable") | {"status": {"conditions": "many"}}
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a"), unreadable, pod("poison"), {"metadata": 3}, pod("b")))]
+    async with followed(api) as it:
+        await it.until("a", "b")
+        await it.eventually("it watches", lambda: it.watch.live)
+        assert it.watch.unreadable == 3
+
+
+async def test_an_optional_kind_that_is_not_there_counts_as_empty_and_is_found_when_it_comes():
+    api = ApiDouble()
+    api.lists = [always(lambda: refusal(404)), always(lambda: refusal(403)), always(lambda: page(pod("a")))]
+    async with followed(api, optional=True) as it:
+        await it.eventually("it is done without", lambda: it.watch.absent)
+        assert (it.watch.synced, it.watch.live, it.watch.problem) == (True, True, "")
+        await it.until("a")
+        await it.eventually("it is there", lambda: not it.watch.absent)
+
+
+async def test_a_kind_that_is_needed_is_not_synced_while_it_is_refused():
+    api = ApiDouble()
+    api.lists = [always(lambda: refusal(403))]
+    async with followed(api) as it:
+        await it.eventually("it says why", lambda: "403: refused" in it.watch.problem)
+        assert not it.watch.synced
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("crash", [True, False], ids=["killed", "frozen"])
+async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World, crash: bool
+):
+    """A minute, shortened: what counts is that it is longer than every pause and time-out of the watch."""
+    made = await world.deployment("llama", replicas=2)
+    for index in range(3):
+        await world.pod("llama", f"llama-{index}")
+    writes = OwnWrites(clock)
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], writes, QUICK, heartbeat_s=0.2)
+    actuator = ScaleActuator(kube, writes)
+    async with running(fleet):
+        before = await synced(fleet)
+        async with kube_api.outage(crash=True) if crash else kube_api.frozen():
+            await asyncio.sleep(2.5)
+            during = fleet.fleet()
+            assert names(during) == ["llama"]
+            assert len(during.pods) == 3
+            assert during.replicas.tolist() == [2.0]
+            assert clock.now_s() - during.time_s > 1.5  # the view says how old it is
+            change = Change(during.workloads[0].ref, made["metadata"]["uid"], 2, 5, "more")
+            (outcome,) = await actuator.apply([change], 0.5)
+            assert outcome.fate is Fate.FAILED
+        await until(fleet, "the view is true again", lambda view: clock.now_s() - view.time_s < 0.5, 20)
+        await world.deployment("second")
+        await world.pod("llama", "llama-3")
+        after = await until(fleet, "news arrive", lambda view: len(view.workloads) == 2 and len(view.pods) == 4, 20)
+    assert after.workload_id[0] == before.workload_id[0]
+    assert after.pod_id[:3].tolist() == before.pod_id.tolist()
+    assert sorted(pod.name for pod in after.pods) == [f"llama-{index}" for index in range(4)]
+
+
+@pytest.mark.integration
+async def test_a_version_that_the_real_server_has_forgotten_lists_again(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.pod("llama", "a")
+    seen = Names()
+    watch = Watch(kube, PODS, seen, clock, world.namespace, QUICK)
+    watch._version = "1"  # as after a long sleep of this machine
+    async with running(watch):
+
+        async def there() -> bool:
+            return list(seen.there) == ["a"] and watch.live
+
+        await eventually(there, "the pod is seen")
+    assert watch.synced
