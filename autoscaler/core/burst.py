@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.decision import Observation, TickInput
+from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
 from autoscaler.core.readings import NOTHING_PER_S
 
@@ -26,18 +26,19 @@ class Projection(NamedTuple):
     served_each_per_s: FloatColumn  # requests, by one replica
 
 
-def project(observation: Observation, memory: Memory) -> Projection:
+def project(observation: Observation, capacity: Capacity, memory: Memory) -> Projection:
     """Project the queue to the moment at which a replica ordered now would serve.
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. A fluid
     model: arrivals are the mean over about one cold start, so a burst shorter than that weighs little. Replicas that
-    were seen to write faster when they were full will do so again.
+    are said, or were seen, to write faster when they are full will do so.
     """
     workloads = memory.workloads
     awake = observation.reporting - observation.asleep
     with np.errstate(divide="ignore", invalid="ignore"):
-        tokens_each_per_s = np.fmax(observation.generation_tokens_per_s / awake, workloads.decode_tokens_per_s)
+        seen_per_s = observation.generation_tokens_per_s / awake
+        tokens_each_per_s = np.fmax(seen_per_s, np.fmax(workloads.decode_tokens_per_s, capacity.decode_tokens_per_s))
         served_each_per_s = tokens_each_per_s / observation.output_tokens
         served_per_s = served_each_per_s * awake
         arrivals_per_s = np.maximum(workloads.arrivals_per_s, 0.0)

@@ -134,7 +134,7 @@ def itl(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn
 
 def rejections(observation: Observation) -> FloatColumn:
     """Replicas for the requests that an admission limit refused: the queue gauge does not show them (finding 7)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
     refused = observation.rejections_per_s > 1e-3
     return np.where(refused, _awake(observation) * np.fmin(offered, LARGEST_LATENCY_STEP), np.nan)

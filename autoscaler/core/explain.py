@@ -145,8 +145,8 @@ def _number(value: float) -> str:
 def _seconds(value: float) -> str:
     if math.isnan(value):
         return "an unknown time"
-    if value < 1:
-        return f"{value * 1000:.0f} ms"
+    if 0 < value < 1:
+        return f"{value * 1000:.3g} ms"
     return f"{_number(value)} s" if value < 120 else f"{_number(value / 60)} min"
 
 
@@ -162,16 +162,16 @@ def _asks(row: _Row, signal: Signal) -> str:
 def _concurrency(row: _Row) -> str:
     gateway = row.seen("gateway_waiting")
     held = f" and {_number(gateway)} at the gateway" if gateway > 0 else ""
-    load = f"{_number(row.seen('running'))} running, {_number(row.seen('waiting'))} waiting{held}"
-    each = f"{_number(row.capacity('concurrency'))} per replica used to {row.spec('target_usage'):.0%}"
-    return f"{load}{_witnesses(row)}, at {each}, {_asks(row, Signal.CONCURRENCY)}"
+    load = f"{_number(row.seen('running'))} running, {_number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
+    each = f"{_number(row.capacity('concurrency'))} per replica, used to {row.spec('target_usage'):.0%}"
+    return f"{load} ask for {_number(row.ask(Signal.CONCURRENCY))} at {each}"
 
 
 def _witnesses(row: _Row) -> str:
     """Say whose load this is, where the ask is for more replicas than those it was read from."""
     read, ready, asleep = row.seen("reporting"), row.seen("ready") - row.seen("joining"), row.seen("asleep")
     silent = f" on {_number(read)} of {_number(ready)} replicas" if read < ready else ""
-    return f"{silent}{f', {_number(asleep)} asleep' if asleep > 0 else ''}"
+    return f"{silent}{f', with {_count(asleep)} asleep,' if asleep > 0 else ''}"
 
 
 def _latency(row: _Row, signal: Signal, name: str, seen: str, objective: str) -> str:
@@ -179,7 +179,8 @@ def _latency(row: _Row, signal: Signal, name: str, seen: str, objective: str) ->
 
 
 def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
-    return f"{_number(row.seen(seen))} {name} tokens/s at {_number(row.capacity(each))} each {_asks(row, signal)}"
+    tokens = f"{_number(row.seen(seen))} {name} tokens/s"
+    return f"{tokens} ask for {_number(row.ask(signal))} at {_number(row.capacity(each))} per replica"
 
 
 _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
@@ -192,7 +193,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     Signal.TTFT: lambda r: _latency(r, Signal.TTFT, "TTFT", "ttft_s", "ttft_objective_s"),
     Signal.ITL: lambda r: _latency(r, Signal.ITL, "ITL", "itl_s", "itl_objective_s"),
     Signal.REJECTIONS: lambda r: (
-        f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine {_asks(r, Signal.REJECTIONS)}"
+        f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {_number(r.ask(Signal.REJECTIONS))}"
     ),
     Signal.SCHEDULE: lambda r: f"a pre-warm window {_asks(r, Signal.SCHEDULE)}",
     Signal.WAKE: lambda r: f"requests wait in front and nobody serves, which {_asks(r, Signal.WAKE)}",

@@ -36,7 +36,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     informed = trusted & demand.load_known(asks)
     stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
 
-    projection = burst.project(observation, memory)
+    projection = burst.project(observation, known_capacity, memory)
     quiet, needed = burst.noise(inp, observation, projection), burst.needed(inp, observation, projection)
     stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), needed, observation, quiet)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import burst
-from autoscaler.core.decision import Observation
+from autoscaler.core.decision import Capacity, Observation
 from autoscaler.core.memory import Memory, WorkloadMemory
 from tests.core.world import fleet, spec, world
 
@@ -23,10 +23,11 @@ def observation(**columns):
     return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in state.items()})
 
 
-def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN):
+def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN, stated_tokens_per_s=NAN):
     remembered = {"arrivals_per_s": arrivals_per_s, "decode_tokens_per_s": best_tokens_per_s}
     workloads = replace(WorkloadMemory.blank(1), **{name: np.array([value]) for name, value in remembered.items()})
-    return burst.project(found, replace(Memory.empty(), workloads=workloads))
+    capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
+    return burst.project(found, capacity, replace(Memory.empty(), workloads=workloads))
 
 
 def is_noise(found, max_wait_s=1.0, **known):
@@ -101,11 +102,12 @@ def test_arrivals_below_zero_are_none():
     assert projected(observation(waiting=300), arrivals_per_s=-2.0).queue[0] == pytest.approx(300 - 180)
 
 
-def test_a_replica_that_was_seen_to_write_faster_when_full_will_do_so_again():
+def test_a_replica_that_is_said_or_was_seen_to_write_faster_when_full_will_do_so():
     """At the start of a burst the token rate is still that of the quiet before it."""
     quiet = observation(waiting=60, generation_tokens_per_s=50)
     assert not is_noise(quiet, arrivals_per_s=0.5)
     assert is_noise(quiet, arrivals_per_s=0.5, best_tokens_per_s=300.0)
+    assert is_noise(quiet, arrivals_per_s=0.5, stated_tokens_per_s=300.0)
 
 
 def test_what_is_ordered_serves_the_arrivals_and_is_rid_of_the_queue_in_one_more_cold_start():

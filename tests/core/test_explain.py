@@ -1,0 +1,281 @@
+"""Words for decisions: the right reason, the right numbers, and sentences one would say."""
+
+import math
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core.decision import Signal, Stage
+from autoscaler.core.explain import Explanation, binding_stages, explain
+from autoscaler.core.fleet import Blocked
+from autoscaler.core.memory import Memory
+from autoscaler.core.samples import FrontSamples, PodSamples
+from autoscaler.core.spec import Schedule
+from autoscaler.core.tick import tick
+from tests.core.world import Story, fleet, samples, spec, world
+
+NAN = math.nan
+
+
+class Told(Story):
+    """A story that explains its last tick."""
+
+    def __init__(self, rules, now_s=1000.0):
+        super().__init__(rules, now_s)
+        self.schedule = None
+
+    def tick(self, cluster, after_s=5.0, **columns):
+        self.now_s += after_s
+        self.input = world(self.now_s, cluster, self.spec, self.schedule, **columns)
+        self.decision, self.memory = tick(self.input, self.memory)
+        return self.decision
+
+    def explain(self, row=0) -> Explanation:
+        return explain(self.input, self.decision, ("plain",) * len(self.spec.weight), row)
+
+
+def told(cluster, rules=None, watched_s=0.0, quiet=None, schedule=None, **columns) -> Explanation:
+    """Explain one tick, after a watch on the same cluster with the `quiet` readings."""
+    story = Told(rules or spec(len(cluster.workloads)))
+    story.schedule = schedule
+    if watched_s:
+        story.watch(cluster, watched_s, **(quiet or {}))
+    story.tick(cluster, **columns)
+    return story.explain()
+
+
+def cases() -> dict[str, Explanation]:
+    """One decision for every signal and every stage."""
+    asleep = fleet([0], replicas=[0])
+    quiet_night = spec(idle_after_s=900.0, down_stabilization_s=60.0)
+    batch = spec(up_stabilization_s=120.0)
+    window = Schedule(*(np.array([[value]]) for value in (1000.0, 9000.0, 4.0, NAN)))
+    scarce = {"pool_gpus": np.array([3.0])}
+    busy = {"running": 10.0, "waiting": 7.0}
+    return {
+        "concurrency": told(fleet([2]), running=20.0, waiting=24.0),
+        "one replica": told(fleet([1]), running=1.0),
+        "gateway": told(fleet([1]), running=10.0, front_waiting=15.0),
+        "prefill": told_rates("prompt_tokens", prefill_tokens_per_s=1000.0),
+        "decode": told_rates("generation_tokens", decode_tokens_per_s=1000.0),
+        "kv_cache": told(fleet([3]), kv_usage=0.94, running=9.0),
+        "ttft": told(fleet([2]), ttft_s=1.62, running=2.0, waiting=1.0),
+        "itl": told(fleet([2]), itl_s=0.128, running=2.0, waiting=1.0),
+        "rejections": told_refused(),
+        "schedule": told(fleet([1]), schedule=window),
+        "wake": told(asleep, quiet_night, front_waiting=1.0),
+        "silent pod": told(fleet([4]), running=2.0, time_s=np.array([1005.0, 1005.0, 1005.0, NAN])),
+        "silent workload": told(fleet([4]), time_s=NAN),
+        "stale cluster": told_stale(),
+        "all starting": told(fleet([0], [3])),
+        "at zero": told(asleep, quiet_night),
+        "burst": told_burst(),
+        "tolerance": told(fleet([5]), spec(tolerance=0.1), running=10.4),
+        "stabilization": told(fleet([5]), watched_s=60, quiet={"running": 10.0}, running=3.0),
+        "slow growth": told(fleet([1]), batch, watched_s=200, quiet={"running": 1.0}, running=10.0, waiting=31.0),
+        "idle soon": told(fleet([1]), quiet_night, watched_s=300),
+        "idle": told(fleet([1]), quiet_night, watched_s=1000),
+        "never idle": told(fleet([1]), watched_s=1000),
+        "rate up": told(fleet([2]), spec(up_step_fraction=1.0, up_period_s=30.0), running=90.0),
+        "rate down": told(
+            fleet([8]), spec(down_step_fraction=0.25, down_stabilization_s=10.0), watched_s=60, running=1.0
+        ),
+        "maximum": told(fleet([2]), spec(max_replicas=4.0), running=90.0),
+        "minimum": told(fleet([2]), spec(min_replicas=2.0, down_stabilization_s=10.0), watched_s=60),
+        "grant": told(fleet([2], **scarce), **busy),
+        "paused": told(fleet([1], paused=np.array([True])), **busy),
+        "rival": told(fleet([1], rival=("HorizontalPodAutoscaler/chat",)), **busy),
+        "no policy": told(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
+        "asleep": told(fleet([2]), asleep=np.array([1.0, 0.0]), running=np.array([0.0, 30.0])),
+    }
+
+
+def told_rates(counter, **rules):
+    story = Told(spec(**rules))
+    for number in range(10):
+        story.tick(fleet([2]), running=1.0, **{counter: 7890.0 * number})
+    return story.explain()
+
+
+def told_refused():
+    story = Told(spec())
+    for number in range(10):
+        story.tick(fleet([2]), running=1.0, finished=10.0 * number, rejections=5.0 * number)
+    return story.explain()
+
+
+def told_stale():
+    story = Told(spec())
+    story.tick(fleet([3]))
+    story.input = replace(story.input, fleet=replace(story.input.fleet, time_s=story.now_s - 75.0))
+    story.decision, _ = tick(story.input, Memory.empty())
+    return story.explain()
+
+
+def told_burst():
+    """Full, it serves 3 a second; later 1 a second come, and then 12 at once."""
+    story, ended = Told(spec(cold_start_s=60.0, max_wait_s=2.0)), 0.0
+    for per_s, running, waiting in [(3.0, 10.0, 8.0)] * 30 + [(1.0, 4.0, 0.0)] * 60 + [(1.0, 10.0, 12.0)]:
+        ended += 5 * per_s
+        counters = {"finished": ended, "first_tokens": ended, "generation_tokens": 300 * ended}
+        story.tick(fleet([1]), running=running, waiting=waiting, **counters)
+    return story.explain()
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sentences_read_well(name):
+    sentence = CASES[name].sentence
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+    assert "nan" not in sentence.lower()
+    assert "inf" not in sentence.lower().replace("inform", "")
+    assert "  " not in sentence
+    assert not re.search(r"\b1 replicas|[^1.\d]1 replicas|\d+e[+-]\d+", sentence)
+    assert len(sentence) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "gateway",
+            "Scales up from 1 to 3 replicas: 10 running, 0 waiting and 15 at the gateway ask for 2.5 "
+            "at 10 per replica, used to 100% (inputs up to 0 s old).",
+        ),
+        ("ttft", "Scales up from 2 to 4 replicas: TTFT 1.62 s against 1 s asks for 3.24 (inputs up to 0 s old)."),
+        ("wake", "Scales up from 0 to 1 replica: requests wait in front and nobody serves, which asks for 1."),
+        (
+            "all starting",
+            "Keeps 3 replicas: no signal has an opinion; no replica is ready to tell the load, so it holds 3.",
+        ),
+        (
+            "silent workload",
+            "Keeps 4 replicas: no signal has an opinion; only 0 of 4 ready replicas report, so it holds 4.",
+        ),
+        (
+            "idle",
+            "Scales down from 1 to 0 replicas: 0 running, 0 waiting ask for 0 at 10 per replica, used to 100%, "
+            "and there was no work for 15 min (inputs up to 0 s old).",
+        ),
+        (
+            "grant",
+            "Scales up from 2 to 3 replicas: 20 running, 14 waiting ask for 3.4 at 10 per replica, used to 100%; "
+            "the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
+        ),
+        ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
+    ],
+)
+def test_sentences_are_those_one_would_say(name, sentence):
+    assert CASES[name].sentence == sentence
+
+
+@pytest.mark.parametrize("signal", list(Signal))
+def test_every_signal_can_be_the_strongest_and_is_named(signal):
+    case = CASES[signal.name.lower()]
+    assert case.signal == signal.name.lower()
+    assert case.asks[case.signal] == max(case.asks.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("silent pod", Stage.UNKNOWN),
+        ("silent workload", Stage.UNKNOWN),
+        ("stale cluster", Stage.UNKNOWN),
+        ("all starting", Stage.UNKNOWN),
+        ("burst", Stage.BURST),
+        ("tolerance", Stage.TOLERANCE),
+        ("stabilization", Stage.STABILIZATION),
+        ("slow growth", Stage.STABILIZATION),
+        ("idle soon", Stage.IDLE),
+        ("never idle", Stage.IDLE),
+        ("rate up", Stage.RATE_LIMIT),
+        ("rate down", Stage.RATE_LIMIT),
+        ("maximum", Stage.BOUNDS),
+        ("minimum", Stage.BOUNDS),
+        ("grant", Stage.GRANT),
+        ("paused", Stage.OWNER),
+        ("rival", Stage.OWNER),
+    ],
+)
+def test_the_stage_whose_column_differs_is_the_reason(name, stage):
+    case = CASES[name]
+    assert case.bound == stage.name.lower()
+    step = case.steps[stage]
+    assert step.stage == case.bound
+    assert step.reason in case.sentence
+    before, after = np.ceil([case.steps[stage - 1].replicas - 1e-6, step.replicas - 1e-6])
+    assert before != after  # also where nothing was known before
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_of_a_sentence_stands_in_the_columns_or_the_policy(name):
+    case = CASES[name]
+    known = [case.current, case.wanted, *case.asks.values(), *case.inputs.values(), *(s.replicas for s in case.steps)]
+    known += [3.0, 75.0]  # GPUs of the scarce pool, age of the stale view
+    known += [0.1, 0.8, 1.0, 2.0, 4.0, 10.0, 30.0, 60.0, 120.0, 900.0, 1000.0]  # of the policies
+    known += [value - known_2 for value in (case.inputs["ready"],) for known_2 in (case.inputs["joining"],)]
+    said = {
+        f"{form:.{digits}g}" for value in known if math.isfinite(value) for form in forms(value) for digits in (3, 8)
+    }
+    spoken = re.sub(r"H100-80GB-HBM3", "", case.sentence)
+    for number in re.findall(r"\d+(?:\.\d+)?", spoken):
+        assert f"{float(number):.8g}" in said, (number, case.sentence)
+
+
+def forms(value):
+    """A number as it may be said: as it is, rounded, as percent, in milliseconds, in minutes."""
+    return (value, round(value), 100 * value, round(100 * value), 1000 * value, round(1000 * value), value / 60)
+
+
+def test_the_binding_stage_of_all_rows_is_that_of_the_explanation_of_each():
+    cluster = fleet([2, 5, 4, 1, 3], paused=np.array([False, False, False, True, False]))
+    story = Told(spec(5, max_replicas=4.0))
+    heard = np.where(np.arange(15) == 8, NAN, 1005.0)
+    story.tick(cluster, running=np.where(cluster.pod_workload == 4, 1.0, 9.5), time_s=heard)
+    stages = binding_stages(story.decision)
+    for row, stage in enumerate(stages):
+        said = story.explain(row).bound
+        assert said == ("" if np.isnan(stage) else Stage(int(stage)).name.lower())
+
+
+def test_inputs_hold_every_column_and_know_their_age():
+    case = CASES["concurrency"]
+    assert {"running", "waiting", "cold_start_s", "capacity_concurrency", "fleet_age_s"} <= case.inputs.keys()
+    assert case.inputs["running"] == 40
+    assert case.inputs["age_s"] == 0
+
+
+def test_signals_without_an_opinion_are_left_out_and_zero_is_one():
+    case = CASES["never idle"]
+    assert case.asks == {"concurrency": 0.0}
+
+
+wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 1e18, np.inf, -np.inf]), st.floats())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_is_read_a_sentence_comes_of_it_without_nan(data):
+    cluster = fleet([2], [1], pod_blocked=np.array([0, 0, data.draw(st.sampled_from(list(Blocked)))]))
+    rules = spec(idle_after_s=600.0, concurrency=data.draw(st.sampled_from([NAN, 8.0])))
+    story = Told(rules)
+    for _ in range(3):
+        story.now_s += 5
+        pods = {f.name: np.array(data.draw(st.tuples(wild, wild, wild))) for f in fields(PodSamples)}
+        front = {f.name: np.array([data.draw(wild)]) for f in fields(FrontSamples)}
+        inp = world(story.now_s, cluster, rules)
+        story.input = replace(
+            inp, samples=replace(samples(cluster, 0.0), pods=PodSamples(**pods), front=FrontSamples(**front))
+        )
+        story.decision, story.memory = tick(story.input, story.memory)
+        case = story.explain()
+        assert not re.search(r"\bnan\b|\binf\b", case.sentence)
+        assert 1 <= case.wanted <= 100 or case.wanted == case.current
