@@ -179,9 +179,13 @@ class _Serving:
         except RuntimeError as error:  # gRPC says only that it failed
             await serving._server.stop(None)
             raise CannotServe(f"gRPC port {port} on {host}: {_bind_error(host, port)}") from error
-        await serving._server.start()
-        for name in ("", SERVICE):
-            await serving._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        try:
+            await serving._server.start()
+            for name in ("", SERVICE):
+                await serving._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        except BaseException:  # cancelled, say: nobody else knows of the bound port yet
+            await serving._server.stop(None)
+            raise
         return serving, bound
 
     async def stop(self, grace_s: float) -> None:
