@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -281,6 +282,39 @@ async def test_an_optional_kind_that_is_not_there_counts_as_empty_and_is_found_w
         assert (it.watch.synced, it.watch.live, it.watch.problem) == (True, True, "")
         await it.until("a")
         await it.eventually("it is there", lambda: not it.watch.absent)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_an_optional_kind_that_was_there_is_not_forgotten_at_the_first_refusal(status: int):
+    """As an API server that has just started refuses: its roles and custom resources are not loaded yet."""
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a")))]
+    api.watches = [always(lambda: refusal(status)), stream(bookmark(11), then_s=60)]
+    async with followed(api, optional=True, times=replace(QUICK, absent_s=60)) as it:
+        await it.eventually("it works again", lambda: len(api.watch_versions) == 2 and it.watch.live)
+        assert (it.watch.absent, list(it.seen.there)) == (False, ["a"])
+    assert api.list_count == 1
+
+
+async def test_an_optional_kind_that_stays_refused_is_forgotten_after_a_while():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a"))), always(lambda: refusal(403))]
+    api.watches = [always(lambda: refusal(403))]
+    async with followed(api, optional=True, times=replace(QUICK, absent_s=0.5)) as it:
+        await it.until("a")
+        await it.eventually("it is done without", lambda: it.watch.absent)
+        assert it.seen.there == {}
+        assert len(api.watch_versions) > 1
+
+
+async def test_told_to_renew_a_watch_does_not_wait_for_the_end_of_its_pause():
+    api = ApiDouble()
+    api.lists = [always(lambda: refusal(404)), always(lambda: page(pod("a")))]
+    async with followed(api, optional=True, times=replace(QUICK, absent_s=3600)) as it:
+        await it.eventually("it is done without", lambda: it.watch.absent)
+        await asyncio.sleep(0.05)
+        it.watch.renew()
+        await it.until("a")
 
 
 async def test_a_kind_that_is_needed_is_not_synced_while_it_is_refused():
