@@ -25,10 +25,12 @@ pytestmark = pytest.mark.integration
 READING = {"list", "watch"}
 
 
-async def use_everything(api: KubeApi, kube: Kube, clock: SystemClock, world: World, user: User, roles: list) -> None:
-    """Do once what the daemon does in direct mode: watch all there is, lead, scale every kind, be too late, tell."""
+async def use_everything(
+    api: KubeApi, kube: Kube, clock: SystemClock, world: World, user: User, roles: list, mode: Mode
+) -> None:
+    """Do once what the daemon does in a mode: watch all there is, lead, scale every kind, be too late, tell."""
     writes = OwnWrites(clock)
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, writes=writes)
+    fleet = KubeFleet(kube, clock, mode, writes=writes)
     elector = Elector(kube, LeaseSettings(namespace=world.namespace), clock)
     recorder = EventRecorder(kube, clock)
     made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
@@ -41,7 +43,7 @@ async def use_everything(api: KubeApi, kube: Kube, clock: SystemClock, world: Wo
         await eventually(watched, "everything is watched")
         actuator = ScaleActuator(kube, writes, elector)
         await eventually(lambda: _leads(elector), "it leads")
-        for before, fate in ((1, Fate.APPLIED), (9, Fate.CONFLICT)):
+        for before, fate in ((1, Fate.APPLIED), (9, Fate.CONFLICT)) if mode is Mode.DIRECT else ():
             outcomes = await actuator.apply([_change(each, before) for each in made], 5)
             assert [outcome.fate for outcome in outcomes] == [fate] * 3
         workload = Workload(_change(made[0], 1).ref, made[0]["metadata"]["uid"])
@@ -69,12 +71,13 @@ def _change(made: dict, before: int) -> Change:
     return Change(ref, metadata["uid"], before, 3, "because")
 
 
-async def test_direct_mode_uses_exactly_what_its_role_grants(
-    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
+@pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.KEDA])
+async def test_each_mode_uses_exactly_what_its_role_grants(
+    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World, mode: Mode
 ):
-    roles = in_namespace(shipped_roles("direct"), world.namespace)
+    roles = in_namespace(shipped_roles(mode.value), world.namespace)
     user = await kube_api.service_account(world.namespace, "exact", *roles)
-    await use_everything(kube_api, await connect(user), clock, world, user, roles)
+    await use_everything(kube_api, await connect(user), clock, world, user, roles, mode)
     assert kube_api.refused(user) == set()
     assert kube_api.used(user) == granted(*roles)
 

@@ -1,0 +1,286 @@
+"""The manifests that ship: accepted by a real API server, in step with command line, policies and metrics."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autoscaler import cli
+from autoscaler.adapters.http.catalogue import FAMILIES, KEDA
+from tests.harness.kube_api import ApiError, KubeApi
+from tests.harness.process import require_binary
+from tests.kustomize import Document, render
+
+MANIFESTS = Path(__file__).parents[1] / "manifests"
+OVERLAYS = ["direct", "dry-run", "keda"]
+SHIPPED_POLICIES = Path(cli.__file__).parent / "policies"
+SELECTOR = {"app.kubernetes.io/name": "vllm-autoscaler"}
+METRIC = re.compile(r"\bvllm_autoscaler_[a-z0-9_]+\b")
+
+
+def rendered(overlay: str) -> list[Document]:
+    """Render with kubectl where it is present, else with our own part of kustomize."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return render(MANIFESTS / overlay)
+    return list(yaml.safe_load_all(_kustomize(kubectl, overlay)))
+
+
+def _kustomize(kubectl: str, overlay: str) -> str:
+    command = [kubectl, "kustomize", str(MANIFESTS / overlay)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def only(documents: list[Document], kind: str, name: str = "vllm-autoscaler") -> Document:
+    (found,) = [each for each in documents if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+def container(documents: list[Document]) -> dict[str, Any]:
+    found: dict[str, Any] = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("overlay", OVERLAYS)
+async def test_every_overlay_is_accepted_with_strict_validation(kube_api: KubeApi, overlay: str):
+    await kube_api.install_crds()
+    documents = rendered(overlay)
+    applied = await kube_api.apply(*documents)
+    assert [each["kind"] for each in applied] == [each["kind"] for each in documents]
+    await kube_api.apply(*documents)  # and again, as an upgrade does
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("overlay", OVERLAYS)
+async def test_the_pod_passes_restricted_pod_security(kube_api: KubeApi, overlay: str):
+    documents = rendered(overlay)
+    await kube_api.apply(only(documents, "Namespace"), only(documents, "ServiceAccount"))
+    template = only(documents, "Deployment")["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"trial-{overlay}", "labels": template["metadata"]["labels"]},
+        "spec": template["spec"],
+    }
+    await kube_api.apply(pod, namespace="vllm-autoscaler", dry_run=True)
+    template["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        await kube_api.apply(pod, namespace="vllm-autoscaler", dry_run=True)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_our_own_rendering_is_that_of_kubectl(overlay: str):
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not there to compare with")
+    theirs = list(yaml.safe_load_all(_kustomize(kubectl, overlay)))
+
+    def sort_key(document: Document) -> tuple[str, str]:
+        return document["kind"], document["metadata"]["name"]
+
+    assert sorted(render(MANIFESTS / overlay), key=sort_key) == sorted(theirs, key=sort_key)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_arguments_are_those_of_the_command_line(overlay: str):
+    command, *arguments = container(rendered(overlay))["args"]
+    assert command == "run"
+    arguments = [argument.replace("/etc/vllm-autoscaler/policies", str(SHIPPED_POLICIES)) for argument in arguments]
+    parsed = cli.run.make_context("run", arguments).params
+    assert parsed["mode"] == overlay
+    assert parsed["prometheus"].startswith("http://")
+    assert parsed["policies"] == (SHIPPED_POLICIES,)
+    assert parsed["lease"] is (overlay != "dry-run")
+
+
+def test_the_environment_names_an_option_that_exists():
+    (variable,) = container(rendered("direct"))["env"]
+    prefix = f"{cli.main.context_settings['auto_envvar_prefix']}_RUN_"
+    assert variable["name"].removeprefix(prefix).lower() in {option.name for option in cli.run.params}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_container_is_confined_and_bounded(overlay: str):
+    documents = rendered(overlay)
+    security = container(documents)["securityContext"]
+    assert security["readOnlyRootFilesystem"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert only(documents, "Deployment")["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
+    resources = container(documents)["resources"]
+    assert {"cpu", "memory"} == resources["requests"].keys() == resources["limits"].keys()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_whatever_selects_pods_selects_these(overlay: str):
+    documents = rendered(overlay)
+    deployment = only(documents, "Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= SELECTOR.items()
+    ports = {port["name"] for port in container(documents)["ports"]}
+    for document in documents:
+        spec = document.get("spec", {})
+        match document["kind"]:
+            case "Service":
+                assert spec["selector"].items() <= labels.items()
+                assert {port["targetPort"] for port in spec["ports"]} <= ports
+            case "NetworkPolicy":
+                assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+            case "PodMonitor":
+                assert spec["selector"]["matchLabels"].items() <= labels.items()
+                assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports
+            case "PodDisruptionBudget":
+                assert spec["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_binding_binds_a_role_that_ships_to_the_account_of_the_pod(overlay: str):
+    documents = rendered(overlay)
+    account = only(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    bindings = [document for document in documents if document["kind"].endswith("Binding")]
+    assert bindings
+    for binding in bindings:
+        only(documents, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "vllm-autoscaler"}]
+
+
+def test_only_direct_mode_may_change_a_replica_count_and_dry_run_may_change_nothing():
+    writing = {}
+    for overlay in OVERLAYS:
+        roles = [document for document in rendered(overlay) if document["kind"] in ("Role", "ClusterRole")]
+        writing[overlay] = {
+            resource
+            for role in roles
+            for rule in role["rules"]
+            if set(rule["verbs"]) - {"get", "list", "watch"}
+            for resource in rule["resources"]
+        }
+    scales = {"deployments/scale", "statefulsets/scale", "leaderworkersets/scale"}
+    assert writing == {"direct": scales | {"events", "leases"}, "keda": {"events", "leases"}, "dry-run": set()}
+
+
+def test_the_policies_of_the_config_map_are_the_shipped_ones():
+    data = only(rendered("direct"), "ConfigMap", "vllm-autoscaler-policies")["data"]
+    assert data == {path.name: path.read_text() for path in SHIPPED_POLICIES.glob("*.yaml")}
+
+
+def exported() -> set[str]:
+    """Return every name that Prometheus may hold of us."""
+    names = set()
+    for family in (*FAMILIES, *KEDA):
+        if family.type == "histogram":
+            names |= {f"{family.full_name}_{part}" for part in ("bucket", "sum", "count")}
+        names.add(family.full_name)
+    return names
+
+
+def test_alerts_and_dashboard_use_only_metrics_that_are_exported():
+    used = set()
+    for name in ("rules.yaml", "vllm-autoscaler.json"):
+        used |= set(METRIC.findall((MANIFESTS / "monitoring" / name).read_text()))
+    assert len(used) > 30
+    assert used <= exported()
+
+
+def test_dashboard_panels_have_numbers_of_their_own_and_queries():
+    dashboard = json.loads((MANIFESTS / "monitoring" / "vllm-autoscaler.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["targets"] for panel in panels if panel["type"] != "row")
+
+
+def rules() -> dict[str, Any]:
+    spec: dict[str, Any] = yaml.safe_load((MANIFESTS / "monitoring" / "rules.yaml").read_text())["spec"]
+    return spec
+
+
+@pytest.mark.integration
+def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
+    promtool = require_binary("promtool", "apt-get install prometheus")
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+
+    def firing(series: dict[str, str], *alerts: str) -> dict[str, Any]:
+        """Say that with these series exactly the named alerts fire after an hour."""
+        every = {rule["alert"] for group in rules()["groups"] for rule in group["rules"]}
+        return {
+            "interval": "15s",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count by (alertname) (ALERTS{{alertname="{alert}", alertstate="firing"}})',
+                    "eval_time": "1h",
+                    "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert in alerts else [],
+                }
+                for alert in sorted(every)
+            ],
+        }
+
+    up = 'vllm_autoscaler_info{mode="direct",pod="a"}'
+    good = {
+        up: "1x300",
+        'vllm_autoscaler_leader{pod="a"}': "1x300",
+        'vllm_autoscaler_leader{pod="b"}': "0x300",
+        'vllm_autoscaler_last_tick_timestamp_seconds{pod="a"}': "0+15x300",
+    }
+    workload = 'namespace="ns",workload="llama",kind="Deployment",pod="a"'
+    cases = [
+        firing(good),
+        firing({}, "VllmAutoscalerDown"),
+        firing(good | {'vllm_autoscaler_leader{pod="a"}': "0x300"}, "VllmAutoscalerNobodyLeads"),
+        firing(good | {'vllm_autoscaler_leader{pod="b"}': "1x300"}, "VllmAutoscalerTwoLead"),
+        firing(
+            good | {'vllm_autoscaler_last_tick_timestamp_seconds{pod="a"}': "0x300"},
+            "VllmAutoscalerStalled",
+        ),
+        firing(good | {'vllm_autoscaler_ticks_total{result="failed",pod="a"}': "0+1x300"}, "VllmAutoscalerTicksFail"),
+        firing(
+            good
+            | {
+                'vllm_autoscaler_source_failures_total{source="prometheus",pod="a"}': "0+4x300",
+                'vllm_autoscaler_source_queries_total{source="prometheus",pod="a"}': "0+5x300",
+            },
+            "VllmAutoscalerSourceFails",
+        ),
+        firing(good | {'vllm_autoscaler_policy_problems{pod="a"}': "1x300"}, "VllmAutoscalerPolicyProblem"),
+        firing(
+            good | {'vllm_autoscaler_changes_total{fate="conflict",direction="up",pod="a"}': "0+1x300"},
+            "VllmAutoscalerScalingFails",
+        ),
+        firing(good | {'vllm_autoscaler_untrusted_workloads{pod="a"}': "2x300"}, "VllmAutoscalerInputsMissing"),
+        firing(
+            good | {f'vllm_autoscaler_rival{{{workload},owner="HorizontalPodAutoscaler/x"}}': "1x300"},
+            "VllmAutoscalerRival",
+        ),
+        firing(
+            good | {f"vllm_autoscaler_blocked_replicas{{{workload}}}": "1x300"},
+            "VllmAutoscalerReplicasBlocked",
+        ),
+        firing(
+            good
+            | {
+                'vllm_autoscaler_pool_gpus{resource="nvidia.com/gpu",product="H100",pod="a"}': "8x300",
+                'vllm_autoscaler_pool_desired_gpus{resource="nvidia.com/gpu",product="H100",pod="a"}': "8x300",
+                f"vllm_autoscaler_demand_replicas{{{workload}}}": "9x300",
+                f"vllm_autoscaler_desired_replicas{{{workload}}}": "8x300",
+            },
+            "VllmAutoscalerPoolShort",
+        ),
+        firing(
+            good
+            | {
+                f"vllm_autoscaler_ttft_seconds{{{workload}}}": "2x300",
+                f"vllm_autoscaler_ttft_objective_seconds{{{workload}}}": "1x300",
+            },
+            "VllmAutoscalerObjectiveMissed",
+        ),
+    ]
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": cases}))
+    done = subprocess.run(
+        [promtool, "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
