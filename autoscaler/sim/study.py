@@ -102,12 +102,31 @@ class PodRows:
 class View(Protocol):
     """All that a scaler may know when it decides: the past, as its metrics pipeline shows it."""
 
-    now_s: float
-    wanted: int  # spec.replicas
-    ready: int  # serving, not leaving
-    starting: int
-    starting_since_s: FloatColumn  # float64[starting], when each was asked for
-    ready_took_s: FloatColumn  # cold starts completed so far, in order
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def wanted(self) -> int:
+        """spec.replicas"""
+        ...
+
+    @property
+    def ready(self) -> int:
+        """Replicas that serve and are not leaving."""
+        ...
+
+    @property
+    def starting(self) -> int: ...
+
+    @property
+    def starting_since_s(self) -> FloatColumn:
+        """float64[starting], when each was asked for."""
+        ...
+
+    @property
+    def ready_took_s(self) -> FloatColumn:
+        """Cold starts completed so far, in order."""
+        ...
 
     @property
     def seen(self) -> Seen:
