@@ -1,0 +1,238 @@
+"""KEDA mode from outside: the command on a real API server, a gRPC client in KEDA's place, doubles of KEDA and the HPA.
+
+KEDA itself cannot run here; what it calls and what the HPA makes of the answers is `tests/hpa.py`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from tests.adapters.kube.world import shipped_roles
+from tests.harness.certificates import Certificates
+from tests.harness.exposition import Answer
+from tests.harness.kube_api import granted
+from tests.harness.process import eventually, free_port
+from tests.hpa import EXACT, Executor, Hpa, keda_value
+from tests.integration.command import Daemon
+from tests.integration.site import POLICY, Site
+from tests.integration.test_direct import ticks
+
+pytestmark = pytest.mark.integration
+
+TRIGGER = {"type": "external-push", "metadata": {"scalerAddress": "vllm-autoscaler-keda:6000", "policy": "quick"}}
+SHIPPED = yaml.safe_load((Path(__file__).parents[2] / "manifests" / "keda" / "scaledobject.yaml").read_text())["spec"]
+EPP_QUEUE = 'llm_d_epp_flow_control_queue_size{{inference_pool="llama",model_name="tiny"}} {waiting}\n'
+
+
+class Keda:
+    """Asks what KEDA asks about one ScaledObject, over one connection that it keeps."""
+
+    def __init__(self, namespace: str, port: int, credentials: grpc.ChannelCredentials | None = None) -> None:
+        target = f"localhost:{port}"
+        # A second at most between tries, so that a test need not wait for what takes KEDA up to two minutes.
+        options = [("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 100)]
+        self._channel = (
+            grpc.aio.secure_channel(target, credentials, options)
+            if credentials
+            else grpc.aio.insecure_channel(target, options)
+        )
+        self.stub = ExternalScalerStub(self._channel)
+        self.reference = pb.ScaledObjectRef(namespace=namespace, name="llama", scalerMetadata=TRIGGER["metadata"])
+
+    async def __aenter__(self) -> "Keda":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def metrics(self) -> pb.GetMetricsResponse:
+        (spec,) = (await self.stub.GetMetricSpec(self.reference, timeout=5)).metricSpecs
+        request = pb.GetMetricsRequest(scaledObjectRef=self.reference, metricName=spec.metricName)
+        return await self.stub.GetMetrics(request, timeout=5)
+
+    async def value(self) -> float:
+        """Return the one published value; both fields must agree."""
+        (value,) = (await self.metrics()).metricValues
+        assert value.metricValue == value.metricValueFloat
+        return float(value.metricValueFloat)
+
+    async def refusal(self) -> tuple[grpc.StatusCode, str] | None:
+        """Return status and text of a refused call; None: it was answered."""
+        try:
+            await self.metrics()
+        except grpc.aio.AioRpcError as error:
+            return error.code(), error.details() or ""
+        return None
+
+    async def publishes(self, count: int) -> bool:
+        try:
+            return await self.value() == count
+        except grpc.aio.AioRpcError as error:
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            return False
+
+    async def woken(self) -> None:
+        """Follow the stream until it says that the workload is active; `false` is ignored, as KEDA does."""
+        call = self.stub.StreamIsActive(self.reference)
+        async for message in call:
+            if message.result:
+                call.cancel()
+                return
+
+
+def answered(keda: Keda) -> Callable[[], Awaitable[bool]]:
+    async def probe() -> bool:
+        return await keda.refusal() is None
+
+    return probe
+
+
+async def scaled_object(site: Site, **spec: Any) -> None:
+    """Make the ScaledObject as shipped, for `llama`, with the HPA that KEDA would make of it."""
+    rest = {key: value for key, value in SHIPPED.items() if key not in ("scaleTargetRef", "triggers")}
+    await site.scaled_object("llama", "llama", TRIGGER, **{**rest, **spec})
+    await site.hpa("keda-hpa-llama", "llama", scaled_object="llama")
+
+
+def running(site: Site, user: Any, port: int, *arguments: str | Path, **options: Any) -> Any:
+    more = ("--scrape", "--grpc-host", "127.0.0.1", "--grpc-port", str(port))
+    return site.daemon(user, "keda", *more, *arguments, **options)
+
+
+async def test_unavailable_before_the_first_trusted_tick_then_the_exact_count_lands_through_the_hpa(site: Site):
+    await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
+    await site.serve_pods()
+    await scaled_object(site)
+    site.load("saturated")
+    site.metrics.serve("/metrics", Answer("loading", status=503))
+    user, port = await site.user("keda"), free_port()
+    hpa, executor = Hpa(up=EXACT, down=EXACT), Executor()
+    async with running(site, user, port) as daemon, Keda(site.namespace, port) as keda:
+        await ticks(daemon, 3)
+        code, text = await keda.refusal() or (None, "")
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "llama" in text
+
+        site.load("saturated")
+        await eventually(lambda: keda.publishes(4), "four replicas are published")
+        hpa.replicas = executor.poll(0.0, (await keda.stub.IsActive(keda.reference, timeout=5)).result, hpa.replicas)
+        assert hpa.sync(0.0, keda_value(await keda.value(), 0)) == 4
+        assert await site.has(1), "the daemon itself changes nothing"
+
+        await site.scale("llama", 4, by="horizontal-pod-autoscaler")
+        (event,) = await eventually(lambda: site.events("Recommended"), "an Event")
+        assert "1 to 4 replicas" in event["note"]
+
+        site.load("drained")
+        await site.serve_pods(count=4)
+        await eventually(lambda: keda.publishes(1), "one replica is published")
+        assert hpa.sync(15.0, keda_value(await keda.value(), 0)) == 1
+        assert await daemon.metric("vllm_autoscaler_rival", workload="llama") is None
+    assert site.api.refused(user) == set()
+    assert site.api.used(user) <= granted(*shipped_roles("keda"))
+    assert not [event for event in site.api.audit(user) if event.permission.resource.endswith("/scale")]
+
+
+async def test_one_request_waiting_in_the_gateway_wakes_from_zero_over_the_stream_at_the_next_tick(site: Site):
+    period_s = 1.0
+    site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1s}\n")
+    await site.deployment("llama", replicas=0, annotations={"vllm-autoscaler.io/metrics-port": site.port})
+    await scaled_object(site)
+    gateway = site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=0))
+    user, port = await site.user("keda"), free_port()
+    async with (
+        running(site, user, port, "--gateway", gateway, period=f"{period_s:g}s") as daemon,
+        Keda(site.namespace, port) as keda,
+    ):
+        await eventually(answered(keda), "an answer")
+        assert (await keda.stub.IsActive(keda.reference, timeout=5)).result is False
+        woken = asyncio.ensure_future(keda.woken())
+        asked = site.metrics.asked("/gateway")
+        await ticks(daemon, 2)
+        assert site.metrics.asked("/gateway") >= asked + 2
+        assert not woken.done()
+
+        began_s = asyncio.get_running_loop().time()
+        site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=1))
+        await asyncio.wait_for(woken, 10)
+        took_s = asyncio.get_running_loop().time() - began_s
+        assert Executor(min_replicas=0).poll(0.0, True, 0) == 1
+        assert await keda.value() == 1
+        assert (await daemon.workload(site.namespace, "llama"))["explanation"]["signal"] == "wake"
+        assert took_s < period_s + 0.7, "the next tick, and what a tick takes"
+
+
+async def test_of_two_daemons_the_follower_does_not_serve(site: Site):
+    await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
+    await site.serve_pods()
+    await scaled_object(site)
+    user, ports = await site.user("keda"), (free_port(), free_port())
+    async with (
+        running(site, user, ports[0]) as first,
+        Keda(site.namespace, ports[0]) as asks_first,
+        Keda(site.namespace, ports[1]) as asks_second,
+    ):
+        await eventually(answered(asks_first), "the first answers")
+        async with running(site, user, ports[1]) as second:
+            await ticks(second, 4)
+            refused = await asks_second.refusal()
+            assert refused is not None
+            assert refused[0] is grpc.StatusCode.UNAVAILABLE
+            assert await asks_first.refusal() is None
+            assert [(await daemon.readyz())["leader"] for daemon in (first, second)] == [True, False]
+            first.signal(15)
+            assert await first.ended() == 0
+            await eventually(answered(asks_second), "the second answers", timeout_s=10)
+            gone = await asks_first.refusal()
+            assert gone is not None
+            assert gone[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_what_a_scaled_object_gets_wrong_is_named_in_the_answer(site: Site):
+    await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
+    await site.serve_pods()
+    metadata = {**TRIGGER["metadata"], "polisy": "quick"}
+    await site.scaled_object("llama", "llama", {"type": "external", "metadata": metadata})
+    user, port = await site.user("keda"), free_port()
+    async with running(site, user, port) as daemon, Keda(site.namespace, port) as keda:
+        await ticks(daemon, 1)
+        keda.reference.scalerMetadata.update(metadata)
+        code, text = await keda.refusal() or (None, "")
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "polisy" in text
+
+
+async def test_with_a_certificate_only_clients_that_trust_it_and_show_theirs_are_served(
+    site: Site, certificates: Certificates
+):
+    await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
+    await site.serve_pods()
+    await scaled_object(site)
+    user, port = await site.user("keda"), free_port()
+    server, client = certificates.issue("localhost"), certificates.issue("keda")
+    tls = ("--grpc-cert", server.certificate, "--grpc-key", server.key, "--grpc-ca", certificates.ca)
+    mutual = grpc.ssl_channel_credentials(
+        certificates.ca.read_bytes(), client.key.read_bytes(), client.certificate.read_bytes()
+    )
+    one_sided = grpc.ssl_channel_credentials(certificates.ca.read_bytes())
+
+    async def refused(keda: Keda) -> bool:
+        refusal = await keda.refusal()
+        return refusal is not None and refusal[0] is grpc.StatusCode.UNAVAILABLE
+
+    daemon: Daemon
+    async with running(site, user, port, *tls) as daemon:
+        async with Keda(site.namespace, port, mutual) as keda:
+            await eventually(answered(keda), "an answer")
+        async with Keda(site.namespace, port, one_sided) as keda:
+            assert await refused(keda)
+        async with Keda(site.namespace, port) as keda:
+            assert await refused(keda)
+        assert daemon.code is None
