@@ -15,6 +15,7 @@ from autoscaler.core import average
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
+from autoscaler.core.readings import NOTHING_PER_S
 
 PRIOR_CONCURRENCY = 32.0
 """Requests per replica assumed until something was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
@@ -62,7 +63,8 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
 
     decode = workloads.decode_tokens_per_s
-    writing = saturated & (workloads.busy_s == inp.now_s)  # the rate of an engine that hangs fades, and is no capacity
+    # The rate of an engine that hangs fades, and is no capacity.
+    writing = saturated & (workloads.busy_s == inp.now_s) & (decoding > NOTHING_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
     learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 

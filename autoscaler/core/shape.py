@@ -26,8 +26,8 @@ def tolerate(wanted: FloatColumn, current: FloatColumn, tolerance: FloatColumn) 
 
     At 20 replicas and 0.1: 18 to 22 keep 20. Source: Kubernetes HPA, `--horizontal-pod-autoscaler-tolerance`.
     """
-    close = np.abs(wanted - current) <= tolerance * current
     # 4.000000001 replicas are 4: products of measured fractions carry that much noise.
+    close = np.abs(wanted - current) <= tolerance * current + 1e-6
     return np.where(close, current, np.ceil(wanted - 1e-6))
 
 

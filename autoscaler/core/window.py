@@ -3,7 +3,8 @@
 A window is cut into slots; each slot keeps the extreme of what fell into it, so a window of five minutes costs the
 same as one of five seconds and rows may differ in length. A window covers at least its stated length and at most
 1/15 more: never less, since both stabilization and rate limits promise a minimum. A slot knows the time at which it
-ends, so that what it remembers stays true when a new policy changes the length.
+ends, so that what it remembers stays true when a new policy changes the length; it may then be remembered for up to one
+window more.
 """
 
 from __future__ import annotations

@@ -91,3 +91,46 @@ def test_more_gpus_never_give_anybody_of_the_top_priority_less(rows, gpus):
     less = np.array(shared(wanted, gpus, gpus_each=ones, weight=weight))
     more = np.array(shared(wanted, gpus + 1, gpus_each=ones, weight=weight))
     assert more.sum() >= less.sum()
+
+
+def test_what_is_not_free_holds_what_it_has_and_is_granted_nothing():
+    assert shared([9, 9], gpus=8, current=[3, 1], free=[False, True]) == [
+        9,
+        5,
+    ]  # its wish passes by, 3 GPUs are its own
+    assert shared([0, 9], gpus=8, current=[3, 1], free=[False, True], priority=[0.0, 9.0]) == [0, 5]
+
+
+def test_what_is_kept_beyond_the_pool_leaves_nothing_for_others():
+    assert shared([9, 2], gpus=4, current=[6, 2], free=[False, True], min_replicas=1.0) == [9, 0]
+
+
+def test_a_claim_that_cannot_fit_does_not_block_the_small_ones_behind_it():
+    assert shared([1, 2], gpus=2, gpus_each=[4.0, 1.0], weight=[2.0, 1.0]) == [0, 2]
+
+
+def test_a_workload_without_gpus_or_a_known_pool_is_granted_what_it_wants():
+    assert shared([5, 5, 5], gpus=4, gpus_each=[0.0, np.nan, 1.0]) == [5, 5, 4]
+    assert shared([5, 5], gpus=4, gpus_each=[np.inf, 1.0]) == [5, 4]
+
+
+@given(claims, st.integers(0, 60), st.data())
+def test_sharing_never_takes_what_is_not_trusted_or_not_free(rows, gpus, data):
+    wanted, each, priority, weight, floor = (list(map(float, c)) for c in zip(*rows, strict=True))
+    flags = st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))
+    trusted, free, current = data.draw(flags), data.draw(flags), [float(data.draw(st.integers(0, 20))) for _ in rows]
+    granted = shared(
+        wanted,
+        gpus,
+        trusted=trusted,
+        free=free,
+        current=current,
+        gpus_each=each,
+        priority=priority,
+        weight=weight,
+        min_replicas=floor,
+    )
+    for got, wish, has, known, ours in zip(granted, wanted, current, trusted, free, strict=True):
+        assert got <= wish
+        assert ours or got == wish
+        assert known or got >= min(has, wish)

@@ -144,3 +144,19 @@ def test_a_row_without_policy_passes_every_stage_unchanged():
     assert limited(7, 7, 1000.0, rules)[0] == 7
     assert shape.tolerate(column(7), column(7), rules.tolerance)[0] == 7
     assert shape.go_idle(column(7), column(7), rules, column(1e9))[0] == 7
+
+
+def test_the_edge_of_the_tolerance_is_within_it_in_floating_point_too():
+    assert shape.tolerate(column(1.1, 3.3), column(1, 3), column(0.1, 0.1)).tolist() == [1, 3]
+
+
+def test_from_zero_the_first_replica_is_not_put_off_and_the_others_are():
+    rules = spec(up_stabilization_s=120.0)
+    _, windows = stabilized(0, 0, 1000.0, rules)
+    assert stabilized(4, 0, 1005.0, rules, windows)[0] == 1
+
+
+def test_from_the_floor_to_zero_is_one_step_and_above_the_floor_steps_hold():
+    rules = spec(min_replicas=3.0, down_step_replicas=1.0, down_period_s=60.0)
+    assert limited(0, 5, 1000.0, rules)[0] == 4
+    assert limited(0, 3, 1000.0, rules)[0] == 0

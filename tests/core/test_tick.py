@@ -1,0 +1,392 @@
+"""The whole tick: stories by hand."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.core.decision import Signal, Stage
+from autoscaler.core.fleet import Blocked
+from autoscaler.core.memory import Memory
+from autoscaler.core.spec import Schedule
+from autoscaler.core.tick import tick
+from tests.core.world import Story, fleet, samples, spec, world
+
+NAN = math.nan
+
+
+def replicas(decision, row=0):
+    return decision.replicas[row]
+
+
+# --- growing
+
+
+def test_load_doubles_and_the_next_tick_orders_what_it_needs():
+    story = Story(spec(concurrency=10.0))
+    assert replicas(story.watch(fleet([4]), 120, running=9.0)) == 4
+    assert replicas(story.tick(fleet([4]), running=18.0)) == 8
+    assert replicas(story.tick(fleet([4], [4], starting_since_s=story.now_s), 5, running=18.0)) == 8
+
+
+def test_replicas_that_become_ready_before_they_are_read_order_no_others():
+    story = Story(spec(concurrency=10.0))
+    story.watch(fleet([4]), 120, running=18.0)
+    ready_s = np.array([-9_000.0] * 4 + [story.now_s + 5] * 4)
+    unread = np.array([story.now_s + 5] * 4 + [NAN] * 4)
+    decision = story.tick(fleet([8], pod_ready_s=ready_s), 5, running=18.0, time_s=unread)
+    assert replicas(decision) == 8
+
+
+def test_growth_is_limited_per_period_and_goes_on_in_the_next():
+    story = Story(spec(up_step_fraction=1.0, up_period_s=30.0))
+    assert replicas(story.tick(fleet([2]), running=90.0)) == 4
+    assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 4
+    story.watch(fleet([2], [2]), 30, running=90.0)
+    assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 8
+
+
+# --- shrinking
+
+
+def test_load_that_ends_is_followed_after_the_window_and_step_by_step():
+    story = Story(spec(down_stabilization_s=60.0, down_step_fraction=0.25, down_period_s=60.0))
+    story.watch(fleet([8]), 120, running=10.0)
+    assert replicas(story.watch(fleet([8]), 55, running=1.0)) == 8
+    assert replicas(story.watch(fleet([8]), 15, running=1.0)) == 6
+    assert replicas(story.watch(fleet([6]), 55, running=1.0)) == 6
+    assert replicas(story.watch(fleet([6]), 10, running=1.0)) == 5  # a quarter of 6 is one
+
+
+def test_one_moment_of_load_in_the_window_keeps_what_it_needed():
+    story = Story(spec(down_stabilization_s=60.0))
+    story.watch(fleet([5]), 120, running=10.0)
+    story.watch(fleet([5]), 30, running=1.0)
+    story.tick(fleet([5]), running=8.0)
+    assert replicas(story.watch(fleet([5]), 50, running=1.0)) == 4
+    assert replicas(story.watch(fleet([4]), 20, running=1.0)) == 1
+
+
+# --- zero and back
+
+
+NIGHT = {"idle_after_s": 600.0, "down_stabilization_s": 60.0}
+
+
+def test_idle_goes_to_zero_one_request_wakes_it_at_the_next_tick():
+    story = Story(spec(**NIGHT))
+    story.watch(fleet([1]), 60, running=2.0)
+    assert replicas(story.watch(fleet([1]), 595)) == 1
+    assert replicas(story.watch(fleet([1]), 10)) == 0
+    assert replicas(story.watch(fleet([0]), 600, front_waiting=0.0)) == 0
+    decision = story.tick(fleet([0]), front_waiting=1.0)
+    assert replicas(decision) == 1
+    assert decision.active[0]
+    assert replicas(story.tick(fleet([0], [1], starting_since_s=story.now_s), front_waiting=1.0)) == 1
+
+
+def test_a_tier_that_grows_slowly_still_wakes_at_once():
+    story = Story(spec(**NIGHT, up_stabilization_s=120.0, up_step_fraction=0.5, up_period_s=60.0))
+    story.watch(fleet([0]), 300, front_waiting=0.0)
+    assert replicas(story.tick(fleet([0]), front_waiting=30.0)) == 1
+    assert replicas(story.watch(fleet([0], [1]), 115, front_waiting=30.0)) == 1
+
+
+def test_requests_too_short_to_be_seen_running_keep_it_awake():
+    story, done = Story(spec(**NIGHT)), 0.0
+    for _ in range(400):
+        done += 0.05  # one in twenty readings shows one more
+        decision = story.tick(fleet([1]), 5, finished=math.floor(done), generation_tokens=50.0 * math.floor(done))
+    assert replicas(decision) == 1
+
+
+def test_idleness_counts_from_the_last_request_and_not_from_when_its_rate_has_faded():
+    story, done = Story(spec(**NIGHT)), 0.0
+    for _ in range(60):
+        done += 100.0
+        story.tick(fleet([1]), 5, finished=done, first_tokens=done, generation_tokens=50 * done)
+    quiet = {"finished": done, "first_tokens": done, "generation_tokens": 50 * done}
+    assert replicas(story.watch(fleet([1]), 595, **quiet)) == 1
+    assert replicas(story.watch(fleet([1]), 10, **quiet)) == 0
+
+
+@pytest.mark.parametrize(
+    "sign_of_work",
+    [
+        {"running": 1.0},
+        {"waiting": 1.0},
+        {"front_waiting": 1.0},
+        {"front_arrivals_per_s": 0.01},
+        {"gpu_time_s": 1e9, "tensor_active": 0.3},
+    ],
+)
+def test_any_sign_of_work_keeps_it_awake(sign_of_work):
+    story = Story(spec(**NIGHT))
+    if "gpu_time_s" in sign_of_work:
+        for _ in range(400):
+            decision = story.tick(fleet([1]), 5, **{**sign_of_work, "gpu_time_s": story.now_s})
+    else:
+        decision = story.watch(fleet([1]), 2000, **sign_of_work)
+    assert replicas(decision) == 1
+
+
+def test_a_floor_above_one_is_left_for_zero_in_one_step():
+    story = Story(spec(**NIGHT, min_replicas=3.0, down_step_replicas=1.0, down_period_s=60.0))
+    story.watch(fleet([4]), 60, running=5.0)
+    assert replicas(story.watch(fleet([4]), 600)) == 3
+    assert replicas(story.watch(fleet([3]), 70)) == 0
+
+
+def test_without_scale_to_zero_the_floor_stays_whatever_the_idleness():
+    story = Story(spec(min_replicas=2.0, down_stabilization_s=60.0))
+    assert replicas(story.watch(fleet([2]), 9000, 30)) == 2
+
+
+def test_a_workload_whose_pods_never_become_ready_is_held():
+    story = Story(spec(**NIGHT))
+    stuck = fleet([0], [2], pod_blocked=np.full(2, Blocked.UNSCHEDULABLE))
+    decision = story.watch(stuck, 3000, 30)
+    assert replicas(decision) == 2
+    assert decision.trusted[0]
+
+
+def test_while_all_replicas_load_a_promise_for_fewer_takes_none_away():
+    """Nobody is ready to tell the load: the window asks for two at least, not for two."""
+    story = Story(spec(down_stabilization_s=60.0))
+    story.schedule = windows(story.now_s - 100, story.now_s + 9000, 2)
+    assert replicas(scheduled(story, fleet([0], [5]), 600)) == 5
+
+
+def test_a_sleeping_engine_that_holds_requests_gets_help():
+    story = Story(spec(**NIGHT))
+    story.watch(fleet([1]), 60, asleep=1.0)
+    decision = story.tick(fleet([1]), asleep=1.0, held=6.0)
+    assert (replicas(decision), decision.asks[Signal.WAKE, 0]) == (2, 2)
+
+
+# --- schedules
+
+
+def windows(start_s, until_s, count, lead_s=NAN):
+    return Schedule(*(np.array([[float(value)]]) for value in (start_s, until_s, count, lead_s)))
+
+
+def scheduled(story, cluster, for_s, **columns):
+    for _ in range(int(for_s / 5)):
+        story.now_s += 5
+        decision, story.memory = tick(world(story.now_s, cluster, story.spec, story.schedule, **columns), story.memory)
+    return decision
+
+
+def test_a_window_is_served_one_cold_start_early_whatever_slows_growth_down():
+    """Slow growth guards against noise; a promise is none, and its lead is not longer than a cold start."""
+    story = Story(spec(up_stabilization_s=600.0, up_step_replicas=1.0, up_period_s=60.0, tolerance=0.5))
+    story.schedule = windows(story.now_s + 400, story.now_s + 800, 6)
+    waiting = fleet([1], pod_ready_s=np.array([NAN]))  # the stated 60 s hold
+    assert replicas(scheduled(story, waiting, 335, running=1.0)) == 1
+    assert replicas(scheduled(story, waiting, 5, running=1.0)) == 6
+
+
+def test_a_window_does_not_exceed_the_maximum():
+    story = Story(spec(max_replicas=4.0))
+    story.schedule = windows(0, 9e9, 6)
+    assert replicas(scheduled(story, fleet([1]), 5)) == 4
+
+
+def test_after_a_window_the_load_decides_again():
+    story = Story(spec(down_stabilization_s=60.0))
+    story.schedule = windows(story.now_s, story.now_s + 300, 4)
+    assert replicas(scheduled(story, fleet([4]), 300, running=1.0)) == 4
+    assert replicas(scheduled(story, fleet([4]), 70, running=1.0)) == 1
+
+
+# --- silence and restarts
+
+
+def test_silence_holds_and_after_it_a_full_window_passes():
+    story = Story(spec(down_stabilization_s=60.0))
+    story.watch(fleet([4]), 300, running=10.0)
+    decision = story.watch(fleet([4]), 600, time_s=NAN)
+    assert (replicas(decision), decision.trusted[0]) == (4, False)
+    assert replicas(story.watch(fleet([4]), 60, running=1.0)) == 4
+    assert replicas(story.watch(fleet([4]), 10, running=1.0)) == 1
+
+
+def test_one_slow_scrape_does_not_start_the_watch_anew():
+    story = Story(spec(down_stabilization_s=60.0))
+    story.watch(fleet([4]), 300, running=10.0)
+    story.watch(fleet([4]), 30, running=1.0)
+    story.tick(fleet([4]), time_s=NAN)
+    assert replicas(story.watch(fleet([4]), 35, running=1.0)) == 1
+
+
+def test_silence_of_the_cluster_holds_though_metrics_arrive():
+    story, cluster = Story(spec(down_stabilization_s=60.0)), fleet([4])
+    story.watch(cluster, 300, running=10.0)
+    stale_s = story.now_s
+    for _ in range(60):
+        story.now_s += 5
+        inp = world(story.now_s, cluster, story.spec, running=1.0)
+        inp = replace(inp, fleet=replace(inp.fleet, time_s=stale_s))
+        decision, story.memory = tick(inp, story.memory)
+    assert (replicas(decision), decision.trusted[0]) == (4, False)
+
+
+def test_half_of_the_pods_may_grow_and_not_shrink_the_workload():
+    story = Story(spec(down_stabilization_s=60.0))
+    half = np.array([True, True, False, False])
+    for load, expected in ((1.0, 4), (30.0, 12)):
+        for _ in range(60):
+            heard = np.where(half, story.now_s + 5, NAN)
+            decision = story.tick(fleet([4]), 5, running=load, time_s=heard)
+        assert replicas(decision) == expected
+
+
+@pytest.mark.parametrize("window_s", [60.0, 300.0])
+def test_after_a_restart_nothing_shrinks_before_a_full_window(window_s):
+    story = Story(spec(down_stabilization_s=window_s))
+    story.watch(fleet([4]), 1000, running=10.0)
+    story.memory = Memory.empty()
+    assert replicas(story.watch(fleet([4]), window_s, running=1.0)) == 4
+    assert replicas(story.watch(fleet([4]), 10 + window_s / 15, running=1.0)) == 1
+
+
+def test_after_a_restart_growth_is_immediate():
+    assert replicas(Story(spec()).tick(fleet([2]), running=30.0)) == 6
+
+
+# --- who owns the count
+
+
+def test_a_paused_workload_keeps_its_count_and_shows_what_it_would_have():
+    decision = Story(spec()).tick(fleet([2], paused=np.array([True])), running=30.0)
+    assert (replicas(decision), decision.stages[Stage.GRANT, 0]) == (2, 6)
+
+
+def test_a_rival_is_not_fought():
+    decision = Story(spec()).tick(fleet([2], rival=("ScaledObject/chat",)), running=30.0)
+    assert replicas(decision) == 2
+
+
+def test_a_workload_without_a_policy_is_left_alone_in_every_weather():
+    rules = spec(2, **{name: [NAN, value] for name, value in vars_of(spec()).items()})
+    cluster = fleet([3, 3], pool_gpus=np.array([4.0]))
+    story = Story(rules)
+    for columns in ({"running": 0.0}, {"running": 500.0}, {"time_s": NAN}, {"running": 9.0, "waiting": 1e4}):
+        decision = story.watch(cluster, 600, 30, **columns)
+        assert replicas(decision, 0) == 3
+        assert not decision.trusted[0]
+        assert np.isnan(decision.asks[:, 0]).all()
+
+
+def vars_of(rules):
+    return {name: float(column[0]) for name, column in vars(rules).items()}
+
+
+# --- sharing GPUs
+
+
+def test_when_gpus_are_short_priority_decides_and_floors_hold():
+    rules = spec(3, priority=[10.0, 1000.0, 500.0], min_replicas=1.0)
+    decision = Story(rules).tick(fleet([4, 2, 2], pool_gpus=np.array([9.0])), running=30.0)
+    assert decision.replicas.tolist() == [1, 6, 2]
+
+
+def test_what_a_paused_workload_holds_is_not_given_away():
+    rules = spec(2, priority=[10.0, 1000.0])
+    cluster = fleet([6, 2], pool_gpus=np.array([9.0]), paused=np.array([True, False]))
+    decision = Story(rules).tick(cluster, running=np.where(cluster.pod_workload == 0, 0.0, 40.0))
+    assert decision.replicas.tolist() == [6, 3]
+
+
+def test_what_a_paused_workload_wants_is_not_kept_for_it():
+    rules = spec(2, priority=[1000.0, 10.0])
+    cluster = fleet([2, 2], pool_gpus=np.array([9.0]), paused=np.array([True, False]))
+    assert Story(rules).tick(cluster, running=40.0).replicas.tolist() == [2, 7]
+
+
+def test_in_a_short_pool_silence_keeps_what_it_has_against_any_priority():
+    rules = spec(2, priority=[10.0, 1000.0])
+    cluster = fleet([5, 2], pool_gpus=np.array([8.0]))
+    silent = np.where(cluster.pod_workload == 0, NAN, 1005.0)
+    assert Story(rules).tick(cluster, running=40.0, time_s=silent).replicas.tolist() == [5, 3]
+
+
+def test_a_pool_that_lost_a_node_cuts_the_lowest_priority():
+    story = Story(spec(2, priority=[10.0, 1000.0]))
+    assert story.watch(fleet([4, 4], pool_gpus=np.array([8.0])), 60, running=10.0).replicas.tolist() == [4, 4]
+    decision = story.tick(fleet([4, 4], pool_gpus=np.array([6.0])), running=10.0)
+    assert decision.replicas.tolist() == [2, 4]
+
+
+# --- changes of policy
+
+
+def test_a_shorter_window_does_not_forget_what_was_wanted_within_it():
+    story = Story(spec(down_stabilization_s=300.0))
+    story.watch(fleet([4]), 600, running=10.0)
+    story.watch(fleet([4]), 30, running=1.0)
+    story.spec = spec(down_stabilization_s=60.0)
+    assert replicas(story.watch(fleet([4]), 25, running=1.0)) == 4
+    assert replicas(story.watch(fleet([4]), 120, running=1.0)) == 1
+
+
+def test_a_longer_window_holds_from_the_next_tick():
+    story = Story(spec(down_stabilization_s=60.0))
+    story.watch(fleet([4]), 600, running=10.0)
+    story.watch(fleet([4]), 30, running=1.0)
+    story.spec = spec(down_stabilization_s=300.0)
+    assert replicas(story.watch(fleet([4]), 240, running=1.0)) == 4
+    assert replicas(story.watch(fleet([4]), 400, running=1.0)) == 1
+
+
+def test_new_bounds_hold_at_the_next_tick_whatever_limits_steps():
+    story = Story(spec(up_step_replicas=1.0, down_step_replicas=1.0))
+    story.watch(fleet([4]), 300, running=10.0)
+    story.spec = spec(up_step_replicas=1.0, down_step_replicas=1.0, min_replicas=9.0)
+    assert replicas(story.tick(fleet([4]), running=10.0)) == 9
+    story.spec = spec(up_step_replicas=1.0, down_step_replicas=1.0, max_replicas=2.0)
+    assert replicas(story.tick(fleet([4]), running=10.0)) == 2
+
+
+# --- small counts
+
+
+@pytest.mark.parametrize(("running", "expected"), [(10.5, 1), (11.0, 1), (11.5, 2)])
+def test_the_tolerance_is_relative_so_one_replica_bears_a_tenth_more(running, expected):
+    assert replicas(Story(spec(tolerance=0.1)).tick(fleet([1]), running=running)) == expected
+
+
+def test_two_replicas_become_one_only_when_one_suffices():
+    story = Story(spec(tolerance=0.1, down_stabilization_s=10.0))
+    assert replicas(story.watch(fleet([2]), 60, running=5.2)) == 2
+    assert replicas(story.watch(fleet([2]), 60, running=5.0)) == 1
+    assert replicas(story.watch(fleet([1]), 60, running=10.4)) == 1  # and stays there: no flapping at the edge
+
+
+# --- the same tick everywhere
+
+
+def test_replaying_recorded_inputs_decides_as_live_did():
+    story, recorded, live = Story(spec(2, concurrency=NAN)), [], []
+    for number in range(80):
+        story.now_s += 5
+        ready = 2 + number // 40
+        cluster = replace(fleet([ready, 1]), time_s=story.now_s)
+        reading = samples(
+            cluster, story.now_s, running=float(number % 17), waiting=float(number % 5 * 3), finished=number
+        )
+        recorded.append(replace(world(story.now_s, cluster, story.spec), samples=reading))
+        decision, story.memory = tick(recorded[-1], story.memory)
+        live.append(decision)
+    memory = Memory.empty()
+    for inp, before in zip(recorded, live, strict=True):
+        decision, memory = tick(inp, memory)
+        np.testing.assert_array_equal(decision.stages, before.stages)
+        np.testing.assert_array_equal(decision.replicas, before.replicas)
+
+
+def test_an_empty_cluster_is_decided_on():
+    decision = Story(spec(0)).tick(fleet([]))
+    assert decision.replicas.shape == (0,)
