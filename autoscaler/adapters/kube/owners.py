@@ -52,7 +52,7 @@ class TargetTable:
             self._pods.own(row.uid, target_id)
         elif row.ref.kind == LEADER_WORKER_SET.kind:
             self._pods.own((row.ref.namespace, row.ref.name), target_id)
-        self._pods.set_port(target_id, row.declared.metrics_port or row.facts.port)
+        self._pods.set_port(target_id, row.workload.metrics_port)
         self.version += 1
 
     def remove(self, kind: str, namespace: str, name: str) -> None:

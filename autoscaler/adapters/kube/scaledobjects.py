@@ -76,7 +76,8 @@ class ScaledObjectTable:
 
     def of(self, target: TargetKey) -> list[Asked]:
         """Return every ScaledObject with this target, by name."""
-        return [self._asked[target.namespace, name] for name in sorted(self._by_target.get(target, ()))]
+        names = self._by_target.get(target)
+        return [self._asked[target.namespace, name] for name in sorted(names)] if names else []
 
 
 def read_scaled_object(seen: objects.ScaledObject) -> Asked:

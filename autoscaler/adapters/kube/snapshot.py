@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.claims import Hands, HpaTable, TargetKey, target_key
+from autoscaler.adapters.kube.claims import Hands, HpaTable
 from autoscaler.adapters.kube.client import ApiError, Kube
 from autoscaler.adapters.kube.declared import NO_POLICY, worded
 from autoscaler.adapters.kube.history import OwnWrites
@@ -221,10 +221,14 @@ class KubeFleet:
         if self._mode is Mode.KEDA:
             self._miss_targets()
         pool, pools, pool_gpus = self._nodes.pools([row.facts for _, row, *_ in managed])
+        workload_id = np.array([target_id for target_id, *_ in managed], dtype=np.int64)
+        before = self._workload_rows
+        if before is not None and np.array_equal(before.workload_id, workload_id):
+            workload_id = before.workload_id  # the same object: then the pods need not be laid out anew
         self._workload_state = state
         self._workload_rows = _WorkloadRows(
             workloads=tuple(workload for _, _, workload, _, _ in managed),
-            workload_id=np.array([target_id for target_id, *_ in managed], dtype=np.int64),
+            workload_id=workload_id,
             replicas=np.array([float(row.replicas) for _, row, *_ in managed]),
             paused=np.array([paused for *_, paused, _ in managed], dtype=bool),
             rival=tuple(rival for *_, rival in managed),
@@ -242,19 +246,18 @@ class KubeFleet:
             return None
         if declared.problem:
             self._problems[row.ref] = declared.problem
-        rival = "" if self._mode is Mode.DRY_RUN else self._rival(row, target_key(row.ref))
-        return _workload(row, declared.policy, declared.overrides), declared.paused, rival
+        rival = "" if self._mode is Mode.DRY_RUN else self._rival(row)
+        return row.workload, declared.paused, rival
 
-    def _rival(self, row: Row, key: TargetKey) -> str:
-        scaled = self._scaled.of(key)
+    def _rival(self, row: Row) -> str:
+        scaled = self._scaled.of(row.key)
         if scaled:
             return f"ScaledObject/{scaled[0].port.name}"
-        return self._hpas.owner(key) or self._hands.owner(row.uid)
+        return self._hpas.owner(row.key) or self._hands.owner(row.uid)
 
     def _by_trigger(self, row: Row) -> tuple[Workload, bool, str] | None:
         """Return workload, paused and rival of a target that one of our ScaledObjects names."""
-        key = target_key(row.ref)
-        claims = self._scaled.of(key)
+        claims = self._scaled.of(row.key)
         asked = next((claim for claim in claims if claim.ours), None)
         if asked is None:
             return None
@@ -262,13 +265,14 @@ class KubeFleet:
         if problem:
             self._problems[row.ref] = problem
         others = [claim.port.name for claim in claims if claim is not asked]
-        rival = f"ScaledObject/{others[0]}" if others else self._hpas.owner(key, ours=asked.port.name)
+        rival = f"ScaledObject/{others[0]}" if others else self._hpas.owner(row.key, ours=asked.port.name)
         policy = NO_POLICY if asked.port.problem else asked.policy
-        return _workload(row, policy, asked.overrides), row.declared.paused or asked.paused, rival
+        workload = row.workload._replace(policy=policy, overrides=asked.overrides)
+        return workload, row.declared.paused or asked.paused, rival
 
     def _miss_targets(self) -> None:
         """Tell of ScaledObjects whose target does not exist."""
-        present = {target_key(row.ref) for row in self._targets.rows.values()}
+        present = {row.key for row in self._targets.rows.values()}
         for asked in self._scaled.all():
             if asked.ours and asked.target not in present:
                 self._problems[asked.port.target] = worded((_told(asked), "the target does not exist"))
@@ -283,20 +287,6 @@ class KubeFleet:
             self._pod_rows, self._pod_version, self._pod_ids = rows, self._pods.version, ids
             self._pod_place = np.searchsorted(ids, rows.target_id).astype(np.int64)
         return rows
-
-
-def _workload(row: Row, policy: str, overrides: tuple[tuple[str, str], ...]) -> Workload:
-    declared, facts = row.declared, row.facts
-    return Workload(
-        ref=row.ref,
-        uid=row.uid,
-        policy=policy,
-        overrides=overrides,
-        service=declared.service,
-        model=declared.model or facts.model,
-        engine=declared.engine or "vllm",
-        metrics_port=declared.metrics_port or facts.port,
-    )
 
 
 def _told(asked: Asked) -> str:

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from autoscaler.adapters.kube.claims import TargetKey, target_key
 from autoscaler.adapters.kube.declared import MODEL_NAME, Declared, read_annotations
 from autoscaler.adapters.kube.objects import LeaderWorkerSet, OwnedFields, PodSpec, Target, TargetMetadata
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.fleet import Workload, WorkloadRef
 
 DEFAULT_PORT = 8000
+DEFAULT_ENGINE = "vllm"
 ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
 SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
 SCRIPT_LIMIT = 16_384  # characters
@@ -69,7 +71,9 @@ class Row(NamedTuple):
     """One scale target. Rows compare equal while nothing that matters has changed."""
 
     ref: WorkloadRef
+    key: TargetKey
     uid: str
+    workload: Workload  # as the annotations declare it
     replicas: int
     declared: Declared
     facts: Facts
@@ -99,11 +103,24 @@ def read_group(seen: LeaderWorkerSet) -> Row:
 
 
 def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts) -> Row:
+    ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
+    declared = read_annotations(metadata.annotations)
     return Row(
-        ref=WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version),
+        ref=ref,
+        key=target_key(ref),
         uid=metadata.uid,
+        workload=Workload(
+            ref=ref,
+            uid=metadata.uid,
+            policy=declared.policy or "",
+            overrides=declared.overrides,
+            service=declared.service,
+            model=declared.model or facts.model,
+            engine=declared.engine or DEFAULT_ENGINE,
+            metrics_port=declared.metrics_port or facts.port,
+        ),
         replicas=1 if replicas is None else max(0, replicas),
-        declared=read_annotations(metadata.annotations),
+        declared=declared,
         facts=facts,
         writer=_writer(metadata),
     )
