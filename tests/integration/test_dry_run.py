@@ -1,0 +1,164 @@
+"""Dry-run from outside: with nothing but a Prometheus URL, and in a cluster under a Role that can only read."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.adapters.kube.world import shipped_roles
+from tests.harness.exposition import ExpositionServer
+from tests.harness.fixtures import StartPromql
+from tests.harness.kube_api import granted
+from tests.harness.process import eventually, free_port
+from tests.harness.promql import PromqlServer, Target
+from tests.integration.command import daemon, run
+from tests.integration.site import POLICY, Site, recording
+from tests.integration.test_direct import ticks
+
+pytestmark = pytest.mark.integration
+
+PODS = ("llama-7d9c5b6f4-x2x8k", "llama-7d9c5b6f4-b4b4b")
+READING = {"get", "list", "watch"}
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+async def scraped(start: StartPromql, metrics: ExpositionServer, pods: Sequence[str] = PODS) -> PromqlServer:
+    """Start a server that scrapes pods of the Deployment `llm/llama`, saturated, and wait until it has."""
+    metrics.serve("/metrics", recording("saturated"))
+    labels: list[dict[str, str]] = [{"namespace": "llm", "pod": pod} for pod in pods]
+    server = await start(*(Target(metrics.address, "/metrics", label) for label in labels))
+    await server.wait_for('vllm:num_requests_running{namespace="llm"}', series=len(pods))
+    return server
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def expect_one_decision(server: PromqlServer, tmp_path: Path, policy: Path) -> None:
+    arguments = ("--prometheus", server.url, "--policy", policy, "--default-policy", "quick")
+    done = await run(tmp_path, "dry-run", *arguments, "--once", "--json")
+    assert (done.code, done.err) == (0, "")
+    (line,) = lines(done.out)
+    assert (line["workload"], line["policy"]) == ("llm/llama", "quick")
+    assert (line["ready"], line["current"], line["wanted"]) == (2, 2, 7)
+    assert line["signal"] == "concurrency"
+    assert "8 running, 60 waiting" in line["reason"]
+    assert line["inputs"]["ttft_s"] is None or line["inputs"]["ttft_s"] > 0
+
+
+async def test_once_as_json_with_nothing_but_a_prometheus(
+    prometheus: StartPromql, exposition_server: ExpositionServer, tmp_path: Path, policy: Path
+):
+    await expect_one_decision(await scraped(prometheus, exposition_server), tmp_path, policy)
+
+
+async def test_once_as_json_with_nothing_but_a_victoria_metrics(
+    victoria_metrics: StartPromql, exposition_server: ExpositionServer, tmp_path: Path, policy: Path
+):
+    await expect_one_decision(await scraped(victoria_metrics, exposition_server), tmp_path, policy)
+
+
+async def test_once_as_a_table_and_then_live_until_ctrl_c(
+    prometheus: StartPromql, exposition_server: ExpositionServer, tmp_path: Path
+):
+    server = await scraped(prometheus, exposition_server)
+    table = await run(tmp_path, "dry-run", "--prometheus", server.url, "--once")
+    assert (table.code, table.err) == (0, "")
+    for part in ("workload", "policy", "ready", "wanted", "reason", "llm/llama", "interactive", "would add"):
+        assert part in table.out
+
+    async with daemon(tmp_path, "dry-run", "--prometheus", server.url, "--period", "500ms") as live:
+        await ticks(live, 3)
+        told = await live.workload("llm", "llama")
+        assert told["workload"]["current"] == 2
+        assert told["changes"] == [] or told["changes"][-1]["fate"] == "recorded"
+        assert (await live.get("/"))[1].startswith("<!doctype html>")
+        live.signal(signal.SIGINT)
+        assert await live.ended(timeout_s=5) == 0
+        assert "llm/llama" in live.out
+        assert live.err == ""
+
+
+async def test_live_as_json_prints_one_line_per_decision_and_survives_the_loss_of_its_prometheus(
+    prometheus: StartPromql, exposition_server: ExpositionServer, tmp_path: Path, policy: Path
+):
+    server = await scraped(prometheus, exposition_server)
+    arguments = ("--prometheus", server.url, "--policy", policy, "--default-policy", "quick", "--json")
+    async with daemon(tmp_path, "dry-run", *arguments, "--period", "500ms") as live:
+        await ticks(live, 3)
+        await server.process.stop()
+        await eventually(lambda: asyncio.sleep(0, len(lines(live.out)) > 6), "more lines")
+        live.signal(signal.SIGTERM)
+        assert await live.ended(timeout_s=5) == 0
+        decisions = lines(live.out)
+        assert {line["workload"] for line in decisions if "workload" in line} == {"llm/llama"}
+        wanted = [line["wanted"] for line in decisions if "workload" in line]
+        assert (wanted[0], min(wanted)) == (7, 2), "silence never wants less than there is"
+
+
+async def test_a_prometheus_that_is_down_is_named_and_the_code_is_1(tmp_path: Path):
+    url = f"http://127.0.0.1:{free_port()}"
+    table = await run(tmp_path, "dry-run", "--prometheus", url, "--once")
+    assert table.code == 1
+    assert url in table.out
+    assert "Traceback" not in table.out + table.err
+    as_json = await run(tmp_path, "dry-run", "--prometheus", url, "--once", "--json")
+    assert as_json.code == 1
+    (line,) = lines(as_json.out)
+    assert url in line["error"]
+
+
+async def test_a_prometheus_that_answers_something_else_is_named_and_the_code_is_1(
+    exposition_server: ExpositionServer, tmp_path: Path
+):
+    exposition_server.serve("/api/v1/query", "<html>log in first</html>")
+    done = await run(tmp_path, "dry-run", "--prometheus", exposition_server.url, "--once", "--json")
+    assert done.code == 1
+    (line,) = lines(done.out)
+    assert exposition_server.url in line["error"]
+
+
+async def test_in_a_cluster_it_follows_the_real_objects_and_writes_nothing(site: Site, prometheus: StartPromql):
+    await site.workload()
+    site.load("saturated")
+    labels = {"namespace": site.namespace, "pod": "llama-1-0"}
+    server = await prometheus(Target(site.metrics.address, "/metrics", labels))
+    await server.wait_for("vllm:num_requests_running")
+    user = await site.user("dry-run")
+    arguments = ("dry-run", "--cluster", "--namespace", site.namespace, "--prometheus", server.url)
+    arguments += ("--policy", str(site.policy), "--default-policy", "quick")
+
+    once = await run(site.directory, *arguments, "--once", "--json", environment=site.environment(user))
+    assert once.code == 0, once.err
+    assert [(line["workload"], line["current"], line["wanted"]) for line in lines(once.out) if "workload" in line] == [
+        (f"{site.namespace}/llama", 1, 4)
+    ]
+
+    environment = site.environment(user)
+    async with daemon(site.directory, *arguments, "--json", "--period", "500ms", environment=environment) as live:
+        await ticks(live, 3)
+        assert await live.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
+        (change,) = (await live.workload(site.namespace, "llama"))["changes"]
+        assert change["fate"] == "recorded"
+    async with site.daemon(user, "dry-run", "--scrape", "--no-lease") as run_mode:
+        await ticks(run_mode, 3)
+        assert await run_mode.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
+
+    assert await site.has(1)
+    assert await site.events() == []
+    events = site.api.audit(user)
+    assert events
+    assert {event.permission.verb for event in events} <= READING
+    assert site.api.refused(user) == set()
+    assert site.api.used(user) <= granted(*shipped_roles("dry-run"))
