@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Fate, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -17,6 +18,7 @@ class LogRecorder:
         self._untrusted: frozenset[str] = frozenset()
         self._leading: bool | None = None
         self._rivals: dict[str, str] = {}
+        self._told: dict[WorkloadRef, tuple[int, Fate]] = {}
 
     def record(self, tick: TickRecord) -> None:
         self._changes(tick)
@@ -35,8 +37,13 @@ class LogRecorder:
         """The loop itself logs failed ticks, once."""
 
     def _changes(self, tick: TickRecord) -> None:
+        # Where others do it, or nobody, the same wish comes back every tick until the count has changed: told once.
+        wishes = {outcome.change.ref: (outcome.change.after, outcome.fate) for outcome in tick.outcomes}
+        told, self._told = self._told, wishes
         for outcome in tick.outcomes:
             change = outcome.change
+            if told.get(change.ref) == wishes[change.ref] and outcome.fate is not Fate.APPLIED:
+                continue
             write = log.info if outcome.fate not in (Fate.FAILED, Fate.CONFLICT) else log.warning
             write(
                 "scaled",

@@ -1,0 +1,101 @@
+"""The log says each change of state once."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from autoscaler.adapters.memory import AlwaysLeading, LoopClock, MemoryCluster, MemorySamples, RecordingActuator
+from autoscaler.config.policy import load
+from autoscaler.core.samples import Samples, SourceReport
+from autoscaler.daemon.log import LogRecorder
+from autoscaler.daemon.loop import Loop
+from tests.core.world import fleet, samples
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+BOOK = load(())
+
+
+@pytest.fixture
+def written() -> Iterator[LogCapture]:
+    capture = LogCapture()
+    structlog.configure(processors=[capture], cache_logger_on_first_use=False)
+    yield capture
+    structlog.reset_defaults()
+
+
+class World:
+    """A loop of which only the log is looked at."""
+
+    def __init__(self, actuator=None):
+        clock = LoopClock()
+        self.cluster = MemoryCluster(fleet([2]))
+        self.load: dict[str, float] = {}
+        self.problems: tuple[str, ...] = ()
+        self.leadership = AlwaysLeading()
+        self.loop = Loop(
+            clock=clock,
+            workloads=self.cluster,
+            sources=[MemorySamples(lambda seen: self.read(seen, clock.now_s()))],
+            policies=lambda: BOOK,
+            actuator=actuator or self.cluster,
+            recorders=[LogRecorder()],
+            leadership=self.leadership,
+            period_s=5.0,
+            deadline_s=30.0,
+        )
+
+    def read(self, seen, now_s) -> Samples:
+        self.cluster.state = replace(self.cluster.state, time_s=now_s)
+        return replace(samples(seen, now_s, **self.load), reports=(SourceReport("scrape", problems=self.problems),))
+
+    async def ticks(self, count: int) -> None:
+        for _ in range(count):
+            assert await self.loop.attempt()
+
+
+def events(written: LogCapture, name: str) -> list[dict]:
+    return [entry for entry in written.entries if entry["event"] == name]
+
+
+async def test_a_recommendation_that_nobody_follows_is_written_once(written):
+    world = World(RecordingActuator())
+    world.load = {"running": 200.0, "waiting": 200.0}
+    await world.ticks(5)
+    (entry,) = events(written, "scaled")
+    assert (entry["workload"], entry["before"], entry["fate"]) == ("ns/w0", 2, "recorded")
+    assert "running" in entry["reason"]
+
+
+async def test_trouble_at_a_source_and_its_end_are_written_once_each(written):
+    world = World()
+    await world.ticks(2)
+    world.problems = ("pod ns/a: connection refused",)
+    await world.ticks(3)
+    world.problems = ()
+    await world.ticks(2)
+    assert [entry["problems"] for entry in events(written, "source in trouble")] == [("pod ns/a: connection refused",)]
+    assert len(events(written, "source recovered")) == 1
+
+
+async def test_a_rival_is_named_when_it_comes_and_when_it_goes(written):
+    world = World()
+    world.cluster.state = replace(world.cluster.state, rival=("HorizontalPodAutoscaler/x",))
+    await world.ticks(3)
+    world.cluster.state = replace(world.cluster.state, rival=("",))
+    await world.ticks(2)
+    (entry,) = events(written, "somebody else owns the replica count; it is left alone")
+    assert entry["rival"] == "HorizontalPodAutoscaler/x"
+    assert len(events(written, "the replica count is ours again")) == 1
+
+
+async def test_missing_inputs_are_written_once_until_they_are_fresh_again(written):
+    world = World()
+    world.load = {"running": float("nan")}
+    await world.ticks(3)
+    world.load = {}
+    await world.ticks(2)
+    assert [entry["first"] for entry in events(written, "inputs are missing or stale")] == ["ns/w0"]
+    assert len(events(written, "all inputs are fresh again")) == 1
