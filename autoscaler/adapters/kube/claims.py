@@ -95,28 +95,33 @@ class Hands:
     def __init__(self, clock: Clock, writes: OwnWrites) -> None:
         self._clock = clock
         self._writes = writes
-        self._ours: set[str] = set()  # uids whose count is the one we wrote
+        self._ours: dict[str, bool] = {}  # uids whose count the daemon wrote, and whether this process was it
         self._holds: dict[str, _Hold] = {}
 
     def first_seen(self, uid: str, writer: str) -> None:
         if writer == FIELD_MANAGER:
-            self._ours.add(uid)
+            self._ours[uid] = False
 
     def changed(self, uid: str, after: int, writer: str) -> None:
-        """The count is another one now. `writer`: its field manager, as far as the API server remembers."""
-        if self._writes.explain(uid, after) or writer == FIELD_MANAGER:
-            self._ours.add(uid)
+        """The count is another one now. `writer`: its field manager, as far as the API server remembers.
+
+        It forgets when a count passes through zero. Such a change is a stranger's only if the count was written by
+        this very process: else it may be the work of the replica of the daemon that leads.
+        """
+        own = self._writes.explain(uid, after)
+        if own or writer == FIELD_MANAGER:
+            self._ours[uid] = own
             return
         now_s = self._clock.now_s()
         hold = self._holds.get(uid)
-        if uid in self._ours:
+        if uid in self._ours and (writer or self._ours[uid]):
             again = hold is not None and now_s < hold.until_s + hold.length_s
             length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
         elif hold is not None and now_s < hold.until_s:
             length_s = hold.length_s
         else:
             return
-        self._ours.discard(uid)
+        self._ours.pop(uid, None)
         self._holds[uid] = _Hold(f"a manual change by {writer or 'somebody'}", now_s + length_s, length_s)
 
     def owner(self, uid: str) -> str:
@@ -130,5 +135,5 @@ class Hands:
         return frozenset(uid for uid, hold in self._holds.items() if now_s < hold.until_s)
 
     def forget(self, uid: str) -> None:
-        self._ours.discard(uid)
+        self._ours.pop(uid, None)
         self._holds.pop(uid, None)

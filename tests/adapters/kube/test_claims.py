@@ -43,6 +43,12 @@ async def test_a_change_of_what_another_replica_of_the_daemon_wrote_is_one(hands
     assert hands.owner("uid") == "a manual change by kubectl-edit"
 
 
+async def test_a_follower_does_not_take_the_leaders_change_from_zero_for_a_strangers(hands: Hands):
+    hands.first_seen("uid", FIELD_MANAGER)
+    hands.changed("uid", 2, "")  # from 0: the API server has forgotten who wrote
+    assert hands.owner("uid") == ""
+
+
 async def test_a_manual_change_is_respected_for_a_while_and_then_forgotten(writes: OwnWrites, hands: Hands):
     write(writes, hands, 4)
     hands.changed("uid", 7, "")

@@ -1,6 +1,8 @@
 """Patching the scale subresource of a real API server, with the rights that ship."""
 
 import pytest
+from aiohttp import web
+from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.history import OwnWrites
@@ -9,6 +11,7 @@ from autoscaler.adapters.memory import SystemClock
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 from tests.adapters.kube.conftest import Connect
+from tests.adapters.kube.test_client import serving
 from tests.adapters.kube.world import LWS, World
 from tests.harness.kube_api import KubeApi
 
@@ -80,6 +83,19 @@ async def test_a_missing_right_is_told_with_the_servers_own_words(
     (outcome,) = await apply(actuator, change(made, 1, 2))
     assert outcome.fate is Fate.FAILED
     assert 'cannot patch resource "deployments/scale"' in outcome.detail
+
+
+async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: SystemClock):
+    """A double: the real server does so only under a load that tests should not make."""
+
+    async def busy(request: web.Request) -> web.Response:
+        return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "3"})
+
+    ref = WorkloadRef("ns", "llama")
+    async with serving(busy) as url, Kube.using(Configuration(host=url), 2.0) as kube:
+        (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
+    assert outcome.fate is Fate.FAILED
+    assert outcome.detail == "the API server is busy, asks to wait 3 s: too many requests"
 
 
 async def test_a_kind_without_a_known_scale_is_refused_by_name(actuator: ScaleActuator):
