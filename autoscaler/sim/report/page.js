@@ -1,0 +1,16 @@
+// Lights up one policy in every picture while its row, chip or curve is pointed at or has the focus.
+"use strict";
+for (const article of document.querySelectorAll("article")) {
+  const parts = [...article.querySelectorAll("[data-policy]")];
+  const light = (policy) => {
+    article.classList.toggle("lit", policy != null);
+    for (const part of parts) part.classList.toggle("on", part.dataset.policy === policy);
+  };
+  for (const part of parts) {
+    if (part.tagName === "FIGURE") continue;
+    part.addEventListener("pointerenter", () => light(part.dataset.policy));
+    part.addEventListener("pointerleave", () => light(null));
+    part.addEventListener("focusin", () => light(part.dataset.policy));
+    part.addEventListener("focusout", () => light(null));
+  }
+}

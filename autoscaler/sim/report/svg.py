@@ -1,0 +1,116 @@
+"""Drawing in SVG: elements, scales, ticks, paths. What is drawn, and why, is in `charts`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
+_TIME_STEPS_S = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
+
+
+def element(tag: str, *children: str, **attributes: str | float) -> str:
+    """Return one element. A trailing underscore of an attribute is dropped (`class_`), others become hyphens.
+
+    Children are markup already; text goes through `text` or `escape`. Numbers are written with a tenth of a pixel.
+    """
+    written = "".join(
+        f" {name.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
+        for name, value in attributes.items()
+    )
+    return f"<{tag}{written}>{''.join(children)}</{tag}>" if children else f"<{tag}{written}/>"
+
+
+def text(content: str, x: float, y: float, **attributes: str | float) -> str:
+    """Return a text at a point; `content` is escaped."""
+    return element("text", escape(content), x=x, y=y, **attributes)
+
+
+def number(value: float) -> str:
+    """Write a coordinate: a tenth of a pixel is finer than any screen."""
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values to pixels."""
+
+    low: float
+    high: float
+    start_px: float  # of `low`
+    end_px: float  # of `high`
+
+    def __call__(self, value: float) -> float:
+        span = self.high - self.low
+        return self.start_px + (value - self.low) / (span or 1.0) * (self.end_px - self.start_px)
+
+
+def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Return round values from at most `low` to at least `high`, in steps of 1, 2 or 5 times a power of ten."""
+    raw = max(high - low, 1e-9) / max(about, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    first = math.floor(low / step + 1e-9)
+    count = max(math.ceil(high / step - 1e-9) - first, 1)
+    return [(first + index) * step for index in range(count + 1)]
+
+
+def time_ticks(duration_s: float, width_px: float, label_px: float = 80.0) -> list[tuple[float, str]]:
+    """Return moments of a trace, seconds since its start, that leave room for their labels."""
+    least_s = duration_s / max(width_px, 1.0) * label_px
+    step_s = next((step for step in _TIME_STEPS_S if step >= least_s), math.ceil(least_s / DAY_S) * DAY_S)
+    return [(index * step_s, moment(index * step_s, step_s)) for index in range(int(duration_s // step_s) + 1)]
+
+
+def moment(time_s: float, step_s: float) -> str:
+    """Write a time since the start in the unit of the steps: `day 3`, `6 h`, `30 min`, `20 s`."""
+    for unit_s, word in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
+        if step_s >= unit_s or (time_s and time_s % unit_s == 0):
+            return f"{time_s / unit_s:g} {word}"
+    return f"{time_s:g} s"
+
+
+def step_path(x: Sequence[float], y: Sequence[float]) -> str:
+    """Outline values that hold until the next one."""
+    parts, last = [], None
+    for at, (px, py) in enumerate(zip(map(number, x), map(number, y), strict=True)):
+        if at == 0:
+            parts.append(f"M{px} {py}")
+        elif py != last:
+            parts.append(f"H{px}V{py}")
+        elif at == len(x) - 1:
+            parts.append(f"H{px}")
+        last = py
+    return "".join(parts)
+
+
+def line_path(x: Sequence[float], y: Sequence[float]) -> str:
+    """Join points by straight lines."""
+    return "".join(
+        f"{'L' if at else 'M'}{number(px)} {number(py)}" for at, (px, py) in enumerate(zip(x, y, strict=True))
+    )
+
+
+def area(path: str, x: Sequence[float], base: float) -> str:
+    """Close a path down to a base line."""
+    return f"{path}V{number(base)}H{number(x[0])}Z" if len(x) else ""
+
+
+def thin(timeline: FloatColumn, columns: int) -> FloatColumn:
+    """Reduce a timeline, float64[T, K] with time first, to at most `columns` rows; each keeps its largest values.
+
+    Peaks are what a reader looks for, so they survive; the time of a row is that of its first.
+    """
+    rows = len(timeline)
+    if rows <= columns:
+        return timeline
+    starts = np.linspace(0, rows, columns, endpoint=False).astype(np.int64)
+    reduced = np.maximum.reduceat(timeline, starts, axis=0)
+    reduced[:, 0] = timeline[starts, 0]
+    return reduced
