@@ -184,8 +184,8 @@ class EventRecorder:
 def _outcome(outcome: Outcome, reason: str, severity: str) -> _Fact:
     """Word an outcome. What failed is told without the sentence, whose numbers change: it fails again next tick."""
     change = outcome.change
-    why = change.reason if severity == NORMAL else outcome.detail
-    note = _note(f"{change.before} to {change.after} replicas: {why}")
+    failed = f"{change.before} to {change.after} replicas: {outcome.detail}"
+    note = _note(change.reason if severity == NORMAL else failed)
     return _Fact(change.ref, change.uid, severity, reason, "Scale", note)
 
 

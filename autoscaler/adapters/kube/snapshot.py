@@ -28,7 +28,7 @@ from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.settings import Mode
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
-from autoscaler.ports import Clock, ScaledObject, Unavailable
+from autoscaler.ports import Clock, ScaledObject, Unavailable, Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +68,14 @@ class KubeFleet:
         writes: OwnWrites | None = None,
         times: WatchTimes | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        wakeup: Wakeup | None = None,
     ) -> None:
+        """`writes` is shared with the actuator; `wakeup` is set when the cluster is known for the first time."""
         self._kube = kube
         self._clock = clock
         self._mode = mode
         self._heartbeat_s = heartbeat_s
+        self._wakeup = wakeup
         writes = writes or OwnWrites(clock)
         self._pods = PodTable(clock)
         self._hands = Hands(clock, writes)
@@ -164,7 +167,7 @@ class KubeFleet:
                 (Resource(keda, "scaledobjects", objects.ScaledObject, optional=not needed), self._scaled),
             ]
         return [
-            Watch(self._kube, resource, receiver, self._clock, namespace, self._times)
+            Watch(self._kube, resource, receiver, self._clock, namespace, self._times, self._on_sync)
             for resource, receiver in kinds
             for namespace in (namespaces if resource.namespaced else ("",))
         ]
@@ -190,15 +193,19 @@ class KubeFleet:
             return 0 < error.status < 500 and error.status not in NOT_ALIVE
         return True
 
+    def _on_sync(self) -> None:
+        if all(watch.synced for watch in self._watches):
+            self._true_s = self._clock.now_s()
+            if self._wakeup is not None:
+                self._wakeup.set()
+
     def _require_sync(self) -> None:
         if not math.isnan(self._true_s):
             return
-        for watch in self._watches:
-            if not watch.synced:
-                where = f" in {watch.namespace}" if watch.namespace else ""
-                reason = watch.problem or "its first list is not complete yet"
-                raise Unavailable(f"the cluster is not known yet: {watch.resource.plural}{where}: {reason}")
-        self._true_s = self._clock.now_s()
+        missing = next(watch for watch in self._watches if not watch.synced)
+        where = f" in {missing.namespace}" if missing.namespace else ""
+        reason = missing.problem or "its first list is not complete yet"
+        raise Unavailable(f"the cluster is not known yet: {missing.resource.plural}{where}: {reason}")
 
     def _workloads(self) -> _WorkloadRows:
         """Lay out the managed workloads, or return what was laid out last if nothing has changed since."""

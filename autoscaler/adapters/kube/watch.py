@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -72,7 +72,10 @@ class _Expired(Exception):
 
 
 class Watch(Generic[Kind]):
-    """Keeps a receiver in step with the API server: `run` in a task; `synced` once the first list is complete."""
+    """Keeps a receiver in step with the API server: `run` in a task.
+
+    `synced` and a call of `on_sync` say that the first list is complete.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Watch(Generic[Kind]):
         clock: Clock,
         namespace: str = "",
         times: WatchTimes | None = None,
+        on_sync: Callable[[], None] | None = None,
     ) -> None:
         self.resource = resource
         self.namespace = namespace if resource.namespaced else ""
@@ -94,6 +98,7 @@ class Watch(Generic[Kind]):
         self._receiver = receiver
         self._clock = clock
         self._times = times or WatchTimes()
+        self._on_sync = on_sync
         self._path = object_path(resource.root, self.namespace, resource.plural)
         self._decode = msgspec.json.Decoder(resource.type)
         self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
@@ -158,7 +163,7 @@ class Watch(Generic[Kind]):
         for key in [key for key in self._known if key not in seen]:
             self._drop(key)
         self._version = page.metadata.resource_version
-        self.synced = True
+        self._sync()
 
     async def _watch(self) -> None:
         """Follow one stream until it ends in peace."""
@@ -247,6 +252,11 @@ class Watch(Generic[Kind]):
         if self._known.pop(key, None) is not None:
             self._receiver.remove(*key)
 
+    def _sync(self) -> None:
+        first, self.synced = not self.synced, True
+        if first and self._on_sync is not None:
+            self._on_sync()
+
     def _recover(self) -> None:
         self.live = True
         self.absent = False
@@ -263,7 +273,8 @@ class Watch(Generic[Kind]):
             self._version = ""
             if not self.absent:
                 log.info("done without", path=self._path, error=str(error))
-            self.absent = self.synced = self.live = True
+            self.absent = self.live = True
+            self._sync()
             self.problem = ""
             await self._pause(self._times.absent_s * random.uniform(1.0, 1.2))
             return

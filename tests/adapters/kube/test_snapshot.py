@@ -48,6 +48,15 @@ async def test_the_fleet_is_unavailable_until_everything_was_listed(kube: Kube, 
         fleet.fleet()
 
 
+async def test_the_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: SystemClock, world: World):
+    woken = asyncio.Event()
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, wakeup=woken)
+    async with running(fleet):
+        async with asyncio.timeout(5):
+            await woken.wait()
+        assert fleet.fleet().workloads == ()
+
+
 async def test_a_missing_right_is_named_as_the_reason(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
