@@ -1,0 +1,145 @@
+"""What one engine showed over time: the columns a profile is fitted to, and how they are read from recorded scrapes.
+
+A file has one JSON object a line, `{"t": seconds, "text": the engine's metrics as it exposes them}`, plain or gzip.
+Several engines behind one port are added up.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from autoscaler.core.columns import FloatColumn
+
+MOST_SCRAPES = 1_000_000
+MOST_LINE_BYTES = 4_000_000
+
+_SERIES = {  # column -> name of the sample
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "kv_usage": "vllm:kv_cache_usage_perc",
+    "generation_tokens": "vllm:generation_tokens_total",
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "first_tokens": "vllm:time_to_first_token_seconds_count",
+    "finished": "vllm:request_success_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "steps": "vllm:iteration_tokens_total_count",
+}
+_CACHE = "vllm:cache_config_info"
+
+
+class RecordingError(ValueError):
+    """A recording that cannot be used: says the file, the line, and what is missing."""
+
+
+class _Line(msgspec.Struct):
+    t: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Scrapes of one engine, one per row; counters as they were read."""
+
+    time_s: FloatColumn  # float64[T], ascending
+    running: FloatColumn  # float64[T]
+    waiting: FloatColumn  # float64[T]
+    kv_usage: FloatColumn  # float64[T], 0..1
+    generation_tokens: FloatColumn  # float64[T], counter
+    prompt_tokens: FloatColumn  # float64[T], counter
+    first_tokens: FloatColumn  # float64[T], counter
+    finished: FloatColumn  # float64[T], counter
+    preemptions: FloatColumn  # float64[T], counter
+    steps: FloatColumn  # float64[T], counter of engine steps
+    kv_cache_tokens: int  # what the engine says its cache holds
+    block_size: int
+    max_model_len: int
+
+
+def read(path: Path) -> Recording:
+    """Read a recording. Raises RecordingError."""
+    rows: list[list[float]] = []
+    cache: dict[str, str] = {}
+    number = 0
+    try:
+        with path.open("rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
+            plain.seek(0)
+            file = gzip.GzipFile(fileobj=plain) if packed else plain
+            while line := file.readline(MOST_LINE_BYTES + 1):
+                number += 1
+                where = f"{path}, line {number}"
+                if len(line) > MOST_LINE_BYTES or number > MOST_SCRAPES:
+                    raise RecordingError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_SCRAPES} lines")
+                values, labels = _read_line(line, where)
+                if rows and values[0] <= rows[-1][0]:
+                    raise RecordingError(f"{where}: t is {values[0]:g}, it must be above that of the line before")
+                rows.append(values)
+                cache = cache or labels
+    except EOFError as error:
+        raise RecordingError(f"{path}: the gzip data ends early, after line {number}") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise RecordingError(f"{path}: the gzip data is damaged after line {number}: {error}") from error
+    except OSError as error:
+        raise RecordingError(f"{path}: {error.strerror or error}") from error
+    if not rows:
+        raise RecordingError(f"{path}: no scrape in it")
+    tokens, block, longest = _cache_sizes(cache, path)
+    columns = dict(zip(("time_s", *_SERIES), np.array(rows).T, strict=True))
+    return Recording(**columns, kv_cache_tokens=tokens, block_size=block, max_model_len=longest)
+
+
+def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
+    """Return the time with the sums of `_SERIES`, and the labels of the cache settings."""
+    try:
+        scrape = msgspec.json.decode(line, type=_Line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordingError(f'{where}: not {{"t": seconds, "text": metrics}}: {error}') from error
+    names = tuple(_SERIES.values())
+    kept = (text for text in scrape.text.splitlines() if text.startswith((*names, _CACHE)))
+    found: dict[str, list[float]] = {name: [] for name in names}
+    labels: dict[str, str] = {}
+    for name, its_labels, value in _samples(kept, where):
+        if name in found:
+            found[name].append(value)
+        elif name == _CACHE:
+            labels = its_labels
+    missing = [name for name, values in found.items() if not values]
+    if missing:
+        raise RecordingError(f"{where}: the metrics lack {', '.join(missing)}")
+    sums = [max(found[name]) if column == "kv_usage" else sum(found[name]) for column, name in _SERIES.items()]
+    if not all(math.isfinite(value) for value in (scrape.t, *sums)):
+        raise RecordingError(f"{where}: a value is not finite")
+    return [scrape.t, *sums], labels
+
+
+def _samples(lines: Iterable[str], where: str) -> Iterable[tuple[str, dict[str, str], float]]:
+    try:
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            for sample in family.samples:
+                yield sample.name, sample.labels, sample.value
+    except ValueError as error:
+        raise RecordingError(f"{where}: not Prometheus text: {error}") from error
+
+
+def _cache_sizes(labels: dict[str, str], path: Path) -> tuple[int, int, int]:
+    """Return tokens of the cache, tokens of a block, and the longest request, from the cache settings.
+
+    The engine prints how many of the longest requests fit, which gives their length.
+    """
+    try:
+        tokens, block = int(labels["kv_cache_size_tokens"]), int(labels["block_size"])
+        longest = round(tokens / float(labels["kv_cache_max_concurrency"]))
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        raise RecordingError(f"{path}: {_CACHE} lacks kv_cache_size_tokens, block_size or a concurrency") from error
+    if not 0 < block < tokens or longest < 1:
+        raise RecordingError(f"{path}: {_CACHE} says {tokens} tokens in blocks of {block}")
+    return tokens, block, longest
