@@ -85,7 +85,7 @@ class Kube:
                 await kubeconfig.read(configuration)
                 configuration.refresh_api_key_hook = kubeconfig.refresh
         except (ConfigException, OSError, ValueError, TypeError) as error:
-            where = "this pod's service account" if in_cluster else "the kubeconfig"
+            where = "this pod's service account" if in_cluster else f"the kubeconfig {_kubeconfig_files()}"
             context = f" (context {settings.context})" if settings.context else ""
             raise Unavailable(f"no cluster: {where}{context} cannot be used: {error}") from error
         async with cls.using(configuration, settings.timeout_s, proxies=not in_cluster) as kube:
@@ -190,11 +190,16 @@ def object_path(root: str, namespace: str, plural: str, name: str = "", subresou
     return "/".join(parts)
 
 
+def _kubeconfig_files() -> str:
+    """Return what KUBECONFIG says now; the library looks only once, when it is imported."""
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
 class _Kubeconfig:
     """The files that KUBECONFIG names, read again now and then: tokens in files and of exec plug-ins expire."""
 
     def __init__(self, context: str | None, age_s: float) -> None:
-        self._files = os.environ.get("KUBECONFIG") or "~/.kube/config"  # the library looks only once, when imported
+        self._files = _kubeconfig_files()
         self._context = context
         self._age_s = age_s
         self._read_s = time.monotonic()
