@@ -110,7 +110,7 @@ async def test_without_any_configuration_the_error_says_where_was_looked(
 ):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
-    with pytest.raises(Unavailable, match="no cluster: the kubeconfig .*/missing cannot be used"):
+    with pytest.raises(Unavailable, match=r"no cluster: the kubeconfig .*/missing cannot be used"):
         async with Kube.connect(KubeSettings()):
             pass
 
