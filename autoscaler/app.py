@@ -58,7 +58,7 @@ from autoscaler.sim.world import world
 
 log = structlog.get_logger(__name__)
 
-Background = tuple[str, Coroutine[Any, Any, None]]
+Background = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class StartError(Exception):
@@ -158,7 +158,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
 async def _once(loop: Loop, parts: Parts) -> int:
     """Tick until one succeeds, for as long as a cluster may need to be listed; 1 if none did."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work, name=name) for name, work in parts.background]
+        tasks = [group.create_task(work(), name=name) for name, work in parts.background]
         record = None
         for _ in range(ONCE_ATTEMPTS):
             record = await loop.attempt()
@@ -180,7 +180,7 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
         scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
         settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
         sources = await _sources(stack, settings, clock, policies)
-        parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run())])
+        parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
         parts.recorders.append(LogRecorder())
         loop = await _assemble(stack, parts, settings, mode="demo")
         if not as_json:
@@ -208,11 +208,15 @@ async def explain(url: str, namespace: str, name: str) -> int:
             body = await answer.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise StartError(f"no answer from {url}: {error or type(error).__name__}; is the daemon there?") from error
-    if answer.status != 200:
-        print(f"error: {body.get('error', answer.reason)}", file=sys.stderr)
-        return 1
-    print(body["explanation"]["sentence"])
-    return 0
+    match body:
+        case {"explanation": {"sentence": str(sentence)}}:
+            print(sentence)
+            return 0
+        case {"error": str(problem)}:
+            print(f"error: {problem}", file=sys.stderr)
+            return 1
+        case _:
+            raise StartError(f"{url} does not answer as the daemon does; is it another server?")
 
 
 ONCE_ATTEMPTS = 15
@@ -229,7 +233,8 @@ async def _sources(
     """Open the sources of metrics; where several know a reading, the earlier one wins."""
     sources: list[SampleSource] = []
     if settings.scrape:
-        sources.append(await stack.enter_async_context(PodScraper(settings.scrape, clock)))
+        if settings.scrape.pods:
+            sources.append(await stack.enter_async_context(PodScraper(settings.scrape, clock)))
         if settings.scrape.dcgm:
             sources.append(await stack.enter_async_context(DcgmScraper(settings.scrape, clock)))
         if settings.scrape.gateways:
@@ -257,7 +262,7 @@ async def _in_cluster(
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
     writes = OwnWrites(clock)
     fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes)
-    parts = Parts(clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run())])
+    parts = Parts(clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)])
     parts.detail = lambda: _cluster_detail(fleet)
     if settings.mode is Mode.DRY_RUN:
         return parts
@@ -265,10 +270,10 @@ async def _in_cluster(
     if settings.lease.enabled:
         elector = Elector(kube, settings.lease, clock, parts.woken)
         parts.leadership = elector
-        parts.background.append(("leader election", elector.run()))
+        parts.background.append(("leader election", elector.run))
     events = EventRecorder(kube, clock)
     parts.recorders.append(events)
-    parts.background.append(("events", events.run()))
+    parts.background.append(("events", events.run))
     if settings.mode is Mode.DIRECT:
         parts.actuator = ScaleActuator(kube, writes, parts.leadership)
         return parts
@@ -348,7 +353,7 @@ async def _run(loop: Loop, parts: Parts) -> None:
     """
     async with asyncio.TaskGroup() as group:
         for name, work in parts.background:
-            group.create_task(work, name=name)
+            group.create_task(work(), name=name)
         await loop.run()
 
 

@@ -6,12 +6,15 @@ Only `click` is imported here; each command imports what it needs, so that `--he
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from autoscaler.config.settings import PrometheusSettings, Settings
@@ -20,10 +23,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXISTING = click.Path(exists=True, path_type=Path)
 READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OBJECT_NAMES = "letters a-z, digits, - and ., at most 253"
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """Seconds, written as in policies: `500ms`, `5s`, `2m`."""
+    """Seconds, written as in policies: `500ms`, `5s`, `2m`; above zero, at most a day."""
 
     name = "duration"
 
@@ -33,9 +37,44 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         from autoscaler.config.values import read_duration
 
         try:
-            return read_duration(value)
+            duration_s = read_duration(value)
+            if not 0 < duration_s <= 86_400:
+                raise ValueError("out of bounds")
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{error}, found {value!r}; allowed: 500ms, 5s, 2m and the like, at most 24h", param, ctx)
+        return duration_s
+
+
+class Address(click.ParamType):  # type: ignore[type-arg]
+    """URL of a server. A user, a password and a query are not repeated in errors."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parts = urlsplit(value)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            public = value.partition("?")[0].rpartition("@")[2][:100]
+            self.fail(f"not the URL of a server, found {public!r}; allowed: http://host:port/path", param, ctx)
+        return str(value)
+
+
+class ObjectName(click.ParamType):  # type: ignore[type-arg]
+    """Name of an object of Kubernetes."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not is_object_name(value):
+            self.fail(f"not a name, found {value[:100]!r}; allowed: {OBJECT_NAMES}", param, ctx)
+        return str(value)
+
+
+def is_object_name(text: str) -> bool:
+    return len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII) is not None
 
 
 class Price(click.ParamType):  # type: ignore[type-arg]
@@ -82,7 +121,7 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
 
 
 prometheus_options = options(
-    click.option("--prometheus", metavar="URL", help="Prometheus, or what speaks its query API."),
+    click.option("--prometheus", type=Address(), metavar="URL", help="Prometheus, or what speaks its query API."),
     click.option("--prometheus-header", type=Header(), multiple=True, help="Sent with each query: 'X-Scope-OrgID: a'."),
     click.option("--prometheus-token-file", type=READABLE_FILE, help="Bearer token; read again when it changes."),
     click.option("--prometheus-username", help="Basic authentication."),
@@ -99,7 +138,7 @@ policy_options = options(
 )
 price_option = click.option("--price", type=Price(), multiple=True, help="Of a GPU-hour, for choosing among variants.")
 cluster_options = options(
-    click.option("--namespace", multiple=True, help="Namespace to watch; default: all."),
+    click.option("--namespace", type=ObjectName(), multiple=True, help="Namespace to watch; default: all."),
     click.option("--context", help="Context of the kubeconfig; default: in the cluster, else the current one."),
 )
 http_options = options(
@@ -115,7 +154,7 @@ log_options = options(
 
 
 @click.group(context_settings={"auto_envvar_prefix": "VLLM_AUTOSCALER", "help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="vllm-autoscaler")
+@click.version_option(package_name="vllm-autoscaler", prog_name="vllm-autoscaler")
 def main() -> None:
     """Decide how many replicas each LLM inference Deployment should have, and make it so."""
 
@@ -124,15 +163,15 @@ def main() -> None:
 @click.option("--mode", type=click.Choice(["direct", "keda", "dry-run"]), required=True, help="Who changes replicas.")
 @prometheus_options
 @click.option("--scrape/--no-scrape", default=None, help="Read the pods directly; default: without --prometheus.")
-@click.option("--dcgm", metavar="URL", multiple=True, help="DCGM exporter to read directly.")
-@click.option("--gateway", metavar="URL", multiple=True, help="Metrics of a gateway to read directly.")
+@click.option("--dcgm", type=Address(), metavar="URL", multiple=True, help="DCGM exporter to read directly.")
+@click.option("--gateway", type=Address(), metavar="URL", multiple=True, help="Metrics of a gateway to read directly.")
 @policy_options
 @cluster_options
 @price_option
 @click.option("--period", type=Duration(), default="5s", show_default=True, help="From tick to tick.")
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Leader election among replicas.")
-@click.option("--lease-name", default="vllm-autoscaler", show_default=True)
-@click.option("--lease-namespace", default="vllm-autoscaler", show_default=True)
+@click.option("--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True)
+@click.option("--lease-namespace", type=ObjectName(), default="vllm-autoscaler", show_default=True)
 @click.option("--grpc-host", default="0.0.0.0", show_default=True)
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=6000, show_default=True)
 @click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate.")
@@ -144,8 +183,8 @@ def run(**given: Any) -> None:
     """Run the daemon in the cluster."""
     from autoscaler import app
 
-    app.configure_log(given["log_format"], given["log_level"])
     settings = _settings(given)
+    app.configure_log(given["log_format"], given["log_level"])
     _main(app.run(settings))
 
 
@@ -164,10 +203,10 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     """Show what would be done, from nothing but metrics. Changes nothing."""
     from autoscaler import app
 
-    app.configure_log("console", "error")
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
+    app.configure_log("console", "error")
     _main(app.dry_run(settings, as_json=as_json, once=once))
 
 
@@ -176,7 +215,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 @click.option(
     "--speed", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Simulated per real time."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of traffic and cold starts.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of traffic and cold starts.")
 @click.option(
     "--json", "as_json", is_flag=True, help="End by itself (after 60s unless --duration) with a JSON summary."
 )
@@ -193,14 +232,16 @@ def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_po
 
 @main.command()
 @click.argument("workload", metavar="NAMESPACE/NAME")
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Where the daemon serves HTTP.")
+@click.option(
+    "--url", type=Address(), default="http://127.0.0.1:8080", show_default=True, help="Where the daemon serves HTTP."
+)
 def explain(workload: str, url: str) -> None:
     """Print why a workload has the replicas it has."""
     from autoscaler import app
 
-    namespace, slash, name = workload.partition("/")
-    if not (namespace and slash and name):
-        raise click.UsageError(f"{workload!r} is not a workload: write NAMESPACE/NAME")
+    namespace, _, name = workload.partition("/")
+    if not (is_object_name(namespace) and is_object_name(name)):
+        raise click.UsageError(f"{workload[:200]!r} is not a workload: write NAMESPACE/NAME, each of {OBJECT_NAMES}")
     _main(app.explain(url, namespace, name))
 
 
@@ -237,8 +278,9 @@ def _settings(given: dict[str, Any]) -> Settings:
             scrape = prometheus is None
         if prometheus is None and not scrape:
             raise click.UsageError("no source of metrics: give --prometheus URL, --scrape, or both")
+        dcgm, gateways = given.get("dcgm", ()), given.get("gateway", ())
         in_cluster = given.get("cluster", True)
-        keda_tls = TlsFiles(ca=given.get("grpc_ca"), cert=given.get("grpc_cert"), key=given.get("grpc_key"))
+        keda_tls = TlsFiles(**_tls(given, "grpc"))
         return Settings(
             mode=mode,
             period_s=given["period"],
@@ -246,11 +288,11 @@ def _settings(given: dict[str, Any]) -> Settings:
             default_policy=given["default_policy"],
             prices=given["price"],
             prometheus=prometheus,
-            scrape=ScrapeSettings(dcgm=given.get("dcgm", ()), gateways=given.get("gateway", ())) if scrape else None,
+            scrape=ScrapeSettings(pods=scrape, dcgm=dcgm, gateways=gateways) if scrape or dcgm or gateways else None,
             kube=KubeSettings(namespaces=given["namespace"], context=given["context"]) if in_cluster else None,
             lease=LeaseSettings(
                 enabled=given["lease"] and mode is not Mode.DRY_RUN,
-                **{n: given[f"lease_{n}"] for n in ("name", "namespace") if given.get(f"lease_{n}")},
+                **{n: given[f"lease_{n}"] for n in ("name", "namespace") if f"lease_{n}" in given},
             ),
             keda=KedaSettings(host=given["grpc_host"], port=given["grpc_port"], tls=keda_tls)
             if mode is Mode.KEDA
@@ -259,13 +301,14 @@ def _settings(given: dict[str, Any]) -> Settings:
         )
     except ValidationError as error:
         faults = (
-            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}, not {fault['input']!r}" for fault in error.errors()
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}, found {fault['input']!r}" for fault in error.errors()
         )
         raise click.UsageError("; ".join(faults)) from None
 
 
 def _prometheus(given: dict[str, Any]) -> PrometheusSettings | None:
     if not given["prometheus"]:
+        _without(given, "prometheus")
         return None
     from autoscaler.config.settings import PrometheusSettings, TlsFiles
 
@@ -275,10 +318,27 @@ def _prometheus(given: dict[str, Any]) -> PrometheusSettings | None:
         token_file=given["prometheus_token_file"],
         username=given["prometheus_username"],
         password_file=given["prometheus_password_file"],
-        tls=TlsFiles(ca=given["prometheus_ca"], cert=given["prometheus_cert"], key=given["prometheus_key"]),
+        tls=TlsFiles(**_tls(given, "prometheus")),
         timeout_s=given["prometheus_timeout"],
         rate_window_s=given["rate_window"],
     )
+
+
+def _tls(given: dict[str, Any], prefix: str) -> dict[str, Path | None]:
+    """Pick certificate options; those that go together must come together."""
+    files = {part: given.get(f"{prefix}_{part}") for part in ("ca", "cert", "key")}
+    if (files["cert"] is None) != (files["key"] is None):
+        missing = f"--{prefix}-{'key' if files['cert'] else 'cert'}"
+        raise click.UsageError(f"{missing} is missing: --{prefix}-cert and --{prefix}-key go together")
+    return files
+
+
+def _without(given: dict[str, Any], server: str) -> None:
+    """Refuse options of a server that is not given: they would be ignored silently."""
+    context = click.get_current_context()
+    for name in given:
+        if name.startswith(f"{server}_") and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} without --{server} URL")
 
 
 def _main(work: Coroutine[Any, Any, int | None]) -> None:

@@ -56,8 +56,9 @@ class PrometheusSettings(Frozen):
 
 
 class ScrapeSettings(Frozen):
-    """Reading the pods' own /metrics."""
+    """Reading metrics where they are made, without a server between."""
 
+    pods: bool = True  # the pods' own /metrics
     concurrency: int = Field(default=64, ge=1, le=1024)
     timeout_s: Seconds = 2.0  # for one pod
     max_body_bytes: int = Field(default=8 << 20, ge=1 << 10)

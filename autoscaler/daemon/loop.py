@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 SHORTEST_PAUSE_S = 0.1
 """Between two ticks, however often it is woken: a storm of events must not become a storm of queries."""
 
+FIRST_TRY_S = 0.5
+"""Between two tries until one succeeds: at the start the cluster is not listed yet, and soon will be."""
+
 
 class Loop:
     """Drives ticks until it is cancelled.
@@ -84,7 +87,8 @@ class Loop:
             await self.attempt()
             self._woken.clear()
             await self._clock.sleep(SHORTEST_PAUSE_S)
-            await self._pause(began_s + self._period_s - self._clock.now_s())
+            period_s = self._period_s if self._number else min(self._period_s, FIRST_TRY_S)
+            await self._pause(began_s + period_s - self._clock.now_s())
 
     async def attempt(self) -> TickRecord | None:
         """Tick once. A failure is told to log and recorders, and changes nothing."""
@@ -156,7 +160,10 @@ class Loop:
         if not self._failing:
             expected = isinstance(error, Unavailable | TimeoutError)
             reason = str(error) or f"nothing was decided within {self._deadline_s:g} s"
-            log.warning("ticks fail", error=reason, exc_info=None if expected else error)
+            if expected and not self._number:
+                log.info("waiting for the first tick", reason=reason)
+            else:
+                log.warning("ticks fail", error=reason, exc_info=None if expected else error)
         self._failing = True
         for recorder in self._recorders:
             recorder.failed(self._clock.wall_s(), error)

@@ -34,8 +34,19 @@ class Following:
 class World:
     """A loop with everything around it."""
 
-    def __init__(self, *, sources=None, actuator=None, leadership=None, deadline_s=30.0, period_s=5.0):
-        self.clock = LoopClock()
+    def __init__(
+        self,
+        *,
+        clock=None,
+        book=BOOK,
+        sources=None,
+        actuator=None,
+        recorders=(),
+        leadership=None,
+        deadline_s=30.0,
+        period_s=5.0,
+    ):
+        self.clock = clock or LoopClock()
         self.cluster = MemoryCluster(fleet([2]))
         self.load = {"running": 0.0, "waiting": 0.0}
         self.recorder = MemoryRecorder()
@@ -46,9 +57,9 @@ class World:
             clock=self.clock,
             workloads=self,
             sources=self.sources,
-            policies=lambda: BOOK,
+            policies=lambda: book,
             actuator=self,
-            recorders=[self.recorder],
+            recorders=[self.recorder, *recorders],
             leadership=leadership or AlwaysLeading(),
             period_s=period_s,
             deadline_s=deadline_s,
@@ -128,16 +139,26 @@ async def test_dry_run_records_what_it_would_have_done():
     assert world.replicas == 2
 
 
-async def test_without_a_view_of_the_cluster_nothing_happens_and_the_next_tick_is_tried():
+async def test_without_a_view_of_the_cluster_nothing_happens_and_soon_another_tick_is_tried():
     world = World()
     state, world.cluster.state = world.cluster.state, None
     async with world.running():
-        await asyncio.sleep(6.0)
+        await asyncio.sleep(1.1)
         assert world.recorder.ticks == []
-        assert [type(error) for error in world.recorder.failures] == [Unavailable, Unavailable]
+        assert [type(error) for error in world.recorder.failures] == [Unavailable] * 3
         world.cluster.state = state
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(0.5)
         assert len(world.recorder.ticks) == 1
+
+
+async def test_once_a_tick_has_succeeded_a_failed_one_is_tried_again_a_period_later():
+    world = World()
+    async with world.running():
+        await asyncio.sleep(1.0)
+        world.cluster.state = None
+        await asyncio.sleep(10.0)
+    assert len(world.recorder.ticks) == 1
+    assert len(world.recorder.failures) == 2
 
 
 async def test_a_source_that_raises_costs_only_its_own_readings():

@@ -94,10 +94,12 @@ async def run(
 class Daemon(Command):
     """A run that serves HTTP at `url`."""
 
-    def __init__(self, directory: Path, *command: str | Path, environment: Mapping[str, str] | None = None) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        super().__init__(directory, *command, "--http-port", str(self.port), environment=environment)
+    def __init__(
+        self, directory: Path, *command: str | Path, port: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """The command must have been told the port."""
+        self.url = f"http://127.0.0.1:{port}"
+        super().__init__(directory, *command, environment=environment)
 
     async def get(self, path: str) -> tuple[int, str]:
         """Return status and text; (0, "") while nobody listens."""
@@ -153,7 +155,8 @@ async def daemon(
     directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, ready: bool = True
 ) -> AsyncIterator[Daemon]:
     """Run a command that serves HTTP within the block, from its first good tick on unless `ready` is False."""
-    started = Daemon(directory, COMMAND, *arguments, environment=environment)
+    port = free_port()
+    started = Daemon(directory, COMMAND, *arguments, "--http-port", str(port), port=port, environment=environment)
     try:
         if ready:
             await started.ready()

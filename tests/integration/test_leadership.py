@@ -118,7 +118,9 @@ async def test_started_while_the_api_server_is_away_it_waits_for_it(site: Site):
     async with site.api.outage():
         starting = site.daemon(user, "direct", "--scrape", ready=False)
         daemon = await starting.__aenter__()
-        await eventually(lambda: asyncio.sleep(0, daemon.log("ticks fail")), "it says what it waits for")
+        await eventually(
+            lambda: asyncio.sleep(0, daemon.log("waiting for the first tick")), "it says what it waits for"
+        )
         assert (await daemon.get("/healthz"))[0] == 200
         assert (await daemon.readyz())["ready"] is False
         assert "the cluster is not known yet" in (await daemon.readyz())["last_error"]

@@ -1,0 +1,139 @@
+"""The demo as a newcomer meets it: first decision, page, summary, Ctrl-C."""
+
+import json
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.harness.browser import screenshot
+from tests.harness.process import eventually, free_port
+from tests.integration.command import Daemon, daemon, run
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+FIRST_DECISION_S = 5.0
+END_S = 2.0
+WORKLOADS = {"chat-8b", "assistant-70b", "code-8b", "summaries-14b", "playground-8b", "helpdesk-14b"}
+
+
+async def first_decision_s(demo: Daemon) -> float:
+    """Wait for the first tick in the API; return the seconds since the process was started."""
+
+    async def decided() -> bool:
+        return (await demo.json("/api/v1/workloads")).get("tick") is not None
+
+    await eventually(decided, "the first decision", timeout_s=20, every_s=0.02)
+    return time.monotonic() - demo.started_s
+
+
+async def test_it_decides_within_five_seconds_and_ctrl_c_ends_it_cleanly_within_two(tmp_path: Path):
+    async with daemon(tmp_path, "demo", ready=False) as demo:
+        assert await first_decision_s(demo) < FIRST_DECISION_S
+        assert {row["name"] for row in (await demo.json("/api/v1/workloads"))["workloads"]} == WORKLOADS
+        await demo.ready()
+        asked_s = time.monotonic()
+        demo.signal(signal.SIGINT)
+        assert await demo.ended() == 0
+        assert time.monotonic() - asked_s < END_S
+        assert demo.url in demo.out
+        assert "Traceback" not in demo.out + demo.err
+
+
+async def test_under_make_the_page_is_printed_and_ctrl_c_ends_make_and_demo(tmp_path: Path):
+    # Its set-up is done: this test runs from it. -o: not even if pyproject.toml looks newer.
+    port = free_port()
+    make = ("make", "-C", ROOT, "-o", ".venv/installed", "demo", f"DEMO_ARGS=--http-port {port}")
+    demo = Daemon(tmp_path, *make, port=port)
+    try:
+        await first_decision_s(demo)
+        asked_s = time.monotonic()
+        demo.signal(signal.SIGINT, group=True)
+        await demo.ended()
+        assert time.monotonic() - asked_s < END_S
+        assert demo.url in demo.out
+        assert "Traceback" not in demo.out + demo.err
+        assert await demo.get("/healthz") == (0, "")
+    finally:
+        demo.kill()
+    print(demo.code, demo.out, demo.err)
+
+
+async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
+    async with daemon(tmp_path, "demo", "--json", "--duration", "20s", "--seed", "7", ready=False) as demo:
+        assert await demo.ended(timeout_s=40) == 0
+        assert 20 <= time.monotonic() - demo.started_s < 28
+        assert demo.err == ""
+        (line,) = demo.out.splitlines()
+    summary: dict[str, Any] = json.loads(line)
+    assert summary["seed"] == 7
+    assert summary["simulated_s"] == pytest.approx(1200, rel=0.1)  # a minute in each second
+    assert summary["requests"] > 1000
+    assert 0.8 <= summary["attainment"] <= 1
+    assert 0 < summary["gpu_hours"] <= summary["static_gpu_hours"]
+    assert summary["scale_ups"] >= 1
+    assert summary["scale_downs"] >= 1
+    assert summary["errors"] == 0
+    assert {name.removeprefix("models/") for name in summary["workloads"]} == WORKLOADS
+    for row in summary["workloads"].values():
+        assert row["arrived"] == sum(row[key] for key in ("finished", "rejected", "given_up", "failed", "open"))
+    for key in ("requests", "gpu_hours", "scale_ups", "scale_downs"):
+        each = "arrived" if key == "requests" else key
+        assert summary[key] == pytest.approx(sum(row[each] for row in summary["workloads"].values()), abs=0.01)
+
+
+async def test_a_port_in_use_is_one_clear_line_and_code_2(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        demo = await run(tmp_path, "demo", "--http-port", str(port))
+    assert demo.code == 2
+    (line,) = demo.err.splitlines()
+    assert line.startswith("error: ")
+    assert str(port) in line
+    assert "in use" in line
+
+
+async def test_its_page_in_a_real_browser_shows_every_workload_and_the_decisions_on_the_chart(
+    tmp_path: Path, chromium: Browser
+):
+    complaints: list[str] = []
+    async with daemon(tmp_path, "demo", "--speed", "240", "--seed", "3", ready=False) as demo:
+        await first_decision_s(demo)
+        page = await chromium.new_page(viewport={"width": 1400, "height": 900})
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        await page.goto(demo.url)
+        await expect(page.locator("#rows .name")).to_have_count(len(WORKLOADS))
+        await expect(page.locator("#live")).to_have_text("Live")
+        await expect(page.locator("#mode")).to_have_text("demo")
+
+        async def changed() -> str:
+            """Return a workload with decisions to see, after some history."""
+            for name in sorted(WORKLOADS):
+                seen = await demo.workload("models", name)
+                if seen and len(seen["changes"]) >= 3 and len(seen["history"]["tick"]) >= 40:
+                    return name
+            return ""
+
+        name = await eventually(changed, "a workload with three changes", timeout_s=60, every_s=0.5)
+        await screenshot(page, "demo-list")
+        await page.locator("#rows a", has_text=name).click()
+        await expect(page.locator(".mark").nth(2)).to_be_visible()
+        for line in ("demand", "ready", "wanted", "waiting", "ttft"):
+            await expect(page.locator(f".panel .line.{line}")).to_have_attribute("d", re.compile("[HLV]"))
+        await expect(page.locator("table.changes tbody tr").nth(2)).to_be_visible()
+        await expect(page.locator(".sentence")).to_contain_text(re.compile("replica"))
+        picture = await screenshot(page, "demo-workload")
+        assert picture.stat().st_size > 20_000
+
+        asked_s = time.monotonic()
+        demo.signal(signal.SIGINT)  # with a browser following the stream
+        assert await demo.ended() == 0
+        assert time.monotonic() - asked_s < END_S
+        await expect(page.locator("#live")).to_have_text("Reconnecting")
+    assert complaints == []
