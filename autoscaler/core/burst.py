@@ -36,7 +36,7 @@ def project(observation: Observation, capacity: Capacity, memory: Memory) -> Pro
     """
     workloads = memory.workloads
     awake = observation.reporting - observation.asleep
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         seen_per_s = observation.generation_tokens_per_s / awake
         tokens_each_per_s = np.fmax(seen_per_s, np.fmax(workloads.decode_tokens_per_s, capacity.decode_tokens_per_s))
         served_each_per_s = tokens_each_per_s / observation.output_tokens
@@ -65,7 +65,7 @@ def needed(inp: TickInput, observation: Observation, projection: Projection) -> 
     4 arriving each second, 120 left after 60 s, 1.6 served each second by a replica used to 0.8: 6 / 1.28 = 4.7. A tier
     that tolerates longer waits takes so long to be rid of them.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         drained_per_s = projection.queue / np.fmax(observation.cold_start_s, inp.spec.max_wait_s)
         return (projection.arrivals_per_s + drained_per_s) / (projection.served_each_per_s * inp.spec.target_usage)
 

@@ -41,7 +41,7 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     spec, workloads = inp.spec, memory.workloads
     elapsed_s = np.fmax(np.nan_to_num(inp.now_s - workloads.observed_s), 0.0)
     awake = observation.reporting - observation.asleep
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         running = np.where(awake > 0, observation.running / awake, np.nan)
         decoding = np.where(awake > 0, observation.generation_tokens_per_s / awake, np.nan)
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
@@ -99,4 +99,4 @@ def _slots(inp: TickInput, rows: int) -> FloatColumn:
         return np.full(rows, np.inf)
     most = np.zeros(rows)
     np.maximum.at(most, inp.fleet.pod_workload[known], slots[known])
-    return np.where(most > 0, most, np.inf)
+    return np.where(most >= 1, most, np.inf)

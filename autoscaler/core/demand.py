@@ -38,7 +38,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     in_flight = engines + np.nan_to_num(observation.gateway_waiting)
     arrived = observation.ended + in_flight - workloads.in_flight
     gone_per_s = observation.finished_per_s + np.nan_to_num(observation.rejections_per_s)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
     # A first sample is as noisy as it is short: begin with those that ended.
     arrivals = np.where(np.isnan(workloads.arrivals_per_s), gone_per_s, arrived_per_s)
@@ -205,7 +205,7 @@ def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     every growth call for another.
     """
     heard = observation.reporting
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(heard > 0, value * (observation.ready - observation.joining) / heard, np.nan)
 
 

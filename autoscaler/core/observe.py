@@ -89,7 +89,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     written_tokens, served_requests = _follow_lengths(
         workloads, elapsed_s, generation_tokens_per_s, finished_per_s, first_tokens_per_s
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         output_tokens = np.where(served_requests >= 1, written_tokens / served_requests, np.nan)
         moving = generation_tokens_per_s > readings.NOTHING_PER_S
         wait_s = np.where(moving, waiting * output_tokens / generation_tokens_per_s, np.nan)

@@ -19,6 +19,9 @@ RATE_WINDOW_S = 30.0
 MOST_PER_S = 1e8
 """A counter that moves faster was not counting: a large node reads some 1e6 cached prompt tokens per second."""
 
+MOST_AGE_S = 86_400.0
+"""A reading of another day is none."""
+
 NOTHING_PER_S = 1e-3
 """Rates fade and never reach zero: below this nothing moves."""
 
@@ -38,7 +41,8 @@ def believe(samples: Table, now_s: float) -> Table:
     for field in fields(samples):
         values: FloatColumn = getattr(samples, field.name)
         if field.name in TIMES:
-            doubtful[field.name] = np.where(np.isinf(values), np.nan, np.minimum(values, now_s))
+            near = np.abs(values - now_s) <= MOST_AGE_S
+            doubtful[field.name] = np.where(near, np.minimum(values, now_s), np.nan)
             continue
         absurd = (values < 0) | (values > LARGEST[field.name])
         if absurd.any():
@@ -65,7 +69,7 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
 
     delta = counter - memory.counter
     back = delta < 0
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if back.any():
             usual = memory.increase / memory.observed_s
             delta = np.where(back, np.fmin(counter, usual * step_s), delta)
