@@ -202,7 +202,7 @@ def _outcome(
     finished = np.isfinite(end_s)
     gaps = np.maximum(trace.output_tokens - 1, 1)
     itl_s = np.full(len(end_s), np.inf)
-    itl_s[finished] = ((end_s - first_s)[finished]) / gaps[finished]
+    itl_s[finished] = (end_s[finished] - first_s[finished]) / gaps[finished]
     last_s = float(end_s[finished].max(initial=0.0)) if replicas.done else now_s
     return Outcome(
         scaler=scaler,
@@ -240,6 +240,13 @@ def check(case: Case) -> None:
         raise ValueError(f"max_replicas is {case.max_replicas}, it must be at least 1")
     if not 0 <= case.start_replicas <= case.max_replicas:
         raise ValueError(f"start_replicas is {case.start_replicas}, allowed: 0 to max_replicas ({case.max_replicas})")
+    profile = case.profile
+    for name in ("step_s", "sequence_s", "kv_token_s", "prompt_token_s"):
+        value = getattr(profile, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} of the profile is {value:g}, it must be a finite number, 0 or more")
+    if not profile.step_s + profile.sequence_s > 0:
+        raise ValueError("step_s and sequence_s of the profile are 0, so that a step takes no time")
     _check_trace(case)
 
 
