@@ -49,3 +49,14 @@ def of_model(namespace: str, model: str) -> WorkloadRef:
     """Return what stands for a workload where no object is known: all that serve one model in one namespace or job."""
     name = _NOT_A_NAME.sub("-", model[:MAX_NAME].lower()).strip("-.")
     return WorkloadRef(namespace, name or "unnamed", "Model", "")
+
+
+def pods_of(name: str) -> tuple[str, str]:
+    """Return expressions (RE2, without backslashes) for the names of the pods of a Deployment or StatefulSet.
+
+    Raises ValueError for what is no name of an object, so that nothing else gets into a query.
+    """
+    if not re.fullmatch(rf"[a-z0-9]([a-z0-9.-]{{0,{MAX_NAME - 2}}}[a-z0-9])?", name, re.ASCII):
+        raise ValueError(f"{name[:MAX_NAME]!r} is no name of a workload: letters a-z, digits, - and . are allowed")
+    quoted = name.replace(".", "[.]")
+    return (f"{quoted}-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}", f"{quoted}-[0-9]{{1,6}}")

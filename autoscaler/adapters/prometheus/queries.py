@@ -79,6 +79,33 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
     return tuple(queries)
 
 
+def of_pods(engine: Engine, namespace: str, pods: Sequence[str]) -> Engine:
+    """Return the engine as some pods of one namespace show it; `pods` are at least two expressions for their names.
+
+    Neither may hold quotes or backslashes. (With one alternative, `_selector` would take it literally.)
+    """
+    chosen = ((POD[0], (namespace,)), (POD[1], tuple(pods)))
+
+    def narrowed(row: Series) -> Series:
+        return replace(
+            row,
+            where=(*row.where, *chosen),
+            times=narrowed(row.times) if row.times else None,
+            plus=tuple(narrowed(part) for part in row.plus),
+        )
+
+    return replace(
+        engine, readings={column: tuple(narrowed(row) for row in rows) for column, rows in engine.readings.items()}
+    )
+
+
+def latency_query(engine: Engine, column: str, window_s: float) -> str:
+    """Return the query for a latency histogram of all pods of an engine together: how much each bucket grew."""
+    rows = engine.renamed(underscored).readings[column]
+    grown = (f"increase({_selector(row, row.name + '_bucket')}[{_duration(window_s)}])" for row in rows)
+    return f"sum by (le) (max {_by('le', *POD, *_DISTINCT)} ({_either(grown)}))"
+
+
 def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
     """Return the queries that read the GPUs of all pods; identity is the backend's label convention (`gpus`)."""
     held = f'{{{identity[1]}!=""}}'

@@ -31,7 +31,7 @@ SERIES = 12  # colours of baselines; further ones begin anew
 NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 LEAST_MISS = 1e-4  # shares closer to 1 are drawn as if they were this far
 COLUMNS = 700  # moments of a timeline that are drawn
-WIDTH, LEFT, RIGHT = 960.0, 52.0, 16.0
+WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
@@ -62,7 +62,7 @@ def frontier(proof: Proof, height: float = 430.0) -> str:
     levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
-    parts = [_level(x, y(_nines(level)), share(level)) for level in levels]
+    parts = [_level(x, y(_nines(level)), f"{level * 100:g} %") for level in levels]
     parts += [text(amount(tick), x(tick), height - bottom + 18, class_="label", text_anchor="middle") for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
     goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
@@ -130,9 +130,11 @@ def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
     parts.append(element("path", class_="line ready", d=ready))
     parts.append(element("path", class_="line wanted", d=wanted))
     parts += [_level(x, held(value), amount(value)) for value in (0.0, held.high)]
-    for values, kind in ((load, "waiting"), (rows[:, 3], "running")):
-        outline = line_path(at, [held(value) for value in values.tolist()])
-        parts.append(element("path", class_=f"area {kind}", d=area(outline, at, held(0.0))))
+    running = line_path(at, [held(value) for value in rows[:, 3].tolist()])
+    above = [held(value) for value in load.tolist()]
+    back = line_path(at[::-1], [held(value) for value in rows[::-1, 3].tolist()])
+    parts.append(element("path", class_="area running", d=area(running, at, held(0.0))))
+    parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
     for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
         parts.append(text(said, x(time_s), height - 4, class_="label", text_anchor="middle"))
     return _picture(f"Replicas and load of {label(run)}", height, parts)

@@ -27,6 +27,8 @@ def seconds(value: float) -> str:
         return UNKNOWN
     if math.isinf(value):
         return "never"
+    if value == 0:
+        return "0"
     if value < 1:
         return f"{value * 1000:.0f} ms"
     if value < 120:

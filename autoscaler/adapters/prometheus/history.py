@@ -1,0 +1,259 @@
+"""The past of one workload from a server that speaks the Prometheus API, for replay and reports.
+
+It goes through prometheus-api-client in a thread of its own: history is asked for once, in pieces, and no tick waits
+for it. Each scrape is dated by its own sample time (`timestamp()`), so that what a server repeats over a hole is not
+taken for news. The library does not hand on a server's warnings, so a partial answer cannot be told from a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import requests
+import urllib3
+from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.exceptions import PrometheusApiClientException
+
+from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
+from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.owners import pods_of
+from autoscaler.adapters.prometheus.queries import POD, engine_queries, latency_query, of_pods
+from autoscaler.config.engines import ENGINES, Engine
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.past import COUNTERS, Latencies, Past, PodSeries, gather
+from autoscaler.ports import Unavailable
+
+PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
+MOST_STEPS = 1_000_000
+MOST_SERIES = 20_000  # of one answer
+LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
+WHOLE_S = 1.0  # the library asks for whole seconds
+COLUMNS = ("time_s", "running", "waiting", *COUNTERS)
+Told = Callable[[float], None]
+Points = list[tuple[float, float]]
+_Rows = list[dict[str, Any]]
+
+
+class PrometheusHistory:
+    """Reads history: `await PrometheusHistory(settings).read("ns", "name", start_s, end_s)`."""
+
+    def __init__(self, settings: PrometheusSettings, engine: Engine = ENGINES["vllm"]) -> None:
+        """Raises ValueError where the settings contradict themselves."""
+        self._settings = settings
+        self._engine = engine
+        self._credentials = Credentials(settings)
+
+    async def read(
+        self,
+        namespace: str,
+        name: str,
+        start_s: float,
+        end_s: float,
+        *,
+        step_s: float = 15.0,
+        deadline_s: float = 600.0,
+        told: Told = lambda _share: None,
+    ) -> Past:
+        """Return what the server knows of workload `namespace`/`name` between two Unix times, in steps of `step_s`.
+
+        told: how much has been read, 0..1. Raises Unavailable where the server cannot be asked, refuses, or knows
+        nothing of the workload; ValueError for an interval that makes no sense.
+        """
+        start_s, end_s = float(math.floor(start_s)), float(math.ceil(end_s))
+        steps = (end_s - start_s) / step_s
+        if step_s < WHOLE_S or step_s != round(step_s):
+            raise ValueError(f"step is {step_s:g} s, it must be whole seconds, at least {WHOLE_S:g}")
+        if not 2 <= steps <= MOST_STEPS:
+            raise ValueError(
+                f"from start to end are {end_s - start_s:g} s, that is {max(steps, 0):.0f} steps of {step_s:g} s; "
+                f"allowed: 2 to {MOST_STEPS:,}"
+            )
+        reading = _Reading(self._settings, self._credentials, time.monotonic() + deadline_s)
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await asyncio.to_thread(
+                    self._read, reading, of_pods(self._engine, namespace, pods_of(name)), start_s, end_s, step_s, told
+                )
+        except TimeoutError:
+            raise Unavailable(f"{reading.name}: history was not read within {deadline_s:g} s") from None
+        except LookupError:
+            raise Unavailable(
+                f"{reading.name}: no series of {self._engine.name} for workload {namespace}/{name} between "
+                f"{_when(start_s)} and {_when(end_s)}; looked for label namespace {namespace!r} and a pod named as the "
+                f"pods of {name!r} are"
+            ) from None
+        finally:
+            reading.close()
+
+    def _read(self, reading: _Reading, engine: Engine, start_s: float, end_s: float, step_s: float, told: Told) -> Past:
+        """Read all pieces, one after the other: history is in no hurry, and the server has other users."""
+        queries = {query.column: query.expression for query in engine_queries(engine, POD, LATENCY_WINDOW_S)}
+        window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
+        windows = math.ceil((end_s - start_s) / window_s)
+        plan = [(column, queries[column], step_s, start_s) for column in COLUMNS if column in queries]
+        plan += [
+            (column, latency_query(engine, column, window_s), window_s, start_s + window_s)
+            for column in ("ttft_s", "itl_s")
+            if column in engine.readings
+        ]
+        read: dict[str, dict[str, Points]] = {column: {} for column, *_ in plan}
+        pieces = [
+            (column, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
+            for column, expression, every_s, first_s in plan
+            for at_s in np.arange(first_s, end_s + every_s, PIECE_POINTS * every_s).tolist()
+        ]
+        for number, (column, expression, every_s, from_s, to_s) in enumerate(pieces):
+            label = "le" if column in ("ttft_s", "itl_s") else POD[1]
+            for row in reading.ask(expression, from_s, to_s, every_s):
+                points = read[column].setdefault(str(row["metric"].get(label, "")), [])
+                points.extend((float(at), float(value)) for at, value in row["values"])
+            told((number + 1) / len(pieces))
+        pods = [series for name in sorted(read["time_s"]) if (series := _pod(name, read, start_s, end_s)) is not None]
+        if not pods:
+            raise LookupError
+        columns, added = gather(start_s, end_s, step_s, pods)
+        return Past(
+            start_s=start_s,
+            step_s=step_s,
+            pods_added=added,
+            window_s=window_s,
+            ttft=_latencies(read.get("ttft_s", {}), start_s, window_s, windows),
+            itl=_latencies(read.get("itl_s", {}), start_s, window_s, windows),
+            problems=_problems(pods, columns["pods"], step_s),
+            **columns,
+        )
+
+
+class _Reading:
+    """The connection of one reading, and its deadline; used by one thread."""
+
+    def __init__(self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float) -> None:
+        self._settings = settings
+        self._deadline_s = deadline_s
+        self._secrets: list[str] = []
+        session = requests.Session()
+        session.trust_env = False  # no proxy and no .netrc of the environment: a token goes where the settings say
+        session.max_redirects = 0
+        tls = settings.tls
+        session.verify = str(tls.ca) if tls.ca else True
+        session.cert = (str(tls.cert), str(tls.key)) if tls.cert else None
+        self._credentials = credentials
+        url = urllib3.util.parse_url(settings.url)
+        self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2] if url.netloc else ''}{url.path or ''}"
+        self._client = PrometheusConnect(
+            url=settings.url.rstrip("/"),
+            headers=dict(settings.headers),
+            session=session,
+            retry=urllib3.Retry(total=2, backoff_factor=0.5, allowed_methods=None, status_forcelist=(429, 503, 504)),
+            method="POST",
+        )
+
+    def ask(self, expression: str, start_s: float, end_s: float, step_s: float) -> _Rows:
+        """Return the series of one range query. Raises Unavailable; its message holds no secret."""
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise Unavailable(f"{self.name}: history was not read in time")
+        try:
+            if authorization := self._credentials.authorization():
+                self._secrets = [authorization.partition(" ")[2]]
+                self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
+            rows = self._client.custom_query_range(
+                expression,
+                datetime.fromtimestamp(start_s, UTC),
+                datetime.fromtimestamp(max(end_s, start_s), UTC),
+                f"{step_s:g}",
+                params={"timeout": f"{self._settings.timeout_s:g}s", "nocache": "1"},
+                timeout=min(self._settings.timeout_s, left_s),
+            )
+        except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
+            raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query") from error
+        if not isinstance(rows, list) or len(rows) > MOST_SERIES:
+            found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
+            raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
+        if not all(isinstance(row, dict) and "metric" in row and isinstance(row.get("values"), list) for row in rows):
+            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query")
+        return rows
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _harmless(self, error: Exception) -> str:
+        """Word a failure without the URL, which may hold a password, and without credentials."""
+        match error:
+            case requests.Timeout():
+                return f"no answer within {self._settings.timeout_s:g} s"
+            case requests.exceptions.SSLError():
+                return "its certificate is not trusted, or the TLS handshake failed"
+            case requests.TooManyRedirects():
+                return "redirects are not followed"
+            case requests.ConnectionError():
+                return "no connection"
+        text = clean(str(error) or type(error).__name__)
+        for secret in filter(None, self._secrets):
+            text = text.replace(secret, "***")
+        return text
+
+
+def _pod(name: str, read: Mapping[str, dict[str, Points]], start_s: float, end_s: float) -> PodSeries | None:
+    """Put the columns of one pod side by side on its own scrapes; None: it was never scraped within the time."""
+    stamped = dict(read["time_s"][name])
+    asked = np.array(sorted(stamped))
+    sampled = np.array([stamped[at] for at in asked.tolist()])
+    new = np.concatenate([[True], np.diff(sampled) > 0]) & (sampled >= start_s - MOST_AGE_S) & (sampled <= end_s + 1.0)
+    if not new.any():
+        return None
+    columns = {}
+    for column in COLUMNS[1:]:
+        known = dict(read.get(column, {}).get(name, ()))
+        values = np.array([known.get(at, math.nan) for at in asked[new].tolist()])
+        columns[column] = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+    return PodSeries(time_s=sampled[new], **columns)
+
+
+MOST_AGE_S = 300.0
+"""How old a sample may be that a server still shows: Prometheus' look-back."""
+
+
+def _latencies(by_bound: Mapping[str, Points], start_s: float, window_s: float, windows: int) -> Latencies:
+    """Turn bucket series into a histogram per window; bounds that are no number are left out."""
+    bounds = sorted((bound, text) for text in by_bound if not math.isnan(bound := _bound(text)))
+    if not bounds or not math.isinf(bounds[-1][0]):
+        return Latencies.none()
+    counts = np.full((windows, len(bounds)), np.nan)
+    for column, (_, text) in enumerate(bounds):
+        for at_s, value in by_bound[text]:
+            window = round((at_s - start_s) / window_s) - 1
+            if 0 <= window < windows and value >= 0:
+                counts[window, column] = value
+    return Latencies(np.array([bound for bound, _ in bounds]), counts)
+
+
+def _bound(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _problems(pods: list[PodSeries], present: FloatColumn, step_s: float) -> tuple[str, ...]:
+    silent_s = float(np.isnan(present).sum()) * step_s
+    resets = sum(int((np.diff(pod.generation_tokens[~np.isnan(pod.generation_tokens)]) < 0).sum()) for pod in pods)
+    problems = []
+    if silent_s:
+        problems.append(f"for {silent_s:,.0f} s no pod reported: taken as no replica and no request")
+    if resets:
+        problems.append(f"counters went back {resets} times: taken as restarts")
+    return tuple(problems)
+
+
+def _when(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,127 @@
+"""What metrics tell of one workload over a stretch of time: history on an even grid, for replay and reports. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.histogram import increase
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """A latency histogram, window by window."""
+
+    bounds: FloatColumn  # float64[B], seconds, ascending, +Inf last
+    counts: FloatColumn  # float64[M, B], observations of each window, cumulative over the bounds; NaN: not known
+
+    @classmethod
+    def none(cls) -> Latencies:
+        """Nothing is known."""
+        return cls(np.array([np.inf]), np.empty((0, 1)))
+
+
+@dataclass(frozen=True)
+class Past:
+    """One workload from `start_s` on, in T steps. Every column float64[T]; NaN: nobody reported in that step."""
+
+    start_s: float  # Unix time
+    step_s: float
+    pods: FloatColumn  # that reported, averaged over the step
+    running: FloatColumn  # requests, averaged over the step
+    waiting: FloatColumn
+    arrivals: FloatColumn  # requests that came within the step: those that ended, and what was added in flight
+    finished: FloatColumn  # requests that ended within the step
+    first_tokens: FloatColumn  # requests that got their first token within the step
+    prompt_tokens: FloatColumn  # computed within the step
+    generation_tokens: FloatColumn
+    pods_added: int  # that began to report after the start
+    window_s: float  # of the latencies: window m begins at start_s + m x window_s
+    ttft: Latencies
+    itl: Latencies
+    problems: tuple[str, ...] = ()  # holes, resets and the like, one line each
+
+    @property
+    def duration_s(self) -> float:
+        return len(self.pods) * self.step_s
+
+
+@dataclass(frozen=True)
+class PodSeries:
+    """What was scraped of one pod; every field float64[n], in the order of time, without repeated samples."""
+
+    time_s: FloatColumn
+    running: FloatColumn
+    waiting: FloatColumn
+    finished: FloatColumn  # counters, as they were read
+    first_tokens: FloatColumn
+    prompt_tokens: FloatColumn
+    generation_tokens: FloatColumn
+
+
+COUNTERS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens")
+MOST_GAP_S = 120.0  # a pod that was silent for longer did not report in between
+
+
+def gather(start_s: float, end_s: float, step_s: float, pods: list[PodSeries]) -> tuple[dict[str, FloatColumn], int]:
+    """Lay the series of pods on one grid. Returns the columns of `Past` that come from them, and `pods_added`.
+
+    A counter that went back was reset and counts from 0. What grew between two scrapes is spread evenly between them,
+    over a hole too, so nothing is lost and nothing invented. A pod that begins to report while others did counts from
+    0; the first ones there are count from what they showed.
+    Requests that came = what finished + what is held, pod by pod and scrape by scrape; where that shrinks, clients
+    left, and those are not taken back.
+    """
+    edges: FloatColumn = start_s + step_s * np.arange(max(round((end_s - start_s) / step_s), 1) + 1, dtype=np.float64)
+    steps = len(edges) - 1
+    sums = {name: np.zeros(steps) for name in (*COUNTERS, "arrivals", "running", "waiting", "pods")}
+    first_s = min((float(pod.time_s[0]) for pod in pods if len(pod.time_s)), default=start_s)
+    added = 0
+    for pod in pods:
+        if not len(pod.time_s):
+            continue
+        fresh = pod.time_s[0] > max(first_s, start_s) + MOST_GAP_S
+        added += fresh
+        time_s = pod.time_s
+        lead_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else step_s
+        gained = {name: _gained(getattr(pod, name), fresh) for name in COUNTERS}
+        held = np.nan_to_num(pod.running) + np.nan_to_num(pod.waiting)
+        came = np.diff(held, prepend=0.0 if fresh else held[0]) + gained["finished"]
+        gained["arrivals"] = np.maximum(came, 0.0)
+        before_s = np.concatenate([[time_s[0] - lead_s], time_s])
+        for name, values in gained.items():
+            total = np.concatenate([[0.0], np.cumsum(values)])
+            sums[name] += np.diff(np.interp(edges, before_s, total))
+        covered = _covered(edges, time_s, lead_s)
+        sums["pods"] += covered
+        middle = (edges[:-1] + edges[1:]) / 2
+        for name in ("running", "waiting"):
+            sums[name] += covered * np.interp(middle, time_s, np.nan_to_num(getattr(pod, name)))
+    silent = sums["pods"] <= 0
+    quiet = silent & (sums["arrivals"] <= 0)  # nobody reported, and nobody can be told later to have come
+    unknown = {name: silent if name in ("pods", "running", "waiting") else quiet for name in sums}
+    return {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}, added
+
+
+def _gained(values: FloatColumn, fresh: bool) -> FloatColumn:
+    """Return what a counter grew from scrape to scrape, float64[n]; a reading that is absent repeats the one before."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return np.zeros(len(values))
+    last = np.maximum.accumulate(np.where(known, np.arange(len(values)), 0))
+    filled = np.where(known[last], values[last], values[known][0])
+    first = filled[:1] if fresh else np.zeros(1)
+    return np.concatenate([first, increase(filled[:-1], filled[1:])])
+
+
+def _covered(edges: FloatColumn, time_s: FloatColumn, lead_s: float) -> FloatColumn:
+    """Return for how much of each step a pod was there, 0..1: between scrapes that are not too far apart."""
+    longest_s = max(MOST_GAP_S, 3 * lead_s)
+    starts = np.concatenate([[time_s[0] - lead_s], time_s[:-1]])
+    present = np.where(time_s - starts <= longest_s, time_s - starts, 0.0)
+    total = np.concatenate([[0.0], np.cumsum(present)])
+    at = np.concatenate([[time_s[0] - lead_s], time_s])
+    step_s = edges[1] - edges[0]
+    return np.asarray(np.diff(np.interp(edges, at, total)) / step_s)
