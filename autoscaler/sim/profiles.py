@@ -1,13 +1,17 @@
 """How fast a model is on a device: the constants of a replica, computed from public figures.
 
-Device figures are the vendor's data sheets (dense BF16); a 3g.40gb slice has half of the bandwidth and memory of an
-H100 and 60 of its 132 SMs (`nvidia-smi mig -lgip`). Model figures are those of the published configurations.
-Efficiencies are round numbers in the range that serving engines reach; measure before believing a digit.
+Device figures are the vendor's data sheets (dense BF16): NVIDIA A100 80GB SXM and H100 SXM. A slice has its share of
+memory and bandwidth (NVIDIA's MIG user guide: 1g 1/8, 1g with double memory and 2g 2/8, 3g 4/8), and of the H100's 132
+SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Model figures are those of the published configurations;
+weights of the quantised ones are the sizes of RedHatAI's checkpoints (FP8: all but embeddings and head; w4a16: four
+bits and scales). Efficiencies are round numbers in the range that serving engines reach; measure before believing a
+digit, or fit a profile to a recording (`fit`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 BANDWIDTH_EFFICIENCY = 0.75  # share of the memory bandwidth that decoding reaches
 COMPUTE_EFFICIENCY = 0.45  # share of the dense peak that prefill reaches
@@ -44,9 +48,15 @@ class Device:
 LLAMA_8B = Model("llama-3.1-8b", 8.03e9, 16.06e9, 2 * 32 * 8 * 128 * 2, 8192)
 QWEN_14B = Model("qwen2.5-14b", 14.8e9, 29.6e9, 2 * 48 * 8 * 128 * 2, 8192)
 LLAMA_70B = Model("llama-3.3-70b", 70.6e9, 141.2e9, 2 * 80 * 8 * 128 * 2, 8192)
+LLAMA_8B_FP8 = Model("llama-3.1-8b-fp8", 8.03e9, 9.08e9, LLAMA_8B.kv_bytes_per_token, 32_768)
+LLAMA_8B_W4 = Model("llama-3.1-8b-w4a16", 8.03e9, 5.74e9, LLAMA_8B.kv_bytes_per_token, 4096)
 
+A100 = Device("NVIDIA-A100-SXM4-80GB", 85.9e9, 2.039e12, 312e12)
 H100 = Device("NVIDIA-H100-80GB-HBM3", 85.5e9, 3.35e12, 989e12)
 H100_3G = Device("NVIDIA-H100-80GB-HBM3", 42.4e9, 1.675e12, 989e12 * 60 / 132, "3g.40gb", 0.5)
+H100_2G = Device("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 32 / 132, "2g.20gb", 2 / 7)
+H100_1G_DOUBLE = Device("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 26 / 132, "1g.20gb", 0.25)
+H100_1G = Device("NVIDIA-H100-80GB-HBM3", 10.4e9, 0.41875e12, 989e12 * 16 / 132, "1g.10gb", 1 / 7)
 
 
 @dataclass(frozen=True)
@@ -112,3 +122,33 @@ def profile(
         max_queued_requests=max_queued_requests,
         weight_bytes=model.weight_bytes,
     )
+
+
+class Offer(NamedTuple):
+    """A profile to choose by name, with what a replica of it occupies."""
+
+    profile: Profile
+    gpus: float  # GPUs of one replica; a slice is the larger of its shares of memory and compute
+
+
+def named(name: str) -> Offer:
+    """Return the profile of that name; ValueError with the names there are."""
+    if name not in _OFFERS:
+        raise ValueError(f"no profile {name!r}, there are: {', '.join(NAMES)}")
+    model, device, devices, longest = _OFFERS[name]
+    return Offer(profile(replace(model, max_model_len=longest), device, devices), devices * device.gpu_fraction)
+
+
+# BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. `longest` is
+# what the model was trained for, or what the slice's KV cache holds.
+_OFFERS: dict[str, tuple[Model, Device, int, int]] = {
+    "8b-h100": (LLAMA_8B, H100, 1, 131_072),
+    "8b-a100": (LLAMA_8B, A100, 1, 131_072),
+    "8b-h100-3g": (LLAMA_8B, H100_3G, 1, 131_072),
+    "8b-fp8-h100-2g": (LLAMA_8B_FP8, H100_2G, 1, 32_768),
+    "8b-fp8-h100-1g.20gb": (LLAMA_8B_FP8, H100_1G_DOUBLE, 1, 32_768),
+    "8b-w4-h100-1g": (LLAMA_8B_W4, H100_1G, 1, 4096),
+    "14b-h100": (QWEN_14B, H100, 1, 32_768),
+    "70b-4xh100": (LLAMA_70B, H100, 4, 131_072),
+}
+NAMES = tuple(_OFFERS)

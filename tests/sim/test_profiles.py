@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.sim.profiles import H100, H100_3G, LLAMA_8B, LLAMA_70B, profile
+from autoscaler.sim.profiles import H100, H100_1G, H100_2G, H100_3G, LLAMA_8B, LLAMA_70B, NAMES, named, profile
 
 
 def test_one_sequence_decodes_no_faster_than_the_weights_can_be_read() -> None:
@@ -40,3 +40,35 @@ def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> 
 def test_a_profile_that_no_engine_could_run_is_refused(field: str, value: int, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         replace(profile(LLAMA_8B, H100), **{field: value})
+
+
+def test_every_named_profile_serves_long_requests_and_decodes_at_a_plausible_speed() -> None:
+    for name in NAMES:
+        found, gpus = named(name)
+        assert found.kv_capacity_tokens > found.max_model_len >= 4096
+        assert 0.1 < gpus <= 4
+        alone_tokens_per_s = 1 / (found.step_s + found.sequence_s)
+        assert 25 < alone_tokens_per_s < 180
+        prefill_tokens_per_s = 1 / found.prompt_token_s
+        assert 2_500 < prefill_tokens_per_s < 30_000
+
+
+def test_faster_and_larger_devices_are_faster_and_larger() -> None:
+    slices = [named(name).profile for name in ("8b-h100", "8b-h100-3g")]
+    assert slices[0].step_s < slices[1].step_s
+    assert named("8b-h100").profile.step_s < named("8b-a100").profile.step_s
+    assert named("8b-h100").profile.prompt_token_s < 0.5 * named("8b-a100").profile.prompt_token_s
+    shares = [named(name).gpus for name in ("8b-w4-h100-1g", "8b-fp8-h100-1g.20gb", "8b-fp8-h100-2g", "8b-h100-3g")]
+    assert shares == sorted(shares)
+    assert named("70b-4xh100").gpus == 4
+
+
+def test_bf16_weights_of_8b_do_not_fit_a_small_slice() -> None:
+    for device in (H100_1G, H100_2G):
+        with pytest.raises(ValueError, match=r"llama-3\.1-8b does not fit on 1 x .* \dg\.\d0gb"):
+            profile(LLAMA_8B, device)
+
+
+def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no profile '8b-tpu', there are: 8b-h100, 8b-a100"):
+        named("8b-tpu")
