@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.decision import Decision, Stage
@@ -14,7 +14,7 @@ from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.spec import Spec
 from autoscaler.core.tick import tick
-from tests.core.world import PLAIN_SPEC, Story, fleet, no_schedule, spec, world
+from tests.core.world import PLAIN_SPEC, Story, fleet, spec, world
 
 NAN = math.nan
 relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -239,10 +239,10 @@ def test_after_a_restart_nothing_shrinks_before_a_full_window(watched_s, running
         assert story.tick(fleet([4]), step_s, running=running / 4).replicas[0] >= 4
 
 
+@relaxed
 @given(st.integers(1, 12), st.integers(0, 60), st.sampled_from([0.0, 0.05, 0.1]))
 def test_a_count_once_decided_is_kept_while_the_load_stays(current, requests, tolerance):
     """No flapping by itself: the decision on the world it has made is the same again."""
-    assume(requests <= 100)
     rules = spec(tolerance=tolerance, down_stabilization_s=20.0)
     story, counts = Story(rules), []
     for _ in range(12):
@@ -278,4 +278,3 @@ def test_a_decision_is_a_value_and_memory_is_not_shared_with_the_past():
 def test_every_stage_is_filled_once_something_is_known(stage):
     decision = Story(spec()).tick(fleet([2]), running=3.0)
     assert not np.isnan(decision.stages[stage]).any()
-    assert no_schedule(1).start_s.shape == (1, 0)

@@ -1,0 +1,7 @@
+"""Settings of the property tests."""
+
+from hypothesis import settings
+
+# A shared machine may pause for longer than Hypothesis's 200 ms; how fast the tick is, bench/tick.py measures.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")

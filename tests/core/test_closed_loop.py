@@ -1,0 +1,138 @@
+"""The tick and a small plant in a closed loop: decisions settle, with the shipped policies and without flapping."""
+
+import math
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+from autoscaler.config.policy import load
+from autoscaler.config.specs import spec_row
+from autoscaler.core.spec import Spec
+from tests.core.plant import SERVICE_S, Plant
+from tests.core.world import spec
+
+BOOK = load(())
+
+
+def shipped(name: str, **changes: float) -> Spec:
+    row = Spec(*(np.array([value]) for value in spec_row(BOOK.policies[name].spec)))
+    return Spec(**{**vars(row), **{field: np.array([float(value)]) for field, value in changes.items()}})
+
+
+def moves(counts: list[int]) -> list[int]:
+    """The counts in their order, each once while it stands."""
+    return [count for count, _ in groupby(counts)]
+
+
+def turns(counts: list[int]) -> int:
+    """How often growing turned into shrinking or back."""
+    steps = np.diff(moves(counts))
+    return int(np.count_nonzero(np.diff(np.sign(steps))))
+
+
+def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
+    """Replicas that Little's law asks for, at the usage the policy plans for."""
+    return math.ceil(per_s * SERVICE_S / (slots * rules.target_usage[0]) - 1e-6)
+
+
+@pytest.mark.parametrize("name", ["realtime", "interactive"])
+@pytest.mark.parametrize("per_s", [1.0, 2.5, 4.0, 9.0])
+def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
+    rules = shipped(name)
+    plant = Plant(rules, replicas=1)
+    plant.run(lambda _: per_s, 3600)
+    last_half = plant.counts[len(plant.counts) // 2 :]
+    assert len(set(last_half)) == 1
+    assert enough(per_s / (1 + rules.tolerance[0]), rules) <= last_half[0] <= enough(per_s, rules) + 1
+    assert turns(plant.counts) <= 1  # up, and at most once down again to what is needed
+    assert max(plant.waits[len(plant.waits) // 2 :]) == 0
+
+
+@pytest.mark.parametrize("name", ["realtime", "interactive"])
+def test_a_step_is_followed_within_two_cold_starts_and_overshoots_little(name):
+    rules = shipped(name, concurrency=16.0)
+    plant = Plant(rules, replicas=enough(2.0, rules))
+    plant.run(lambda _: 2.0, 600)
+    plant.counts.clear()
+    plant.run(lambda _: 8.0, 1800)
+    needed = enough(8.0, rules)
+    reached = next(number for number, count in enumerate(plant.counts) if count >= needed) * plant.every_s
+    assert reached <= 60
+    assert max(plant.counts) <= 1.5 * needed
+    assert plant.counts[-1] <= needed + 1
+    assert turns(plant.counts) <= 1
+    assert max(plant.waits[-240:]) == 0
+
+
+def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
+    rules = shipped("interactive", concurrency=16.0)
+    plant = Plant(rules, replicas=1)
+    plant.run(lambda t: 1 + 11 * t / 3600, 3600)
+    assert moves(plant.counts) == sorted(set(plant.counts))
+    assert plant.counts[-1] == pytest.approx(enough(12.0, rules), abs=1)
+    assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
+
+
+def test_a_short_burst_is_queued_and_nothing_is_ordered_for_its_queue():
+    """35 extra within five seconds, gone long before a replica could come.
+
+    What is ordered, once the queue is gone, is for the full batch that it left behind.
+    """
+    rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8, down_stabilization_s=300.0)
+    plant = Plant(rules, replicas=4)
+    plant.run(lambda _: 9.0, 120)  # it has been full before, so that it is known what it can do
+    plant.run(lambda _: 3.5, 1800)
+    before, began = plant.counts[-1], len(plant.waits)
+    plant.run(lambda t: 11.0 if t < 5 else 3.5, 600)
+    after = list(zip(plant.waits[began:], plant.counts[began:], strict=True))
+    queued = [count for wait, count in after if wait > 0]
+    assert queued
+    assert set(queued) == {before}
+    assert max(count for _, count in after) <= math.ceil(before / rules.target_usage[0])
+
+
+def test_an_overload_that_lasts_is_no_burst():
+    rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8)
+    plant = Plant(rules, replicas=2)
+    plant.run(lambda _: 2.0, 600)
+    plant.run(lambda _: 6.0, 60)
+    assert plant.counts[-1] >= enough(6.0, rules)
+
+
+def test_load_that_falls_to_zero_ends_at_the_floor_or_at_zero_as_the_policy_says():
+    stays = Plant(shipped("interactive", concurrency=16.0), replicas=4)
+    stays.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
+    assert stays.counts[-1] == 1
+    assert turns(stays.counts) == 0
+    rests = Plant(shipped("batch", concurrency=16.0), replicas=4, gateway=True)
+    rests.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
+    assert rests.counts[-1] == 0
+    assert turns(rests.counts) == 0
+
+
+@pytest.mark.parametrize("name", ["batch", "development"])
+def test_zero_is_left_at_the_next_tick_and_nobody_is_lost(name):
+    plant = Plant(shipped(name), replicas=0, gateway=True)
+    plant.run(lambda _: 0.0, 300)
+    plant.run(lambda t: 0.2 if t < 20 else 0.0, 10)
+    assert plant.counts[-1] == 1
+    plant.run(lambda t: 0.2 if t < 20 else 0.0, 200)
+    assert plant.done == pytest.approx(6.0, abs=0.2)
+    assert plant.lost == 0
+
+
+def test_without_a_stated_capacity_the_slots_are_found():
+    plant = Plant(shipped("interactive"), replicas=1, slots=4)
+    decision = plant.run(lambda _: 2.0, 3600)
+    assert decision.capacity.concurrency[0] == pytest.approx(4, abs=0.5)
+    assert plant.counts[-1] == pytest.approx(enough(2.0, shipped("interactive"), slots=4), abs=1)
+
+
+def test_a_wave_is_followed_with_two_turns_a_period():
+    rules = shipped("interactive", concurrency=16.0)
+    plant = Plant(rules, replicas=4, every_s=10.0)
+    plant.run(lambda t: 5 + 4 * math.sin(2 * math.pi * t / 7200), 3 * 7200)
+    plant.counts, plant.waits = plant.counts[-1440:], plant.waits[-1440:]
+    assert turns(plant.counts) <= 4
+    assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
