@@ -49,9 +49,10 @@ class Past:
 
 
 @dataclass(frozen=True)
-class PodSeries:
-    """What was scraped of one pod; every field float64[n], in the order of time, without repeated samples."""
+class EngineSeries:
+    """What was scraped of one engine; every column float64[n], in the order of time, without repeated samples."""
 
+    pod: str
     time_s: FloatColumn
     running: FloatColumn
     waiting: FloatColumn
@@ -65,29 +66,31 @@ COUNTERS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens")
 MOST_GAP_S = 120.0  # a pod that was silent for longer did not report in between
 
 
-def gather(start_s: float, end_s: float, step_s: float, pods: list[PodSeries]) -> tuple[dict[str, FloatColumn], int]:
-    """Lay the series of pods on one grid. Returns the columns of `Past` that come from them, and `pods_added`.
+def gather(
+    start_s: float, end_s: float, step_s: float, engines: list[EngineSeries]
+) -> tuple[dict[str, FloatColumn], int]:
+    """Lay the series of engines on one grid. Returns the columns of `Past` that come from them, and `pods_added`.
 
     A counter that went back was reset and counts from 0. What grew between two scrapes is spread evenly between them,
-    over a hole too, so nothing is lost and nothing invented. A pod that begins to report while others did counts from
-    0; the first ones there are count from what they showed.
-    Requests that came = what finished + what is held, pod by pod and scrape by scrape; where that shrinks, clients
-    left, and those are not taken back.
+    over a hole too, so nothing is lost and nothing invented. An engine that begins to report after others did counts
+    from 0; the first ones count from what they showed.
+    Requests that came = what finished + what is held, engine by engine and scrape by scrape; where that shrinks,
+    clients left, and those are not taken back.
     """
     edges: FloatColumn = start_s + step_s * np.arange(max(round((end_s - start_s) / step_s), 1) + 1, dtype=np.float64)
     steps = len(edges) - 1
-    sums = {name: np.zeros(steps) for name in (*COUNTERS, "arrivals", "running", "waiting", "pods")}
-    first_s = min((float(pod.time_s[0]) for pod in pods if len(pod.time_s)), default=start_s)
-    added = 0
-    for pod in pods:
-        if not len(pod.time_s):
-            continue
-        fresh = pod.time_s[0] > max(first_s, start_s) + MOST_GAP_S
-        added += fresh
-        time_s = pod.time_s
+    sums = {name: np.zeros(steps) for name in (*COUNTERS, "arrivals", "running", "waiting")}
+    present: dict[str, FloatColumn] = {}  # by pod, however many engines it has
+    engines = [engine for engine in engines if len(engine.time_s)]
+    first_s = min((float(engine.time_s[0]) for engine in engines), default=start_s)
+    added: set[str] = set()
+    for engine in engines:
+        fresh = bool(engine.time_s[0] > max(first_s, start_s) + MOST_GAP_S)
+        added |= {engine.pod} if fresh else set()
+        time_s = engine.time_s
         lead_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else step_s
-        gained = {name: _gained(getattr(pod, name), fresh) for name in COUNTERS}
-        held = np.nan_to_num(pod.running) + np.nan_to_num(pod.waiting)
+        gained = {name: _gained(getattr(engine, name), fresh) for name in COUNTERS}
+        held = np.nan_to_num(engine.running) + np.nan_to_num(engine.waiting)
         came = np.diff(held, prepend=0.0 if fresh else held[0]) + gained["finished"]
         gained["arrivals"] = np.maximum(came, 0.0)
         before_s = np.concatenate([[time_s[0] - lead_s], time_s])
@@ -95,14 +98,15 @@ def gather(start_s: float, end_s: float, step_s: float, pods: list[PodSeries]) -
             total = np.concatenate([[0.0], np.cumsum(values)])
             sums[name] += np.diff(np.interp(edges, before_s, total))
         covered = _covered(edges, time_s, lead_s)
-        sums["pods"] += covered
+        present[engine.pod] = np.maximum(present.get(engine.pod, 0.0), covered)
         middle = (edges[:-1] + edges[1:]) / 2
         for name in ("running", "waiting"):
-            sums[name] += covered * np.interp(middle, time_s, np.nan_to_num(getattr(pod, name)))
+            sums[name] += covered * np.interp(middle, time_s, np.nan_to_num(getattr(engine, name)))
+    sums["pods"] = np.sum([*present.values(), np.zeros(steps)], axis=0)
     silent = sums["pods"] <= 0
     quiet = silent & (sums["arrivals"] <= 0)  # nobody reported, and nobody can be told later to have come
     unknown = {name: silent if name in ("pods", "running", "waiting") else quiet for name in sums}
-    return {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}, added
+    return {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}, len(added)
 
 
 def _gained(values: FloatColumn, fresh: bool) -> FloatColumn:

@@ -23,21 +23,23 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.owners import pods_of
-from autoscaler.adapters.prometheus.queries import POD, engine_queries, latency_query, of_pods
+from autoscaler.adapters.prometheus.queries import POD, latency_query, of_pods, sampled_query, series_query
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, Latencies, Past, PodSeries, gather
+from autoscaler.core.past import COUNTERS, EngineSeries, Latencies, Past, gather
 from autoscaler.ports import Unavailable
 
 PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
 MOST_STEPS = 1_000_000
 MOST_SERIES = 20_000  # of one answer
+LATENCIES = ("ttft_s", "itl_s")
 LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
 WHOLE_S = 1.0  # the library asks for whole seconds
-COLUMNS = ("time_s", "running", "waiting", *COUNTERS)
+COLUMNS = ("running", "waiting", *COUNTERS)
 Told = Callable[[float], None]
-Points = list[tuple[float, float]]
+Points = dict[float, float]  # value by the time it was asked for
+_Labels = frozenset[tuple[str, str]]
 _Rows = list[dict[str, Any]]
 
 
@@ -94,39 +96,38 @@ class PrometheusHistory:
 
     def _read(self, reading: _Reading, engine: Engine, start_s: float, end_s: float, step_s: float, told: Told) -> Past:
         """Read all pieces, one after the other: history is in no hurry, and the server has other users."""
-        queries = {query.column: query.expression for query in engine_queries(engine, POD, LATENCY_WINDOW_S)}
         window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
         windows = math.ceil((end_s - start_s) / window_s)
-        plan = [(column, queries[column], step_s, start_s) for column in COLUMNS if column in queries]
+        plan = [("time_s", sampled_query(engine), step_s, start_s)]
+        plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
         plan += [
-            (column, latency_query(engine, column, window_s), window_s, start_s + window_s)
-            for column in ("ttft_s", "itl_s")
-            if column in engine.readings
+            (name, latency_query(engine, name, window_s), window_s, start_s + window_s)
+            for name in LATENCIES
+            if name in engine.readings
         ]
-        read: dict[str, dict[str, Points]] = {column: {} for column, *_ in plan}
+        read: dict[str, dict[_Labels, Points]] = {name: {} for name in ("time_s", *COLUMNS, *LATENCIES)}
         pieces = [
-            (column, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
-            for column, expression, every_s, first_s in plan
+            (name, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
+            for name, expression, every_s, first_s in plan
             for at_s in np.arange(first_s, end_s + every_s, PIECE_POINTS * every_s).tolist()
         ]
-        for number, (column, expression, every_s, from_s, to_s) in enumerate(pieces):
-            label = "le" if column in ("ttft_s", "itl_s") else POD[1]
+        for number, (name, expression, every_s, from_s, to_s) in enumerate(pieces):
             for row in reading.ask(expression, from_s, to_s, every_s):
-                points = read[column].setdefault(str(row["metric"].get(label, "")), [])
-                points.extend((float(at), float(value)) for at, value in row["values"])
+                points = read[name].setdefault(frozenset(row["metric"].items()), {})
+                points.update((float(at), float(value)) for at, value in row["values"])
             told((number + 1) / len(pieces))
-        pods = [series for name in sorted(read["time_s"]) if (series := _pod(name, read, start_s, end_s)) is not None]
-        if not pods:
+        engines = _engines(read, start_s, end_s)
+        if not engines:
             raise LookupError
-        columns, added = gather(start_s, end_s, step_s, pods)
+        columns, added = gather(start_s, end_s, step_s, engines)
         return Past(
             start_s=start_s,
             step_s=step_s,
             pods_added=added,
             window_s=window_s,
-            ttft=_latencies(read.get("ttft_s", {}), start_s, window_s, windows),
-            itl=_latencies(read.get("itl_s", {}), start_s, window_s, windows),
-            problems=_problems(pods, columns["pods"], step_s),
+            ttft=_latencies(read["ttft_s"], start_s, window_s, windows),
+            itl=_latencies(read["itl_s"], start_s, window_s, windows),
+            problems=_problems(engines, columns["pods"], step_s),
             **columns,
         )
 
@@ -203,34 +204,67 @@ class _Reading:
         return text
 
 
-def _pod(name: str, read: Mapping[str, dict[str, Points]], start_s: float, end_s: float) -> PodSeries | None:
-    """Put the columns of one pod side by side on its own scrapes; None: it was never scraped within the time."""
-    stamped = dict(read["time_s"][name])
-    asked = np.array(sorted(stamped))
-    sampled = np.array([stamped[at] for at in asked.tolist()])
-    new = np.concatenate([[True], np.diff(sampled) > 0]) & (sampled >= start_s - MOST_AGE_S) & (sampled <= end_s + 1.0)
-    if not new.any():
-        return None
-    columns = {}
-    for column in COLUMNS[1:]:
-        known = dict(read.get(column, {}).get(name, ()))
-        values = np.array([known.get(at, math.nan) for at in asked[new].tolist()])
-        columns[column] = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
-    return PodSeries(time_s=sampled[new], **columns)
+def _engines(read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s: float) -> list[EngineSeries]:
+    """Put the columns of each engine side by side on its own scrapes.
+
+    The labels of `running` tell engines apart; the series of other columns have these and more. Where labels change,
+    one engine ends and another begins in the same pod: those that follow each other are one.
+    """
+    names = frozenset(name for labels in read["time_s"] for name, _ in labels)
+    by_engine: dict[str, dict[_Labels, list[Points]]] = {}
+    for column in COLUMNS:
+        found = by_engine.setdefault(column, {})
+        for labels, points in read[column].items():
+            found.setdefault(frozenset(item for item in labels if item[0] in names), []).append(points)
+    ended: dict[str, list[EngineSeries]] = {}
+    for labels, stamped in sorted(read["time_s"].items(), key=lambda item: min(item[1].values())):
+        asked = np.array(sorted(stamped))
+        sampled = np.array([stamped[at] for at in asked.tolist()])
+        new = np.concatenate([[True], np.diff(sampled) > 0])
+        new &= (sampled >= start_s - MOST_AGE_S) & (sampled <= end_s + 1.0)
+        if not new.any():
+            continue
+        columns = {column: _sum(by_engine[column].get(labels, []), asked[new]) for column in COLUMNS}
+        engine = EngineSeries(pod=dict(labels).get(POD[1], ""), time_s=sampled[new], **columns)
+        chain = ended.setdefault(engine.pod, [])
+        before = next((at for at, other in enumerate(chain) if other.time_s[-1] < engine.time_s[0]), None)
+        if before is None:
+            chain.append(engine)
+        else:
+            chain[before] = _joined(chain[before], engine)
+    return [engine for chain in ended.values() for engine in chain]
+
+
+def _sum(series: list[Points], asked: FloatColumn) -> FloatColumn:
+    """Sum series at the times asked for; NaN where none of them is known."""
+    total = np.full(len(asked), np.nan)
+    for points in series:
+        values = np.array([points.get(at, math.nan) for at in asked.tolist()])
+        values = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+        total = np.where(np.isnan(total), values, total + np.nan_to_num(values))
+    return total
+
+
+def _joined(one: EngineSeries, other: EngineSeries) -> EngineSeries:
+    columns = ("time_s", *COLUMNS)
+    return EngineSeries(
+        one.pod, **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in columns}
+    )
 
 
 MOST_AGE_S = 300.0
 """How old a sample may be that a server still shows: Prometheus' look-back."""
 
 
-def _latencies(by_bound: Mapping[str, Points], start_s: float, window_s: float, windows: int) -> Latencies:
+def _latencies(read: Mapping[_Labels, Points], start_s: float, window_s: float, windows: int) -> Latencies:
     """Turn bucket series into a histogram per window; bounds that are no number are left out."""
+    by_bound = {dict(labels).get("le", ""): points for labels, points in read.items()}
     bounds = sorted((bound, text) for text in by_bound if not math.isnan(bound := _bound(text)))
     if not bounds or not math.isinf(bounds[-1][0]):
         return Latencies.none()
     counts = np.full((windows, len(bounds)), np.nan)
     for column, (_, text) in enumerate(bounds):
-        for at_s, value in by_bound[text]:
+        for at_s, value in by_bound[text].items():
             window = round((at_s - start_s) / window_s) - 1
             if 0 <= window < windows and value >= 0:
                 counts[window, column] = value
@@ -244,9 +278,10 @@ def _bound(text: str) -> float:
         return math.nan
 
 
-def _problems(pods: list[PodSeries], present: FloatColumn, step_s: float) -> tuple[str, ...]:
+def _problems(engines: list[EngineSeries], present: FloatColumn, step_s: float) -> tuple[str, ...]:
     silent_s = float(np.isnan(present).sum()) * step_s
-    resets = sum(int((np.diff(pod.generation_tokens[~np.isnan(pod.generation_tokens)]) < 0).sum()) for pod in pods)
+    counted = (each.generation_tokens[~np.isnan(each.generation_tokens)] for each in engines)
+    resets = sum(int((np.diff(values) < 0).sum()) for values in counted)
     problems = []
     if silent_s:
         problems.append(f"for {silent_s:,.0f} s no pod reported: taken as no replica and no request")

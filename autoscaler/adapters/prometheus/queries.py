@@ -99,6 +99,25 @@ def of_pods(engine: Engine, namespace: str, pods: Sequence[str]) -> Engine:
     )
 
 
+def series_query(engine: Engine, column: str) -> str:
+    """Return the query for each series of a column, apart, with its labels: for history, where they are told apart."""
+    rows = engine.renamed(underscored).readings[column]
+    alternatives = _either(_selector(row, row.name) for row in rows)
+    # `or` drops a series whose labels its left side has, so what is added gets a label of its own.
+    added = [
+        f'label_replace({_selector(part, part.name)}, "part", "{number}", "", "")'
+        for number, part in enumerate(dict.fromkeys(part for row in rows for part in row.plus))
+    ]
+    return f"max without ({', '.join(_REPLICA_LABELS)}) ({_either([alternatives, *added])})"
+
+
+def sampled_query(engine: Engine) -> str:
+    """Return the query for when each series of an engine was last scraped: Unix times."""
+    rows = _clock_of(engine.renamed(underscored))
+    times = _either(f"timestamp({_selector(row, row.name)})" for row in rows)
+    return f"max without ({', '.join(_REPLICA_LABELS)}) ({times})"
+
+
 def latency_query(engine: Engine, column: str, window_s: float) -> str:
     """Return the query for a latency histogram of all pods of an engine together: how much each bucket grew."""
     rows = engine.renamed(underscored).readings[column]

@@ -1,0 +1,107 @@
+"""The metrics of a simulated run as a server would have scraped them, put into a real server after the fact."""
+
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.sim.ours import Ours
+from autoscaler.sim.run import run
+from autoscaler.sim.state import GAP_BOUNDS, TTFT_BOUNDS
+from autoscaler.sim.study import Case, Outcome, PodRows, Scaler, Seen, View
+from tests.harness.process import require_binary
+
+SAFE = "bcdfghjklmnpqrstvwxz2456789"
+NAMES = {
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "finished": "vllm:request_success_total",
+    "first_tokens": "vllm:time_to_first_token_seconds_count",
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "generation_tokens": "vllm:generation_tokens_total",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    name: str
+    labels: Mapping[str, str]
+    time_s: float
+    value: float
+
+    def line(self, scale: float) -> str:
+        labels = ",".join(f'{name}="{value}"' for name, value in self.labels.items())
+        return f"{self.name}{{{labels}}} {self.value!r} {self.time_s * scale:.3f}"
+
+
+@dataclass
+class Witness:
+    """A scaler that lets another decide and keeps what each scrape showed."""
+
+    other: Scaler
+    period_s: float = 15.0
+    name: str = "witness"
+    pods: list[PodRows] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+
+    def decide(self, view: View) -> int:
+        self.pods.append(view.pods)
+        self.seen.append(view.seen)
+        return self.other.decide(view)
+
+
+def witnessed(case: Case, scaler: Ours) -> tuple[Witness, Outcome]:
+    witness = Witness(scaler)
+    return witness, run(case, witness)
+
+
+def pod_name(workload: str, number: int) -> str:
+    suffix = "".join(SAFE[number // len(SAFE) ** place % len(SAFE)] for place in range(5))
+    return f"{workload}-7d9f8b6c5-{suffix}"
+
+
+def samples(witness: Witness, start_s: float, namespace: str, workload: str) -> Iterable[Sample]:
+    """Yield what was scraped, at the times of scraping; the histograms of all pods stand on the first one."""
+    model = {"namespace": namespace, "model_name": "llama", "engine": "0", "instance": "10.0.0.1:8000"}
+    for rows, seen in zip(witness.pods, witness.seen, strict=True):
+        for row in np.flatnonzero(~np.isnan(rows.time_s)).tolist():
+            labels = {**model, "pod": pod_name(workload, int(rows.id[row]))}
+            for column, name in NAMES.items():
+                yield Sample(name, labels, start_s + rows.time_s[row], float(getattr(rows, column)[row]))
+        first = {**model, "pod": pod_name(workload, 0)}
+        for name, bounds, counts in (
+            ("vllm:time_to_first_token_seconds", TTFT_BOUNDS, seen.ttft_buckets),
+            ("vllm:inter_token_latency_seconds", GAP_BOUNDS, seen.itl_buckets),
+        ):
+            for bound, count in zip(bounds.tolist(), counts.tolist(), strict=True):
+                le = "+Inf" if bound == np.inf else repr(bound)
+                yield Sample(f"{name}_bucket", {**first, "le": le}, start_s + seen.time_s, count)
+
+
+def open_metrics(given: Iterable[Sample]) -> str:
+    """Return OpenMetrics text: one family's samples together, as the format demands."""
+    families: dict[str, list[str]] = {}
+    for sample in given:
+        families.setdefault(sample.name, []).append(sample.line(1.0))
+    parts = [f"# TYPE {name} unknown\n" + "\n".join(lines) for name, lines in families.items()]
+    return "\n".join([*parts, "# EOF", ""])
+
+
+def blocks(directory: Path, given: Sequence[Sample]) -> Callable[[Path], None]:
+    """Return a function that puts the samples into the storage folder of a Prometheus that has not started yet."""
+    file = directory / "history.om"
+    file.write_text(open_metrics(given))
+
+    def fill(storage: Path) -> None:
+        promtool = require_binary("promtool", "apt-get install prometheus")
+        command = [promtool, "tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=24h", file, storage]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    return fill
+
+
+def import_lines(given: Iterable[Sample]) -> bytes:
+    """Return the body of VictoriaMetrics' /api/v1/import/prometheus: times in milliseconds."""
+    return "\n".join(sample.line(1000.0) for sample in given).encode()
