@@ -59,31 +59,31 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     Also returns by how much each counter grew since the last reading, float64[C, P]: 0 where there is no new one, NaN
     where it is unknown.
     """
-    counter = np.stack([getattr(samples, name) for name in COUNTERS])
     step_s = samples.time_s - memory.time_s
     moved = step_s > 0
     step_s = np.where(moved, step_s, np.nan)
     fade = np.where(moved, np.exp(-np.fmin(step_s, 1e3 * RATE_WINDOW_S) / RATE_WINDOW_S), 1.0)
     weight_s = RATE_WINDOW_S * (1 - fade)
     observed_s = memory.observed_s * fade + weight_s
+    taken = moved | np.isnan(memory.time_s)
 
-    delta = counter - memory.counter
-    back = delta < 0
+    counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        if back.any():
-            usual = memory.increase / memory.observed_s
-            delta = np.where(back, np.fmin(counter, usual * step_s), delta)
-        delta[delta > MOST_PER_S * step_s] = np.nan
-        rate = delta / step_s
-        increase = np.where(np.isnan(memory.increase), rate * observed_s, memory.increase * fade + rate * weight_s)
-        increase = np.where(moved, increase, memory.increase)
-        mean = increase / observed_s
-    first = np.isnan(memory.time_s)
-    after = replace(
-        memory,
-        time_s=np.where(moved | first, samples.time_s, memory.time_s),
-        counter=np.where(moved | first, counter, memory.counter),
-        increase=increase,
-        observed_s=observed_s,
-    )
-    return after, mean, np.where(moved, delta, 0.0)
+        most, share, whole = MOST_PER_S * step_s, weight_s / step_s, observed_s / step_s
+        for row, name in enumerate(COUNTERS):  # one at a time fits the processor's cache
+            now, before, past = getattr(samples, name), memory.counter[row], memory.increase[row]
+            delta = now - before
+            back = delta < 0
+            if back.any():
+                delta = np.where(back, np.fmin(now, past / memory.observed_s * step_s), delta)
+            absurd = delta > most
+            if absurd.any():
+                delta = np.where(absurd, np.nan, delta)
+            later = np.where(np.isnan(past), delta * whole, past * fade + delta * share)
+            counter[row] = np.where(taken, now, before)
+            increase[row] = np.where(moved, later, past)
+            mean[row] = increase[row] / observed_s
+            grown[row] = np.where(moved, delta, 0.0)
+    time_s = np.where(taken, samples.time_s, memory.time_s)
+    after = replace(memory, time_s=time_s, counter=counter, increase=increase, observed_s=observed_s)
+    return after, mean, grown
