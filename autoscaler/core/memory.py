@@ -54,7 +54,7 @@ class WorkloadMemory(Columns):
     served_requests: FloatColumn  # the requests they belong to, fading alike
     cold_start_mean_s: FloatColumn  # NaN: none seen
     cold_start_deviation_s: FloatColumn  # mean absolute deviation
-    concurrency: FloatColumn  # learned requests per replica; NaN: nothing learned
+    concurrency: FloatColumn  # learned requests per replica; begins at the prior
     decode_tokens_per_s: FloatColumn  # learned per replica; NaN: never seen saturated
     learned_s: FloatColumn  # seconds of load that capacity was learned from
     loaded_idle_s: FloatColumn  # replica-seconds
