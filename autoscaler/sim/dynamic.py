@@ -1,0 +1,135 @@
+"""The dynamic program behind the clairvoyant bound: the cheapest whole numbers of replicas, window by window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+
+from autoscaler.core.columns import FloatColumn, IntColumn
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Time cut into J windows of `window_s`, and work into quanta."""
+
+    window_s: float
+    quanta: int  # that a replica does in a window
+    work: IntColumn  # int64[J], quanta that arrive
+    slack: IntColumn  # int64[J], quanta that may be undone at the end of the window
+    lost_alone: FloatColumn  # float64[J, K], requests lost without a replica in this window and k before it
+    most_replicas: int  # counts as infinitely fast
+
+    @property
+    def quantum_s(self) -> float:
+        return self.window_s / self.quanta
+
+    @property
+    def operations(self) -> float:
+        """Cells that one run of the program visits."""
+        rows = self.most_replicas + self.lost_alone.shape[1]
+        deepest = int(self.slack.max(initial=0))
+        return float(len(self.work) * rows * (deepest + 1))
+
+
+def cheapest(windows: Windows, start_s: float, replicas: int, quantum_price_s: float, request_price_s: float) -> float:
+    """Return the least of: seconds of replicas, `start_s` for each start, and the prices of what is missed.
+
+    replicas: there at the beginning, paid for while they are kept. Undone work beyond the slack of a window is missed,
+    at `quantum_price_s` each; requests that came and ended while there was no replica at `request_price_s` each.
+    Raises ValueError if a start costs less than nothing, which no window should be long enough for.
+    """
+    if start_s < 0:
+        raise ValueError(f"start_s is {start_s:g}, it must be 0 or more: windows may be at most half a cold start")
+    return float(
+        _cheapest(
+            windows.work,
+            windows.slack,
+            windows.lost_alone,
+            windows.most_replicas,
+            windows.quanta,
+            windows.window_s,
+            start_s,
+            min(replicas, windows.most_replicas),
+            quantum_price_s,
+            request_price_s,
+        )
+    )
+
+
+def _compiled(function: Function) -> Function:
+    return cast(Function, njit(cache=True)(function))
+
+
+@_compiled
+def _cheapest(
+    work: IntColumn,
+    slack: IntColumn,
+    lost_alone: FloatColumn,
+    most: int,
+    quanta: int,
+    window_s: float,
+    start_s: float,
+    replicas: int,
+    quantum_price_s: float,
+    request_price_s: float,
+) -> float:
+    """See `cheapest`. A state is the replicas, or the windows without any, and the backlog in quanta.
+
+    Row `off + n` holds the costs with n replicas; the rows below tell how long there has been none.
+    """
+    off = lost_alone.shape[1]
+    width = slack.max() + 1
+    rows = off + most + 1  # row off + 0 stays unused
+    cost = np.full((rows, width), math.inf)
+    after = np.full((rows, width), math.inf)
+    cost[off + replicas if replicas > 0 else off - 1, 0] = 0.0
+    before = 0  # greatest backlog that any state has
+    for window in range(len(work)):
+        _change(cost, off, most, before, start_s)
+        room = slack[window]
+        after[:, : room + 1] = math.inf
+        for row in range(rows):
+            if row == off:
+                continue
+            count = max(row - off, 0)
+            paid_s = count * window_s
+            if count == 0:
+                paid_s += request_price_s * lost_alone[window, row]
+            change = work[window] - count * quanta
+            for backlog in range(before + 1):
+                total_s = cost[row, backlog] + paid_s
+                if total_s == math.inf:
+                    continue
+                left = 0 if count == most else max(backlog + change, 0)
+                if left > room:
+                    total_s += (left - room) * quantum_price_s
+                    left = room
+                after[row, left] = min(after[row, left], total_s)
+        cost, after = after, cost
+        before = room
+    least_s: float = cost[:, : before + 1].min()
+    return least_s
+
+
+@_compiled
+def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float) -> None:
+    """Let replicas end, for nothing, and start. Rows without any replica grow older by one window."""
+    for backlog in range(before + 1):
+        idle_s = cost[:off, backlog].min()
+        for row in range(off + most - 1, off, -1):
+            cost[row, backlog] = min(cost[row, backlog], cost[row + 1, backlog])
+        oldest_s = cost[off - 1, backlog]
+        for row in range(off - 1, 0, -1):
+            cost[row, backlog] = cost[row - 1, backlog]
+        cost[0, backlog] = cost[off + 1, backlog]
+        cost[off - 1, backlog] = min(cost[off - 1, backlog], oldest_s)
+        cost[off + 1, backlog] = min(cost[off + 1, backlog], idle_s + start_s)
+        for row in range(off + 2, off + most + 1):
+            cost[row, backlog] = min(cost[row, backlog], cost[row - 1, backlog] + start_s)
