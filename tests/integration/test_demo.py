@@ -60,9 +60,9 @@ async def test_under_make_the_page_is_printed_and_ctrl_c_ends_make_and_demo(tmp_
         assert demo.url in demo.out
         assert "Traceback" not in demo.out + demo.err
         assert await demo.get("/healthz") == (0, "")
+        assert demo.code in (0, -signal.SIGINT), "make itself ends by the signal, once the demo has ended"
     finally:
         demo.kill()
-    print(demo.code, demo.out, demo.err)
 
 
 async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
