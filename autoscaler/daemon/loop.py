@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -79,6 +78,7 @@ class Loop:
         self._number = 0
         self._woken = woken or asyncio.Event()
         self._failing = False
+        self._broken: set[str] = set()  # recorders that failed the last time, told once
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -101,8 +101,7 @@ class Loop:
         if self._failing:
             log.info("ticks work again")
         self._failing = False
-        for recorder in self._recorders:
-            recorder.record(record)
+        self._tell(lambda recorder: recorder.record(record))
         return record
 
     async def tick(self) -> TickRecord:
@@ -165,8 +164,22 @@ class Loop:
             else:
                 log.warning("ticks fail", error=reason, exc_info=None if expected else error)
         self._failing = True
+        self._tell(lambda recorder: recorder.failed(self._clock.wall_s(), error))
+
+    def _tell(self, what: Callable[[Recorder], None]) -> None:
+        """Tell every recorder; one that raises costs its own record only, for scaling must not end with a display."""
         for recorder in self._recorders:
-            recorder.failed(self._clock.wall_s(), error)
+            name = type(recorder).__name__
+            try:
+                what(recorder)
+            except BrokenPipeError:  # nobody reads the output any more, so nobody wants it
+                raise
+            except Exception as error:
+                if name not in self._broken:
+                    log.error("recorder failed", recorder=name, exc_info=error)
+                self._broken.add(name)
+            else:
+                self._broken.discard(name)
 
     async def _pause(self, duration_s: float) -> None:
         """Sleep, unless woken."""
@@ -179,8 +192,8 @@ class Loop:
         finally:
             for waiter in (sleeping, woken):
                 waiter.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await waiter
+            # Not awaited one by one under `suppress`: that would swallow a cancellation of the loop itself.
+            await asyncio.gather(sleeping, woken, return_exceptions=True)
 
 
 def differences(inp: TickInput, decision: Decision, policies: Sequence[str]) -> list[Change]:

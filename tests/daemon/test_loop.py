@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+import structlog
 
 from autoscaler.adapters.memory import (
     AlwaysLeading,
@@ -216,3 +217,49 @@ async def test_silence_of_all_sources_holds_what_stands():
         await asyncio.sleep(3600.0)
     assert world.replicas == 2
     assert not world.recorder.ticks[-1].decision.trusted[0]
+
+
+async def test_a_recorder_that_raises_costs_neither_the_tick_nor_the_other_recorders():
+    class Broken:
+        def record(self, tick):
+            raise RuntimeError("no colour has this name")
+
+        def failed(self, wall_s, error):
+            raise RuntimeError("nor has this")
+
+    world = World()
+    world.loop._recorders = [Broken(), *world.loop._recorders]
+    world.load = {"running": 200.0, "waiting": 200.0}
+    with structlog.testing.capture_logs() as logged:
+        async with world.running():
+            await asyncio.sleep(11.0)
+            world.cluster.state = None
+            await asyncio.sleep(5.0)
+    assert [tick.number for tick in world.recorder.ticks] == [1, 2, 3]
+    assert world.recorder.failures
+    assert world.recorder.ticks[0].outcomes[0].fate is Fate.APPLIED
+    told = [entry["recorder"] for entry in logged if entry["event"] == "recorder failed"]
+    assert told == ["Broken"]  # once, however often it fails
+
+
+async def test_output_that_nobody_reads_any_more_ends_the_loop():
+    class Closed:
+        def record(self, tick):
+            raise BrokenPipeError
+
+    world = World(recorders=[Closed()])
+    with pytest.raises(BrokenPipeError):
+        await asyncio.wait_for(world.loop.run(), 1.0)
+
+
+@pytest.mark.parametrize("passes", range(8))
+async def test_a_cancellation_at_the_end_of_a_pause_is_not_swallowed(passes: int):
+    world = World(period_s=5.0)
+    task = asyncio.create_task(world.loop.run())
+    await asyncio.sleep(1.0)
+    world.woken.set()  # the pause ends now, in a few passes of the event loop
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(20.0)
+    assert task.cancelled()

@@ -118,16 +118,22 @@ class KedaServer:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(FOLLOW_S)
-            if self._leadership.leading and not self._serving:
-                try:
+            try:
+                if self._leadership.leading and not self._serving:
                     await self._open()
                     self._problem = ""
-                except CannotServe as error:  # the port was taken meanwhile; tried again
-                    if not self._problem:
-                        log.error("cannot serve KEDA", problem=str(error))
-                    self._problem = str(error)
-            elif self._serving and not self._leadership.leading:
-                await self._close()
+                elif self._serving and not self._leadership.leading:
+                    await self._close()
+            except CannotServe as error:  # the port was taken meanwhile; tried again
+                self._tell(str(error))
+            except Exception as error:  # a new leader that stops following would never serve: tried again as well
+                self._tell(f"{type(error).__name__}: {error}", error)
+
+    def _tell(self, problem: str, unexpected: Exception | None = None) -> None:
+        """Log the first of a row of failures."""
+        if not self._problem:
+            log.error("cannot serve KEDA", problem=problem, exc_info=unexpected)
+        self._problem = problem
 
     async def _open(self) -> None:
         self._serving, self._port = await _Serving.start(

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import structlog
+import yaml
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME
@@ -81,13 +82,13 @@ class Kube:
                     configuration, token_filename=str(account / "token"), cert_filename=str(account / "ca.crt")
                 )
             else:
-                kubeconfig = _Kubeconfig(settings.context, credentials_age_s)
+                kubeconfig = _Kubeconfig(settings.context, credentials_age_s, settings.timeout_s)
                 await kubeconfig.read(configuration)
                 configuration.refresh_api_key_hook = kubeconfig.refresh
-        except (ConfigException, OSError, ValueError, TypeError) as error:
+        except _BAD_CONFIGURATION as error:
             where = "this pod's service account" if in_cluster else f"the kubeconfig {_kubeconfig_files()}"
             context = f" (context {settings.context})" if settings.context else ""
-            raise Unavailable(f"no cluster: {where}{context} cannot be used: {error}") from error
+            raise Unavailable(f"no cluster: {where}{context} cannot be used: {_reason(error)}") from error
         async with cls.using(configuration, settings.timeout_s, proxies=not in_cluster) as kube:
             yield kube
 
@@ -178,6 +179,7 @@ class Kube:
         return response
 
 
+_BAD_CONFIGURATION = (ConfigException, OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
 
 
@@ -195,18 +197,28 @@ def _kubeconfig_files() -> str:
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
+def _reason(error: Exception) -> str:
+    """Word what is wrong with a kubeconfig; the library's own text may repeat an entry of it, with a token in it."""
+    if isinstance(error, TimeoutError):
+        return "its plug-in took too long"
+    return " ".join(str(error).partition("{")[0].split())[:MESSAGE_LIMIT]
+
+
 class _Kubeconfig:
     """The files that KUBECONFIG names, read again now and then: tokens in files and of exec plug-ins expire."""
 
-    def __init__(self, context: str | None, age_s: float) -> None:
+    def __init__(self, context: str | None, age_s: float, plugin_s: float) -> None:
         self._files = _kubeconfig_files()
+        self._plugin_s = plugin_s
         self._context = context
         self._age_s = age_s
         self._read_s = time.monotonic()
         self._failing = False
 
     async def read(self, configuration: Configuration) -> None:
-        await load_kube_config(self._files, self._context, configuration, persist_config=False)
+        """Raises TimeoutError when an exec plug-in hangs: one that asks for a password, say."""
+        async with asyncio.timeout(self._plugin_s):
+            await load_kube_config(self._files, self._context, configuration, persist_config=False)
 
     async def refresh(self, configuration: Configuration) -> None:
         """Serve as the library's hook before each request."""

@@ -30,6 +30,7 @@ QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reco
 ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 ACCEPT_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 ABSENT = (403, 404)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # JSON nested without end is the last
 GONE = 410
 
 Kind = TypeVar("Kind", bound=Object)
@@ -146,7 +147,7 @@ class Watch(Generic[Kind]):
                     accept=ACCEPT_METADATA_LIST if self.resource.metadata_only else JSON,
                 )
                 page = msgspec.json.decode(body, type=Page)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise ApiError(f"list {self._path}", 0, f"not a list: {error}") from error
             except ApiError as error:
                 if error.status == GONE:  # the pages took longer than the server remembers
@@ -200,14 +201,14 @@ class Watch(Generic[Kind]):
     def _follow(self, line: bytes) -> None:
         try:
             event = msgspec.json.decode(line, type=Event)
-        except msgspec.MsgspecError as error:
+            if event.type == "ERROR":
+                status = msgspec.json.decode(event.object, type=StatusObject)
+                if status.code == GONE or status.reason in ("Expired", "Gone"):
+                    raise _Expired
+                raise ApiError(f"watch {self._path}", status.code, status.message[:300])
+            metadata = msgspec.json.decode(event.object, type=Object).metadata
+        except UNREADABLE as error:
             raise ApiError(f"watch {self._path}", 0, f"not a watch event: {error}") from error
-        if event.type == "ERROR":
-            status = msgspec.json.decode(event.object, type=StatusObject)
-            if status.code == GONE or status.reason in ("Expired", "Gone"):
-                raise _Expired
-            raise ApiError(f"watch {self._path}", status.code, status.message[:300])
-        metadata = msgspec.json.decode(event.object, type=Object).metadata
         if event.type == "DELETED":
             self._drop((metadata.namespace, metadata.name))
         elif event.type != "BOOKMARK":
@@ -219,11 +220,11 @@ class Watch(Generic[Kind]):
         """Hand one object on unless it is known; return its key. One that cannot be read keeps its last state."""
         try:
             seen: Kind = self._decode.decode(raw)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self.unreadable += 1
             try:
                 metadata = msgspec.json.decode(raw, type=Object).metadata
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 return None
             log.warning(
                 "object cannot be read",
@@ -249,8 +250,13 @@ class Watch(Generic[Kind]):
         return key
 
     def _drop(self, key: tuple[str, str]) -> None:
-        if self._known.pop(key, None) is not None:
+        if self._known.pop(key, None) is None:
+            return
+        try:
             self._receiver.remove(*key)
+        except Exception:  # as in `_take`
+            self.unreadable += 1
+            log.exception("object cannot be removed", resource=self.resource.plural, object="/".join(key))
 
     def _sync(self) -> None:
         first, self.synced = not self.synced, True

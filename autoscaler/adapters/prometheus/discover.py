@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
+import structlog
 
 from autoscaler.adapters.prometheus.client import PrometheusClient
-from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.join import pod_name
 from autoscaler.adapters.prometheus.kube_state import Name, controllers_query, pods_query, read_controllers, read_pods
 from autoscaler.adapters.prometheus.queries import (
@@ -39,7 +40,10 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.fleet import Fleet, Pool
 from autoscaler.ports import Clock, Unavailable
 
+log = structlog.get_logger(__name__)
+
 PERIOD_S = 10.0  # metrics are scraped every 15 or 30 s
+MAX_DEVICES = 1024  # of one pod; no node has more
 _NOTHING = Vector(math.nan, [], np.empty(0))
 
 
@@ -87,6 +91,14 @@ class DiscoveredFleet:
     async def refresh(self, deadline_s: float) -> None:
         """Look again, within so many seconds. What fails leaves the snapshot as it was, and `problems` tell."""
         sampling = Sampling(self._client, self._clock, deadline_s)
+        try:
+            await self._take_in(sampling)
+        except Exception as error:  # the boundary of a look: an odd answer must not end all later ones
+            log.error("discovery failed", exc_info=error)
+            sampling.note("discovery", f"{type(error).__name__}: {clean(str(error))}")
+        self.problems = sampling.report().problems
+
+    async def _take_in(self, sampling: Sampling) -> None:
         sighting = await self._look(sampling)
         if sighting is not None:
             self._roster.update(sighting, sampling.started_s)
@@ -94,7 +106,6 @@ class DiscoveredFleet:
             self._fleet = fleet if fleet.workloads or self._fleet else None
             if self._roster.full():
                 sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
-        self.problems = sampling.report().problems
 
     async def _run(self) -> None:
         while True:
@@ -150,6 +161,8 @@ def _devices(vector: Vector) -> dict[Name, Counter[Pool]]:
     """Return how many devices each pod holds, by pool."""
     held: dict[Name, Counter[Pool]] = {}
     for raw, count in zip(vector.labels, vector.values.tolist(), strict=True):
+        if not 1 <= count <= MAX_DEVICES:  # nor does NaN pass
+            continue
         labels = parse_labels(raw)
         profile = labels.get("GPU_I_PROFILE", "")
         resource = f"nvidia.com/mig-{profile}" if profile else "nvidia.com/gpu"

@@ -115,6 +115,49 @@ async def test_without_any_configuration_the_error_says_where_was_looked(
             pass
 
 
+ENTRIES = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
+CLUSTER = "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ": : [",
+        "- a",
+        "just text",
+        "clusters: 3",
+        f"{ENTRIES}clusters: [{{name: c}}]\nusers: []",
+        f"{ENTRIES}{CLUSTER}users: [{{name: u, token: hunter2}}]",
+    ],
+)
+async def test_a_broken_kubeconfig_is_named_and_none_of_it_repeated(
+    text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(Unavailable, match=rf"no cluster: the kubeconfig {path} cannot be used: .") as refused:
+        async with Kube.connect(KubeSettings()):
+            pass
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_plug_in_that_hangs_costs_no_more_than_the_time_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    plugin, path = tmp_path / "plugin", tmp_path / "kubeconfig"
+    plugin.write_text("#!/bin/sh\nexec sleep 0.3\n")
+    plugin.chmod(plugin.stat().st_mode | stat.S_IEXEC)
+    execute = f"{{apiVersion: client.authentication.k8s.io/v1, command: {plugin}, interactiveMode: Never}}"
+    path.write_text(f"{ENTRIES}{CLUSTER}users: [{{name: u, user: {{exec: {execute}}}}}]")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(Unavailable, match="its plug-in took too long"):
+        async with Kube.connect(KubeSettings(timeout_s=0.1)):
+            pass
+    await asyncio.sleep(0.3)  # until it has ended, so that nothing of it outlives the test
+
+
 @pytest.mark.integration
 async def test_a_context_of_the_kubeconfig_is_used_and_an_unknown_one_named(
     kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch

@@ -52,6 +52,8 @@ class Names:
         self.there[seen.metadata.name] = seen.metadata.uid
 
     def remove(self, namespace: str, name: str, /) -> None:
+        if name == "stuck":
+            raise KeyError(name)
         del self.there[name]
 
 
@@ -272,6 +274,33 @@ async def test_one_bad_object_spoils_only_itself():
         await it.until("a", "b")
         await it.eventually("it watches", lambda: it.watch.live)
         assert it.watch.unreadable == 3
+
+
+async def test_an_object_that_cannot_be_taken_out_spoils_only_itself():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("stuck"), pod("a"), pod("b")))]
+    api.watches = [stream(event("DELETED", pod("stuck", 11)), event("DELETED", pod("b", 12)), then_s=60)]
+    async with followed(api) as it:
+        await it.until("a", "stuck")
+        assert it.watch.unreadable == 1
+        assert it.watch.live
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"ERROR","object":{"code":"many"}}\n',
+        b'{"type":"DELETED","object":{"metadata":{"labels":3}}}\n',
+        b'{"type":"MODIFIED","object":{"spec":' + b"[" * 5_000 + b"]" * 5_000 + b"}}\n",
+    ],
+    ids=["an error that is none", "labels that are none", "nested without end"],
+)
+async def test_a_line_that_no_api_server_sends_breaks_the_stream_and_not_the_daemon(line: bytes):
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a")))]
+    api.watches = [stream(line), stream(event("ADDED", pod("b", 11)), then_s=60)]
+    async with followed(api) as it:
+        await it.until("a", "b")
 
 
 async def test_an_optional_kind_that_is_not_there_counts_as_empty_and_is_found_when_it_comes():

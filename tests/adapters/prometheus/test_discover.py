@@ -1,6 +1,7 @@
 """Discovery over a server that is down, slow, empty or half there. What it finds on real servers is tried apart."""
 
 import asyncio
+import math
 import re
 
 import pytest
@@ -119,3 +120,19 @@ async def test_it_looks_again_by_itself_and_ends_with_its_context():
             await looked.wait()
         assert workloads.fleet().time_s > before.time_s
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("discovery")] == []
+
+
+@pytest.mark.parametrize("count", ["NaN", "+Inf", "-1", "1e300"])
+async def test_a_number_of_devices_that_no_pod_can_hold_is_unknown(count: str):
+    device = vector(({**pod(POD), "modelName": "NVIDIA H100"}, count))
+    rules = healthy() | {"engine/pod": vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))}
+    server = Server(**{"^count by": device}, **rules)
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert math.isnan(workloads.fleet().gpus_per_replica[0])
+        assert workloads.problems == ()
+        server.rules["^count by"] = vector(({**pod(POD), "modelName": "NVIDIA H100"}, 2))
+        await workloads.refresh(1)
+        assert workloads.fleet().gpus_per_replica[0] == 2
