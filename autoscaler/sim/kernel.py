@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from numba import njit
 
 from autoscaler.core.columns import FloatColumn, IntColumn
@@ -26,7 +27,7 @@ NEVER = 1 << 62  # a step that does not come
 
 def compiled(function: Function) -> Function:
     """Compile on the first call and keep the result on disk. Exact arithmetic: no `fastmath`."""
-    return cast(Function, njit(cache=True)(function))
+    return cast(Function, njit(cache=True, error_model="numpy")(function))
 
 
 # Requests come.
@@ -91,13 +92,15 @@ def _dispatch(
                 fewest, choice = state.replicas[row].held, row
     else:
         front.turn += 1
-        advance(state, engine, choice, now_s)
-    submit(state, choice, request, now_s)
+    submit(state, engine, choice, request, now_s)
 
 
 @compiled
-def submit(state: State, row: int, request: int, now_s: float) -> None:
-    """Put a request into the queue of a replica, which has been advanced or settled to `now_s`."""
+def submit(state: State, engine: Engine, row: int, request: int, now_s: float) -> None:
+    """Put a request into the queue of a replica. The steps until then may still be to be done.
+
+    It joins at the end of the step under way, so nobody ends sooner for it, and itself it takes a step for each token.
+    """
     replica = state.replicas[row]
     state.requests[request].since_s = now_s
     if replica.waiting == 0:
@@ -107,17 +110,13 @@ def submit(state: State, row: int, request: int, now_s: float) -> None:
     replica.waiting_tail = request
     replica.waiting += 1
     replica.held += 1
-    replica.quiet_until_s = -math.inf
+    soonest_s = now_s + engine.step_s * state.output_tokens[request]
+    if math.isfinite(engine.patience_s):  # somebody who leaves may let the next one in
+        soonest_s = -math.inf
+    replica.quiet_until_s = min(replica.quiet_until_s, soonest_s)
 
 
 # Time passes.
-
-
-@compiled
-def advance_all(state: State, engine: Engine, rows: IntColumn, to_s: float) -> None:
-    """Do every step of these replicas that ends by `to_s`."""
-    for row in rows:
-        advance(state, engine, row, to_s)
 
 
 @compiled
@@ -391,6 +390,45 @@ def _drop_disconnected(state: State, engine: Engine, replica: Record, now_s: flo
         replica.held -= 1
         if replica.held == 0:
             replica.emptied_s = gone_s
+
+
+# What a scrape reads.
+
+
+@compiled
+def read(
+    state: State, engine: Engine, rows: IntColumn, to_s: float, gone: FloatColumn, gone_counts: IntColumn
+) -> tuple[FloatColumn, FloatColumn, IntColumn, FloatColumn, FloatColumn]:
+    """Advance these replicas to `to_s` and read what each shows, and the sums over all there ever were.
+
+    gone, gone_counts: float64[7] and int64[43], sums of those that are gone.
+    Returns float64[3, n], running, waiting and KV usage; float64[7, n], `state.COUNTERS`; int64[n, 43], the counts of
+    both histograms side by side, not cumulative; and the sums, float64[7] and float64[43], these cumulative.
+    """
+    gauges = np.empty((3, len(rows)))
+    counters = np.empty((7, len(rows)))
+    counts = np.empty((len(rows), len(gone_counts)), np.int64)
+    ttft_buckets = state.ttft_counts.shape[1]
+    for place, row in enumerate(rows):
+        advance(state, engine, row, to_s)
+        replica = state.replicas[row]
+        running = replica.decoding + replica.prefilling
+        gauges[0, place] = running
+        gauges[1, place] = replica.waiting + replica.preempted
+        gauges[2, place] = min(kv_tokens(engine, replica, running) / engine.kv_capacity_tokens, 1.0)
+        counters[0, place] = replica.prompt_tokens
+        counters[1, place] = replica.generation_tokens
+        counters[2, place] = replica.finished
+        counters[3, place] = replica.first_tokens
+        counters[4, place] = replica.preemptions
+        counters[5, place] = replica.ttft_sum_s
+        counters[6, place] = replica.itl_sum_s
+        counts[place, :ttft_buckets] = state.ttft_counts[row]
+        counts[place, ttft_buckets:] = state.gap_counts[row]
+    sums, sum_counts = gone + counters.sum(axis=1), (gone_counts + counts.sum(axis=0)).astype(np.float64)
+    sum_counts[:ttft_buckets] = np.cumsum(sum_counts[:ttft_buckets])
+    sum_counts[ttft_buckets:] = np.cumsum(sum_counts[ttft_buckets:])
+    return gauges, counters, counts, sums, sum_counts
 
 
 # Sums over steps, and buckets.

@@ -2,10 +2,10 @@
 
 Device figures are the vendor's data sheets (dense BF16): NVIDIA A100 80GB SXM and H100 SXM. A slice has its share of
 memory and bandwidth (NVIDIA's MIG user guide: 1g 1/8, 1g with double memory and 2g 2/8, 3g 4/8), and of the H100's 132
-SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Model figures are those of the published configurations;
-weights of the quantised ones are the sizes of RedHatAI's checkpoints (FP8: all but embeddings and head; w4a16: four
-bits and scales). Efficiencies are round numbers in the range that serving engines reach; measure before believing a
-digit, or fit a profile to a recording (`fit`).
+SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Model figures are those of the published configurations.
+Quantised weights are computed: embeddings and head stay at 16 bits (1.05e9 parameters of the 8B model), the rest has 8
+bits, or 4 bits and a 16-bit scale for every 128 weights. Efficiencies are round numbers in the range that serving
+engines reach; measure before believing a digit, or fit a profile to a recording (`fit`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LLAMA_8B = Model("llama-3.1-8b", 8.03e9, 16.06e9, 2 * 32 * 8 * 128 * 2, 8192)
 QWEN_14B = Model("qwen2.5-14b", 14.8e9, 29.6e9, 2 * 48 * 8 * 128 * 2, 8192)
 LLAMA_70B = Model("llama-3.3-70b", 70.6e9, 141.2e9, 2 * 80 * 8 * 128 * 2, 8192)
 LLAMA_8B_FP8 = Model("llama-3.1-8b-fp8", 8.03e9, 9.08e9, LLAMA_8B.kv_bytes_per_token, 32_768)
-LLAMA_8B_W4 = Model("llama-3.1-8b-w4a16", 8.03e9, 5.74e9, LLAMA_8B.kv_bytes_per_token, 4096)
+LLAMA_8B_W4 = Model("llama-3.1-8b-w4a16", 8.03e9, 5.7e9, LLAMA_8B.kv_bytes_per_token, 4096)
 
 A100 = Device("NVIDIA-A100-SXM4-80GB", 85.9e9, 2.039e12, 312e12)
 H100 = Device("NVIDIA-H100-80GB-HBM3", 85.5e9, 3.35e12, 989e12)

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim import kernel
-from autoscaler.sim.state import COUNTERS, GAP_BOUNDS, TTFT_BOUNDS, Engine, Records, State, new_gateway
+from autoscaler.sim.state import COUNTERS, GAP_BOUNDS, TTFT_BOUNDS, Engine, State, new_gateway
 from autoscaler.sim.study import Case, Seen
 
 FIRST_ROWS = 16
@@ -42,10 +42,9 @@ class Scrape(NamedTuple):
 
     time_s: float
     id: IntColumn  # int64[n], ascending
-    records: Records  # REPLICA[n]
-    kv_usage: FloatColumn  # float64[n]
-    ttft_counts: IntColumn  # int64[n, 23], not cumulative
-    gap_counts: IntColumn  # int64[n, 20]
+    gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
+    counters: FloatColumn  # float64[7, n], `state.COUNTERS`
+    counts: IntColumn  # int64[n, 43], of both histograms side by side, TTFT first; not cumulative
 
 
 class Replicas:
@@ -66,11 +65,11 @@ class Replicas:
         self._ids = 0
         self._free = list(range(FIRST_ROWS))[::-1]
         self._least = case.router == "least-requests"
-        self._serving = self._answering = np.empty(0, np.int64)  # rows of `State`
+        self._serving = self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `State`; their ids
+        self._is_serving = np.empty(0, np.bool_)  # of those that answer
         self._leaving: list[Pod] = []
-        self._gone = dict.fromkeys(COUNTERS, 0.0)  # counters of engines that are gone
-        self._gone_ttft = np.zeros(len(TTFT_BOUNDS), np.int64)
-        self._gone_gaps = np.zeros(len(GAP_BOUNDS), np.int64)
+        self._gone = np.zeros(len(COUNTERS))  # sums over engines that are gone
+        self._gone_counts = np.zeros(len(TTFT_BOUNDS) + len(GAP_BOUNDS), np.int64)
         for _ in range(case.start_replicas):  # the study begins in the middle of their life
             self._add(0.0, 0.0)
         self._change(0.0)
@@ -121,41 +120,30 @@ class Replicas:
     def scrape(self, now_s: float) -> tuple[Seen, Scrape]:
         """Read every engine."""
         kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least)
-        rows = self._answering
-        kernel.advance_all(self.state, self.engine, rows, now_s)
-        records = self.state.replicas[rows]
-        running = records["decoding"] + records["prefilling"]
-        tokens = records["decode_tokens"] + records["prefill_tokens"] + running * self.engine.spare_tokens
-        scrape = Scrape(
-            now_s,
-            np.array([pod.id for pod in self.pods if pod.row >= 0], np.int64),
-            records,
-            np.minimum(tokens / self.engine.kv_capacity_tokens, 1.0),
-            self.state.ttft_counts[rows],
-            self.state.gap_counts[rows],
+        gauges, counters, counts, sums, sum_counts = kernel.read(
+            self.state, self.engine, self._answering, now_s, self._gone, self._gone_counts
         )
-        serving = np.isin(rows, self._serving, assume_unique=True) if self._leaving else np.ones(len(rows), np.bool_)
-        total = {name: float(self._gone[name] + records[name].sum()) for name in COUNTERS}
-        ttft_counts = self._gone_ttft + scrape.ttft_counts.sum(axis=0)
-        gap_counts = self._gone_gaps + scrape.gap_counts.sum(axis=0)
+        serving = gauges[:, self._is_serving] if self._leaving else gauges
+        gateway = self.gateway[0]
+        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, ttft_sum_s, itl_sum_s = sums.tolist()
         seen = Seen(
             time_s=now_s,
-            running=running[serving].astype(np.float64),
-            waiting=(records["waiting"] + records["preempted"])[serving].astype(np.float64),
-            kv_usage=scrape.kv_usage[serving],
-            gateway_waiting=float(self.gateway["held"][0]),
-            arrivals=float(self.gateway["arrived"][0]),
-            finished=total["finished"],
-            first_tokens=total["first_tokens"],
-            prompt_tokens=total["prompt_tokens"],
-            generation_tokens=total["generation_tokens"],
-            preemptions=total["preemptions"],
-            ttft_sum_s=total["ttft_sum_s"],
-            ttft_buckets=np.cumsum(ttft_counts).astype(np.float64),
-            itl_sum_s=total["itl_sum_s"],
-            itl_buckets=np.cumsum(gap_counts).astype(np.float64),
+            running=serving[0],
+            waiting=serving[1],
+            kv_usage=serving[2],
+            gateway_waiting=float(gateway["held"]),
+            arrivals=float(gateway["arrived"]),
+            finished=finished,
+            first_tokens=first_tokens,
+            prompt_tokens=prompt_tokens,
+            generation_tokens=generation_tokens,
+            preemptions=preemptions,
+            ttft_sum_s=ttft_sum_s,
+            ttft_buckets=sum_counts[: len(TTFT_BOUNDS)],
+            itl_sum_s=itl_sum_s,
+            itl_buckets=sum_counts[len(TTFT_BOUNDS) :],
         )
-        return seen, scrape
+        return seen, Scrape(now_s, self._answering_ids, gauges, counters, counts)
 
     # Changes.
 
@@ -179,10 +167,12 @@ class Replicas:
                 self._open(pod, now_s)
         self.pods = [pod for pod in self.pods if not (pod.leaving and pod.row < 0)]
         self._leaving = [pod for pod in self.pods if pod.leaving]
-        rows = [pod.row for pod in self.pods if pod.row >= 0 and not pod.leaving]
-        self._serving = np.array(rows, np.int64)
-        self._answering = np.array([pod.row for pod in self.pods if pod.row >= 0], np.int64)
-        self.ready = len(rows)
+        answering = [pod for pod in self.pods if pod.row >= 0]
+        self._answering = np.array([pod.row for pod in answering], np.int64)
+        self._answering_ids = np.array([pod.id for pod in answering], np.int64)
+        self._is_serving = np.array([not pod.leaving for pod in answering], np.bool_)
+        self._serving = self._answering[self._is_serving]
+        self.ready = len(self._serving)
         self.next_event_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
         self.changes += 1
         kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least)
@@ -225,11 +215,11 @@ class Replicas:
 
     def _close(self, pod: Pod) -> None:
         """Lose what an engine holds, keep its counts in the sums, and free its row."""
-        replica = self.state.replicas[pod.row]
-        for name in COUNTERS:
-            self._gone[name] += float(replica[name])
-        self._gone_ttft += self.state.ttft_counts[pod.row]
-        self._gone_gaps += self.state.gap_counts[pod.row]
+        row = np.array([pod.row])
+        now_s = float(self.state.replicas[pod.row]["clock_s"])
+        *_, self._gone, _ = kernel.read(self.state, self.engine, row, now_s, self._gone, self._gone_counts)
+        self._gone_counts[: len(TTFT_BOUNDS)] += self.state.ttft_counts[pod.row]
+        self._gone_counts[len(TTFT_BOUNDS) :] += self.state.gap_counts[pod.row]
         kernel.abort(self.state, pod.row)
         self._free.append(pod.row)
         pod.row = -1

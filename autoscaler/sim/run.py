@@ -14,9 +14,10 @@ import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.histogram import increase, quantile
+from autoscaler.sim.profiles import Profile
 from autoscaler.sim.replicas import Replicas, Scrape
 from autoscaler.sim.state import GAP_BOUNDS, TTFT_BOUNDS
-from autoscaler.sim.study import Case, Outcome, PodRows, Scaler, Seen
+from autoscaler.sim.study import Case, Goal, Outcome, PodRows, Scaler, Seen
 
 REMEMBERED_S = 6 * 3600.0  # how far back `ago` reaches
 LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
@@ -99,7 +100,8 @@ class RunView:
             column[known] = values[place[known]]
             return column
 
-        records = scrape.records
+        running, waiting, kv_usage = scrape.gauges
+        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, *_ = scrape.counters
         ttft_s, itl_s = self._latencies()
         return PodRows(
             id=ids,
@@ -107,14 +109,14 @@ class RunView:
             ready_s=np.where(ready, np.array([pod.ready_s for pod in pods], np.float64), np.nan),
             terminating=np.array([pod.leaving for pod in pods], np.bool_),
             time_s=reading(np.full(len(scrape.id), scrape.time_s)),
-            running=reading(records["decoding"] + records["prefilling"]),
-            waiting=reading(records["waiting"] + records["preempted"]),
-            kv_usage=reading(scrape.kv_usage),
-            prompt_tokens=reading(records["prompt_tokens"]),
-            generation_tokens=reading(records["generation_tokens"]),
-            finished=reading(records["finished"]),
-            first_tokens=reading(records["first_tokens"]),
-            preemptions=reading(records["preemptions"]),
+            running=reading(running),
+            waiting=reading(waiting),
+            kv_usage=reading(kv_usage),
+            prompt_tokens=reading(prompt_tokens),
+            generation_tokens=reading(generation_tokens),
+            finished=reading(finished),
+            first_tokens=reading(first_tokens),
+            preemptions=reading(preemptions),
             ttft_s=reading(ttft_s),
             itl_s=reading(itl_s),
         )
@@ -125,18 +127,14 @@ class RunView:
         The window of an engine begins with the first scrape of it within the time; one scrape alone says nothing.
         """
         last = self._scrapes[-1]
-        ttft = np.full((len(last.id), len(TTFT_BOUNDS)), np.nan)
-        gaps = np.full((len(last.id), len(GAP_BOUNDS)), np.nan)
+        before = np.full(last.counts.shape, np.nan)
         for scrape in reversed(list(self._scrapes)[:-1]):  # the oldest that knows an engine is its beginning
             if last.time_s - scrape.time_s > LATENCY_WINDOW_S + 1e-9:
                 break
             place, known = _find(last.id, scrape.id)
-            ttft[known] = scrape.ttft_counts[place[known]]
-            gaps[known] = scrape.gap_counts[place[known]]
-        ttft, gaps = (
-            increase(ttft, last.ttft_counts.astype(np.float64)),
-            increase(gaps, last.gap_counts.astype(np.float64)),
-        )
+            before[known] = scrape.counts[place[known]]
+        grown = increase(before, last.counts.astype(np.float64))
+        ttft, gaps = grown[:, : len(TTFT_BOUNDS)], grown[:, len(TTFT_BOUNDS) :]
         return (
             quantile(LATENCY_QUANTILE, TTFT_BOUNDS, np.cumsum(ttft, axis=1)),
             quantile(LATENCY_QUANTILE, GAP_BOUNDS, np.cumsum(gaps, axis=1)),
@@ -247,7 +245,24 @@ def check(case: Case) -> None:
             raise ValueError(f"{name} of the profile is {value:g}, it must be a finite number, 0 or more")
     if not profile.step_s + profile.sequence_s > 0:
         raise ValueError("step_s and sequence_s of the profile are 0, so that a step takes no time")
+    check_goal(profile, case.goal)
     _check_trace(case)
+
+
+def check_goal(profile: Profile, goal: Goal) -> None:
+    """Raise ValueError if no replica of this profile can meet the goal, however many there are."""
+    alone_s = profile.step_s + profile.sequence_s
+    if goal.itl_s < alone_s:
+        raise ValueError(
+            f"ITL {goal.itl_s * 1e3:.4g} ms is below the step time of this profile, {alone_s * 1e3:.4g} ms"
+        )
+    first_s = profile.step_s + profile.prompt_token_s
+    if goal.ttft_s < first_s:
+        raise ValueError(
+            f"TTFT {goal.ttft_s * 1e3:.4g} ms is below what the shortest prompt takes, {first_s * 1e3:.4g} ms"
+        )
+    if not 0 < goal.attainment <= 1:
+        raise ValueError(f"attainment is {goal.attainment:g}, it must be above 0 and at most 1")
 
 
 def _check_trace(case: Case) -> None:

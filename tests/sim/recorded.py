@@ -59,7 +59,7 @@ def simulated(name: str, profile: Profile) -> Curves:
     rows = []
     for at_s in seen.time_s:
         kernel.arrive(state, engine, gateway, row, at_s, True)
-        kernel.advance_all(state, engine, row, at_s)
+        kernel.advance(state, engine, 0, at_s)
         it = state.replicas[0]
         running = it["decoding"] + it["prefilling"]
         tokens = it["decode_tokens"] + it["prefill_tokens"] + running * engine.spare_tokens

@@ -43,7 +43,8 @@ def compiled(profile: Profile, trace: Trace, replicas: int, patience_s: float, s
         state.open(row, 0.0)
     for to_s in steps_s:
         kernel.arrive(state, engine, gateway, rows, to_s, True)
-        kernel.advance_all(state, engine, rows, to_s)
+        for row in rows:
+            kernel.advance(state, engine, row, to_s)
     return state
 
 
@@ -100,6 +101,26 @@ def test_the_compiled_model_serves_every_request_as_the_plain_one_does(
         requests, servers = plain(profile, trace, replicas, patience_s, end_s)
         assert_same(state, requests, servers)
         assert (profile is ROOMY) == (state.replicas["preemptions"].sum() == 0)
+
+
+def test_round_robin_gives_every_third_request_to_each_of_three() -> None:
+    trace = random_trace(600, 0.05, seed=8)
+    end_s = trace.duration_s + 1000
+    state, engine, rows = State.of(trace, TIGHT, 3), Engine.of(TIGHT), np.arange(3)
+    for row in rows:
+        state.open(row, 0.0)
+    kernel.arrive(state, engine, new_gateway(), rows, end_s, False)
+    for row in rows:
+        kernel.advance(state, engine, row, end_s)
+        part = replace(
+            trace,
+            arrival_s=trace.arrival_s[row::3],
+            prompt_tokens=trace.prompt_tokens[row::3],
+            output_tokens=trace.output_tokens[row::3],
+        )
+        requests, (server,) = plain(TIGHT, part, 1, math.inf, end_s)
+        assert state.requests["end_s"][row::3].tolist() == pytest.approx([request.ended_s for request in requests])
+        assert state.replicas["preemptions"][row] == server.metrics.preemptions > 0
 
 
 def test_in_the_middle_of_a_run_both_show_the_same_queues_and_counters() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.run import run
-from autoscaler.sim.study import Outcome, PodRows, Seen, View
+from autoscaler.sim.study import Goal, Outcome, PodRows, Seen, View
 from autoscaler.sim.trace import generate
 from autoscaler.sim.traffic import Lengths, Shape
 from tests.sim.cases import PLAIN, Fixed, Told, case_of, trace_of
@@ -39,8 +39,8 @@ def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves
         return 1 if view.now_s >= 30 else 0
 
     outcome = run(case_of(trace_of([10.0, 20.0], 10, duration_s=120.0), start_replicas=0), Told(wanted))
-    # Asked for at 30 s, serving 60 s later; the second comes a moment after the first, and joins its second step.
-    assert outcome.ttft_s.tolist() == pytest.approx([80.01, 70.02])
+    # Asked for at 30 s, serving 60 s later: both begin, together.
+    assert outcome.ttft_s.tolist() == pytest.approx([80.01, 70.01])
     assert outcome.replica_s == pytest.approx(90.0)
     assert seen[:3] == [0.0, 2.0, 2.0]  # the first scrape after the start is at 7.5 s
     assert seen[-1] == 0.0
@@ -282,6 +282,9 @@ def test_a_thousand_replicas_find_room() -> None:
         ({"trace": trace_of([2.0], 0)}, "request 0 of trace small has no output token"),
         ({"trace": trace_of([2.0], 100_000)}, "has more tokens than max_model_len 100000: arrival 2 s, 1 + 100000"),
         ({"profile": replace(PLAIN, step_s=0.0)}, "step_s and sequence_s of the profile are 0"),
+        ({"goal": Goal(1.0, 0.005, 0.99)}, "ITL 5 ms is below the step time of this profile, 10 ms"),
+        ({"goal": Goal(0.001, 0.05, 0.99)}, "TTFT 1 ms is below what the shortest prompt takes, 10 ms"),
+        ({"goal": Goal(1.0, 0.05, 99.0)}, "attainment is 99, it must be above 0 and at most 1"),
         ({"profile": replace(PLAIN, kv_token_s=-1.0)}, "kv_token_s of the profile is -1, it must be"),
     ],
 )
