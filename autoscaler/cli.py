@@ -30,6 +30,7 @@ from autoscaler.commands.options import (
     prometheus_settings,
     tls_files,
 )
+from autoscaler.commands.study import replay, simulate
 
 if TYPE_CHECKING:
     from autoscaler.config.settings import Settings
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 @click.version_option(package_name="vllm-autoscaler", prog_name="vllm-autoscaler")
 def main() -> None:
     """Decide how many replicas each LLM inference Deployment should have, and make it so."""
+
+
+main.add_command(simulate)
+main.add_command(replay)
 
 
 @main.command()

@@ -23,6 +23,7 @@ class Tuned:
     meets: bool  # the goal's attainment; if no setting does, this is the one that comes nearest
     tried: int  # settings
     seed: int  # of the case; all settings ran with it
+    found: tuple[tuple[Params, Row], ...] = ()  # every setting that was tried, with what it came to
 
     def excess(self, bound: Bound) -> float:
         """Return the waste over what nobody can go below: 0.2 for a fifth more."""
@@ -70,7 +71,7 @@ def tune(
     for name in names:
         params, row = _best(case, found[name])
         meets = row.attainment >= case.goal.attainment
-        tuned.append(Tuned(name, params, row, meets, len(found[name]), case.seed))
+        tuned.append(Tuned(name, params, row, meets, len(found[name]), case.seed, tuple(found[name])))
     return tuned
 
 

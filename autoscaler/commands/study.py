@@ -1,0 +1,224 @@
+"""The commands that try policies before they are trusted: `simulate`, `simulate fit` and `replay`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autoscaler.commands.options import (
+    EXISTING,
+    OBJECT_NAMES,
+    READABLE_FILE,
+    Duration,
+    is_object_name,
+    options,
+    prometheus_options,
+    prometheus_settings,
+)
+
+if TYPE_CHECKING:
+    from autoscaler.trials import Setting
+
+GREEDY = ("--trace", "--against")
+OUT = click.Path(dir_okay=False, path_type=Path)
+
+
+def repeated(args: list[str]) -> list[str]:
+    """Write the option before each of its words: `--trace a b` as `--trace a --trace b`."""
+    words: list[str] = []
+    option, filled = "", False
+    for word in args:
+        if word.startswith("-"):
+            option, filled = (word if word in GREEDY else ""), False
+            words.append(word)
+        else:
+            words += [option, word] if option and filled else [word]
+            filled = True
+    return words
+
+
+class GreedyGroup(click.Group):
+    """A group whose options `GREEDY` take all words up to the next option: `--trace a.csv b.csv`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, repeated(args))
+
+
+class GreedyCommand(click.Command):
+    """As `GreedyGroup`, for a command without commands of its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, repeated(args))
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]
+    """Unix time, written as `2026-03-01T08:00:00Z`, with any offset, or `-6h`: so long before now."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        from autoscaler.config.values import read_duration
+
+        now = datetime.now(UTC)
+        try:
+            if value == "now":
+                return now.timestamp()
+            if value.startswith("-"):
+                return now.timestamp() - read_duration(value[1:])
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"not a time, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"a time without zone, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
+        return moment.timestamp()
+
+
+class WorkloadName(click.ParamType):  # type: ignore[type-arg]
+    """`NAMESPACE/NAME`."""
+
+    name = "namespace/name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        namespace, _, name = value.partition("/")
+        if not (is_object_name(namespace) and is_object_name(name)):
+            self.fail(f"not a workload, found {value[:100]!r}; allowed: NAMESPACE/NAME of {OBJECT_NAMES}", param, ctx)
+        return namespace, name
+
+
+proof_options = options(
+    click.option("--profile", metavar="NAME|FILE", help="Of a replica: a name, or a file of `simulate fit`."),
+    click.option("--policy", type=EXISTING, help="File with one policy; default: the shipped `interactive`."),
+    click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to run beside it."),
+    click.option("--tuned", is_flag=True, help="Baselines also at their best setting with hindsight, and frontiers."),
+    click.option("--cold-start", type=Duration(), default="60s", show_default=True, help="Mean, of one replica."),
+    click.option("--start-replicas", type=click.IntRange(0, 1000), help="Default: what the first ten minutes need."),
+    click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
+    click.option("--json", type=OUT, metavar="FILE", help="Write the proof as JSON; docs/simulate.md lists the keys."),
+    click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one page."),
+    click.option("--ray", is_flag=True, help="Hand the runs to a Ray cluster (extra `ray`)."),
+    click.option("--jobs", type=click.IntRange(1, 1024), help="Runs at once; default: one per core."),
+)
+
+
+@click.group(cls=GreedyGroup, invoke_without_command=True)
+@click.option(
+    "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="CSV or CSV.gz of requests."
+)
+@click.option(
+    "--scale", type=click.FloatRange(0, 10_000, min_open=True), default=1.0, show_default=True, help="Copies of it."
+)
+@proof_options
+@click.pass_context
+def simulate(context: click.Context, /, traces: tuple[Path, ...], scale: float, **given: Any) -> None:
+    """Replay a trace against simulated replicas: the policy beside baselines and the clairvoyant bound."""
+    if context.invoked_subcommand is not None:
+        return
+    if not traces:
+        raise click.UsageError("--trace FILE is missing")
+    setting = _setting(given)
+    _study(lambda trials: trials.simulate(setting, traces, scale))
+
+
+@simulate.command()
+@click.argument("recording", type=READABLE_FILE)
+@click.option("--out", type=OUT, metavar="FILE", help="Where the profile goes (*.json); default: standard output.")
+@click.option("--max-num-seqs", type=click.IntRange(1, 100_000), help="Slots of the engine, where they are known.")
+@click.option(
+    "--gpus", type=click.FloatRange(0, 1024, min_open=True), default=1.0, show_default=True, help="Of a replica."
+)
+def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> None:
+    """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzip."""
+    if out is not None and out.suffix != ".json":
+        raise click.UsageError(f"--out {out}: a profile's file ends in .json")
+    _study(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
+
+
+@click.command(cls=GreedyCommand)
+@prometheus_options
+@click.option("--ticks", type=READABLE_FILE, metavar="FILE", help="Lines of `dry-run --json` instead of Prometheus.")
+@click.option("--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME")
+@click.option("--start", type=Moment(), help="2026-03-01T08:00:00Z, or -24h: so long before now.")
+@click.option("--end", type=Moment(), default="now", show_default=True)
+@click.option("--step", type=Duration(), default="15s", show_default=True, help="At least the scrape interval.")
+@proof_options
+def replay(
+    ticks: Path | None,
+    workload: tuple[str, str],
+    start: float | None,
+    end: float,
+    step: float,
+    **given: Any,
+) -> None:
+    """Show what happened to a workload, and what each policy would have done with the same requests."""
+    setting = _setting(given)
+    prometheus = prometheus_settings(given)
+    if (prometheus is None) == (ticks is None):
+        raise click.UsageError("give either --prometheus URL or --ticks FILE")
+    if ticks is not None:
+        _study(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
+        return
+    assert prometheus
+    if start is None:
+        raise click.UsageError("--start is missing: from when on history is read")
+    begin = start
+    _study(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step))
+
+
+def _setting(given: dict[str, Any]) -> Setting:
+    if not given["profile"]:
+        raise click.UsageError("--profile NAME is missing: how fast a replica is")
+    with_extra()
+    from autoscaler.trials import Setting
+
+    return Setting(
+        profile=given["profile"],
+        policies=(given["policy"],) if given["policy"] else (),
+        against=given["against"],
+        tuned=given["tuned"],
+        cold_start_s=given["cold_start"],
+        seed=given["seed"],
+        start_replicas=given["start_replicas"],
+        json=given["json"],
+        html=given["html"],
+        ray=given["ray"],
+        jobs=given["jobs"],
+    )
+
+
+def with_extra() -> None:
+    """Say what to install where the simulator's compiler is missing."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        raise click.UsageError(
+            "simulations need numba, which is not installed: pip install 'vllm-autoscaler[sim]'"
+        ) from None
+
+
+def _study(work: Callable[[Any], int | Coroutine[Any, Any, int]]) -> None:
+    """Run to the end; expected trouble is one line and code 2, Ctrl-C ends it quietly."""
+    with_extra()
+    from autoscaler import trials
+    from autoscaler.config.findings import PolicyError
+    from autoscaler.ports import Unavailable
+
+    try:
+        code = work(trials)
+        if not isinstance(code, int):
+            code = asyncio.run(code)
+    except (PolicyError, Unavailable, ValueError, RuntimeError) as error:
+        click.echo(f"error: {error}", err=True)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

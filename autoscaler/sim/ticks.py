@@ -1,0 +1,120 @@
+"""The past of a workload from recorded ticks: the lines that `dry-run --json` printed, instead of a Prometheus.
+
+A tick knows rates over its window and not counters, so what came is smeared over that window; of latencies it knows one
+quantile, so attainment stays unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.past import COUNTERS, EngineSeries, Latencies, Past, gather
+
+MOST_LINE_BYTES = 1 << 20
+MOST_TICKS = 5_000_000
+LATENCY_WINDOW_S = 60.0
+
+
+class TicksError(ValueError):
+    """A file of ticks that cannot be used: says file and line, what was found, and what is allowed."""
+
+
+def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = math.inf) -> Past:
+    """Return the past of `workload` (`namespace/name`) between two Unix times, as its ticks knew it.
+
+    Lines of other workloads and of failed ticks are passed over. Raises TicksError.
+    """
+    times: list[float] = []
+    rows: list[list[float]] = []
+    for where, line in _lines(path):
+        if line.get("workload") != workload:
+            continue
+        time_s = _time(line.get("time"), where)
+        if not start_s <= time_s <= end_s:
+            continue
+        if times and time_s <= times[-1]:
+            if time_s == times[-1]:  # ticks within one second are told apart by no more than that
+                continue
+            raise TicksError(f"{where}: time is {line['time']}, it must not be before that of the line before")
+        inputs = line.get("inputs")
+        if not isinstance(inputs, dict):
+            raise TicksError(f"{where}: no inputs; ticks are recorded by `dry-run --json`")
+        names = ("running", "waiting", "gateway_waiting", *(f"{name}_per_s" for name in COUNTERS))
+        rows.append([_number(inputs.get(name), f"{where}: inputs.{name}") for name in names])
+        rows[-1].append(_number(line.get("ready"), f"{where}: ready"))
+        times.append(time_s)
+    if len(times) < 2:
+        raise TicksError(f"{path}: {len(times)} ticks of workload {workload} in the interval, at least 2 are needed")
+    return _past(np.array(times), np.array(rows).T)
+
+
+def _past(time_s: FloatColumn, columns: FloatColumn) -> Past:
+    running, waiting, held, *rates, ready = columns
+    lasted_s = np.diff(time_s, prepend=time_s[0])
+    counters = {name: np.cumsum(np.nan_to_num(rate) * lasted_s) for name, rate in zip(COUNTERS, rates, strict=True)}
+    engine = EngineSeries("", time_s, running, np.nan_to_num(waiting) + np.nan_to_num(held), **counters)
+    step_s = max(round(float(np.median(np.diff(time_s)))), 1.0)
+    gathered, _ = gather(float(time_s[0]), float(time_s[-1]), step_s, [engine])
+    middle = time_s[0] + (np.arange(len(gathered["pods"])) + 0.5) * step_s
+    gathered["pods"] = np.where(np.isnan(gathered["pods"]), np.nan, np.interp(middle, time_s, np.nan_to_num(ready)))
+    silent_s = float(np.isnan(gathered["pods"]).sum()) * step_s
+    problems = (f"for {silent_s:,.0f} s there is no tick: taken as no replica and no request",) if silent_s else ()
+    return Past(
+        start_s=float(time_s[0]),
+        step_s=step_s,
+        pods_added=int(np.maximum(np.diff(np.nan_to_num(ready)), 0).sum()),
+        window_s=LATENCY_WINDOW_S,
+        ttft=Latencies.none(),
+        itl=Latencies.none(),
+        problems=problems,
+        **gathered,
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line's place and content. A file that was cut off in its last line is read up to it."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while text := file.readline(MOST_LINE_BYTES + 1):
+                number += 1
+                where = f"{path}, line {number}"
+                if len(text) > MOST_LINE_BYTES or number > MOST_TICKS:
+                    raise TicksError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_TICKS} lines")
+                try:
+                    line = json.loads(text)
+                except ValueError as error:
+                    if not text.endswith(b"\n"):
+                        return
+                    raise TicksError(f"{where}: not JSON") from error
+                if not isinstance(line, dict):
+                    raise TicksError(f"{where}: not a mapping")
+                yield where, line
+    except OSError as error:
+        raise TicksError(f"{path}: {error.strerror or error}") from error
+
+
+def _time(text: Any, where: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise TicksError(f"{where}: time is {text!r}, it must be one as 2026-03-01T08:00:00Z") from None
+    if moment.tzinfo is None:
+        raise TicksError(f"{where}: time is {text!r}, it has no zone")
+    return moment.timestamp()
+
+
+def _number(value: Any, what: str) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise TicksError(f"{what} is {value!r}, it must be a number, 0 or more, or null")
+    return float(value)

@@ -1,0 +1,221 @@
+"""What `simulate`, `simulate fit` and `replay` are made of, beside `app`: files and servers in, proofs out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from autoscaler.adapters.prometheus.history import PrometheusHistory
+from autoscaler.config.model import Policy
+from autoscaler.config.policy import load
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.past import Past
+from autoscaler.sim import profile_file
+from autoscaler.sim import trace as traces
+from autoscaler.sim.baselines import BASELINES
+from autoscaler.sim.fit import fit as fit_profile
+from autoscaler.sim.past import Recorded, as_row, as_timeline, to_trace
+from autoscaler.sim.profiles import Offer
+from autoscaler.sim.proof import Proof, Run
+from autoscaler.sim.prove import Subject, check_goal, goal_of, play, prove, started
+from autoscaler.sim.recording import read as read_recording
+from autoscaler.sim.report.document import to_json, write_whole
+from autoscaler.sim.report.page import page
+from autoscaler.sim.report.progress import Bar
+from autoscaler.sim.report.table import print_proof
+from autoscaler.sim.study import Case, Trace
+from autoscaler.sim.ticks import read as read_ticks
+
+ALL = "all"
+TABLE_COLUMNS = 180  # of a terminal that does not say how wide it is
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all trials have in common."""
+
+    profile: str  # by name, or a file
+    policies: tuple[Path, ...] = ()  # one policy; none: the shipped `interactive`
+    against: tuple[str, ...] = ()
+    tuned: bool = False
+    cold_start_s: float = 60.0
+    seed: int = 1
+    start_replicas: int | None = None  # None: as many as the first ten minutes keep busy
+    json: Path | None = None
+    html: Path | None = None
+    ray: bool = False
+    jobs: int | None = None
+
+
+def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
+    """Prove the policy on trace files. Raises ValueError for what cannot be used, before anything runs."""
+    _writable(setting)
+    against = baselines(setting.against)
+    name, offer = profile_file.find(setting.profile)
+    policy = _policy(setting.policies)
+    subjects = [_subject(setting, name, offer, policy, file, scale) for file in files]
+    for subject in subjects:
+        for case in subject.cases:
+            check_goal(case)
+    proofs = []
+    console = Console(stderr=True)
+    for subject in subjects:
+        with Bar(f"simulating {subject.trace}", console) as told:
+            proof = prove(subject, against, tuned=setting.tuned, workers=setting.jobs, ray=setting.ray, told=told)
+        _show(proof)
+        proofs.append(proof)
+    _write(setting, proofs)
+    return 0
+
+
+def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> int:
+    """Fit a profile to a recording, print how well it explains it, and write it."""
+    if out is not None:
+        _check_writable(out)
+    fitted = fit_profile(read_recording(file), max_num_seqs)
+    text = profile_file.write(Offer(fitted.profile, gpus))
+    if out is None:
+        print(text, end="")
+    else:
+        write_whole(out, text)
+    slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
+    Console(stderr=True).print(
+        f"{fitted.intervals} busy intervals, explained within {fitted.error_fraction:.1%} (median){slots}",
+        highlight=False,
+    )
+    return 0
+
+
+async def replay(
+    setting: Setting,
+    settings: PrometheusSettings,
+    workload: tuple[str, str],
+    interval: tuple[float, float],
+    step_s: float,
+) -> int:
+    """Prove the policy on a workload's own history from Prometheus."""
+    _writable(setting)
+    baselines(setting.against)  # before the long reading
+    namespace, name = workload
+    start_s, end_s = interval
+    console = Console(stderr=True)
+    with Bar(f"reading {namespace}/{name}", console) as told:
+        past = await PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
+    return replay_past(setting, past, f"{namespace}/{name}")
+
+
+def replay_ticks(setting: Setting, file: Path, workload: tuple[str, str], interval: tuple[float | None, float]) -> int:
+    """Prove the policy on a workload's own history from recorded ticks."""
+    _writable(setting)
+    name = "/".join(workload)
+    start_s, end_s = interval
+    return replay_past(setting, read_ticks(file, name, -math.inf if start_s is None else start_s, end_s), name)
+
+
+def replay_past(setting: Setting, past: Past, name: str) -> int:
+    """Show what happened, and what each policy would have done."""
+    against = baselines(setting.against)
+    profile_name, offer = profile_file.find(setting.profile)
+    policy = _policy(setting.policies)
+    notes = [f"history: {problem}" for problem in past.problems]
+    notes.append(
+        "requests are reconstructed from counters: arrivals within each step, lengths around the mean of their time"
+    )
+    trace = to_trace(past, name, setting.seed)
+    case, shortened = _case(setting, offer, policy, trace)
+    notes += shortened
+    subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
+    with Bar(f"replaying {name}", Console(stderr=True)) as told:
+        proof = prove(subject, against, tuned=setting.tuned, workers=setting.jobs, ray=setting.ray, told=told)
+        recorded = play(case, Recorded(past, case.cold_start_s))
+    actual = as_row(past, case.goal, offer.gpus, setting.cold_start_s)
+    runs = (
+        *proof.runs,
+        Run("actual", False, {}, actual, as_timeline(past)),
+        Run("recorded", False, {}, recorded.row, recorded.timeline),
+    )
+    proof = replace(proof, runs=runs)
+    _show(proof)
+    _write(setting, [proof])
+    return 0
+
+
+def baselines(named: Sequence[str]) -> tuple[str, ...]:
+    """Return the baselines meant. Raises ValueError for an unknown one, with those there are."""
+    names = [name for each in named for name in each.split(",") if name]
+    if ALL in names:
+        return tuple(BASELINES)
+    for name in names:
+        if name not in BASELINES:
+            raise ValueError(f"no baseline {name!r}; allowed: {ALL}, {', '.join(BASELINES)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _subject(setting: Setting, name: str, offer: Offer, policy: Policy, file: Path, scale: float) -> Subject:
+    cases, notes = [], []
+    for trace in traces.load(file):
+        case, shortened = _case(setting, offer, policy, traces.scale(trace, scale, setting.seed))
+        cases.append(case)
+        notes += shortened
+    if len(cases) > 1:
+        notes.append(f"{len(cases)} models, each with replicas of its own; figures are sums over them")
+    title = file.name.removesuffix(".gz").removesuffix(".csv")
+    return Subject(title, name, tuple(cases), policy, scale, tuple(notes))
+
+
+def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:
+    trace, shortened = traces.cut(trace, offer.profile.max_model_len)
+    longest = f"the {offer.profile.max_model_len:,} tokens that the profile takes"
+    notes = [f"{trace.name}: {shortened:,} requests were shortened to {longest}"] if shortened else []
+    case = Case(
+        trace=trace,
+        profile=offer.profile,
+        goal=goal_of(policy),
+        cold_start_s=setting.cold_start_s,
+        gpus_per_replica=offer.gpus,
+        seed=setting.seed,
+    )
+    if setting.start_replicas is None:
+        return started(case), notes
+    return replace(case, start_replicas=setting.start_replicas), notes
+
+
+def _policy(paths: tuple[Path, ...]) -> Policy:
+    """Return the one policy of a file, or the shipped `interactive`. Raises PolicyError."""
+    book = load(paths)
+    return book.policies[book.default]
+
+
+def _show(proof: Proof) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=TABLE_COLUMNS)
+    print_proof(proof, console)
+
+
+def _writable(setting: Setting) -> None:
+    """Look at the outputs before the work: hours of simulation should not end at a folder that is not there."""
+    for path in (setting.json, setting.html):
+        if path is not None:
+            _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder, a file is written there")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+
+
+def _write(setting: Setting, proofs: Sequence[Proof]) -> None:
+    try:
+        if setting.json is not None:
+            write_whole(setting.json, to_json(proofs))
+        if setting.html is not None:
+            write_whole(setting.html, page(proofs))
+    except OSError as error:
+        raise ValueError(f"{error.filename or setting.json or setting.html}: {error.strerror}") from error
