@@ -70,7 +70,7 @@ async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(si
         (logged,) = daemon.log("scaled")
         (change,) = (await daemon.workload(site.namespace, "llama"))["changes"]
         assert "4 running, 30 waiting" in change["reason"]
-        assert event["note"] == f"1 to 4 replicas: {change['reason']}"
+        assert event["note"] == change["reason"]
         assert logged["reason"] == change["reason"]
         assert (change["before"], change["after"], change["fate"]) == (1, 4, "applied")
         assert await daemon.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
@@ -79,6 +79,8 @@ async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(si
         told = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
         explanation = (await daemon.workload(site.namespace, "llama"))["explanation"]
         assert told.code == 0
+        pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
+        assert user.token not in "".join([daemon.err, *pages])
         assert said([told.out]) == said([explanation["sentence"]])
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
@@ -124,6 +126,25 @@ async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prom
         (source,) = (await daemon.readyz())["sources"]
         assert source["failed"] > 0
         assert source["problems"]
+
+
+async def test_beside_a_prometheus_a_gateway_is_read_directly_and_wakes_a_workload_that_has_no_pod(
+    site: Site, prometheus: StartPromql
+):
+    site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1h}\n")
+    await site.workload(replicas=0)
+    server = await prometheus()
+    queue = 'llm_d_epp_flow_control_queue_size{inference_pool="llama"} '
+    gateway = site.metrics.serve("/gateway", f"{queue}0\n")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--prometheus", server.url, "--gateway", gateway) as daemon:
+        await ticks(daemon, 3)
+        assert await site.has(0)
+        site.metrics.serve("/gateway", f"{queue}1\n")
+        await eventually(lambda: site.has(1), "one replica")
+        (change,) = (await daemon.workload(site.namespace, "llama"))["changes"]
+        assert (change["before"], change["after"]) == (0, 1)
+        assert {source["source"] for source in (await daemon.readyz())["sources"]} == {"gateway", "prometheus"}
 
 
 async def test_a_paused_workload_is_watched_and_left_alone_until_it_is_released(site: Site):

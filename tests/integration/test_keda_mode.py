@@ -128,7 +128,7 @@ async def test_unavailable_before_the_first_trusted_tick_then_the_exact_count_la
 
         await site.scale("llama", 4, by="horizontal-pod-autoscaler")
         (event,) = await eventually(lambda: site.events("Recommended"), "an Event")
-        assert "1 to 4 replicas" in event["note"]
+        assert "from 1 to 4 replicas" in event["note"]
 
         site.load("drained")
         await site.serve_pods(count=4)

@@ -1,0 +1,86 @@
+"""The daemon as it is put together, where it needs no server of others: waiting, logging, ending."""
+
+import asyncio
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness.process import eventually
+from tests.integration.command import Daemon, daemon
+from tests.test_cli import KUBECONFIG
+
+RUN = ("run", "--mode", "direct", "--scrape", "--http-host", "127.0.0.1", "--period", "200ms")
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> dict[str, str]:
+    """A kubeconfig whose API server does not answer."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(KUBECONFIG)
+    return {"KUBECONFIG": str(path)}
+
+
+async def waiting(running: Daemon) -> dict:
+    """Wait until it says what it waits for; return that."""
+
+    async def probe() -> dict:
+        ready = await running.readyz()
+        return ready if ready.get("last_error") and ready.get("cluster_problems") else {}
+
+    return await eventually(probe, "it says what it waits for", timeout_s=20)
+
+
+async def test_without_an_answer_from_the_cluster_it_lives_tells_why_and_ends_when_asked(
+    tmp_path: Path, nowhere: dict[str, str]
+):
+    async with daemon(tmp_path, *RUN, environment=nowhere, ready=False) as running:
+        ready = await waiting(running)
+        assert (await running.get("/healthz"))[0] == 200
+        assert (await running.get("/readyz"))[0] == 503
+        assert ready["reason"] == "no tick has succeeded yet"
+        assert "the cluster is not known yet" in ready["last_error"]
+        assert any("127.0.0.1:1" in problem for problem in ready["cluster_problems"])
+        assert await running.metric("vllm_autoscaler_ticks_total", result="ok") in (None, 0)
+        asked_s = time.monotonic()
+        running.signal(signal.SIGTERM)
+        assert await running.ended() == 0
+        assert time.monotonic() - asked_s < 3
+
+
+async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_secret(
+    tmp_path: Path, nowhere: dict[str, str]
+):
+    token = tmp_path / "token"
+    token.write_text("hunter2-token")
+    prometheus = ("--prometheus", "http://me:hunter2@127.0.0.1:1/prefix?key=hunter2", "--prometheus-token-file", token)
+    async with daemon(tmp_path, *RUN, "--log-level", "debug", environment=nowhere, ready=False) as running:
+        await waiting(running)
+        lines = [json.loads(line) for line in running.err.splitlines()]
+        assert lines
+        assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
+        assert running.out == ""
+        pages = [(await running.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
+        assert "secret-token" not in "".join([running.err, *pages])
+    for more in (prometheus, prometheus[:2]):
+        async with daemon(tmp_path, "dry-run", "--json", "--period", "200ms", *more, ready=False) as running:
+            await eventually(lambda: asyncio.sleep(0, "error" in running.out + running.err), "an error", timeout_s=20)
+            pages = [(await running.get(path))[1] for path in ("/readyz", "/metrics")]
+            assert "hunter2" not in "".join([running.out, running.err, *pages])
+
+
+async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str, str]):
+    async with daemon(tmp_path, *RUN, "--log-format", "console", environment=nowhere, ready=False) as running:
+        await waiting(running)
+        assert "waiting for the first tick" in running.err
+        assert "\x1b" not in running.err, "no colours where there is no terminal"
+
+
+async def test_options_of_the_environment_are_in_force(tmp_path: Path, nowhere: dict[str, str]):
+    environment = {**nowhere, "VLLM_AUTOSCALER_RUN_MODE": "dry-run", "VLLM_AUTOSCALER_RUN_SCRAPE": "true"}
+    environment["VLLM_AUTOSCALER_RUN_HTTP_HOST"] = "127.0.0.1"
+    async with daemon(tmp_path, "run", environment=environment, ready=False) as running:
+        await eventually(lambda: asyncio.sleep(0, running.log("waiting for the first tick")), "it started")
+        assert await running.metric("vllm_autoscaler_info", mode="dry-run") == 1
