@@ -53,7 +53,8 @@ Single fields can be overridden for one workload. The path of the field is the n
 * in direct mode by an annotation, `{PREFIX}override.objective.ttft: 200ms`;
 * in KEDA mode by the metadata of the trigger, `objective.ttft: 200ms`.
 
-If one override of a workload cannot be used, none of them is: the workload keeps its policy as written, and this is
+An override whose value makes no sense is left out and told. Where those that are left contradict the policy or each
+other (`replicas.min` above `replicas.max`) none of them is used: the workload keeps its policy as written, and this is
 told. That holds for `replicas.max` too, so run `check` on manifests.
 
 Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
@@ -147,7 +148,8 @@ def _annotations() -> Iterator[str]:
     yield "| annotation | allowed |"
     yield "|---|---|"
     for name, kind in ANNOTATIONS.items():
-        yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)} |"
+        note = " (for the cache of weights; the daemon does not read it)" if name == "weights" else ""
+        yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)}{note} |"
     for name, path in SHORT_OVERRIDES.items():
         yield f"| `{PREFIX}{name}` | short for `override.{path}` |"
     yield f"| `{PREFIX}override.<field>` | a value of that field |"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
+from autoscaler.config.document import read_scalar
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.model import OVERRIDES
 from autoscaler.config.values import NAME, Kind, OneOf, Pattern, Text, Whole
@@ -15,12 +17,15 @@ OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscale
 # Short forms of the overrides that are wanted most.
 SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType({"min-replicas": "replicas.min", "max-replicas": "replicas.max"})
 
-# What is not an override, by its name behind the prefix.
+MODEL = Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks")
+
+# What is not an override, by its name behind the prefix. `weights` is for the cache of weights: known, so that it is no
+# mistake to write it, and not read by what decides.
 ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
     {
         "policy": Pattern(rf"({NAME.expression})?", f"{NAME.allowed}; empty: the default policy"),
         "service": Pattern(r"[A-Za-z0-9]([-_./A-Za-z0-9]{0,126}[A-Za-z0-9])?", "1 to 128 letters, digits and - _ . /"),
-        "model": Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks"),
+        "model": MODEL,
         "engine": OneOf(tuple(ENGINES)),
         "metrics-port": Whole(1, 65_535),
         "paused": OneOf(("true", "false")),
@@ -41,3 +46,9 @@ def override_path(name: str) -> str:
     """
     path = SHORT_OVERRIDES.get(name, name.removeprefix(OVERRIDE) if name.startswith(OVERRIDE) else "")
     return path if path in OVERRIDES else ""
+
+
+def read(name: str, text: str) -> Any:
+    """Read the value of one of `ANNOTATIONS`. Raises ValueError whose text is the problem alone."""
+    kind = ANNOTATIONS[name]
+    return kind.read(read_scalar(text) if isinstance(kind, Whole) else text)

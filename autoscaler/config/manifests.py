@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path
-from autoscaler.config.document import Document, Loc, read_scalar
+from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
+from autoscaler.config.document import Document, Loc
 from autoscaler.config.findings import Finding, Severity, one_of
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import OverrideError, override
-from autoscaler.config.values import Whole
 
 # Where the pods of each kind are described.
 TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
@@ -89,11 +88,10 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
             overrides.append((path, value))
             keys[path] = keys.get(path, key)
         else:
-            kind = ANNOTATIONS[name]
             try:
-                kind.read(read_scalar(value) if isinstance(kind, Whole) else value)
+                read(name, value)
             except ValueError as error:
-                yield document.finding(loc, str(error), kind.allowed)
+                yield document.finding(loc, str(error), ANNOTATIONS[name].allowed)
                 continue
             if name == "policy" and value and value not in book.policies:
                 yield document.finding(loc, "no such policy", one_of(book.policies, value))

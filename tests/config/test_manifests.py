@@ -110,12 +110,9 @@ def test_an_empty_policy_is_the_default_one():
 
 VALUES = ["", " ", "true", "yes", "2", "-2", "99999", "1.5", "realtime", "Real", "a b", "a/b-c_d.e", "-a", "150ms"]
 LONG_AND_ODD = ["vllm", "é", "a\n", "\x00", "x" * 63, "x" * 300]
-READ_BY_THE_DAEMON = [name for name in ANNOTATIONS if name != "weights"]  # those are for the cache of weights
 
 
-@pytest.mark.parametrize(
-    "name", [*READ_BY_THE_DAEMON, *SHORT_OVERRIDES, "override.objective.ttft", "nonsense", "override.x"]
-)
+@pytest.mark.parametrize("name", [*ANNOTATIONS, *SHORT_OVERRIDES, "override.objective.ttft", "nonsense", "override.x"])
 @pytest.mark.parametrize("value", VALUES + LONG_AND_ODD)
 def test_check_and_the_running_daemon_agree_on_what_an_annotation_may_hold(name: str, value: str):
     book = with_policies(**{policy: {"replicas": {"max": 9999}} for policy in ("interactive", "x" * 63)})

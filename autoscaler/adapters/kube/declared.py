@@ -1,28 +1,22 @@
 """What annotations say about a workload: every value checked, bad ones dropped with a reason.
 
-Annotations are written by whoever may edit the workload, so nothing here trusts them. What a policy name or an
-override means is known to `autoscaler.config`.
+Annotations are written by whoever may edit the workload, so nothing here trusts them. Which there are and what each may
+hold is the table of `autoscaler.config.annotations`; what a policy or an override means is known there too.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
+from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, override_path, read
 from autoscaler.config.document import read_scalar
-from autoscaler.config.engines import ENGINES
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
 
-PREFIX = "vllm-autoscaler.io/"
-OVERRIDE = "override."
 PROBLEM_LIMIT = 500  # characters
-VALUE_LIMIT = 256  # characters of one annotation
-POLICY_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
-MODEL_NAME = re.compile(r"[\x21-\x7e]{1,256}")
-SERVICE_NAME = re.compile(r"[A-Za-z0-9]([-_./A-Za-z0-9]{0,126}[A-Za-z0-9])?")
-KNOWN = ("policy", "service", "min-replicas", "max-replicas", "paused", "weights", "engine", "model", "metrics-port")
+VALUE_LIMIT = 256  # characters of one override
+KNOWN = (*ANNOTATIONS, *SHORT_OVERRIDES, f"{OVERRIDE}<field>")
 NO_POLICY = "(invalid)"  # a policy of this name cannot exist, so the workload is left alone and that is told
 
 
@@ -48,30 +42,36 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
     if not ours:
         return NOTHING
     problems: list[str] = []
-    found = {key: _checked(key, ours[key], problems) for key in _CHECKS if key in ours}
-    overrides = {path: found[key] for key, path in _BOUNDS.items() if found.get(key)}
-    for key, value in ours.items():
-        if key.startswith(OVERRIDE):
-            overrides |= read_override(key.removeprefix(OVERRIDE), value, problems)
-        elif key not in KNOWN:
-            problems.append(f"{PREFIX}{shown(key)} is not known; allowed: {one_of(KNOWN, key)}")
-    paused = ours.get("paused", "false")
-    if paused not in ("true", "false"):
-        problems.append(f"paused: found {shown(paused)}, taken as true; allowed: true, false")
+    found: dict[str, Any] = {}
+    overrides: dict[str, str] = {}
+    for name, value in ours.items():
+        if name in ANNOTATIONS:
+            found[name] = _read(name, value, problems)
+        elif (path := override_path(name)) in overrides:
+            problems.append(f"{shown(name)}: {path} is given twice, {shown(overrides[path])} holds; allowed: once")
+        elif path:
+            overrides |= read_override(path, value, problems, name)
+        elif name.startswith(OVERRIDE):
+            overrides |= read_override(name.removeprefix(OVERRIDE), value, problems)
+        else:
+            problems.append(f"{PREFIX}{shown(name)} is not known; allowed: {one_of(KNOWN, name)}")
     return Declared(
-        policy=(found["policy"] or (ours["policy"] and NO_POLICY)) if "policy" in ours else None,
+        policy=(NO_POLICY if found["policy"] is None else found["policy"]) if "policy" in found else None,
         overrides=tuple(sorted(overrides.items())),
-        service=found.get("service", ""),
-        engine=found.get("engine", ""),
-        model=found.get("model", ""),
-        metrics_port=int(found.get("metrics-port") or 0),
-        paused=paused != "false",
+        service=found.get("service") or "",
+        engine=found.get("engine") or "",
+        model=found.get("model") or "",
+        metrics_port=found.get("metrics-port") or 0,
+        paused=found.get("paused", "false") != "false",  # nonsense keeps hands off as well
         problem=worded(problems),
     )
 
 
-def read_override(path: str, text: str, problems: list[str]) -> dict[str, str]:
-    """Check one override; return it as a pair in a dictionary, or nothing and tell why in `problems`."""
+def read_override(path: str, text: str, problems: list[str], name: str = "") -> dict[str, str]:
+    """Check one override; return it as a pair in a dictionary, or nothing and tell why in `problems`.
+
+    name: what the override is called where it was written, if not by its path.
+    """
     leaf = OVERRIDES.get(path)
     if leaf is None:
         problems.append(f"{shown(path)} cannot be overridden; allowed: {one_of(OVERRIDES, path)}")
@@ -81,7 +81,7 @@ def read_override(path: str, text: str, problems: list[str]) -> dict[str, str]:
             raise ValueError("too long")
         leaf.kind.read(read_scalar(text))
     except ValueError as error:
-        problems.append(f"{path}: {error}, found {shown(text)}; allowed: {leaf.kind.allowed}")
+        problems.append(f"{name or path}: {error}, found {shown(text)}; allowed: {leaf.kind.allowed}")
         return {}
     return {path: text}
 
@@ -92,25 +92,11 @@ def worded(problems: Iterable[str]) -> str:
     return text if len(text) <= PROBLEM_LIMIT else text[: PROBLEM_LIMIT - 3] + "..."
 
 
-def _count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 6
-
-
-_CHECKS: Mapping[str, tuple[Callable[[str], object], str]] = {
-    "policy": (POLICY_NAME.fullmatch, "the name of a policy"),
-    "service": (SERVICE_NAME.fullmatch, "letters, digits and - _ . /, at most 128"),
-    "engine": (ENGINES.__contains__, ", ".join(ENGINES)),
-    "model": (MODEL_NAME.fullmatch, "printable characters without blanks, at most 256"),
-    "min-replicas": (_count, "a count such as 1"),
-    "max-replicas": (_count, "a count such as 8"),
-    "metrics-port": (lambda text: _count(text) and 0 < int(text) < 65_536, "1 to 65535"),
-}
-_BOUNDS = {"min-replicas": "replicas.min", "max-replicas": "replicas.max"}
-
-
-def _checked(key: str, value: str, problems: list[str]) -> str:
-    accepts, allowed = _CHECKS[key]
-    if accepts(value) or (key == "policy" and not value):
-        return value
-    problems.append(f"{key}: found {shown(value)}; allowed: {allowed}")
-    return ""
+def _read(name: str, text: str, problems: list[str]) -> Any:
+    """Return the value of an annotation; None: it makes no sense, which `problems` tell."""
+    try:
+        return read(name, text)
+    except ValueError as error:
+        meant = ", taken as true" if name == "paused" else ""
+        problems.append(f"{name}: {error}, found {shown(text)}{meant}; allowed: {ANNOTATIONS[name].allowed}")
+        return None

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import TargetKey, api_group, target_key
-from autoscaler.adapters.kube.declared import POLICY_NAME, VALUE_LIMIT, read_override, worded
+from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
 from autoscaler.adapters.kube.targets import KINDS
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
+from autoscaler.config.values import NAME
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
@@ -94,8 +95,8 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
     behavior = _mapping(_mapping(_mapping(spec.get("advanced")).get("horizontalPodAutoscalerConfig")).get("behavior"))
     policy = (metadata or {}).get(POLICY, "")
     ours = metadata is not None and POLICY in metadata
-    if ours and not POLICY_NAME.fullmatch(policy):
-        problems.append(f"policy: found {shown(policy)}; allowed: the name of a policy")
+    if ours and not re.fullmatch(NAME.expression, policy):
+        problems.append(f"policy: found {shown(policy)}; allowed: {NAME.allowed}")
     overrides: dict[str, str] = {}
     for path, text in (metadata or {}).items():
         if path in OVERRIDES:
@@ -144,10 +145,12 @@ def _trigger(triggers: Any, problems: list[str]) -> dict[str, str] | None:
         problems.append(f"the trigger's metadata has {len(metadata)} keys; allowed: {METADATA_LIMIT}")
     kept = {}
     for key, value in list(metadata.items())[:METADATA_LIMIT]:
-        if not isinstance(value, str) or len(value) > VALUE_LIMIT or len(str(key)) > VALUE_LIMIT:
+        if isinstance(value, str) and len(value) <= VALUE_LIMIT and len(key) <= VALUE_LIMIT:
+            kept[key] = value
+        elif key == POLICY or key in OVERRIDES:
             problems.append(f"{shown(key)}: found {shown(value)}; allowed: text of at most {VALUE_LIMIT} characters")
-        else:
-            kept[str(key)] = value
+        # Anything else is KEDA's, certificates and keys among it: neither kept nor repeated. A key that nobody knows is
+        # refused when KEDA asks with it.
     return kept
 
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.adapters.kube.claims import TargetKey, target_key
-from autoscaler.adapters.kube.declared import MODEL_NAME, Declared, read_annotations
+from autoscaler.adapters.kube.declared import Declared, read_annotations
 from autoscaler.adapters.kube.objects import LeaderWorkerSet, OwnedFields, PodSpec, Target, TargetMetadata
+from autoscaler.config.annotations import MODEL
 from autoscaler.core.fleet import Workload, WorkloadRef
 
 DEFAULT_PORT = 8000
@@ -201,7 +202,7 @@ def _command_line(words: Iterable[str]) -> tuple[str, int]:
     model = next((options[name] for name in ("--served-model-name", "--model", "serve") if name in options), "")
     port = options.get("--port", "")
     return (
-        model if MODEL_NAME.fullmatch(model) and "$" not in model and not model.startswith("-") else "",
+        model if re.fullmatch(MODEL.expression, model) and "$" not in model and not model.startswith("-") else "",
         int(port) if port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536 else 0,
     )
 

@@ -38,8 +38,8 @@ def test_an_empty_policy_is_the_default_and_a_nonsensical_one_is_none():
 def test_a_value_that_makes_no_sense_is_dropped_and_named_with_what_is_allowed():
     declared = read_annotations(annotated(policy="batch", max_replicas="many", engine="vlm"))
     assert declared.overrides == ()
-    assert "max-replicas: found 'many'; allowed: a count such as 8" in declared.problem
-    assert "engine: found 'vlm'; allowed: vllm" in declared.problem
+    assert "max-replicas: not a whole number, found 'many'; allowed: a whole number from 1 to" in declared.problem
+    assert "engine: unknown, found 'vlm'; allowed: vllm" in declared.problem
 
 
 def test_an_override_is_checked_by_its_field_and_costs_no_other():
@@ -56,7 +56,20 @@ def test_paused_is_true_unless_it_clearly_says_false():
     assert not read_annotations(annotated(policy="", paused="false")).paused
     declared = read_annotations(annotated(policy="", paused="yes"))
     assert declared.paused
-    assert "paused: found 'yes', taken as true; allowed: true, false" in declared.problem
+    assert "paused: unknown, found 'yes', taken as true; allowed: true, false" in declared.problem
+
+
+def test_a_field_given_twice_has_one_value_and_the_other_is_told():
+    declared = read_annotations(annotated(policy="", max_replicas="4") | {f"{PREFIX}override.replicas.max": "5"})
+    assert declared.overrides == (("replicas.max", "4"),)
+    assert "'override.replicas.max': replicas.max is given twice, '4' holds" in declared.problem
+
+
+def test_an_unknown_annotation_is_told_with_those_that_there_are():
+    problem = read_annotations(annotated(policy="", polcy="x")).problem
+    assert "'polcy' is not known; allowed: " in problem
+    assert "metrics-port" in problem
+    assert "(did you mean policy?)" in problem
 
 
 @given(st.dictionaries(st.text(max_size=30).map(PREFIX.__add__), st.text(max_size=300), max_size=12))

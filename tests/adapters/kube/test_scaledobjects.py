@@ -75,6 +75,14 @@ def test_metadata_that_is_no_text_or_too_long_is_refused():
     assert "'objective.ttft'" in problem
 
 
+def test_what_keda_alone_reads_is_no_fault_and_never_repeated():
+    """KEDA's own guide puts certificates and keys into the metadata; they are longer than any field of a policy."""
+    key = "-----BEGIN PRIVATE KEY-----hunter2" + "x" * 3_000
+    found = asked({"type": "external", "metadata": {**TRIGGER["metadata"], "tlsClientKey": key, "pin": 1234}})
+    assert (found.port.problem, found.doubts) == ("", "")
+    assert dict(found.port.metadata) == TRIGGER["metadata"]
+
+
 def test_an_external_trigger_without_a_policy_may_belong_to_somebody_else():
     found = asked({"type": "external", "metadata": {"scalerAddress": "b:1"}})
     assert (found.external, found.ours) == (True, False)
