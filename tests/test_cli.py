@@ -1,28 +1,4 @@
-"""The command line: what each option refuses, in one sentence that names thing, value and what is allowed; exit codes.
-
-Where each line of "what bad input gets" is tested, by name; here, unless a file is given:
-
-| bad input | test |
-|---|---|
-| unknown policy key | `test_check_names_file_line_key_value_and_what_is_allowed[unknown key]` |
-| min above max | the same, `[min above max]` |
-| duration without unit | the same, `[duration without unit]`, and of options `test_an_option_that_makes_no_sense_...` |
-| cron nonsense | the same, `[cron nonsense]` |
-| unknown time zone | the same, `[unknown time zone]` |
-| a policy that an annotation names does not exist | integration/test_direct.py `test_workloads_that_...` |
-| metrics text truncated, binary | adapters/scrape/test_exposition.py, test_pods.py |
-| metrics text huge | adapters/scrape/test_fetch.py |
-| hostile label values | adapters/scrape/test_exposition.py; on the page adapters/http/test_page.py |
-| counters that jump back | adapters/scrape/test_gateways.py, core/test_observe.py |
-| Prometheus down | integration/test_dry_run.py `test_a_prometheus_that_is_down_...`, test_direct.py |
-| Prometheus slow, 200 with an error body, 401, 503 | adapters/prometheus/test_client.py |
-| API server down, then back | integration/test_leadership.py `test_while_the_api_server_is_away_...` |
-| port in use | `test_a_port_in_use_is_one_line_and_code_2`; of gRPC adapters/keda/test_server.py |
-| certificate missing | `test_an_option_that_makes_no_sense_...[certificate missing]` |
-| certificate expired | `test_a_certificate_that_expired_stops_the_start` |
-| clock stepping | daemon/test_clock_stepping.py |
-| a workload deleted mid-tick | daemon/test_loop.py `test_a_workload_deleted_...`, integration/test_direct.py |
-"""
+"""The command line: what each option refuses, in one sentence that names thing, value and what is allowed; codes."""
 
 import asyncio
 import re
