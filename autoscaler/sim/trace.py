@@ -214,20 +214,15 @@ class _Reader:
             return
         numbers = np.array([line_number for line_number, _ in filled])
         try:
-            rows = list(csv.reader((line for _, line in filled), strict=True))
-            fields = list(zip(*rows, strict=True))
-            columns = np.array([[float(text) for text in fields[place]] for place in self._places[:3]])
-            short = len(rows) != len(filled) or len(fields) != self._width
-        except (ValueError, csv.Error):
-            short = True
-        if short:
-            raise self._fault(filled)
+            columns, models = self._columns([line for _, line in filled])
+        except (ValueError, csv.Error) as error:
+            raise self._fault(filled) from error
         self._check(numbers, columns)
         self._count += len(numbers)
         if self._count > MOST_REQUESTS:
             raise TraceError(f"{self._path}: more than {MOST_REQUESTS} requests, the most that is held")
-        models = self._number_models(fields[self._places[3]], numbers) if len(self._places) > 3 else ()
-        self._parts.append((columns, np.array(models or [0] * len(numbers), np.int64)))
+        model = self._number_models(models, numbers) if models else [0] * len(numbers)
+        self._parts.append((columns, np.array(model, np.int64)))
 
     def traces(self, name: str) -> tuple[Trace, ...]:
         if not self._count:
@@ -242,6 +237,21 @@ class _Reader:
             replace(_take(whole, model == index), name=f"{name}/{label}")
             for label, index in sorted(self._models.items())
         )
+
+    def _columns(self, lines: list[str]) -> tuple[FloatColumn, Sequence[str]]:
+        """Return the numbers, float64[3, n], and the models, if any. ValueError or csv.Error: it is no table."""
+        if any('"' in line for line in lines):
+            rows = list(csv.reader(lines, strict=True))
+            if len(rows) != len(lines) or any(len(row) != self._width for row in rows):
+                raise ValueError("not one row a line")
+            fields = list(zip(*rows, strict=True))
+            numbers = np.array([[float(text) for text in fields[place]] for place in self._places[:3]])
+            return numbers, fields[self._places[3]] if len(self._places) > 3 else ()
+        if any(line.count(",") != self._width - 1 for line in lines):
+            raise ValueError("not as many fields as the header")
+        numbers = np.loadtxt(lines, delimiter=",", usecols=self._places[:3], comments=None, ndmin=2).T
+        place = self._places[3] if len(self._places) > 3 else None
+        return numbers, () if place is None else [line.rstrip("\r").split(",")[place] for line in lines]
 
     def _take_header(self, line: str) -> None:
         names = [name.strip() for name in line.split(",")]
