@@ -17,7 +17,7 @@ from autoscaler.cli import main
 from tests.harness.certificates import Certificates
 
 COMMAND = Path(sys.executable).with_name("vllm-autoscaler")
-COMMANDS = ("run", "dry-run", "demo", "explain", "check")
+COMMANDS = tuple(main.commands)
 DIRECT = ("run", "--mode", "direct")
 KUBECONFIG = """\
 apiVersion: v1
