@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-import numpy as np
-
 from autoscaler.sim.proof import OURS, Point, Proof, Run
 from autoscaler.sim.report.svg import (
     Scale,
@@ -107,24 +105,24 @@ def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale,
     return element("g", *drawn, class_="curve", data_policy=name)
 
 
-def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
+def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH) -> str:
     """Draw one run over the trace: wanted and ready replicas, and below them the load, running and waiting.
 
-    most_replicas: top of the replica axis, shared by all runs, so that their areas compare.
+    most_replicas: top of the replica axis, shared by all runs, so that their areas compare; what is above is cut off.
     """
     rows = thin(run.timeline, COLUMNS)
     if not len(rows):
         return ""
     tall, low, gap, top, axis = 96.0, 46.0, 12.0, 8.0, 20.0
     height = top + tall + gap + low + axis
-    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), LEFT, WIDTH - RIGHT)
+    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), LEFT, width - RIGHT)
     at = [x(time_s) for time_s in rows[:, 0].tolist()]
     replicas = Scale(0.0, max(most_replicas, 1.0), top + tall, top)
     load = rows[:, 3] + rows[:, 4]
     held = Scale(0.0, max(float(load.max()), 1.0), height - axis, height - axis - low)
 
     parts = [_level(x, replicas(value), amount(value)) for value in (0.0, replicas.high)]
-    ready = step_path(at, [replicas(value) for value in rows[:, 2].tolist()])
+    ready = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()])
     wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
     parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
     parts.append(element("path", class_="line ready", d=ready))
@@ -137,12 +135,13 @@ def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
     parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
     for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
         parts.append(text(said, x(time_s), height - 4, class_="label", text_anchor="middle"))
-    return _picture(f"Replicas and load of {label(run)}", height, parts)
+    return _picture(f"Replicas and load of {label(run)}", height, parts, width)
 
 
-def most_replicas(runs: Sequence[Run]) -> float:
-    """Return a top for the replica axis of all runs: one wild moment of one of them does not flatten the rest."""
-    tops = [float(np.quantile(run.timeline[:, 1:3], 0.999)) for run in runs if len(run.timeline)]
+def most_replicas(proof: Proof) -> float:
+    """Return a top for the replica axis: ours and whoever met the goal fit below it, and a wild one is cut off."""
+    kept = [run for run in proof.runs if run.name == OURS or proof.attains(run)] or list(proof.runs)
+    tops = [float(run.timeline[:, 1:3].max()) for run in kept if len(run.timeline)]
     return nice_ticks(0.0, max(tops, default=1.0), 2)[-1]
 
 
@@ -181,12 +180,12 @@ def _level(x: Scale, at: float, said: str) -> str:
     return line + text(said, x.start_px - 8, at + 4, class_="label", text_anchor="end")
 
 
-def _picture(title: str, height: float, parts: Sequence[str]) -> str:
+def _picture(title: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:
     return element(
         "svg",
         *parts,
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {number(WIDTH)} {number(height)}",
+        viewBox=f"0 0 {number(width)} {number(height)}",
         class_="chart",
         role="img",
         aria_label=title,

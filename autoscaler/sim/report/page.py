@@ -11,8 +11,20 @@ from importlib.resources import files
 
 from autoscaler.sim.proof import OURS, Proof, Run
 from autoscaler.sim.report import charts
-from autoscaler.sim.report.words import COLUMNS, amount, label, objective, ratio, seconds, setting, share, verdict
+from autoscaler.sim.report.words import (
+    COLUMNS,
+    amount,
+    in_order,
+    label,
+    objective,
+    ratio,
+    seconds,
+    setting,
+    share,
+    verdict,
+)
 
+NARROW = 590.0  # of a picture that shares the width with another
 LEGEND = (("wanted", "wanted"), ("ready", "ready"), ("running", "running requests"), ("waiting", "waiting requests"))
 
 
@@ -52,7 +64,7 @@ def standalone(svg: str) -> str:
 
 
 def _proof(proof: Proof) -> str:
-    order = sorted(proof.runs, key=lambda run: (run.name != OURS, run.row.gpu_hours))
+    order = in_order(proof)
     tints = charts.colours([run.name for run in proof.runs])
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     models = f", {proof.models} models" if proof.models > 1 else ""
@@ -133,14 +145,16 @@ def _strokes() -> str:
 
 
 def _timelines(proof: Proof, order: Sequence[Run]) -> str:
+    """Draw ours over the whole width, the others two abreast."""
     shown = [run for run in order if len(run.timeline)]
-    top = charts.most_replicas(shown)
-    return "".join(
+    top = charts.most_replicas(proof)
+    figures = (
         f'<figure data-policy="{escape(run.name)}"><figcaption><b>{escape(label(run))}</b> '
         f'<span class="muted">{share(run.row.attainment)}, {amount(run.row.gpu_hours)} GPU-hours</span></figcaption>'
-        f"{charts.timeline(proof, run, top)}</figure>"
-        for run in shown
+        f"{charts.timeline(proof, run, top, charts.WIDTH if place == 0 else NARROW)}</figure>"
+        for place, run in enumerate(shown)
     )
+    return f'<div class="timelines">{"".join(figures)}</div>'
 
 
 def _notes(proof: Proof) -> str:

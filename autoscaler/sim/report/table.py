@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from autoscaler.sim.proof import OURS, Proof
-from autoscaler.sim.report.words import COLUMNS, amount, objective, seconds, verdict
+from autoscaler.sim.report.words import COLUMNS, amount, in_order, objective, seconds, verdict
 
 
 def print_proof(proof: Proof, console: Console) -> None:
-    """Print the table of one trace: ours first, then by GPU-hours. Rows that missed the goal are dim."""
+    """Print the table of one trace: rows that missed the goal are dim."""
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     models = f", {proof.models} models" if proof.models > 1 else ""
     table = Table(
@@ -23,7 +23,7 @@ def print_proof(proof: Proof, console: Console) -> None:
     )
     for column in COLUMNS:
         table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
-    for run in sorted(proof.runs, key=lambda run: (run.name != OURS, run.row.gpu_hours)):
+    for run in in_order(proof):
         style = "bold" if run.name == OURS else "" if proof.attains(run) else "dim"
         table.add_row(*(Text(column.write(proof, run)) for column in COLUMNS), style=style)
     console.print(table)

@@ -16,6 +16,8 @@ def share(value: float) -> str:
     """Write a share as a percentage, with as many digits as its distance from 100 % asks for."""
     if math.isnan(value):
         return UNKNOWN
+    if value == 1:
+        return "100 %"
     digits = 1 if value < 0.9 else 2 if value < 0.999 else 3
     shown = math.floor(value * 100 * 10**digits + 1e-6) / 10**digits  # 99.996 % is not 100 %
     return f"{shown:.{digits}f} %"
@@ -55,7 +57,7 @@ def label(run: Run) -> str:
 def setting(run: Run) -> str:
     """Write the setting of a run: `threshold 5, window_s 60`."""
     return ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in run.params.items()
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in run.params.items()
     )
 
 
@@ -92,6 +94,16 @@ COLUMNS = (
     Column("flaps", "turns within ten minutes", lambda _, run: f"{run.row.flaps:,}"),
     Column("in breach", "minutes that met the objective too rarely", lambda _, run: seconds(run.row.breach_s)),
 )
+
+
+def in_order(proof: Proof) -> list[Run]:
+    """Return ours first, then who met the goal by GPU-hours, then the others by how near they came."""
+
+    def place(run: Run) -> tuple[bool, bool, float]:
+        meets = proof.attains(run)
+        return run.name != OURS, not meets, run.row.gpu_hours if meets else -run.row.attainment
+
+    return sorted(proof.runs, key=place)
 
 
 def verdict(proof: Proof) -> str:
