@@ -14,7 +14,7 @@ from autoscaler.config.document import read_scalar
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
 
-PROBLEM_LIMIT = 500  # characters
+PROBLEM_LIMIT = 800  # characters: every annotation wrong at once fits
 VALUE_LIMIT = 256  # characters of one override
 KNOWN = (*ANNOTATIONS, *SHORT_OVERRIDES, f"{OVERRIDE}<field>")
 NO_POLICY = "(invalid)"  # a policy of this name cannot exist, so the workload is left alone and that is told

@@ -237,7 +237,7 @@ async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: 
     assert (workload.policy, workload.overrides, workload.metrics_port) == ("(invalid)", (), 8000)
     assert view.paused[row(view, "bad")]
     problem = fleet.problems()[workload.ref]
-    for part in ("policy: found 'no/such'", "'-3'", "'perhaps'", "1 to 65535", "'max-replcas' is not known"):
+    for part in ("found 'no/such'", "'-3'", "'perhaps'", "1 to 65,535", "'max-replcas' is not known"):
         assert part in problem
     assert view.workloads[row(view, "good")].overrides == (("replicas.max", "3"),)
     assert list(fleet.problems()) == [workload.ref]
