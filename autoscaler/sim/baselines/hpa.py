@@ -76,13 +76,22 @@ class Hpa:
         return math.ceil(milli / per_replica)
 
     def _stabilize(self, now_s: float, current: int, value: float) -> int:
-        """Take the lowest proposal of the upward window if it is above, the highest of the downward one if below."""
-        self._proposals.append((now_s, self.propose(current, value)))
+        """Take the lowest proposal of the upward window if it is above, the highest of the downward one if below.
+
+        The first count that the controller meets counts as its first proposal.
+        """
+        proposal = self.propose(current, value)
+        self._proposals = self._proposals or [(now_s, current)]
+        least = most = proposal
+        for at_s, count in self._proposals:
+            if now_s - at_s < self.up.stabilization_s:
+                least = min(least, count)
+            if now_s - at_s < self.down.stabilization_s:
+                most = max(most, count)
         longest_s = max(self.up.stabilization_s, self.down.stabilization_s)
-        self._proposals = [entry for entry in self._proposals if now_s - entry[0] <= longest_s]
-        least = min(count for at_s, count in self._proposals if now_s - at_s <= self.up.stabilization_s)
-        most = max(count for at_s, count in self._proposals if now_s - at_s <= self.down.stabilization_s)
-        return max(least, current) if current < least else min(most, current)
+        self._proposals = [entry for entry in self._proposals if now_s - entry[0] < longest_s]
+        self._proposals.append((now_s, proposal))
+        return least if current < least else min(most, current)
 
     def _limit(self, now_s: float, current: int, wanted: int) -> int:
         if wanted > current:
