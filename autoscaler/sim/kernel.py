@@ -14,10 +14,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.state import GAP_BOUNDS, TTFT_BOUNDS, Engine, Records, State
+
+try:
+    from numba import njit
+except ImportError as error:
+    raise ImportError("the simulator needs numba: pip install 'vllm-autoscaler[sim]'") from error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Record = Any  # one replica or the gateway; numba knows its fields

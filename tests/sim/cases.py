@@ -27,7 +27,7 @@ def trace_of(
     """Make a trace of requests with one prompt token each."""
     times = np.array(arrival_s, np.float64)
     outputs = np.broadcast_to(np.array(output_tokens, np.int64), times.shape).copy()
-    end_s = duration_s if duration_s is not None else float(times[-1]) + 1
+    end_s = float(times[-1]) + 1 if duration_s is None else duration_s
     return Trace("small", times, np.ones(len(times), np.int64), outputs, end_s)
 
 

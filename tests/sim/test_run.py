@@ -1,11 +1,16 @@
 """Runs of a study: when replicas serve, what is paid, what a scaler sees, and the laws of queues."""
 
+import itertools
 import math
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.run import run
@@ -266,6 +271,83 @@ def test_a_thousand_replicas_find_room() -> None:
     outcome = run(case_of(trace, start_replicas=1000), Fixed(1000))
     assert np.isfinite(outcome.e2e_s).all()
     assert outcome.replica_s == pytest.approx(60_000, rel=0.02)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    wants=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    drain_s=st.sampled_from([0.0, 3.0, 60.0]),
+    hours_between_crashes=st.sampled_from([0.02, math.inf]),
+    patience_s=st.sampled_from([4.0, math.inf]),
+    router=st.sampled_from(["least-requests", "round-robin"]),
+)
+def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is_unpaid(
+    wants: list[int], drain_s: float, hours_between_crashes: float, patience_s: float, router: str
+) -> None:
+    views: list[tuple[Seen, PodRows]] = []
+    left = iter(wants)
+
+    def wanted(view: View) -> int:
+        views.append((view.seen, view.pods))
+        return next(left, 2)
+
+    case = case_of(
+        generate("made", SHAPE, 400.0, seed=2),
+        profile=replace(PLAIN, sequence_s=1e-3, prompt_token_s=1e-4, max_num_seqs=8, kv_capacity_tokens=101_000),
+        cold_start_s=11.0,
+        cold_start_spread=0.3,
+        drain_s=drain_s,
+        hours_between_crashes=hours_between_crashes,
+        patience_s=patience_s,
+        router=router,
+    )
+    outcome = run(case, Told(wanted, period_s=7.0))
+    lost = np.isinf(outcome.e2e_s)
+    if drain_s == 60.0 and math.isinf(hours_between_crashes) and math.isinf(patience_s):
+        assert not lost.any()
+    assert (outcome.ttft_s >= 0.01 - 1e-9).all()
+    finished = outcome.e2e_s[~lost]
+    assert (finished >= outcome.ttft_s[~lost] - 1e-9).all()
+    # A token takes 10 ms at least, eight requests at a time: so much time must have been paid for.
+    assert outcome.replica_s >= (case.trace.output_tokens[~lost].sum() * 0.01) / 8
+    for before, after in itertools.pairwise(views):
+        assert after[0].finished >= before[0].finished
+        assert after[0].arrivals >= before[0].arrivals
+        assert len(np.unique(after[1].id)) == len(after[1].id)
+    assert views[-1][0].finished <= (~lost).sum()
+
+
+def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_gaps_hardly_move() -> None:
+    """As on the recorded server: the TTFT of those who get their first token now is not that of those who come now."""
+    views: list[Seen] = []
+
+    def wanted(view: View) -> int:
+        views.append(view.seen)
+        return 1
+
+    arrivals = np.concatenate([np.arange(0.0, 100.0, 1.0), np.arange(100.0, 140.0, 0.2), np.arange(140.0, 400.0, 1.0)])
+    case = case_of(trace_of(arrivals.tolist(), 300, duration_s=400.0))
+    outcome = run(case, Told(wanted))
+    calm, rush, after = (next(seen for seen in views if seen.time_s > at_s) for at_s in (90.0, 130.0, 160.0))
+    felt = outcome.ttft_s[(arrivals > 120) & (arrivals < 140)].mean()
+    told = (rush.ttft_sum_s - calm.ttft_sum_s) / (rush.first_tokens - calm.first_tokens)
+    assert told < 0.5 * felt
+    assert after.waiting.sum() > 50
+    assert after.kv_usage[0] < 1.5 * calm.kv_usage[0]
+    gap_before = calm.itl_sum_s / calm.itl_buckets[-1]
+    gap_after = (after.itl_sum_s - calm.itl_sum_s) / (after.itl_buckets[-1] - calm.itl_buckets[-1])
+    assert gap_after == pytest.approx(gap_before)
+
+
+def test_a_trace_without_requests_costs_what_stands_there() -> None:
+    outcome = run(case_of(trace_of([], duration_s=100.0)), Fixed(2))
+    assert len(outcome.ttft_s) == 0
+    assert outcome.replica_s == pytest.approx(100.0 + 85.0)
+
+
+def test_the_demo_does_not_need_the_compiler() -> None:
+    code = "import sys, autoscaler.app, autoscaler.sim.serve, autoscaler.sim.world; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(
