@@ -334,11 +334,14 @@ class KubeApi:
     # What was asked.
 
     def audit(self, user: User | None = None) -> list[AuditEvent]:
-        """Return the answered requests so far for resources, oldest first; with `user`, only his."""
+        """Return the answered requests so far for resources, oldest first; with `user`, only his.
+
+        Who was not let in at all (401) has no name.
+        """
         events = (json.loads(line) for line in self.audit_log.read_text().splitlines())
         return [
             AuditEvent(
-                user=event["user"]["username"],
+                user=event["user"].get("username", ""),
                 permission=_permission(event["verb"], event["objectRef"]),
                 namespace=event["objectRef"].get("namespace", ""),
                 name=event["objectRef"].get("name", ""),
@@ -346,7 +349,7 @@ class KubeApi:
                 user_agent=event.get("userAgent", ""),
             )
             for event in events
-            if "objectRef" in event and (user is None or event["user"]["username"] == user.name)
+            if "objectRef" in event and (user is None or event["user"].get("username") == user.name)
         ]
 
     def used(self, user: User) -> set[Permission]:
