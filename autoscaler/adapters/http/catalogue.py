@@ -144,6 +144,7 @@ FAMILIES = PROCESS + POOLS + WORKLOADS
 # Exported by the KEDA side itself and only listed here; a test holds the two together.
 KEDA = (
     Family("keda_calls_total", "counter", "Calls of KEDA by method and gRPC status.", ("method", "code")),
+    Family("keda_streams", "gauge", "Open StreamIsActive calls."),
     Family(
         "keda_swallowed_workloads",
         "gauge",
