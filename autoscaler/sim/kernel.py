@@ -38,8 +38,8 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
-def arrive(state: State, engine: Engine, gateway: Records, serving: IntColumn, to_s: float, least: bool) -> None:
-    """Let every request that comes before `to_s` arrive.
+def arrive(state: State, engine: Engine, gateway: Records, serving: IntColumn, to_s: float, least: bool) -> float:
+    """Let every request that comes before `to_s` arrive; return when the next one comes, infinity if none does.
 
     serving: int64[n], rows of the replicas that take requests, in the order of their age. `least`: each request goes to
     the first of those that hold the fewest; else to each in turn. While nobody serves, the gateway holds them.
@@ -54,6 +54,7 @@ def arrive(state: State, engine: Engine, gateway: Records, serving: IntColumn, t
             _hold(state, front, request)
         else:
             _dispatch(state, engine, front, serving, request, now_s, least)
+    return state.arrival_s[front.arrived] if front.arrived < count else math.inf
 
 
 @compiled
@@ -124,11 +125,14 @@ def submit(state: State, engine: Engine, row: int, request: int, now_s: float) -
 
 
 @compiled
-def settle_all(state: State, engine: Engine, rows: IntColumn, to_s: float) -> None:
-    """Advance those whose `held` could have changed by `to_s`."""
+def held(state: State, engine: Engine, rows: IntColumn, to_s: float) -> int:
+    """Return how many requests are inside these replicas at `to_s`."""
+    count = 0
     for row in rows:
         if state.replicas[row].quiet_until_s <= to_s:
             advance(state, engine, row, to_s)
+        count += state.replicas[row].held
+    return count
 
 
 @compiled

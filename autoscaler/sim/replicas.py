@@ -63,6 +63,7 @@ class Replicas:
         self.changes = 0  # grows with every change of `pods`
         self._rng = np.random.default_rng((case.seed, 271_828))  # apart from whoever else uses the seed
         self._ids = 0
+        self._next_arrival_s = -math.inf
         self._free = list(range(FIRST_ROWS))[::-1]
         self._least = case.router == "least-requests"
         self._serving = self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `State`; their ids
@@ -79,7 +80,10 @@ class Replicas:
 
     def advance(self, to_s: float) -> None:
         """Let requests come, engines step and replicas change until `to_s`, at most to `next_event_s`."""
-        kernel.arrive(self.state, self.engine, self.gateway, self._serving, to_s, self._least)
+        if to_s > self._next_arrival_s:
+            self._next_arrival_s = kernel.arrive(
+                self.state, self.engine, self.gateway, self._serving, to_s, self._least
+            )
         if to_s >= self.next_event_s or self._leaving:
             self._change(to_s)
 
@@ -100,8 +104,7 @@ class Replicas:
 
     def held(self, now_s: float) -> int:
         """Return the requests inside and in front at `now_s`."""
-        kernel.settle_all(self.state, self.engine, self._answering, now_s)
-        return int(self.state.replicas["held"][self._answering].sum() + self.gateway["held"][0])
+        return kernel.held(self.state, self.engine, self._answering, now_s) + int(self.gateway["held"][0])
 
     @property
     def done(self) -> bool:
@@ -119,7 +122,7 @@ class Replicas:
 
     def scrape(self, now_s: float) -> tuple[Seen, Scrape]:
         """Read every engine."""
-        kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least)
+        self._release(now_s)
         gauges, counters, counts, sums, sum_counts = kernel.read(
             self.state, self.engine, self._answering, now_s, self._gone, self._gone_counts
         )
@@ -175,7 +178,11 @@ class Replicas:
         self.ready = len(self._serving)
         self.next_event_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
         self.changes += 1
-        kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least)
+        self._release(now_s)
+
+    def _release(self, now_s: float) -> None:
+        if self.gateway["held"][0]:
+            kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least)
 
     def _due_s(self, pod: Pod) -> float:
         if pod.leaving:
