@@ -1,0 +1,312 @@
+"""`simulate`, `simulate fit` and `replay` as one types them: what they write, what they refuse before they begin."""
+
+import asyncio
+import gzip
+import json
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from autoscaler.adapters.terminal import JsonLines
+from autoscaler.cli import main
+from autoscaler.config.policy import load
+from autoscaler.ports import TickRecord
+from autoscaler.sim.ours import Ours
+from autoscaler.sim.run import run
+from autoscaler.sim.study import Case, Goal, View
+from tests.adapters.prometheus.backfill import samples, witnessed
+from tests.adapters.prometheus.test_history import load_into, prometheus_with
+from tests.harness.fixtures import StartPromql
+from tests.sim import small
+
+RECORDING = Path(__file__).parents[1] / "data" / "vllm" / "load-timeseries.jsonl.gz"
+PROFILE = ("--profile", "8b-h100", "--jobs", "1")  # in this process: a worker takes seconds to start
+START = datetime(2026, 3, 1, 8, tzinfo=UTC)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def write_trace(file: Path, rows: Iterable[object] = (), header: str = "arrival_s,prompt_tokens,output_tokens") -> Path:
+    text = "\n".join([header, *(str(row) for row in rows), ""])
+    file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+    return file
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    times = np.sort(np.random.default_rng(5).uniform(0, 600, 900))
+    return write_trace(tmp_path / "ten-minutes.csv.gz", (f"{time_s:.3f},500,80" for time_s in times))
+
+
+def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "proof.json", tmp_path / "proof.html"
+    result = invoke(
+        "simulate", "--trace", trace, *PROFILE, "--against", "keda-queue", "static", "--json", out, "--html", page
+    )
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert (written["trace"], written["profile"], written["seed"]) == ("ten-minutes", "8b-h100", 1)
+    assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue", "static"]
+    assert written["requests"] == 900
+    assert 0 < written["clairvoyant"]["gpu_hours"] < written["policies"][0]["gpu_hours"]
+    assert "ten-minutes: 900 requests" in result.output
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_the_same_seed_writes_the_same_bytes(trace: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one.json", "two.json")]
+    for file in files:
+        assert invoke("simulate", "--trace", trace, *PROFILE, "--seed", 3, "--json", file).exit_code == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_larger_scale_has_more_requests_and_costs_more(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "proof.json"
+    written = []
+    for scale in (1, 20):
+        assert invoke("simulate", "--trace", trace, "--scale", scale, *PROFILE, "--json", out).exit_code == 0
+        written.append(json.loads(out.read_text()))
+    assert written[1]["requests"] == 20 * written[0]["requests"]
+    assert written[1]["clairvoyant"]["gpu_hours"] > written[0]["clairvoyant"]["gpu_hours"]
+
+
+def test_several_files_make_several_proofs(trace: Path, tmp_path: Path) -> None:
+    other = write_trace(tmp_path / "other.csv", ["0,100,10", "59,100,10"])
+    out = tmp_path / "proof.json"
+    assert invoke("simulate", "--trace", trace, other, *PROFILE, "--json", out).exit_code == 0
+    assert [each["trace"] for each in json.loads(out.read_text())] == ["ten-minutes", "other"]
+
+
+def test_models_of_one_file_are_a_fleet(tmp_path: Path) -> None:
+    header = "arrival_s,prompt_tokens,output_tokens,model"
+    file = write_trace(tmp_path / "fleet.csv", [f"{at},100,10,{'ab'[at % 2]}" for at in range(120)], header)
+    out = tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", file, *PROFILE, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["requests"] == 120
+    assert "2 models, each with replicas of its own" in result.output
+
+
+def test_requests_too_long_for_the_profile_are_shortened_and_told(tmp_path: Path) -> None:
+    file = write_trace(tmp_path / "long.csv", ["0,200000,10", "10,100,10"])
+    result = invoke("simulate", "--trace", file, *PROFILE)
+    assert "1 requests were shortened to the 131,072 tokens" in result.output
+
+
+POLICY = """\
+apiVersion: vllm-autoscaler.io/v1
+kind: Policy
+metadata: {name: mine}
+spec:
+  objective: {ttft: 1s, itl: ITL, attainment: 0.99}
+"""
+
+
+def test_an_objective_no_replica_can_meet_is_said_before_the_run(trace: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "mine.yaml"
+    policy.write_text(POLICY.replace("ITL", "5ms"))
+    out = tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--policy", policy, "--json", out)
+    assert result.exit_code == 2
+    assert result.output == "error: ITL 5 ms is below the step time of this profile (7.92 ms)\n"
+    assert not out.exists()
+
+
+GOOD = ["0,100,10", "1,100,10"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "said"),
+    [
+        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4, it must not be below the line before"),
+        (["5,-1,10"], None, "line 2: prompt_tokens is -1, it must be a whole number from 1"),
+        (["5,10"], None, "line 2: 2 fields, the header has 3"),
+        (GOOD, "arrival_s,prompt_tokens", "line 1: no column output_tokens"),
+        ([], None, "no request in it"),
+    ],
+)
+def test_a_bad_trace_is_one_line_with_file_and_line(
+    tmp_path: Path, rows: list[str], header: str | None, said: str
+) -> None:
+    file = write_trace(tmp_path / "bad.csv", rows, header or "arrival_s,prompt_tokens,output_tokens")
+    out = tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", file, *PROFILE, "--json", out)
+    assert result.exit_code == 2
+    assert result.output.startswith(f"error: {file}")
+    assert said in result.output
+    assert result.output.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
+    trace.write_bytes(trace.read_bytes()[:2000])
+    result = invoke("simulate", "--trace", trace, *PROFILE)
+    assert result.exit_code == 2
+    assert "the gzip data ends early, in line" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--profile", "8b-h10"), "no profile '8b-h10', there are: 8b-h100,"),
+        ((*PROFILE, "--against", "kedda"), "no baseline 'kedda'; allowed: all, keda-queue,"),
+        ((*PROFILE, "--json", "nowhere/proof.json"), "the folder nowhere does not exist"),
+        ((), "--profile NAME is missing"),
+        ((*PROFILE, "--scale", "0"), "--scale"),
+        ((*PROFILE, "--cold-start", "60"), "--cold-start"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = invoke("simulate", "--trace", trace, *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_without_a_trace_simulate_says_so() -> None:
+    result = invoke("simulate", *PROFILE)
+    assert result.exit_code == 2
+    assert "--trace FILE is missing" in result.output
+
+
+def test_without_the_extra_the_way_to_install_it_is_named(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # as where it is not installed
+    result = invoke("simulate", "--trace", trace, *PROFILE)
+    assert result.exit_code == 2
+    assert "pip install 'vllm-autoscaler[sim]'" in result.output
+
+
+def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.json"
+    result = invoke("simulate", "fit", RECORDING, "--out", file)
+    assert result.exit_code == 0, result.output
+    assert "busy intervals, explained within" in result.output
+    out = tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", trace, "--profile", file, "--jobs", 1, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["profile"] == "tiny"
+
+
+def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
+    recording, file = tmp_path / "bad.jsonl", tmp_path / "tiny.json"
+    recording.write_text('{"t": 1}\n')
+    result = invoke("simulate", "fit", recording, "--out", file)
+    assert result.exit_code == 2
+    assert f"error: {recording}, line 1" in result.output
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--workload", "team"), "not a workload, found 'team'; allowed: NAMESPACE/NAME"),
+        (("--workload", 'team/x"}'), "not a workload"),
+        (("--workload", "team/llama"), "give either --prometheus URL or --ticks FILE"),
+        (("--workload", "team/llama", "--prometheus", "http://x"), "--start is missing"),
+        (("--workload", "team/llama", "--start", "noon"), "not a time, found 'noon'; allowed: 2026-03-01T08:00:00Z"),
+        (("--workload", "team/llama", "--start", "2026-03-01T08:00:00"), "a time without zone"),
+    ],
+)
+def test_replay_refuses_what_makes_no_sense(arguments: tuple[str, ...], said: str) -> None:
+    result = invoke("replay", *PROFILE, *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+class Recorder:
+    """A scaler that lets ours decide and records each tick as `dry-run --json` does."""
+
+    name = "recorder"
+    period_s = 15.0
+
+    def __init__(self, ours: Ours) -> None:
+        self._ours = ours
+        self.out = StringIO()
+        self._lines = JsonLines(self.out)
+        self._number = 0
+
+    def decide(self, view: View) -> int:
+        wanted = self._ours.decide(view)
+        assert self._ours.inp is not None
+        assert self._ours.decision is not None
+        self._number += 1
+        wall_s = START.timestamp() + view.now_s
+        self._lines.record(
+            TickRecord(
+                self._number, view.now_s, wall_s, 0.01, self._ours.inp, self._ours.decision, ("interactive",), (), True
+            )
+        )
+        return wanted
+
+
+def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
+    trace = small.poisson([4.0, 8.0, 4.0], 600.0, prompt=400, output=60)
+    case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
+    recorder = Recorder(Ours(case, load().policies["interactive"]))
+    run(case, recorder)
+    ticks, out = tmp_path / "ticks.jsonl", tmp_path / "proof.json"
+    ticks.write_text(recorder.out.getvalue())
+    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--json", out)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.1)
+    by_name = {policy["name"]: policy for policy in written["policies"]}
+    assert list(by_name) == ["ours", "actual", "recorded"]
+    assert by_name["actual"]["attainment"] is None
+    assert by_name["actual"]["gpu_hours"] == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("server", ["prometheus", "victoria-metrics"])
+async def test_history_is_replayed_from_a_real_server(
+    tmp_path: Path, server: str, victoria_metrics: StartPromql
+) -> None:
+    trace = small.poisson([4.0, 12.0, 4.0], 600.0, prompt=800, output=120)
+    case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
+    witness, _ = witnessed(case, Ours(case, load().policies["interactive"]))
+    begin_s = float(int(datetime.now(UTC).timestamp() - 86_400) // 3600 * 3600)
+    told = tuple(samples(witness, begin_s, "team", "llama"))
+    out = tmp_path / "proof.json"
+    moments = [datetime.fromtimestamp(begin_s + after_s, UTC).isoformat() for after_s in (0, 1800)]
+
+    async def replay(url: str) -> Result:
+        return await asyncio.to_thread(
+            invoke,
+            *("replay", "--prometheus", url, "--workload", "team/llama", "--start", moments[0], "--end", moments[1]),
+            *(*PROFILE, "--against", "keda-queue,static", "--json", out),
+        )
+
+    if server == "prometheus":
+        async with prometheus_with(tmp_path, told) as running:
+            result = await replay(running.url)
+    else:
+        started = await victoria_metrics()
+        await load_into(started, told)
+        result = await replay(started.url)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    by_name = {policy["name"]: policy for policy in written["policies"]}
+    assert list(by_name) == ["ours", "keda-queue", "static", "actual", "recorded"]
+    assert written["trace"] == "team/llama"
+    assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.02)
+    assert by_name["recorded"]["gpu_hours"] == pytest.approx(by_name["actual"]["gpu_hours"], rel=0.15)
+    assert by_name["recorded"]["attainment_ttft"] == pytest.approx(by_name["actual"]["attainment_ttft"], abs=0.05)
+
+
+@pytest.mark.integration
+async def test_a_server_that_is_not_there_is_one_line() -> None:
+    result = await asyncio.to_thread(
+        invoke,
+        *("replay", "--prometheus", "http://user:geheim@127.0.0.1:9", "--workload", "team/llama", "--start", "-1h"),
+        *PROFILE,
+    )
+    assert result.exit_code == 2
+    assert "error: http://127.0.0.1:9: no connection" in result.output
+    assert "geheim" not in result.output
