@@ -35,7 +35,7 @@ COARSEST = 4  # at least
 QUANTA = 16  # of work in a window, at most: below, a single request would not count
 SEARCH_OPERATIONS = 6e7  # cells of a run of the dynamic program that looks for prices; some nanoseconds each
 FINAL_OPERATIONS = 1e9  # of the runs that count
-LONGEST_OFF = 64  # windows without a replica that are told apart: a request with more time than that is not counted
+LONGEST_OFF = 32  # windows without a replica that are told apart: a request with more time than that is not counted
 PRICES = 9  # runs per multiplier
 FINAL_FACTORS = ((1.0, 1.0), (0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (1.0, 1.25))
 
@@ -197,9 +197,9 @@ def _alone(wanted: Demand, window_s: float, count: int) -> FloatColumn:
     span = last - first + 1
     longest = int(min(span.max(initial=1), LONGEST_OFF))
     short = span <= longest
-    lost = np.zeros((count, longest))
-    np.add.at(lost, (last[short], span[short] - 1), 1.0)
-    return np.cumsum(lost, axis=1)
+    place = last[short] * longest + span[short] - 1
+    lost = np.bincount(place, minlength=count * longest).reshape(count, longest)
+    return np.cumsum(lost, axis=1, dtype=np.float64)
 
 
 def _most_replicas(work: IntColumn, slack: IntColumn, quanta: int) -> int:
