@@ -4,7 +4,9 @@ The rules are those of `replica.py`, which says what is kept simple; a test hold
 only the compiled loops over the columns of `state`. Time moves from event to event, so a request costs a few events,
 however many tokens it has. Unlike there, the token gaps of a run of steps fall into their buckets step by step.
 
-Compiled code checks no index: what comes in must have been checked (`run`).
+Compiled code checks no index: what comes in must have been checked (`run`). It is one long file because code kept on
+disk is renewed only when the file it stands in changes, not when a function does that it calls; so touch this file when
+you change the bounds in `metrics`.
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ NEVER = 1 << 62  # a step that does not come
 
 
 def compiled(function: Function) -> Function:
-    """Compile on the first call and keep the result on disk. Exact arithmetic: no `fastmath`."""
-    return cast(Function, njit(cache=True, error_model="numpy")(function))
+    """Compile on the first call and keep the result on disk, if that can be written. Exact: no `fastmath`."""
+    try:
+        return cast(Function, njit(cache=True, error_model="numpy")(function))
+    except RuntimeError:  # neither beside the file nor in the user's cache folder: a read-only container
+        return cast(Function, njit(error_model="numpy")(function))
 
 
 # Requests come.

@@ -1,6 +1,7 @@
 """The compiled engine model beside the plain one of `replica.py`: request by request and counter by counter."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -202,3 +203,9 @@ def test_the_gateway_holds_requests_while_nobody_serves_and_forgets_those_who_le
         0,
     ]  # after 30 s the first five have left, after 25 s of patience
     assert state.requests["since_s"][5:].tolist() == [30.0] * 10
+
+
+def test_where_nothing_can_be_kept_on_disk_code_is_compiled_all_the_same() -> None:
+    names: dict[str, Callable[[int], int]] = {}
+    exec("def double(number):\n    return 2 * number", names)  # of no file, so there is no place beside it
+    assert kernel.compiled(names["double"])(21) == 42
