@@ -91,6 +91,7 @@ class HttpServer:
         self._readiness = readiness
         self._mode = mode
         self._write_deadline_s = write_deadline_s
+        self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request under way
         self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
         self._runner = web.AppRunner(
             self._application(),
@@ -129,14 +130,33 @@ class HttpServer:
         return port
 
     def _accept(self) -> asyncio.BaseProtocol:
-        """Take a connection, or hang up on it when there are too many."""
+        """Take a connection. When there are too many, the oldest that waits for nothing makes room.
+
+        Else those that never finish asking could keep the probes of kubelet out until it ends the daemon.
+        """
         server = self._runner.server
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+        if server is None:
             return _HangUp()
+        connections = server.connections  # the oldest first
+        if len(connections) >= MAX_CONNECTIONS:
+            # Those that are closed already, their transport gone, are still counted for a moment.
+            idle = (each for each in connections if each.transport is not None and each not in self._answering)
+            oldest = next(idle, None)
+            if oldest is None:
+                return _HangUp()
+            oldest.force_close()
         return server()
 
+    @web.middleware
+    async def _note_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._answering.add(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._answering.discard(request.protocol)
+
     def _application(self) -> web.Application:
-        app = web.Application(middlewares=[_plain_errors], client_max_size=1)
+        app = web.Application(middlewares=[self._note_answering, _plain_errors], client_max_size=1)
         app.on_response_prepare.append(_add_headers)
         for path, (name, content_type) in FILES.items():
             app.router.add_get(path, _file(name, content_type))
