@@ -71,7 +71,7 @@ class PrometheusHistory:
         start_s, end_s = float(math.floor(start_s)), float(math.ceil(end_s))
         steps = (end_s - start_s) / step_s
         if step_s < WHOLE_S or step_s != round(step_s):
-            raise ValueError(f"step is {step_s:g} s, it must be whole seconds, at least {WHOLE_S:g}")
+            raise ValueError(f"step is {step_s:g} s, it must be whole seconds, at least {WHOLE_S:g} s")
         if not 2 <= steps <= MOST_STEPS:
             raise ValueError(
                 f"from start to end are {end_s - start_s:g} s, that is {max(steps, 0):.0f} steps of {step_s:g} s; "
@@ -152,7 +152,14 @@ class _Reading:
             url=settings.url.rstrip("/"),
             headers=dict(settings.headers),
             session=session,
-            retry=urllib3.Retry(total=2, backoff_factor=0.5, allowed_methods=None, status_forcelist=(429, 503, 504)),
+            retry=urllib3.Retry(
+                total=2,
+                read=False,  # a server that is too slow is not asked again
+                backoff_factor=0.5,
+                allowed_methods=None,
+                status_forcelist=(429, 503, 504),
+                raise_on_status=False,
+            ),
             method="POST",
         )
 
@@ -173,10 +180,10 @@ class _Reading:
                 params={"timeout": f"{self._settings.timeout_s:g}s", "nocache": "1"},
                 timeout=min(self._settings.timeout_s, left_s),
             )
+        except (requests.JSONDecodeError, KeyError, TypeError) as error:
+            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query") from error
         except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
             raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query") from error
         if not isinstance(rows, list) or len(rows) > MOST_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
             raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
