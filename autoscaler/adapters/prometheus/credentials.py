@@ -118,7 +118,12 @@ def _context(tls: TlsFiles) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.ca)
         file = tls.cert
         if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
+            context.load_cert_chain(tls.cert, tls.key, password=_no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise CredentialError(f"{file}: no usable certificate: {getattr(error, 'reason', None) or error}") from error
     return context
+
+
+def _no_password() -> str:
+    """Stand in for OpenSSL's own prompt, which would wait for somebody at the terminal."""
+    raise ValueError("the key is encrypted; allowed: a key without a password")

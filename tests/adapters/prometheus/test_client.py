@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from cryptography.hazmat.primitives import serialization
 
 from autoscaler.adapters.memory import SystemClock
 from autoscaler.adapters.prometheus.client import IN_FLIGHT, PrometheusClient, QueryFailed
@@ -277,6 +278,24 @@ async def test_an_expired_certificate_is_not_trusted(certificates: Certificates)
         said = await refusal(endpoints, vector(), tls=TlsFiles(ca=certificates.ca))
     assert "certificate is not trusted" in said
     assert "expired" in said
+
+
+async def test_an_encrypted_key_is_told_and_nobody_is_asked_to_open_it(
+    certificates: Certificates, tmp_path: Path
+):
+    pair, locked = certificates.issue("127.0.0.1"), tmp_path / "locked.key"
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    async with exposition_server(mutual(pair, None)) as endpoints:
+        said = await refusal(endpoints, vector(), tls=TlsFiles(ca=certificates.ca, cert=pair.certificate, key=locked))
+    assert "not asked" in said
+    assert "the key is encrypted; allowed: a key without a password" in said
 
 
 async def test_certificates_that_rotate_are_read_again(certificates: Certificates, tmp_path: Path):
