@@ -280,9 +280,7 @@ async def test_an_expired_certificate_is_not_trusted(certificates: Certificates)
     assert "expired" in said
 
 
-async def test_an_encrypted_key_is_told_and_nobody_is_asked_to_open_it(
-    certificates: Certificates, tmp_path: Path
-):
+async def test_an_encrypted_key_is_told_and_nobody_is_asked_to_open_it(certificates: Certificates, tmp_path: Path):
     pair, locked = certificates.issue("127.0.0.1"), tmp_path / "locked.key"
     key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     locked.write_bytes(
