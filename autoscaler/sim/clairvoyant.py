@@ -36,7 +36,8 @@ QUANTA = 16  # of work in a window, at most: below, a single request would not c
 SEARCH_OPERATIONS = 6e7  # cells of a run of the dynamic program that looks for prices; some nanoseconds each
 FINAL_OPERATIONS = 1e9  # of the runs that count
 LONGEST_OFF = 32  # windows without a replica that are told apart: a request with more time than that is not counted
-PRICES = 9  # runs per multiplier
+ROUNDS = 2  # of the search for prices
+PRICES = 10  # runs per price and round
 FINAL_FACTORS = ((1.0, 1.0), (0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (1.0, 1.25))
 
 
@@ -237,13 +238,20 @@ def _priced(case: Case, windows: Windows, misses: _Misses, prices: _Prices) -> f
 
 
 def _search(case: Case, windows: Windows, misses: _Misses) -> _Prices:
-    """Find prices with a high bound: first of work, then of requests."""
+    """Find prices with a high bound, one after the other, a few times. The bound is concave in both together."""
     dearest = 4 * (case.cold_start_s + windows.window_s)
-    work = _climb(lambda price: _priced(case, windows, misses, _Prices(price, 0.0)), 1.0, dearest / windows.quantum_s)
-    if not windows.lost_alone.any():
-        return _Prices(work, 0.0)
-    request = _climb(lambda price: _priced(case, windows, misses, _Prices(work, price)), dearest * 1e-5, dearest)
-    return _Prices(work, request)
+    prices = _Prices(1.0, 0.0)
+    best, least = prices, -math.inf
+    for _ in range(ROUNDS):
+        work, request = prices
+        if windows.lost_alone.any():
+            request = _climb(lambda price: _priced(case, windows, misses, _Prices(work, price)), 1e-3, dearest)  # noqa: B023
+        work = _climb(lambda price: _priced(case, windows, misses, _Prices(price, request)), 0.5, dearest)  # noqa: B023
+        prices = _Prices(work, request)
+        found = _priced(case, windows, misses, prices)
+        if found > least:
+            best, least = prices, found
+    return best
 
 
 def _climb(value: Callable[[float], float], low: float, high: float) -> float:
