@@ -136,7 +136,10 @@ def named(name: str) -> Offer:
     if name not in _OFFERS:
         raise ValueError(f"no profile {name!r}, there are: {', '.join(NAMES)}")
     model, device, devices, longest = _OFFERS[name]
-    return Offer(profile(replace(model, max_model_len=longest), device, devices), devices * device.gpu_fraction)
+    made = profile(replace(model, max_model_len=longest), device, devices)
+    # The server's own defaults (EngineArgs of vLLM): 8192 on 70 GiB and more, but not on an A100; else 2048.
+    budget = 8192 if device is H100 else 2048
+    return Offer(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction)
 
 
 # BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. `longest` is

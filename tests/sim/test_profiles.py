@@ -61,6 +61,8 @@ def test_faster_and_larger_devices_are_faster_and_larger() -> None:
     shares = [named(name).gpus for name in ("8b-w4-h100-1g", "8b-fp8-h100-1g.20gb", "8b-fp8-h100-2g", "8b-h100-3g")]
     assert shares == sorted(shares)
     assert named("70b-4xh100").gpus == 4
+    budgets = [named(name).profile.max_batched_tokens for name in ("70b-4xh100", "8b-a100", "8b-h100-3g")]
+    assert budgets == [8192, 2048, 2048]
 
 
 def test_bf16_weights_of_8b_do_not_fit_a_small_slice() -> None:
