@@ -52,16 +52,14 @@ class LiveTable:
 
 
 class JsonLines:
-    """One line per decision and tick; changes only after the first tick unless `every` is set."""
+    """One line per decision and tick. Raises BrokenPipeError when nobody reads the output any more."""
 
-    def __init__(self, out: TextIO, *, every: bool = True) -> None:
+    def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._every = every
 
     def record(self, tick: TickRecord) -> None:
         for row, explanation in _explanations(tick):
-            if self._every or explanation.wanted != explanation.current:
-                self._out.write(json.dumps(_line(tick, row, explanation), allow_nan=False) + "\n")
+            self._out.write(json.dumps(_line(tick, row, explanation), allow_nan=False) + "\n")
         self._out.flush()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
@@ -80,6 +78,7 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
     return {
         "time": _time(tick.wall_s),
         "workload": explanation.workload,
+        "kind": tick.input.fleet.workloads[row].ref.kind,
         "policy": explanation.policy,
         "ready": explanation.ready,
         "current": explanation.current,
@@ -89,7 +88,7 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
         "reason": explanation.sentence,
         "would_add_gpus": None if gpus is None else max(gpus, 0.0),
         "would_save_gpus": None if gpus is None else max(-gpus, 0.0),
-        "inputs": {name: None if math.isnan(value) else value for name, value in explanation.inputs.items()},
+        "inputs": {name: value if math.isfinite(value) else None for name, value in explanation.inputs.items()},
     }
 
 
