@@ -84,8 +84,8 @@ class Loop:
         """Tick until cancelled."""
         while True:
             began_s = self._clock.now_s()
+            self._woken.clear()  # before: what happens while it ticks, the tick may have missed
             await self.attempt()
-            self._woken.clear()
             await self._clock.sleep(SHORTEST_PAUSE_S)
             period_s = self._period_s if self._number else min(self._period_s, FIRST_TRY_S)
             await self._pause(began_s + period_s - self._clock.now_s())

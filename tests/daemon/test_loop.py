@@ -124,6 +124,21 @@ async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
     assert 2 <= len(world.recorder.ticks) <= 12
 
 
+async def test_what_happens_while_it_ticks_is_not_missed():
+    class Slow:
+        async def sample(self, seen, deadline_s):
+            await asyncio.sleep(1.0)
+            return samples(seen, world.clock.now_s(), **world.load)
+
+    world = World(period_s=60.0)
+    world.sources[:] = [Slow()]
+    async with world.running():
+        await asyncio.sleep(0.5)
+        world.woken.set()  # comes to lead, say, when the tick has already looked
+        await asyncio.sleep(2.0)
+    assert len(world.recorder.ticks) == 2
+
+
 async def test_a_follower_decides_but_does_not_act():
     world = World(leadership=Following())
     world.load = {"running": 200.0, "waiting": 200.0}
