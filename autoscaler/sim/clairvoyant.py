@@ -37,7 +37,8 @@ SEARCH_OPERATIONS = 6e7  # cells of a run of the dynamic program that looks for 
 FINAL_OPERATIONS = 1e9  # of the runs that count
 LONGEST_OFF = 32  # windows without a replica that are told apart: a request with more time than that is not counted
 ROUNDS = 2  # of the search for prices
-PRICES = 10  # runs per price and round
+PRICES = 11  # runs per price and round
+NO_MISS = 1e9  # a price that nobody pays
 FINAL_FACTORS = ((1.0, 1.0), (0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (1.0, 1.25))
 
 
@@ -239,14 +240,17 @@ def _priced(case: Case, windows: Windows, misses: _Misses, prices: _Prices) -> f
 
 def _search(case: Case, windows: Windows, misses: _Misses) -> _Prices:
     """Find prices with a high bound, one after the other, a few times. The bound is concave in both together."""
+    if not misses.requests:
+        return _Prices(NO_MISS, NO_MISS)
     dearest = 4 * (case.cold_start_s + windows.window_s)
+    steepest = dearest / windows.quantum_s
     prices = _Prices(1.0, 0.0)
     best, least = prices, -math.inf
     for _ in range(ROUNDS):
         work, request = prices
         if windows.lost_alone.any():
             request = _climb(lambda price: _priced(case, windows, misses, _Prices(work, price)), 1e-3, dearest)  # noqa: B023
-        work = _climb(lambda price: _priced(case, windows, misses, _Prices(price, request)), 0.5, dearest)  # noqa: B023
+        work = _climb(lambda price: _priced(case, windows, misses, _Prices(price, request)), 0.5, steepest)  # noqa: B023
         prices = _Prices(work, request)
         found = _priced(case, windows, misses, prices)
         if found > least:
