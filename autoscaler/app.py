@@ -261,8 +261,11 @@ async def _in_cluster(
     assert settings.kube
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
     writes = OwnWrites(clock)
-    fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes)
-    parts = Parts(clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)])
+    woken = asyncio.Event()
+    fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes, wakeup=woken)
+    parts = Parts(
+        clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
+    )
     parts.detail = lambda: _cluster_detail(fleet)
     if settings.mode is Mode.DRY_RUN:
         return parts
