@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import resource
 import signal
 import sys
@@ -101,6 +102,12 @@ async def until_signalled(work: Awaitable[int | None]) -> int:
         return 0
     except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
         raise StartError(str(error)) from error
+    except (BrokenPipeError, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None:
+            raise
+        # Whoever read our output has seen enough, as `head` does; nothing may be flushed into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -84,3 +85,26 @@ async def test_options_of_the_environment_are_in_force(tmp_path: Path, nowhere: 
     async with daemon(tmp_path, "run", environment=environment, ready=False) as running:
         await eventually(lambda: asyncio.sleep(0, running.log("waiting for the first tick")), "it started")
         assert await running.metric("vllm_autoscaler_info", mode="dry-run") == 1
+
+
+async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowhere: dict[str, str]):
+    """As `vllm-autoscaler dry-run --json | head -1` does; what is printed is printed into a pipe nobody reads."""
+    script = (
+        "import asyncio, sys\n"
+        "from autoscaler import app\n"
+        "async def work():\n"
+        "    async with asyncio.TaskGroup() as group:\n"
+        "        group.create_task(say())\n"
+        "async def say():\n"
+        "    while True:\n"
+        "        print('decision', flush=True)\n"
+        "        await asyncio.sleep(0.01)\n"
+        "sys.exit(asyncio.run(app.until_signalled(work())))\n"
+    )
+    piped = 'set -o pipefail; "$0" -c "$1" | head -1'
+    speaker = await asyncio.create_subprocess_exec(
+        "bash", "-c", piped, sys.executable, script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(10):
+        said, complaints = await speaker.communicate()
+    assert (speaker.returncode, said, complaints) == (0, b"decision\n", b"")

@@ -87,7 +87,7 @@ BAD_OPTIONS = {
     "no host": ((*DIRECT, "--prometheus", "http://"), ["--prometheus", "'http://'"]),
     "scheme": ((*DIRECT, "--gateway", "ftp://gw/metrics"), ["--gateway", "'ftp://gw/metrics'", "http://"]),
     "port of a URL": ((*DIRECT, "--dcgm", "http://dcgm:94000/"), ["--dcgm", "'http://dcgm:94000/'"]),
-    "header": (("dry-run", "--prometheus", "http://a", "--prometheus-header", "tenant"), ["'tenant'", "Name: value"]),
+    "header": (("dry-run", "--prometheus", "http://a", "--prometheus-header", "s3cret"), ["no colon", "Name: value"]),
     "token file": ((*DIRECT, "--prometheus", "http://a", "--prometheus-token-file", "/none"), ["/none", "not exist"]),
     "option without its server": ((*DIRECT, "--prometheus-username", "me"), ["--prometheus-username without --prom"]),
     "half a client certificate": (

@@ -103,7 +103,7 @@ class Header(click.ParamType):  # type: ignore[type-arg]
             return value
         name, colon, content = value.partition(":")
         if not colon or not name.strip():
-            self.fail(f"{value!r} is not a header: write 'Name: value'", param, ctx)
+            self.fail("no colon in it: write 'Name: value' (not shown: it may be a secret)", param, ctx)
         return name.strip(), content.strip()
 
 
