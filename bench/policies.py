@@ -1,0 +1,291 @@
+"""Every policy over every trace, at several sizes, cold starts and seeds: the table and the pictures of the README.
+
+Each case is one proof: the shipped policy as it is, every baseline at its best setting with hindsight, and the
+clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. A case that is done is kept in `results.jsonl` and
+not run again, so a stopped run goes on where it was. A size is reached by superposing copies until the clairvoyant's
+mean count is about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table
+tells how long that is.
+
+    bench/policies.py --traces FOLDER --out FOLDER [--quick]
+
+Without `--traces`, two small traces are generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from rich.console import Console
+
+from autoscaler.config.policy import load as load_policies
+from autoscaler.sim import trace as traces
+from autoscaler.sim.baselines import BASELINES
+from autoscaler.sim.clairvoyant import bound, request_work_s
+from autoscaler.sim.profile_file import find
+from autoscaler.sim.proof import OURS, Proof
+from autoscaler.sim.prove import Subject, goal_of, prove, started
+from autoscaler.sim.report.charts import bars, frontier
+from autoscaler.sim.report.document import document, write_whole
+from autoscaler.sim.report.page import page, standalone
+from autoscaler.sim.report.progress import Bar
+from autoscaler.sim.report.words import amount, seconds, share
+from autoscaler.sim.study import Case, Trace
+from autoscaler.sim.traffic import Bursts, Lengths, Shape
+
+SIZES = (0.3, 3.0, 10.0, 50.0)
+COLD_STARTS_S = (60.0, 240.0)
+SEEDS = (1, 2, 3)
+MOST_REQUESTS = 300_000
+CLOSE = 1.15  # a mean count this near to the size is near enough
+# 97.5 % quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.
+STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run."""
+
+    sizes: tuple[float, ...] = SIZES
+    cold_starts_s: tuple[float, ...] = COLD_STARTS_S
+    seeds: tuple[int, ...] = SEEDS
+    most_requests: int = MOST_REQUESTS
+    profile: str = "8b-h100"
+    against: tuple[str, ...] = tuple(BASELINES)
+
+
+QUICK = Plan((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
+
+
+def generated() -> list[list[Trace]]:
+    """Make half an hour with a ramp, and one with bursts."""
+    lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
+    ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
+    burst = Shape(1.5, *lengths, bursts=(Bursts(6.0, 90.0, 0.6, 5.0),))
+    return [[traces.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
+
+
+def found(folder: Path) -> Iterator[list[Trace]]:
+    """Load every trace of a folder; tables that hold no requests are passed over."""
+    for file in sorted(folder.glob("*.csv*")):
+        try:
+            loaded = traces.load(file)
+        except traces.TraceError as error:
+            if "no column" not in str(error):
+                raise
+            continue
+        yield [replace(each, name=each.name.removesuffix("_requests")) for each in loaded]
+
+
+def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
+    """Scale a trace until the clairvoyant's mean count is about `size`; of too many requests, keep the beginning."""
+    prefill_s, decode_s = request_work_s(case)
+    factor = size / max(float((prefill_s + decode_s).sum()) / trace.duration_s, 1e-12)
+    for _ in range(2):
+        part = trace
+        if len(trace.arrival_s) * factor > most_requests:
+            kept = max(int(most_requests / factor), 2)
+            end_s = float(trace.arrival_s[min(kept, len(trace.arrival_s) - 1)])
+            part = traces.between(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
+        scaled = started(replace(case, trace=traces.scale(part, factor, case.seed)))
+        mean = bound(scaled).replica_s / scaled.trace.duration_s
+        if 1 / CLOSE <= mean / size <= CLOSE or mean <= 0:
+            break
+        factor *= size / mean
+    return scaled
+
+
+def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Subject]]:
+    """Yield every case of one trace file, with the key of its result."""
+    profile, offer = find(plan.profile)
+    policy = load_policies().policies["interactive"]
+    name = models[0].name.partition("/")[0]
+    for cold_start_s in plan.cold_starts_s:
+        for size in plan.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
+            for seed in plan.seeds:
+                cases = []
+                for model in models:
+                    fitting, _ = traces.cut(model, offer.profile.max_model_len)
+                    goal = goal_of(policy)
+                    case = Case(fitting, offer.profile, goal, cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
+                    cases.append(started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests))
+                key = json.dumps([name, plan.profile, "fleet" if math.isnan(size) else size, cold_start_s, seed])
+                yield key, Subject(name, profile, tuple(cases), policy)
+
+
+def summary(proof: Proof, gpus: float) -> dict[str, Any]:
+    """Return what is kept of a proof: its document, and by policy the excess of whoever met the goal."""
+    kept = document([proof])
+    assert isinstance(kept, dict)
+    best = {run.name: run for run in proof.runs if run.name == OURS or run.tuned}
+    kept["excess"] = {name: round(proof.ratio(run.row.gpu_hours) - 1, 4) for name, run in best.items()}
+    kept["meets"] = {name: proof.attains(run) for name, run in best.items()}
+    kept["clairvoyant_mean"] = round(proof.clairvoyant_gpu_hours / gpus * 3600 / proof.duration_s, 3)
+    return kept
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and half width of the 95 % confidence interval over seeds; NaN without a second one."""
+    count = len(values)
+    if count < 2:
+        return (values[0] if values else math.nan), math.nan
+    student = STUDENT[count - 1] if count - 1 < len(STUDENT) else 1.96
+    return float(np.mean(values)), float(student * np.std(values, ddof=1) / math.sqrt(count))
+
+
+def grouped(results: dict[str, dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for key, result in results.items():
+        groups.setdefault(tuple(json.loads(key)[:4]), []).append(result)
+    return groups
+
+
+def best_baseline(results: Sequence[dict[str, Any]]) -> str | None:
+    """Return the baseline with the least mean excess among those that met the goal with every seed; None: none did."""
+    names = [name for name in results[0]["excess"] if name != OURS and all(each["meets"][name] for each in results)]
+    return min(names, key=lambda name: np.mean([each["excess"][name] for each in results]), default=None)
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return the table as Markdown."""
+    lines = [
+        "| trace | length | clairvoyant mean | cold start | ours: attainment | ours: excess | best tuned baseline "
+        "| its attainment | its excess | ours / its |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (name, _, _, cold_start_s), of_seeds in grouped(results).items():
+        ours, wide = interval([each["excess"][OURS] for each in of_seeds])
+        attained = min(_policy(each, OURS)["attainment"] for each in of_seeds)
+        best = best_baseline(of_seeds)
+        missed = "" if all(each["meets"][OURS] for each in of_seeds) else " (misses)"
+        row = [
+            name,
+            seconds(of_seeds[0]["duration_s"]),
+            amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds]))),
+            f"{cold_start_s:g} s",
+            f"{share(attained)}{missed}",
+            _with_interval(ours, wide),
+        ]
+        if best is None:
+            row += ["none met the goal", "", "", ""]
+        else:
+            its, its_wide = interval([each["excess"][best] for each in of_seeds])
+            its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
+            row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def picture(results: dict[str, dict[str, Any]]) -> str:
+    """Draw the excess of ours and of the three best baselines of each case, with intervals over seeds."""
+    groups = {}
+    for (name, _, _, cold_start_s), of_seeds in grouped(results).items():
+        mean = amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds])))
+        shown = {}
+        for policy in of_seeds[0]["excess"]:
+            value, wide = interval([each["excess"][policy] for each in of_seeds])
+            meets = all(each["meets"][policy] for each in of_seeds)
+            if meets or policy == OURS:
+                said = policy if meets else f"{policy} (misses)"
+                shown[said] = (value, value - wide, value + wide)
+        nearest = sorted(shown, key=lambda policy: (not policy.startswith(OURS), shown[policy][0]))[:4]
+        group = f"{name}, {mean} replicas, {cold_start_s:g} s"
+        groups[group] = {policy: shown[policy] for policy in nearest}
+    return standalone(bars("Excess over the clairvoyant bound", groups, "excess over the clairvoyant bound"))
+
+
+def _policy(result: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the tuned entry of a baseline, or that of ours."""
+    entries = [each for each in result["policies"] if each["name"] == name and (each["tuned"] or name == OURS)]
+    return dict(entries[0])
+
+
+def _with_interval(value: float, wide: float) -> str:
+    return f"{value:.2f}" if math.isnan(wide) else f"{value:.2f} ± {wide:.2f}"
+
+
+def read_results(file: Path) -> dict[str, dict[str, Any]]:
+    """Return what earlier runs found; a last line that was cut off is run again."""
+    results: dict[str, dict[str, Any]] = {}
+    if file.exists():
+        for line in file.read_text("utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            results[entry["key"]] = entry["result"]
+    return results
+
+
+def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool) -> dict[str, dict[str, Any]]:
+    """Run what is missing, and write table and pictures after every case."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "results.jsonl"
+    results = read_results(file)
+    console = Console(stderr=True)
+    for models in found(folder) if folder else generated():
+        for key, subject in subjects(models, plan):
+            if key in results:
+                continue
+            console.print(f"{key}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests")
+            with Bar(subject.trace, console) as told:
+                proof = prove(subject, plan.against, tuned=True, workers=jobs, ray=ray, told=told)
+            results[key] = summary(proof, subject.cases[0].gpus_per_replica)
+            with file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"key": key, "result": results[key]}) + "\n")
+            case = "-".join(str(part) for part in json.loads(key)[:4])  # of all its seeds the last is drawn
+            write_whole(out / f"{case}.html", page([proof]))
+            write_whole(out / f"{case}.svg", standalone(frontier(proof)))
+            write_whole(out / "policies.md", table(results))
+            write_whole(out / "policies.svg", picture(results))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--traces", type=Path, help="folder of traces; without it two are generated, and --quick holds")
+    parser.add_argument("--out", type=Path, default=Path("build/policies"), help="results, table and pictures")
+    parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
+    parser.add_argument("--sizes", type=float, nargs="+")
+    parser.add_argument("--cold-starts", type=float, nargs="+", metavar="SECONDS")
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--max-requests", type=int)
+    parser.add_argument("--profile")
+    parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
+    given = parser.parse_args()
+    plan = QUICK if given.quick or given.traces is None else Plan()
+    changes: dict[str, Any] = {}
+    for name, option in (
+        ("sizes", "sizes"),
+        ("cold_starts_s", "cold_starts"),
+        ("seeds", "seeds"),
+        ("against", "against"),
+    ):
+        if getattr(given, option):
+            changes[name] = tuple(getattr(given, option))
+    if given.max_requests:
+        changes["most_requests"] = given.max_requests
+    if given.profile:
+        changes["profile"] = given.profile
+    results = run(replace(plan, **changes), given.traces, given.out, given.jobs, given.ray)
+    if given.json:
+        print(json.dumps([{"case": json.loads(key), "excess": each["excess"]} for key, each in results.items()]))
+    else:
+        print(table(results), end="")
+
+
+if __name__ == "__main__":
+    main()
