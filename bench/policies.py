@@ -246,9 +246,14 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
             case = "-".join(str(part) for part in json.loads(key)[:4])  # of all its seeds the last is drawn
             write_whole(out / f"{case}.html", page([proof]))
             write_whole(out / f"{case}.svg", standalone(frontier(proof)))
-            write_whole(out / "policies.md", table(results))
-            write_whole(out / "policies.svg", picture(results))
+            draw(results, out)
+    draw(results, out)
     return results
+
+
+def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
+    write_whole(out / "policies.md", table(results))
+    write_whole(out / "policies.svg", picture(results))
 
 
 def main() -> None:

@@ -146,12 +146,14 @@ def most_replicas(proof: Proof) -> float:
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, tuple[float, float, float]]], unit: str) -> str:
-    """Draw horizontal bars with intervals: {group: {policy: (value, low, high)}}; NaN is drawn as missing."""
+    """Draw horizontal bars with intervals: {group: {policy: (value, low, high)}}; NaN is drawn as missing.
+
+    What stands in brackets behind a policy's name does not change its colour. Nothing is drawn below zero.
+    """
     line, head, left = 19.0, 26.0, 250.0
-    names = list(dict.fromkeys(name for each in groups.values() for name in each))
-    tints = colours(names)
-    known = [high for each in groups.values() for _, _, high in each.values() if math.isfinite(high)]
-    ticks = nice_ticks(0.0, max(known, default=1.0), 6)
+    tints = colours([_policy(name) for each in groups.values() for name in each])
+    ends = [end for each in groups.values() for value, _, high in each.values() for end in (value, high)]
+    ticks = nice_ticks(0.0, max(filter(math.isfinite, ends), default=1.0), 6)
     x = Scale(0.0, ticks[-1], left, WIDTH - RIGHT - 60)
     parts, at = [], 8.0
     for group, each in groups.items():
@@ -162,17 +164,30 @@ def bars(title: str, groups: Mapping[str, Mapping[str, tuple[float, float, float
             parts.append(text(name, left - 8, middle + 4, class_="label", text_anchor="end"))
             if math.isfinite(value):
                 box = {"x": left, "y": at + 3, "width": max(x(value) - left, 0.5), "height": line - 6}
-                parts.append(element("rect", class_=f"bar {tints[name]}", rx=2.0, **box))
+                parts.append(element("rect", class_=f"bar {tints[_policy(name)]}", rx=2.0, **box))
                 if math.isfinite(low) and math.isfinite(high):
-                    parts.append(element("line", class_="whisker", x1=x(low), x2=x(high), y1=middle, y2=middle))
-                parts.append(text(f"{value:.2f}", x(max(value, high)) + 6, middle + 4, class_="label"))
+                    parts.append(
+                        element("line", class_="whisker", x1=x(max(low, 0.0)), x2=x(high), y1=middle, y2=middle)
+                    )
+                parts.append(
+                    text(
+                        f"{value:.2f}",
+                        x(max(value, high) if math.isfinite(high) else value) + 6,
+                        middle + 4,
+                        class_="label",
+                    )
+                )
             else:
                 parts.append(text("misses the goal", left + 6, middle + 4, class_="label"))
             at += line
         at += 8
     parts += [text(amount(tick), x(tick), at + 12, class_="label", text_anchor="middle") for tick in ticks]
-    parts.append(text(unit, WIDTH - RIGHT, at + 12, class_="label", text_anchor="end"))
-    return _picture(title, at + 22, parts)
+    parts.append(text(unit, WIDTH - RIGHT, at + 28, class_="label", text_anchor="end"))
+    return _picture(title, at + 36, parts)
+
+
+def _policy(name: str) -> str:
+    return name.partition(" (")[0]
 
 
 def _level(x: Scale, at: float, said: str) -> str:

@@ -70,3 +70,15 @@ async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     await context.close()
     assert asked == [file.as_uri()]
     assert problems == []
+
+
+def test_bars_keep_a_policys_colour_and_stay_above_zero() -> None:
+    groups = {
+        "a": {"ours": (0.1, -0.5, 0.7), "hpa": (0.3, float("nan"), float("nan"))},
+        "b": {"ours (misses)": (9, 8, 9)},
+    }
+    drawn = ElementTree.fromstring(charts.bars("excess", groups, "excess"))
+    space = "{http://www.w3.org/2000/svg}"
+    assert [bar.get("class") for bar in drawn.iter(f"{space}rect")] == ["bar ours", "bar series-0", "bar ours"]
+    start = min(float(bar.get("x", "nan")) for bar in drawn.iter(f"{space}rect"))
+    assert all(float(line.get("x1", "nan")) >= start for line in drawn.iter(f"{space}line"))
