@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from autoscaler.config.document import Document, read_documents, read_text
+from autoscaler.config.document import SUFFIXES, Document, read_documents, read_text, yaml_files
 from autoscaler.config.findings import Finding, Severity, shown
 from autoscaler.config.manifests import TEMPLATES, at, check_workload
 from autoscaler.config.model import API_VERSION, KIND, Policy
-from autoscaler.config.policy import SUFFIXES, PolicyBook, read_policy
+from autoscaler.config.policy import PolicyBook, read_policy
 
 MAX_FILES = 2000
 MAX_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions
@@ -45,7 +45,7 @@ def check(
     """
     findings: list[Finding] = []
     documents: list[Document] = []
-    for path in _files(paths, findings):
+    for path in yaml_files(paths, _manifests_below, "YAML files below", MAX_FILES, findings):
         text = read_text(path, MAX_BYTES)
         if isinstance(text, Finding):
             findings.append(text)
@@ -117,25 +117,8 @@ def _kind(document: Document) -> str:
     return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else "unknown"
 
 
-def _files(paths: Sequence[Path], findings: list[Finding]) -> Iterator[Path]:
-    for path in paths:
-        try:
-            if not path.is_dir():
-                yield path
-                continue
-            root = path.resolve()
-            inside = sorted(item for item in path.rglob("*") if _is_manifest(item.relative_to(path)) and item.is_file())
-            outside = [item for item in inside if not item.resolve().is_relative_to(root)]
-        except (OSError, ValueError, RuntimeError) as error:
-            findings.append(Finding(str(path), 0, "", f"cannot be listed: {error}", allowed="a file or a folder"))
-            continue
-        if not inside or len(inside) > MAX_FILES:
-            allowed = f"a folder with 1 to {MAX_FILES} files *.yaml or *.yml"
-            findings.append(Finding(str(path), 0, "", f"{len(inside)} YAML files below this folder", allowed=allowed))
-            continue
-        allowed = f"files within {path}"
-        findings.extend(Finding(str(item), 0, "", "a link out of its folder", allowed=allowed) for item in outside)
-        yield from (item for item in inside if item not in outside)
+def _manifests_below(folder: Path) -> list[Path]:
+    return [item for item in folder.rglob("*") if _is_manifest(item.relative_to(folder)) and item.is_file()]
 
 
 def _is_manifest(path: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from yaml.resolver import Resolver
 
 from autoscaler.config.findings import Finding, shown
 
+SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
 MAX_DOCUMENTS = 256
 MAX_DEPTH = 64  # deep enough for a CustomResourceDefinition
@@ -68,6 +69,33 @@ def dotted(loc: Loc) -> str:
     for part in loc:
         words += f"[{part}]" if isinstance(part, int) else ("." if words else "") + part
     return words if len(words) <= 200 else words[:197] + "..."
+
+
+def yaml_files(
+    paths: Sequence[Path], listed: Callable[[Path], list[Path]], what: str, most: int, findings: list[Finding]
+) -> Iterator[Path]:
+    """Give the files behind files and folders, in order; what cannot be listed goes into `findings`.
+
+    listed: the files of one folder that are meant; errors call them `what`. Links that lead out of it are refused.
+    """
+    for path in paths:
+        try:
+            if not path.is_dir():
+                yield path  # a missing one is told when it is read
+                continue
+            inside = sorted(listed(path))
+            root = path.resolve()
+            outside = [item for item in inside if not item.resolve().is_relative_to(root)]
+        except (OSError, ValueError, RuntimeError) as error:
+            findings.append(Finding(str(path), 0, "", f"cannot be listed: {error}", allowed="a file or a folder"))
+            continue
+        if not inside or len(inside) > most:
+            allowed = f"a folder with 1 to {most} files *.yaml or *.yml"
+            findings.append(Finding(str(path), 0, "", f"{len(inside)} {what} this folder", allowed=allowed))
+            continue
+        allowed = f"files within {path}"
+        findings.extend(Finding(str(item), 0, "", "a link out of its folder", allowed=allowed) for item in outside)
+        yield from (item for item in inside if item not in outside)
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:

@@ -10,13 +10,12 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from autoscaler.config.document import Document, Loc, read_documents, read_text
+from autoscaler.config.document import SUFFIXES, Document, Loc, read_documents, read_text, yaml_files
 from autoscaler.config.findings import Finding, PolicyError, one_of, shown
 from autoscaler.config.model import API_VERSION, KIND, Policy, Section, kind_of, section_of
 
 DEFAULT_POLICY = "interactive"
 MAX_FILES = 256
-SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
     findings: list[Finding] = []
     policies: dict[str, Policy] = {}
     origin: dict[str, str] = {}
-    for path in policy_files(paths or (shipped(),), findings):
+    for path in yaml_files(paths or (shipped(),), policies_in, "policy files in", MAX_FILES, findings):
         text = read_text(path)
         if isinstance(text, Finding):
             findings.append(text)
@@ -78,26 +77,9 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
     return PolicyBook(MappingProxyType(policies), default, MappingProxyType(origin))
 
 
-def policy_files(paths: Sequence[Path], findings: list[Finding]) -> Iterator[Path]:
-    """List the files behind files and folders, in order; what cannot be listed goes into `findings`."""
-    for path in paths:
-        try:
-            if not path.is_dir():
-                yield path  # a missing one is told when it is read
-                continue
-            inside = sorted(item for item in path.iterdir() if is_policy_file(item))
-            root = path.resolve()
-            outside = [item for item in inside if not item.resolve().is_relative_to(root)]
-        except (OSError, ValueError, RuntimeError) as error:
-            findings.append(Finding(str(path), 0, "", f"cannot be listed: {error}", allowed="a file or a folder"))
-            continue
-        if not inside or len(inside) > MAX_FILES:
-            allowed = f"a folder with 1 to {MAX_FILES} files *.yaml or *.yml"
-            findings.append(Finding(str(path), 0, "", f"{len(inside)} policy files in this folder", allowed=allowed))
-            continue
-        allowed = f"files within {path}"
-        findings.extend(Finding(str(item), 0, "", "a link out of its folder", allowed=allowed) for item in outside)
-        yield from (item for item in inside if item not in outside)
+def policies_in(folder: Path) -> list[Path]:
+    """Return a folder's own policy files."""
+    return [entry for entry in folder.iterdir() if is_policy_file(entry)]
 
 
 def is_policy_file(path: Path) -> bool:

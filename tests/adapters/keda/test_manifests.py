@@ -26,6 +26,7 @@ from tests.adapters.keda.world import Lease
 from tests.adapters.kube.world import KEDA, World, running, synced, until
 from tests.harness.kube_api import KubeApi, granted, load_manifests
 from tests.harness.process import eventually
+from tests.kustomize import render
 
 MANIFESTS = Path(__file__).parents[3] / "manifests" / "keda"
 EXAMPLE = yaml.safe_load((MANIFESTS / "scaledobject.yaml").read_text())
@@ -37,8 +38,8 @@ BOOK = load()
 def overlay() -> list[dict]:
     """What `kubectl apply -k manifests/keda` would apply."""
     kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
+    if kubectl is None:  # our own part of kustomize; tests/test_manifests.py holds the two together
+        return render(MANIFESTS)
     built = subprocess.run([kubectl, "kustomize", MANIFESTS], capture_output=True, check=True, timeout=60)
     return [document for document in yaml.safe_load_all(built.stdout) if document]
 
