@@ -36,6 +36,11 @@ class PodSamples(Columns):
     generation_tokens: FloatColumn  # counter
     finished: FloatColumn  # counter, requests ended for whatever reason
     first_tokens: FloatColumn  # counter, requests that got their first token (count of the TTFT histogram)
+    ttft_met: FloatColumn  # counter, those of them whose TTFT was within the objective of their workload
+    gap_s: FloatColumn  # counter, seconds between tokens, of all requests added up (sum of the ITL histogram)
+    gaps: FloatColumn  # counter, how many those are (its count)
+    itl_judged: FloatColumn  # counter, ended requests whose mean gap is known (count of its histogram)
+    itl_met: FloatColumn  # counter, those of them whose mean gap was within the ITL objective of their workload
     preemptions: FloatColumn  # counter
     rejections: FloatColumn  # counter, requests refused by an admission limit: demand that never shows as waiting
     max_running: FloatColumn  # slots of the engine (max_num_seqs), where it can be known
