@@ -52,10 +52,10 @@ from autoscaler.core.explain import explain as explain_row
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Actuator, Clock, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
-from autoscaler.sim.clock import CompressedClock
-from autoscaler.sim.serve import SimulatedFleet
-from autoscaler.sim.world import POLICIES as DEMO_POLICIES
-from autoscaler.sim.world import world
+from autoscaler.sim.world.clock import CompressedClock
+from autoscaler.sim.world.demo import POLICIES as DEMO_POLICIES
+from autoscaler.sim.world.demo import world
+from autoscaler.sim.world.serve import SimulatedFleet
 
 log = structlog.get_logger(__name__)
 

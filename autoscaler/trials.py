@@ -14,21 +14,21 @@ from autoscaler.config.model import Policy
 from autoscaler.config.policy import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.past import Past
-from autoscaler.sim import profile_file
-from autoscaler.sim import trace as traces
-from autoscaler.sim.baselines import BASELINES
-from autoscaler.sim.fit import fit as fit_profile
-from autoscaler.sim.past import Recorded, as_row, as_timeline, to_trace
-from autoscaler.sim.profiles import Offer
-from autoscaler.sim.proof import Proof, Run
-from autoscaler.sim.prove import Subject, check_goal, goal_of, play, prove, started
-from autoscaler.sim.recording import read as read_recording
-from autoscaler.sim.report.document import to_json, write_whole
-from autoscaler.sim.report.page import page
-from autoscaler.sim.report.progress import Bar
-from autoscaler.sim.report.table import print_proof
-from autoscaler.sim.study import Case, Trace
-from autoscaler.sim.ticks import read as read_ticks
+from autoscaler.sim.engine import profile_file
+from autoscaler.sim.engine.profiles import Offer
+from autoscaler.sim.proof.prove import Subject, check_goal, goal_of, play, prove, started
+from autoscaler.sim.proof.report.document import to_json, write_whole
+from autoscaler.sim.proof.report.page import page
+from autoscaler.sim.proof.report.progress import Bar
+from autoscaler.sim.proof.report.table import print_proof
+from autoscaler.sim.proof.result import Proof, Run
+from autoscaler.sim.study import trace as traces
+from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.case import Case, Trace
+from autoscaler.sim.study.fit import fit as fit_profile
+from autoscaler.sim.study.past import Recorded, as_row, as_timeline, to_trace
+from autoscaler.sim.study.recording import read as read_recording
+from autoscaler.sim.study.ticks import read as read_ticks
 
 ALL = "all"
 TABLE_COLUMNS = 180  # of a terminal that does not say how wide it is

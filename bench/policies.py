@@ -29,19 +29,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from rich.console import Console
 
 from autoscaler.config.policy import load as load_policies
-from autoscaler.sim import trace as traces
-from autoscaler.sim.baselines import BASELINES
-from autoscaler.sim.clairvoyant import bound, request_work_s
-from autoscaler.sim.profile_file import find
-from autoscaler.sim.proof import OURS, Proof
-from autoscaler.sim.prove import Subject, goal_of, prove, started
-from autoscaler.sim.report.charts import bars, frontier
-from autoscaler.sim.report.document import document, write_whole
-from autoscaler.sim.report.page import page, standalone
-from autoscaler.sim.report.progress import Bar
-from autoscaler.sim.report.words import amount, seconds, share
-from autoscaler.sim.study import Case, Trace
-from autoscaler.sim.traffic import Bursts, Lengths, Shape
+from autoscaler.sim.engine.profile_file import find
+from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
+from autoscaler.sim.proof.clairvoyant import bound
+from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
+from autoscaler.sim.proof.report.charts import bars, frontier
+from autoscaler.sim.proof.report.document import document, write_whole
+from autoscaler.sim.proof.report.page import page, standalone
+from autoscaler.sim.proof.report.progress import Bar
+from autoscaler.sim.proof.report.words import amount, seconds, share
+from autoscaler.sim.proof.result import OURS, Proof
+from autoscaler.sim.study import trace as traces
+from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.case import Case, Trace
+from autoscaler.sim.study.work import request_work_s
 
 SIZES = (0.3, 3.0, 10.0, 50.0)
 COLD_STARTS_S = (60.0, 240.0)

@@ -16,12 +16,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from autoscaler.sim.profiles import named
-from autoscaler.sim.run import run
-from autoscaler.sim.score import summarize
-from autoscaler.sim.study import Case, Goal, Trace, View
-from autoscaler.sim.trace import between, cut, generate, load
-from autoscaler.sim.traffic import DAY_S, Lengths, Shape
+from autoscaler.sim.engine.profiles import named
+from autoscaler.sim.engine.traffic import DAY_S, Lengths, Shape
+from autoscaler.sim.study.case import Case, Goal, Trace, View
+from autoscaler.sim.study.run import run
+from autoscaler.sim.study.score import summarize
+from autoscaler.sim.study.trace import between, cut, generate, load
 
 OFFICE_DAY = (0.5, 0.4, 0.35, 0.3, 0.3, 0.35, 0.5, 0.7, 1.0, 1.3, 1.5, 1.6, 1.5, 1.5, 1.6, 1.6, 1.5, 1.4, 1.3) + (
     1.0,

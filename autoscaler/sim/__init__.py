@@ -1,1 +1,1 @@
-"""A simulated world: vLLM replicas, a cluster with cold starts, and traffic. Nothing here decides about replicas."""
+"""Simulated vLLM: `engine` is one replica; `world` is the demo, `study` one trace replayed, `proof` many studies."""

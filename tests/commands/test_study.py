@@ -17,13 +17,13 @@ from autoscaler.adapters.terminal import JsonLines
 from autoscaler.cli import main
 from autoscaler.config.policy import load
 from autoscaler.ports import TickRecord
-from autoscaler.sim.ours import Ours
-from autoscaler.sim.run import run
-from autoscaler.sim.study import Case, Goal, View
+from autoscaler.sim.study.case import Case, Goal, View
+from autoscaler.sim.study.ours import Ours
+from autoscaler.sim.study.run import run
 from tests.adapters.prometheus.backfill import samples, witnessed
 from tests.adapters.prometheus.test_history import load_into, prometheus_with
 from tests.harness.fixtures import StartPromql
-from tests.sim import small
+from tests.sim.study import small
 
 RECORDING = Path(__file__).parents[1] / "data" / "vllm" / "load-timeseries.jsonl.gz"
 PROFILE = ("--profile", "8b-h100", "--jobs", "1")  # in this process: a worker takes seconds to start

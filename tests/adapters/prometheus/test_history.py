@@ -16,13 +16,13 @@ from autoscaler.config.policy import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.past import Past
 from autoscaler.ports import Unavailable
-from autoscaler.sim.ours import Ours
-from autoscaler.sim.past import as_row, to_trace
-from autoscaler.sim.profiles import H100, LLAMA_8B, profile
-from autoscaler.sim.score import summarize
-from autoscaler.sim.study import Case, Goal
-from autoscaler.sim.trace import generate
-from autoscaler.sim.traffic import Shape
+from autoscaler.sim.engine.profiles import H100, LLAMA_8B, profile
+from autoscaler.sim.engine.traffic import Shape
+from autoscaler.sim.study.case import Case, Goal
+from autoscaler.sim.study.ours import Ours
+from autoscaler.sim.study.past import as_row, to_trace
+from autoscaler.sim.study.score import summarize
+from autoscaler.sim.study.trace import generate
 from tests.adapters.prometheus.backfill import Sample, blocks, import_lines, samples, witnessed
 from tests.harness.fixtures import StartPromql
 from tests.harness.process import require_binary
@@ -37,7 +37,7 @@ class Told:
     """One simulated hour, what its pods exposed, and what really happened in it."""
 
     def __init__(self) -> None:
-        from autoscaler.sim.traffic import Lengths
+        from autoscaler.sim.engine.traffic import Lengths
 
         shape = Shape(3.0, Lengths(400, 0.8, 4000), Lengths(120, 0.7, 1000), day=(1.0, 6.0) + (1.0,) * 22)
         trace = generate("hour", shape, DURATION_S, seed=3)

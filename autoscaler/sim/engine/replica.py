@@ -1,0 +1,358 @@
+"""One vLLM engine: continuous batching in steps, with chunked prefill, a KV cache and preemption.
+
+Time moves from event to event. Between two events (a request ends, a prompt is to be computed, the KV cache is full)
+all decoding requests gain one token per step and a step lengthens by the same amount each time, so any number of
+steps is summed in closed form. A request therefore costs a few events, however many tokens it has.
+
+What it keeps simple: the KV blocks of a prompt are taken when the request is scheduled rather than chunk by chunk; a
+sequence occupies half a block more than its tokens on average; there is no prefix cache; the attention part of prefill
+is linear. Clients that lose patience do so while their request waits, not once it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+
+from autoscaler.sim.engine.metrics import EngineMetrics
+from autoscaler.sim.engine.profiles import Profile
+from autoscaler.sim.engine.request import Ending, Request
+
+
+class Replica:
+    """An engine that serves from `now_s` on.
+
+    `advance` must be called with times that do not go back, and before `submit` with the same time. Requests that
+    ended are collected by `take_ended`.
+    """
+
+    def __init__(self, profile: Profile, now_s: float) -> None:
+        self.profile = profile
+        self.metrics = EngineMetrics(profile.max_model_len)
+        self.clock_s = now_s  # end of the last step; at most one step behind the world
+        self.sleep_level = 0  # 0: awake
+        self.decode_s = 0.0  # time spent in steps so far, less the prompt's share of them
+        self.prefill_s = 0.0  # that share
+        self._waiting: deque[Request] = deque()
+        self._preempted: deque[Request] = deque()  # scheduled before the waiting ones
+        self._prefilling: deque[Request] = deque()
+        self._decoding: dict[int, Request] = {}  # by identity, in the order of scheduling
+        self._ends: list[tuple[int, int, Request]] = []  # heap of (last_step, identity, request); may hold left ones
+        self._steps = 0
+        self._decode_tokens = 0  # KV tokens of the decoding requests
+        self._prefill_tokens = 0  # KV tokens of those whose prompt is being computed
+        self._quiet_until_s = -math.inf  # until then no request ends or is scheduled
+        self._prefill_end_s: float | None = None  # end of the step under way, if it computes prompts
+        self._ended: list[Request] = []
+
+    # What /metrics and /load show.
+
+    @property
+    def running(self) -> int:
+        """Requests in the running batch."""
+        return len(self._decoding) + len(self._prefilling)
+
+    @property
+    def waiting(self) -> int:
+        """Requests the scheduler knows of and does not run. A sleeping engine does not step, so it knows of none."""
+        return 0 if self.sleep_level else len(self._waiting) + len(self._preempted)
+
+    @property
+    def held(self) -> int:
+        """Requests inside the server, those that a sleeping engine hides included."""
+        return self.running + len(self._waiting) + len(self._preempted)
+
+    @property
+    def kv_usage(self) -> float:
+        return min(self._kv_tokens(self.running) / self.profile.kv_capacity_tokens, 1.0)
+
+    # What clients and operators do.
+
+    def submit(self, request: Request, now_s: float) -> bool:
+        """Take a request in; False if the admission limit refuses it, which ends it."""
+        if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
+            raise ValueError(
+                f"request has {request.prompt_tokens} + {request.output_tokens} tokens, "
+                f"max_model_len is {self.profile.max_model_len}"
+            )
+        request.submitted_s = now_s
+        limit = self.profile.max_queued_requests
+        if limit is not None and self.held >= limit:
+            self.metrics.rejections += 1
+            self.metrics.http_unavailable += 1
+            self._end(request, Ending.REJECTED, now_s)
+            return False
+        self._waiting.append(request)
+        self._quiet_until_s = -math.inf
+        return True
+
+    def unanswered(self) -> list[Request]:
+        """Return the requests that have no token yet."""
+        return [r for r in (*self._preempted, *self._waiting, *self._prefilling) if math.isnan(r.first_token_s)]
+
+    def take_ended(self) -> list[Request]:
+        """Return the requests that ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def sleep(self, level: int, now_s: float) -> None:
+        """Sleep at level 1 or 2. What is running or waiting is aborted, what comes later is held."""
+        if level not in (1, 2):
+            raise ValueError(f"sleep level is {level}, it must be 1 or 2")
+        self.metrics.finished_abort += self.held
+        self.abort(now_s)  # unlike a client that disconnects, these are in the engine's metrics
+        for request in self._ended:
+            if request.ended_s == now_s and request.ending is Ending.FAILED:
+                self.metrics.e2e.observe(now_s - request.submitted_s)
+        self.metrics.sleep.observe(0.1)
+        self.sleep_level = level
+
+    def wake_up(self, now_s: float) -> None:
+        """Serve again, what was held first."""
+        if self.sleep_level:
+            self.metrics.wake_up.observe(1.0)
+        self.sleep_level = 0
+        self.clock_s = now_s
+        self._quiet_until_s = -math.inf
+
+    def abort(self, now_s: float) -> None:
+        """Lose every request, as a crash or the end of a grace period does."""
+        for request in (*self._decoding.values(), *self._prefilling, *self._preempted, *self._waiting):
+            self._end(request, Ending.FAILED, now_s)
+        for requests in (self._decoding, self._prefilling, self._preempted, self._waiting, self._ends):
+            requests.clear()
+        self._decode_tokens = self._prefill_tokens = 0
+        self._prefill_end_s = None
+
+    def settle(self, to_s: float) -> None:
+        """Advance if that could change `held`; else leave the steps to a later call, which costs nothing now."""
+        if to_s >= self._quiet_until_s:
+            self.advance(to_s)
+
+    def advance(self, to_s: float) -> None:
+        """Do every step that ends by `to_s`."""
+        self._quiet_until_s = -math.inf
+        if self.sleep_level:
+            self.clock_s = max(self.clock_s, to_s)
+        else:
+            while self._next_step(to_s):
+                pass
+        self._drop_disconnected(to_s)
+        if self._waiting:
+            first = self._waiting[0]
+            self._quiet_until_s = min(self._quiet_until_s, first.arrived_s + first.patience_s)
+
+    # Steps.
+
+    def _next_step(self, to_s: float) -> bool:
+        """Do the next step or steps; False if none ends by `to_s`."""
+        if self._prefill_end_s is None:
+            self._schedule()
+            if self._prefilling:
+                self._begin_prefill()
+        if self._prefill_end_s is not None:
+            return self._finish_prefill(to_s)
+        if self._decoding:
+            return self._decode(to_s)
+        self._quiet_until_s = math.inf
+        if self._waiting and self._waiting[0].submitted_s <= to_s:  # it came after the last step: the next begins
+            self.clock_s = self._waiting[0].submitted_s
+            return True
+        self.clock_s = max(self.clock_s, to_s)
+        return False
+
+    def _schedule(self) -> None:
+        """Make room for the next token of those who run, then move waiting requests into the batch."""
+        profile = self.profile
+        while self.running > 1 and self._kv_tokens(self.running) + len(self._decoding) > profile.kv_capacity_tokens:
+            self._preempt()
+        self._drop_disconnected(self.clock_s)
+        while self.running < profile.max_num_seqs:
+            queue = self._preempted or self._waiting
+            # A request that came during a step joins at the end of that step, not in the middle of it.
+            if not queue or queue[0].submitted_s > self.clock_s:
+                return
+            request = queue[0]
+            wanted = self._kv_tokens(self.running + 1) + request.context_tokens + len(self._decoding) + 1
+            if wanted > profile.kv_capacity_tokens and self.running:
+                return
+            queue.popleft()
+            if math.isnan(request.scheduled_s):
+                request.scheduled_s = self.clock_s
+                self.metrics.prefix_cache_queries += request.prompt_tokens
+            request.prefill_left = request.context_tokens
+            self._prefill_tokens += request.context_tokens
+            self._prefilling.append(request)
+
+    def _preempt(self) -> None:
+        """Put the request that was scheduled last back to the head of the queue; its KV blocks are lost."""
+        if self._prefilling:
+            request = self._prefilling.pop()
+            self._prefill_tokens -= request.context_tokens
+        else:
+            _, request = self._decoding.popitem()
+            request.generated = request.output_tokens - (request.last_step - self._steps)
+            request.last_token_s = self.clock_s
+            self._decode_tokens -= request.context_tokens
+        request.preemptions += 1
+        self.metrics.preemptions += 1
+        self._preempted.appendleft(request)
+
+    def _begin_prefill(self) -> None:
+        """Begin a step that spends what the decoding requests leave of the token budget on prompts."""
+        budget = chunk = self.profile.max_batched_tokens - len(self._decoding)
+        for request in self._prefilling:
+            part = min(request.prefill_left, budget)
+            request.prefill_left -= part
+            budget -= part
+        chunk -= budget
+        decode_s, prefill_s = self._step_s(), self.profile.prompt_token_s * chunk
+        self.decode_s += decode_s
+        self.prefill_s += prefill_s
+        self._prefill_end_s = self.clock_s + decode_s + prefill_s
+        self.metrics.step_tokens.observe(chunk + len(self._decoding))
+
+    def _finish_prefill(self, to_s: float) -> bool:
+        assert self._prefill_end_s is not None
+        if self._prefill_end_s > to_s:
+            self._quiet_until_s = self._prefill_end_s
+            return False
+        step_s = self._prefill_end_s - self.clock_s
+        self._prefill_end_s = None
+        self._gain_tokens(1, step_s)
+        while self._prefilling and not self._prefilling[0].prefill_left:
+            request = self._prefilling.popleft()
+            self._prefill_tokens -= request.context_tokens
+            self._start_decoding(request)
+        return True
+
+    def _start_decoding(self, request: Request) -> None:
+        """The prompt is computed: the next token, mostly the first, appears."""
+        metrics = self.metrics
+        if request.generated:  # it was preempted
+            metrics.token_gap.observe(self.clock_s - request.last_token_s)
+        else:
+            request.first_token_s = self.clock_s
+            metrics.ttft.observe(self.clock_s - request.submitted_s)
+            metrics.prompt_tokens += request.prompt_tokens
+        request.generated += 1
+        metrics.generation_tokens += 1
+        if request.generated == request.output_tokens:
+            self._finish(request)
+            return
+        request.last_step = self._steps + request.output_tokens - request.generated
+        self._decode_tokens += request.context_tokens
+        self._decoding[id(request)] = request
+        heappush(self._ends, (request.last_step, id(request), request))
+
+    def _decode(self, to_s: float) -> bool:
+        """Decode until the next event, or until `to_s`."""
+        batch = len(self._decoding)
+        steps = self._next_end() - self._steps
+        free_tokens = self.profile.kv_capacity_tokens - self._kv_tokens(batch)
+        steps = min(steps, max(int(free_tokens // batch), 1))
+        first_s, growth_s = self._step_s(), self.profile.kv_token_s * batch
+        if self._waiting and self._waiting[0].submitted_s > self.clock_s and self.running < self.profile.max_num_seqs:
+            # It joins at the end of the step during which it came.
+            steps = min(steps, _steps_within(self._waiting[0].submitted_s - self.clock_s, first_s, growth_s, steps) + 1)
+        duration_s = _sum_steps(steps, first_s, growth_s)
+        complete = self.clock_s + duration_s <= to_s
+        if not complete:
+            self._quiet_until_s = self.clock_s + duration_s
+            steps = _steps_within(to_s - self.clock_s, first_s, growth_s, steps)
+            if steps == 0:
+                return False
+            duration_s = _sum_steps(steps, first_s, growth_s)
+        self.decode_s += duration_s
+        self.metrics.step_tokens.observe(batch, steps)
+        self._gain_tokens(steps, duration_s)
+        return complete
+
+    def _gain_tokens(self, steps: int, duration_s: float) -> None:
+        """Every decoding request gains `steps` tokens in `duration_s`; end those that are complete."""
+        self.clock_s += duration_s
+        self._steps += steps
+        tokens = steps * len(self._decoding)
+        if not tokens:
+            return
+        self._decode_tokens += tokens
+        self.metrics.generation_tokens += tokens
+        self.metrics.token_gap.observe(duration_s / steps, tokens)
+        while self._decoding and self._next_end() <= self._steps:
+            _, key, request = heappop(self._ends)
+            del self._decoding[key]
+            self._decode_tokens -= request.prompt_tokens + request.output_tokens
+            self._finish(request)
+
+    def _next_end(self) -> int:
+        """Return the step in which the next decoding request ends; there must be one."""
+        while True:
+            last_step, key, request = self._ends[0]
+            if self._decoding.get(key) is request and request.last_step == last_step:
+                return last_step
+            heappop(self._ends)  # preempted since
+
+    def _step_s(self) -> float:
+        profile = self.profile
+        return profile.step_s + profile.sequence_s * len(self._decoding) + profile.kv_token_s * self._decode_tokens
+
+    def _kv_tokens(self, sequences: int) -> float:
+        """Return the tokens that the KV blocks of `sequences` could hold: on average half of the last one is empty."""
+        return self._decode_tokens + self._prefill_tokens + sequences * (self.profile.block_size - 1) / 2
+
+    # Ends.
+
+    def _finish(self, request: Request) -> None:
+        now_s, metrics = self.clock_s, self.metrics
+        e2e_s = now_s - request.submitted_s
+        decode_s = now_s - request.first_token_s
+        metrics.finished_length += 1
+        metrics.http_ok += 1
+        metrics.e2e.observe(e2e_s)
+        metrics.http_fine.observe(e2e_s)
+        metrics.http.observe(e2e_s)
+        metrics.queue.observe(request.scheduled_s - request.submitted_s)
+        metrics.inference.observe(now_s - request.scheduled_s)
+        metrics.prefill.observe(request.first_token_s - request.scheduled_s)
+        metrics.decode.observe(decode_s)
+        metrics.request_token_gap.observe(decode_s / max(request.output_tokens - 1, 1))
+        metrics.request_prompt.observe(request.prompt_tokens)
+        metrics.request_output.observe(request.output_tokens)
+        metrics.request_preemptions.observe(request.preemptions)
+        metrics.samples.observe(1)
+        self._end(request, Ending.FINISHED, now_s)
+
+    def _drop_disconnected(self, now_s: float) -> None:
+        """Forget the waiting requests whose clients are gone; the server's HTTP layer alone counts them, as a 200.
+
+        Patience is the same for all requests of a workload, so those who lose it stand at the head of the queue.
+        """
+        while self._waiting and self._waiting[0].arrived_s + self._waiting[0].patience_s <= now_s:
+            request = self._waiting.popleft()
+            gone_s = request.arrived_s + request.patience_s
+            self.metrics.http_ok += 1
+            self.metrics.http_fine.observe(gone_s - request.submitted_s)
+            self.metrics.http.observe(gone_s - request.submitted_s)
+            self._end(request, Ending.GIVEN_UP, gone_s)
+
+    def _end(self, request: Request, ending: Ending, now_s: float) -> None:
+        request.ending = ending
+        request.ended_s = now_s
+        self._ended.append(request)
+
+
+def _sum_steps(steps: int, first_s: float, growth_s: float) -> float:
+    """Return how long `steps` steps take when each takes `growth_s` longer than the one before."""
+    return steps * first_s + growth_s * steps * (steps - 1) / 2
+
+
+def _steps_within(duration_s: float, first_s: float, growth_s: float, most: int) -> int:
+    """Return how many such steps end within `duration_s`: the root of `_sum_steps` for `steps`, rounded down."""
+    linear_s = first_s - growth_s / 2
+    # 2c / (b + sqrt(b^2 + 4ac)) rather than the usual form, which cancels when the growth is small.
+    root = 2 * duration_s / (linear_s + math.sqrt(linear_s**2 + 2 * growth_s * duration_s))
+    steps = min(math.floor(root), most)
+    while steps > 0 and _sum_steps(steps, first_s, growth_s) > duration_s:
+        steps -= 1  # the root is rounded
+    return steps

@@ -1,0 +1,285 @@
+"""Makes a proof: the policies to compare, over the workloads of one trace, on all cores. Files and options are not
+known here, nor how a proof is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.config.model import Policy
+from autoscaler.core.columns import FloatColumn
+from autoscaler.sim.proof.clairvoyant import bound
+from autoscaler.sim.proof.report.svg import thin
+from autoscaler.sim.proof.result import OURS, Params, Point, Proof, Run
+from autoscaler.sim.proof.sweep import sweep
+from autoscaler.sim.proof.tune import Tuned, tune
+from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.case import Case, Goal, Scaler
+from autoscaler.sim.study.ours import Ours
+from autoscaler.sim.study.run import run
+from autoscaler.sim.study.score import Row, summarize
+from autoscaler.sim.study.work import request_work_s, servable
+
+OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # the knob of the shipped policy's own curve
+Told = Callable[[float], None]  # how much is done, 0..1
+
+TIMELINE_ROWS = 1500  # kept of each run
+START_WINDOW_S = 600.0
+START_USAGE = 0.7
+
+
+class Unreachable(ValueError):
+    """An objective that no replica of the profile can meet."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a proof is about: the workloads of one trace on one profile, under one policy."""
+
+    trace: str
+    profile: str
+    cases: tuple[Case, ...]  # one per model of the trace; same goal, profile and seed
+    policy: Policy
+    scale: float = 1.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A policy by name, with a setting; of `ours`, the policy itself says it all."""
+
+    name: str
+    params: Params
+    policy: Policy
+
+    def scaler(self, case: Case) -> Scaler:
+        return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.params)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What is kept of one run."""
+
+    row: Row
+    timeline: FloatColumn
+    ttft_s: npt.NDArray[np.float32]  # float32[N]; empty where the trace has one model, whose row has the quantiles
+
+
+def goal_of(policy: Policy) -> Goal:
+    """Return what a policy promises; NaN: nothing."""
+    objective = policy.spec.objective
+    ttft_s, itl_s = (math.nan if limit is None else limit for limit in (objective.ttft, objective.itl))
+    return Goal(ttft_s, itl_s, objective.attainment)
+
+
+def check_goal(case: Case) -> tuple[str, ...]:
+    """Raise Unreachable if no replica can meet the goal, even alone with a request; return what else is to be said."""
+    profile, goal = case.profile, case.goal
+    step_s = profile.step_s + profile.sequence_s
+    if goal.itl_s < step_s:
+        raise Unreachable(f"ITL {_ms(goal.itl_s)} is below the step time of this profile ({_ms(step_s)})")
+    first_s = profile.step_s + profile.prompt_token_s
+    if goal.ttft_s < first_s:
+        raise Unreachable(
+            f"TTFT {_ms(goal.ttft_s)} is below the time this profile takes for one token ({_ms(first_s)})"
+        )
+    share = float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0
+    if share == 0:
+        raise Unreachable(f"no request of {case.trace.name} can meet the objective, even alone on a replica")
+    if share < goal.attainment:
+        said = (
+            f"of {case.trace.name} at most {share * 100:.4g} % of the requests can meet the objective, even alone on a"
+        )
+        return (f"{said} replica: the goal of {goal.attainment * 100:g} % is out of reach",)
+    return ()
+
+
+def started(case: Case) -> Case:
+    """Return the case begun with the replicas that the work of its first ten minutes keeps busy to 70 %."""
+    prefill_s, decode_s = request_work_s(case)
+    window_s = min(START_WINDOW_S, case.trace.duration_s)
+    work_s = float((prefill_s + decode_s)[case.trace.arrival_s < window_s].sum())
+    wanted = max(math.ceil(work_s / window_s / START_USAGE), 1)
+    return replace(case, start_replicas=min(wanted, case.max_replicas))
+
+
+def prove(
+    subject: Subject,
+    against: Sequence[str],
+    *,
+    tuned: bool = False,
+    workers: int | None = None,
+    ray: bool = False,
+    told: Told = lambda _share: None,
+) -> Proof:
+    """Run the policy and the baselines named in `against` over every workload of `subject`, and sum them up.
+
+    tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy.
+    Raises Unreachable before anything runs; ValueError for an unknown baseline, naming what is allowed.
+    """
+    unknown = [name for name in against if name not in BASELINES]
+    if unknown:
+        raise ValueError(f"no baseline {', '.join(unknown)}; allowed: {', '.join(BASELINES)}")
+    notes = [note for case in subject.cases for note in check_goal(case)]
+    usual = [
+        name for name in against if not BASELINES[name].monotone
+    ]  # a count has no middle: it is chosen with hindsight
+    search = against if tuned else [name for name in against if BASELINES[name].monotone]
+    plan = [Entry(OURS, {}, subject.policy)]
+    plan += [Entry(name, _usual(name, subject.cases[0]), subject.policy) for name in usual]
+    knob = [Entry(OURS, {"attainment": share}, with_attainment(subject.policy, share)) for share in OURS_ATTAINMENTS]
+    first = 0.25 if tuned and against else 0.9 if search else 1.0  # of the work
+    everything = [*plan, *(knob if tuned else [])]
+    rows, bounds = _play(subject.cases, everything, workers, ray, lambda share: told(share * first))
+    runs = [Run(entry.name, False, entry.params, *row) for entry, row in zip(plan, rows, strict=False)]
+    frontier = {name: [_point(run.params, run.row) for run in runs if run.name == name] for name in (OURS, *against)}
+    if tuned:
+        frontier[OURS] += [_point(entry.params, row) for entry, (row, _) in zip(knob, rows[len(plan) :], strict=True)]
+    for name, params, points in _tune(subject, search, workers, ray, lambda share: told(first + share * (1 - first))):
+        frontier[name] += points
+        merged = params[0] if len(params) == 1 else {}
+        runs.append(Run(name, True, merged, *_replayed(subject.cases, name, params)))
+    return Proof(
+        trace=subject.trace,
+        profile=subject.profile,
+        seed=subject.cases[0].seed,
+        goal=subject.cases[0].goal,
+        cold_start_s=subject.cases[0].cold_start_s,
+        scale=subject.scale,
+        requests=sum(len(case.trace.arrival_s) for case in subject.cases),
+        duration_s=max(case.trace.duration_s for case in subject.cases),
+        models=len(subject.cases),
+        clairvoyant_gpu_hours=bounds,
+        runs=tuple(runs),
+        frontier={name: tuple(points) for name, points in frontier.items()},
+        notes=(*subject.notes, *notes),
+    )
+
+
+def _play(
+    cases: Sequence[Case], plan: Sequence[Entry], workers: int | None, ray: bool, told: Told
+) -> tuple[list[tuple[Row, FloatColumn]], float]:
+    """Return the row and timeline of each entry of `plan` over all cases, and the sum of the cases' bounds."""
+    jobs: list[tuple[int, Entry | None]] = [(place, None) for place in range(len(cases))]  # bounds first: they are long
+    jobs += [(place, entry) for entry in plan for place in range(len(cases))]
+    results: list[Played | float] = [math.nan] * len(jobs)
+    for done, (place, result) in enumerate(sweep(_work, tuple(cases), jobs, workers, ray), 1):
+        results[place] = result
+        told(done / len(jobs))
+    played = [result for result in results if isinstance(result, Played)]
+    rows = [add_up(cases, played[at : at + len(cases)]) for at in range(0, len(played), len(cases))]
+    return rows, sum(result for result in results if isinstance(result, float))
+
+
+def _work(cases: tuple[Case, ...], job: tuple[int, Entry | None]) -> Played | float:
+    """Make one run, or compute one bound: what a worker does."""
+    place, entry = job
+    case = cases[place]
+    return bound(case).gpu_hours if entry is None else play(case, entry.scaler(case), keep_ttft=len(cases) > 1)
+
+
+def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False, told: Told | None = None) -> Played:
+    """Make one run and keep what a proof needs of it."""
+    outcome = run(case, scaler, told)
+    ttft_s = outcome.ttft_s if keep_ttft else np.empty(0)
+    return Played(summarize(case, outcome), thin(outcome.timeline, TIMELINE_ROWS), ttft_s.astype(np.float32))
+
+
+def add_up(cases: Sequence[Case], played: Sequence[Played]) -> tuple[Row, FloatColumn]:
+    """Return several workloads as one: shares weighted by requests, quantiles over all requests, sums of the rest."""
+    if len(played) == 1:
+        return played[0].row, played[0].timeline
+    rows = [each.row for each in played]
+    counts = np.array([len(case.trace.arrival_s) for case in cases], np.float64)
+    ttft_s = np.concatenate([each.ttft_s for each in played]).astype(np.float64)
+    p50_s, p95_s, p99_s = (float(np.quantile(ttft_s, q, method="inverted_cdf")) for q in (0.5, 0.95, 0.99))
+
+    def mean(name: str) -> float:
+        return float(np.average([getattr(row, name) for row in rows], weights=counts))
+
+    def total(name: str) -> Any:
+        return sum(getattr(row, name) for row in rows)
+
+    row = Row(
+        scaler=rows[0].scaler,
+        attainment=mean("attainment"),
+        attainment_ttft=mean("attainment_ttft"),
+        attainment_itl=mean("attainment_itl"),
+        goodput_rps=total("goodput_rps"),
+        goodput_tokens_per_s=total("goodput_tokens_per_s"),
+        gpu_hours=total("gpu_hours"),
+        breach_s=total("breach_s"),
+        scale_ups=total("scale_ups"),
+        scale_downs=total("scale_downs"),
+        flaps=total("flaps"),
+        unfinished=total("unfinished"),
+        ttft_p50_s=p50_s,
+        ttft_p95_s=p95_s,
+        ttft_p99_s=p99_s,
+    )
+    return row, _added([each.timeline for each in played])
+
+
+def _added(timelines: Sequence[FloatColumn]) -> FloatColumn:
+    """Add timelines up on the times of the longest; each stays at its last values."""
+    longest = max(timelines, key=lambda timeline: float(timeline[-1, 0]))
+    total = longest.copy()
+    total[:, 1:] = 0.0
+    for timeline in timelines:
+        place = np.searchsorted(timeline[:, 0], longest[:, 0], side="right") - 1
+        total[:, 1:] += timeline[np.maximum(place, 0), 1:]
+    return total
+
+
+def _tune(
+    subject: Subject, against: Sequence[str], workers: int | None, ray: bool, told: Told
+) -> list[tuple[str, list[Params], list[Point]]]:
+    """Return for each baseline its best setting on each case, and, where there is one case, all that was tried.
+
+    Where a trace has several models, each is tuned on its own: no baseline is worse off for it.
+    """
+    cases = subject.cases
+    tuned: list[list[Tuned]] = []
+    for case in cases:
+        tuned.append(tune(case, against, workers, ray, lambda share: told((len(tuned) + share) / len(cases))))
+    found = []
+    for place, name in enumerate(against):
+        best = [each[place] for each in tuned]
+        points = [_point(params, row) for params, row in best[0].found] if len(cases) == 1 else []
+        found.append((name, [each.params for each in best], points))
+    return found
+
+
+def _replayed(cases: Sequence[Case], name: str, params: Sequence[Params]) -> tuple[Row, FloatColumn]:
+    """Run the best settings once more, for their timelines."""
+    baseline = BASELINES[name]
+    played = [
+        play(case, baseline(case, setting), keep_ttft=len(cases) > 1)
+        for case, setting in zip(cases, params, strict=True)
+    ]
+    return add_up(cases, played)
+
+
+def with_attainment(policy: Policy, attainment: float) -> Policy:
+    """Return the policy with another attainment promised."""
+    objective = policy.spec.objective.model_copy(update={"attainment": attainment})
+    return policy.model_copy(update={"spec": policy.spec.model_copy(update={"objective": objective})})
+
+
+def _usual(name: str, case: Case) -> Params:
+    """Return the setting in the middle of a baseline's grid: where one would begin without hindsight."""
+    return {axis.name: axis.values[(len(axis.values) - 1) // 2] for axis in BASELINES[name].axes(case)}
+
+
+def _point(params: Params, row: Row) -> Point:
+    return Point(params, row.attainment, row.gpu_hours)
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1000:.3g} ms"

@@ -1,0 +1,224 @@
+"""The pictures of a proof: the frontier of all policies, and what each did over the trace.
+
+Colours and strokes are classes of page.css: `series-0` to `series-11` tell baselines apart, `ours` is the shipped
+policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from autoscaler.sim.proof.report.svg import (
+    Scale,
+    area,
+    element,
+    line_path,
+    nice_ticks,
+    number,
+    step_path,
+    text,
+    thin,
+    time_ticks,
+)
+from autoscaler.sim.proof.report.words import amount, label, share
+from autoscaler.sim.proof.result import OURS, Point, Proof, Run
+
+SERIES = 12  # colours of baselines; further ones begin anew
+NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
+LEAST_MISS = 1e-4  # shares closer to 1 are drawn as if they were this far
+COLUMNS = 700  # moments of a timeline that are drawn
+WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """Give each policy its class, the same in every picture."""
+    others = [name for name in dict.fromkeys(names) if name != OURS]
+    return {OURS: OURS, **{name: f"series-{index % SERIES}" for index, name in enumerate(others)}}
+
+
+def frontier(proof: Proof, height: float = 430.0) -> str:
+    """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
+
+    Attainment is drawn by nines (90 %, 99 %, 99.9 % are equally far apart), for that is how hard they are to get.
+    Settings that cost more than any policy as it ran are left out.
+    """
+    top, bottom = 14.0, 44.0
+    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in proof.runs)}
+    for run in proof.runs:
+        points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))
+    known = [point for each in points.values() for point in each if math.isfinite(point.attainment)]
+    if not known:
+        return ""
+    dearest = 1.15 * max(run.row.gpu_hours for run in proof.runs)
+    bound = proof.clairvoyant_gpu_hours
+    shown = [point.gpu_hours for point in known if point.gpu_hours <= dearest] + ([bound] if bound > 0 else [])
+    ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
+    x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
+    worst = min(point.attainment for point in known if point.gpu_hours <= dearest)
+    levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
+    y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
+
+    parts = [_level(x, y(_nines(level)), f"{level * 100:g} %") for level in levels]
+    parts += [text(amount(tick), x(tick), height - bottom + 18, class_="label", text_anchor="middle") for tick in ticks]
+    parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
+    goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
+    parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
+    parts.append(text("goal", LEFT + 6, goal_y - 5, class_="label limit-label"))
+    if bound > 0:
+        parts.append(element("line", class_="bound", x1=x(bound), x2=x(bound), y1=top, y2=height - bottom))
+        parts.append(text("clairvoyant bound", x(bound) + 5, height - bottom - 7, class_="label"))
+    chosen = {name: [run for run in proof.runs if run.name == name] for name in points}
+    tints = colours(list(points))
+    for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
+        parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
+    return _picture("Attainment against GPU-hours", height, parts)
+
+
+def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale, y: Scale) -> str:
+    def at(attainment: float) -> float:
+        return y(min(max(_nines(attainment), y.low), y.high))
+
+    best = _undominated(points)
+    path = line_path([x(point.gpu_hours) for point in best], [at(point.attainment) for point in best])
+    drawn = [element("path", class_=f"line {tint}", d=path)] if len(best) > 1 else []
+    for point in points:
+        said = f"{name}: {share(point.attainment)} at {amount(point.gpu_hours)} GPU-hours{_params(point.params)}"
+        title = f"<title>{escape(said)}</title>"
+        drawn.append(
+            element("circle", title, class_=f"point {tint}", cx=x(point.gpu_hours), cy=at(point.attainment), r=2.6)
+        )
+    for run in runs:
+        said = f"{label(run)}: {share(run.row.attainment)} at {amount(run.row.gpu_hours)} GPU-hours"
+        radius = 7.0 if name == OURS else 5.5
+        drawn.append(
+            element(
+                "circle",
+                f"<title>{escape(said)}</title>",
+                class_=f"chosen {tint}{' tuned' if run.tuned else ''}",
+                cx=x(run.row.gpu_hours),
+                cy=at(run.row.attainment),
+                r=radius,
+            )
+        )
+    return element("g", *drawn, class_="curve", data_policy=name)
+
+
+def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH) -> str:
+    """Draw one run over the trace: wanted and ready replicas, and below them the load, running and waiting.
+
+    most_replicas: top of the replica axis, shared by all runs, so that their areas compare; what is above is cut off.
+    """
+    rows = thin(run.timeline, COLUMNS)
+    if not len(rows):
+        return ""
+    tall, low, gap, top, axis = 96.0, 46.0, 12.0, 8.0, 20.0
+    height = top + tall + gap + low + axis
+    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), LEFT, width - RIGHT)
+    at = [x(time_s) for time_s in rows[:, 0].tolist()]
+    replicas = Scale(0.0, max(most_replicas, 1.0), top + tall, top)
+    load = rows[:, 3] + rows[:, 4]
+    held = Scale(0.0, max(float(load.max()), 1.0), height - axis, height - axis - low)
+
+    parts = [_level(x, replicas(value), amount(value)) for value in (0.0, replicas.high)]
+    ready = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()])
+    wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
+    parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
+    parts.append(element("path", class_="line ready", d=ready))
+    parts.append(element("path", class_="line wanted", d=wanted))
+    parts += [_level(x, held(value), amount(value)) for value in (0.0, held.high)]
+    running = line_path(at, [held(value) for value in rows[:, 3].tolist()])
+    above = [held(value) for value in load.tolist()]
+    back = line_path(at[::-1], [held(value) for value in rows[::-1, 3].tolist()])
+    parts.append(element("path", class_="area running", d=area(running, at, held(0.0))))
+    parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
+    for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
+        parts.append(text(said, x(time_s), height - 4, class_="label", text_anchor="middle"))
+    return _picture(f"Replicas and load of {label(run)}", height, parts, width)
+
+
+def most_replicas(proof: Proof) -> float:
+    """Return a top for the replica axis: ours and whoever met the goal fit below it, and a wild one is cut off."""
+    kept = [run for run in proof.runs if run.name == OURS or proof.attains(run)] or list(proof.runs)
+    tops = [float(run.timeline[:, 1:3].max()) for run in kept if len(run.timeline)]
+    return nice_ticks(0.0, max(tops, default=1.0), 2)[-1]
+
+
+def bars(title: str, groups: Mapping[str, Mapping[str, tuple[float, float, float]]], unit: str) -> str:
+    """Draw horizontal bars with intervals: {group: {policy: (value, low, high)}}; NaN is drawn as missing.
+
+    What stands in brackets behind a policy's name does not change its colour. Nothing is drawn below zero.
+    """
+    line, head, left = 19.0, 26.0, 250.0
+    tints = colours([_policy(name) for each in groups.values() for name in each])
+    ends = [end for each in groups.values() for value, _, high in each.values() for end in (value, high)]
+    ticks = nice_ticks(0.0, max(filter(math.isfinite, ends), default=1.0), 6)
+    x = Scale(0.0, ticks[-1], left, WIDTH - RIGHT - 60)
+    parts, at = [], 8.0
+    for group, each in groups.items():
+        parts.append(text(group, 8.0, at + 15, class_="group"))
+        at += head
+        for name, (value, low, high) in each.items():
+            middle = at + line / 2
+            parts.append(text(name, left - 8, middle + 4, class_="label", text_anchor="end"))
+            if math.isfinite(value):
+                box = {"x": left, "y": at + 3, "width": max(x(value) - left, 0.5), "height": line - 6}
+                parts.append(element("rect", class_=f"bar {tints[_policy(name)]}", rx=2.0, **box))
+                if math.isfinite(low) and math.isfinite(high):
+                    parts.append(
+                        element("line", class_="whisker", x1=x(max(low, 0.0)), x2=x(high), y1=middle, y2=middle)
+                    )
+                parts.append(
+                    text(
+                        f"{value:.2f}",
+                        x(max(value, high) if math.isfinite(high) else value) + 6,
+                        middle + 4,
+                        class_="label",
+                    )
+                )
+            else:
+                parts.append(text("misses the goal", left + 6, middle + 4, class_="label"))
+            at += line
+        at += 8
+    parts += [text(amount(tick), x(tick), at + 12, class_="label", text_anchor="middle") for tick in ticks]
+    parts.append(text(unit, WIDTH - RIGHT, at + 28, class_="label", text_anchor="end"))
+    return _picture(title, at + 36, parts)
+
+
+def _policy(name: str) -> str:
+    return name.partition(" (")[0]
+
+
+def _level(x: Scale, at: float, said: str) -> str:
+    line = element("line", class_="grid", x1=x.start_px, x2=x.end_px, y1=at, y2=at)
+    return line + text(said, x.start_px - 8, at + 4, class_="label", text_anchor="end")
+
+
+def _picture(title: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:
+    return element(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        class_="chart",
+        role="img",
+        aria_label=title,
+    )
+
+
+def _nines(attainment: float) -> float:
+    return -math.log10(max(1.0 - attainment, LEAST_MISS))
+
+
+def _undominated(points: Sequence[Point]) -> list[Point]:
+    """Return the settings that none other of the same policy beats in both, by GPU-hours."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.gpu_hours, -point.attainment)):
+        if not best or point.attainment > best[-1].attainment:
+            best.append(point)
+    return best
+
+
+def _params(params: Mapping[str, float | int | str]) -> str:
+    return f" ({', '.join(f'{name} {value}' for name, value in params.items())})" if params else ""

@@ -1,0 +1,92 @@
+"""The JSON document of a proof. Its keys are an interface, listed in docs/simulate.md; add, never rename.
+
+A number that does not exist (a quantile of requests that were never answered, a share that history cannot tell) is
+null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from autoscaler.sim.proof.result import Proof, Run
+
+
+def document(proofs: Sequence[Proof]) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return one mapping for one trace, a list of them for several."""
+    documents = [_proof(proof) for proof in proofs]
+    return documents[0] if len(documents) == 1 else documents
+
+
+def to_json(proofs: Sequence[Proof]) -> str:
+    return json.dumps(document(proofs), indent=2, allow_nan=False) + "\n"
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Write a file such that a reader sees all of it or what was there before. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _proof(proof: Proof) -> dict[str, Any]:
+    goal = proof.goal
+    return {
+        "trace": proof.trace,
+        "profile": proof.profile,
+        "seed": proof.seed,
+        "scale": proof.scale,
+        "requests": proof.requests,
+        "duration_s": _number(proof.duration_s),
+        "cold_start_s": _number(proof.cold_start_s),
+        "objective": {
+            "ttft_s": _number(goal.ttft_s),
+            "itl_s": _number(goal.itl_s),
+            "attainment": _number(goal.attainment),
+        },
+        "clairvoyant": {"gpu_hours": _number(proof.clairvoyant_gpu_hours)},
+        "policies": [_run(proof, run) for run in proof.runs],
+        "notes": list(proof.notes),
+    }
+
+
+def _run(proof: Proof, run: Run) -> dict[str, Any]:
+    row = run.row
+    return {
+        "name": run.name,
+        "tuned": run.tuned,
+        "params": dict(run.params),
+        "attainment": _number(row.attainment),
+        "attainment_ttft": _number(row.attainment_ttft),
+        "attainment_itl": _number(row.attainment_itl),
+        "goodput_rps": _number(row.goodput_rps),
+        "goodput_tokens_per_s": _number(row.goodput_tokens_per_s),
+        "gpu_hours": _number(row.gpu_hours),
+        "clairvoyant_ratio": _number(proof.ratio(row.gpu_hours)),
+        "ttft_p50_s": _number(row.ttft_p50_s),
+        "ttft_p95_s": _number(row.ttft_p95_s),
+        "ttft_p99_s": _number(row.ttft_p99_s),
+        "scale_ups": row.scale_ups,
+        "scale_downs": row.scale_downs,
+        "flaps": row.flaps,
+        "breach_s": _number(row.breach_s),
+        "unfinished": row.unfinished,
+    }
+
+
+def _number(value: float) -> float | None:
+    """Round to six digits that mean something; what is not finite is null."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -1,0 +1,164 @@
+"""The HTML page of proofs: one file that asks for nothing from anywhere, readable in light and dark.
+
+Everything is drawn here; the script of the page only lights up one policy at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from autoscaler.sim.proof.report import charts
+from autoscaler.sim.proof.report.words import (
+    COLUMNS,
+    amount,
+    in_order,
+    label,
+    objective,
+    ratio,
+    seconds,
+    setting,
+    share,
+    verdict,
+)
+from autoscaler.sim.proof.result import OURS, Proof, Run
+
+NARROW = 590.0  # of a picture that shares the width with another
+LEGEND = (("wanted", "wanted"), ("ready", "ready"), ("running", "running requests"), ("waiting", "waiting requests"))
+
+
+def page(proofs: Sequence[Proof]) -> str:
+    """Return the document."""
+    style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    title = "Proof: " + ", ".join(dict.fromkeys(proof.trace for proof in proofs))
+    body = "\n".join(_proof(proof) for proof in proofs)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def standalone(svg: str) -> str:
+    """Return a picture as a file of its own: with the colours of the page, for light and dark."""
+    style = files(__package__).joinpath("page.css").read_text("utf-8")
+    head, closed, rest = svg.partition(">")
+    return f"{head}{closed}<style>{escape(style, quote=False)}</style>{rest}\n"
+
+
+def _proof(proof: Proof) -> str:
+    order = in_order(proof)
+    tints = charts.colours([run.name for run in proof.runs])
+    copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
+    models = f", {proof.models} models" if proof.models > 1 else ""
+    facts = (
+        f"{proof.requests:,} requests in {seconds(proof.duration_s)}{models} · profile {proof.profile} · "
+        f"{objective(proof.goal)} · cold start {seconds(proof.cold_start_s)} · seed {proof.seed}"
+    )
+    return f"""<article>
+<header><h1>{escape(proof.trace + copies)}</h1><p class="muted">{escape(facts)}</p></header>
+{_tiles(proof)}
+<p class="card verdict">{escape(verdict(proof))}</p>
+<section class="card"><h2>Every policy</h2><div class="scroll">{_table(proof, order, tints)}</div></section>
+<section class="card"><h2>The frontier</h2>
+<p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
+hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
+policy beats.</p>
+{charts.frontier(proof)}{_legend(proof, tints)}</section>
+<section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(proof, order)}</section>
+{_notes(proof)}
+</article>"""
+
+
+def _tiles(proof: Proof) -> str:
+    ours = next((run for run in proof.runs if run.name == OURS), None)
+    best = proof.best_baseline()
+    tiles = [("clairvoyant bound", f"{amount(proof.clairvoyant_gpu_hours)} GPU-h", "")]
+    if ours:
+        state = "" if proof.attains(ours) else "missed"
+        tiles.insert(0, ("attainment, ours", share(ours.row.attainment), state))
+        tiles.insert(1, ("GPU-hours, ours", amount(ours.row.gpu_hours), ""))
+        tiles.append(("over the bound, ours", ratio(proof.ratio(ours.row.gpu_hours)), ""))
+    if best:
+        tiles.append((f"over the bound, {label(best)}", ratio(proof.ratio(best.row.gpu_hours)), ""))
+    cells = (
+        f'<div data-state="{state}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>'
+        for name, value, state in tiles
+    )
+    return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def _table(proof: Proof, order: Sequence[Run], tints: dict[str, str]) -> str:
+    head = "".join(
+        f'<th scope="col"{_number(column.number)} title="{escape(column.explained)}">{escape(column.title)}</th>'
+        for column in COLUMNS
+    )
+    rows = []
+    for run in order:
+        first, *others = COLUMNS
+        name = f'<i class="swatch {tints[run.name]}"></i>{escape(first.write(proof, run))}'
+        params = f'<span class="params">{escape(setting(run))}</span>' if run.params else ""
+        cells = "".join(f"<td{_number(column.number)}>{escape(column.write(proof, run))}</td>" for column in others)
+        kind = "ours" if run.name == OURS else "" if proof.attains(run) else "missed"
+        rows.append(
+            f'<tr class="{kind}" data-policy="{escape(run.name)}"><th scope="row">{name}{params}</th>{cells}</tr>'
+        )
+    caption = "Pale rows miss the goal." if any(not proof.attains(run) for run in order) else ""
+    return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _number(number: bool) -> str:
+    return ' class="number"' if number else ""
+
+
+def _legend(proof: Proof, tints: dict[str, str]) -> str:
+    names = dict.fromkeys([OURS, *sorted(run.name for run in proof.runs)])
+    chips = (
+        f'<button type="button" data-policy="{escape(name)}"><i class="swatch {tints[name]}"></i>'
+        f"{escape(name)}</button>"
+        for name in names
+        if any(run.name == name for run in proof.runs)
+    )
+    return f'<p class="legend">{"".join(chips)}</p>'
+
+
+def _strokes() -> str:
+    parts = (f'<span><i class="swatch {kind}"></i>{escape(said)}</span>' for kind, said in LEGEND)
+    return f'<p class="legend">{"".join(parts)}</p>'
+
+
+def _timelines(proof: Proof, order: Sequence[Run]) -> str:
+    """Draw ours over the whole width, the others two abreast."""
+    shown = [run for run in order if len(run.timeline)]
+    top = charts.most_replicas(proof)
+    figures = (
+        f'<figure data-policy="{escape(run.name)}"><figcaption><b>{escape(label(run))}</b> '
+        f'<span class="muted">{share(run.row.attainment)}, {amount(run.row.gpu_hours)} GPU-hours</span></figcaption>'
+        f"{charts.timeline(proof, run, top, charts.WIDTH if place == 0 else NARROW)}</figure>"
+        for place, run in enumerate(shown)
+    )
+    return f'<div class="timelines">{"".join(figures)}</div>'
+
+
+def _notes(proof: Proof) -> str:
+    if not proof.notes:
+        return ""
+    items = "".join(f"<li>{escape(note)}</li>" for note in proof.notes)
+    return f'<section class="card"><h2>Notes</h2><ul>{items}</ul></section>'

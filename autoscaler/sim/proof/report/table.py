@@ -1,0 +1,33 @@
+"""A proof on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autoscaler.sim.proof.report.words import COLUMNS, amount, in_order, objective, seconds, verdict
+from autoscaler.sim.proof.result import OURS, Proof
+
+
+def print_proof(proof: Proof, console: Console) -> None:
+    """Print the table of one trace: rows that missed the goal are dim."""
+    copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
+    models = f", {proof.models} models" if proof.models > 1 else ""
+    table = Table(
+        title=f"{proof.trace}{copies}: {proof.requests:,} requests in {seconds(proof.duration_s)}{models}, profile "
+        f"{proof.profile}, {objective(proof.goal)}, cold start {seconds(proof.cold_start_s)}, seed {proof.seed}",
+        caption=f"clairvoyant bound: {amount(proof.clairvoyant_gpu_hours)} GPU-hours",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in COLUMNS:
+        table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
+    for run in in_order(proof):
+        style = "bold" if run.name == OURS else "" if proof.attains(run) else "dim"
+        table.add_row(*(Text(column.write(proof, run)) for column in COLUMNS), style=style)
+    console.print(table)
+    if sentence := verdict(proof):
+        console.print(Text(sentence))
+    for note in proof.notes:
+        console.print(Text(f"note: {note}"))

@@ -1,0 +1,127 @@
+"""How the numbers of a proof are written for people, alike in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autoscaler.sim.proof.result import OURS, Proof, Run
+from autoscaler.sim.study.case import Goal
+
+UNKNOWN = "–"
+
+
+def share(value: float) -> str:
+    """Write a share as a percentage, with as many digits as its distance from 100 % asks for."""
+    if math.isnan(value):
+        return UNKNOWN
+    if value == 1:
+        return "100 %"
+    digits = 1 if value < 0.9 else 2 if value < 0.999 else 3
+    shown = math.floor(value * 100 * 10**digits + 1e-6) / 10**digits  # 99.996 % is not 100 %
+    return f"{shown:.{digits}f} %"
+
+
+def seconds(value: float) -> str:
+    """Write a latency or a stretch of time."""
+    if math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return "never"
+    if value == 0:
+        return "0"
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:,.0f} min" if value < 7200 else f"{value / 3600:,.1f} h"
+
+
+def amount(value: float) -> str:
+    """Write a quantity: three digits, never a power of ten."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratio(value: float) -> str:
+    return UNKNOWN if math.isnan(value) else f"{value:.2f}×"
+
+
+def label(run: Run) -> str:
+    """Name a run: `keda-queue (tuned)`."""
+    return f"{run.name} (tuned)" if run.tuned else run.name
+
+
+def setting(run: Run) -> str:
+    """Write the setting of a run: `threshold 5, window_s 60`."""
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in run.params.items()
+    )
+
+
+def objective(goal: Goal) -> str:
+    """Write a goal: `99 % within TTFT 1 s and ITL 100 ms`."""
+    parts = [f"TTFT {seconds(goal.ttft_s)}"] if math.isfinite(goal.ttft_s) else []
+    parts += [f"ITL {seconds(goal.itl_s)}"] if math.isfinite(goal.itl_s) else []
+    return f"{goal.attainment * 100:g} % within {' and '.join(parts) or 'no objective'}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table."""
+
+    title: str
+    explained: str
+    write: Callable[[Proof, Run], str]
+    number: bool = True
+
+
+COLUMNS = (
+    Column("policy", "the scaler; tuned: its best setting on this very trace", lambda _, run: label(run), False),
+    Column("attainment", "share of requests within both objectives", lambda _, run: share(run.row.attainment)),
+    Column("TTFT met", "share within the TTFT objective", lambda _, run: share(run.row.attainment_ttft)),
+    Column("ITL met", "share within the ITL objective", lambda _, run: share(run.row.attainment_itl)),
+    Column("goodput", "requests per second within both", lambda _, run: f"{amount(run.row.goodput_rps)}/s"),
+    Column("GPU-hours", "from asking for a replica to its end", lambda _, run: amount(run.row.gpu_hours)),
+    Column("ratio", "GPU-hours over the clairvoyant bound", lambda proof, run: ratio(proof.ratio(run.row.gpu_hours))),
+    Column("TTFT p50", "half of the requests began sooner", lambda _, run: seconds(run.row.ttft_p50_s)),
+    Column("p95", "95 % of the requests began sooner", lambda _, run: seconds(run.row.ttft_p95_s)),
+    Column("p99", "99 % of the requests began sooner", lambda _, run: seconds(run.row.ttft_p99_s)),
+    Column("ups", "times the count was raised", lambda _, run: f"{run.row.scale_ups:,}"),
+    Column("downs", "times it was lowered", lambda _, run: f"{run.row.scale_downs:,}"),
+    Column("flaps", "turns within ten minutes", lambda _, run: f"{run.row.flaps:,}"),
+    Column("in breach", "minutes that met the objective too rarely", lambda _, run: seconds(run.row.breach_s)),
+)
+
+
+def in_order(proof: Proof) -> list[Run]:
+    """Return ours first, then who met the goal by GPU-hours, then the others by how near they came."""
+
+    def place(run: Run) -> tuple[bool, bool, float]:
+        meets = proof.attains(run)
+        return run.name != OURS, not meets, run.row.gpu_hours if meets else -run.row.attainment
+
+    return sorted(proof.runs, key=place)
+
+
+def verdict(proof: Proof) -> str:
+    """Say in one sentence how the shipped policy did beside the best baseline that met the goal; "": it did not run."""
+    ours = next((run for run in proof.runs if run.name == OURS), None)
+    if ours is None:
+        return ""
+    said = f"ours: {share(ours.row.attainment)} at {amount(ours.row.gpu_hours)} GPU-hours"
+    said += "" if proof.attains(ours) else f", which misses the goal of {share(proof.goal.attainment)}"
+    others = [run for run in proof.runs if run.name != OURS]
+    if not others:
+        return f"{said}."
+    best = proof.best_baseline()
+    if best is None:
+        return f"{said}. No baseline met the goal."
+    said += f". Best baseline that met the goal: {label(best)}, {share(best.row.attainment)} at "
+    said += f"{amount(best.row.gpu_hours)} GPU-hours"
+    mine, its = (proof.ratio(run.row.gpu_hours) - 1 for run in (ours, best))
+    if math.isnan(mine):
+        return f"{said}."
+    return f"{said}. Excess over the clairvoyant bound: {mine:.2f} against {its:.2f}."

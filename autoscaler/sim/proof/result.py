@@ -1,0 +1,69 @@
+"""What a proof found: every policy's run over one trace, beside the clairvoyant bound. Plain values, no behaviour.
+
+`prove` makes one; `report` shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.sim.study.case import Goal
+from autoscaler.sim.study.score import Row
+
+OURS = "ours"
+Params = Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One policy with one setting."""
+
+    name: str  # `ours`, or that of a baseline
+    tuned: bool  # with hindsight, on this very trace
+    params: Params  # of the setting; empty: the policy's own defaults
+    row: Row
+    timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; empty: not kept
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting on a policy's frontier."""
+
+    params: Params
+    attainment: float
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All runs over one trace file."""
+
+    trace: str
+    profile: str
+    seed: int
+    goal: Goal
+    cold_start_s: float
+    scale: float  # copies of the trace, superposed
+    requests: int
+    duration_s: float
+    models: int  # workloads in the trace; their figures are summed
+    clairvoyant_gpu_hours: float  # no policy that meets the goal can take less; NaN: not known
+    runs: tuple[Run, ...]
+    frontier: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # by policy: every setting that was tried
+    notes: tuple[str, ...] = ()  # what a reader must know: requests left out, what was reconstructed
+
+    def ratio(self, gpu_hours: float) -> float:
+        """Return GPU-hours over the clairvoyant bound; NaN without one."""
+        return gpu_hours / self.clairvoyant_gpu_hours if self.clairvoyant_gpu_hours > 0 else math.nan
+
+    def attains(self, run: Run) -> bool:
+        """Say whether a run met the goal."""
+        return run.row.attainment >= self.goal.attainment - 1e-9
+
+    def best_baseline(self) -> Run | None:
+        """Return the baseline with the fewest GPU-hours among those that met the goal; None: none did."""
+        met = [run for run in self.runs if run.name != OURS and self.attains(run)]
+        return min(met, key=lambda run: run.row.gpu_hours, default=None)

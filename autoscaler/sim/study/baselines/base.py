@@ -1,0 +1,98 @@
+"""What a baseline is: a documented rule for the number of replicas, and the settings over which it is tuned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.sim.study.case import Case, Scaler
+from autoscaler.sim.study.work import request_work_s
+
+Params = Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One setting and the values it is tried at, ascending. A continuous one is refined between them."""
+
+    name: str
+    values: tuple[float | str, ...]
+    continuous: bool = False
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A rule with its name in tables, where it is written down, and how to make a scaler of it."""
+
+    name: str
+    source: str
+    make: Callable[[Case, Params], Scaler]
+    axes: Callable[[Case], tuple[Axis, ...]]
+    monotone: bool = False  # it has one setting, a whole number, and more of it is never worse
+
+    def __call__(self, case: Case, params: Params) -> Scaler:
+        """Make a scaler. Raises ValueError for a setting that is missing or unknown, naming it."""
+        names = [axis.name for axis in self.axes(case)]
+        if sorted(params) != sorted(names):
+            raise ValueError(f"settings of {self.name} are {', '.join(sorted(params))}, wanted: {', '.join(names)}")
+        return self.make(case, params)
+
+    def grid(self, case: Case) -> list[Params]:
+        """Return every combination of settings, always in the same order."""
+        axes = self.axes(case)
+        return [
+            dict(zip([axis.name for axis in axes], values, strict=True))
+            for values in itertools.product(*(axis.values for axis in axes))
+        ]
+
+    def around(self, case: Case, params: Params) -> list[Params]:
+        """Return settings half-way, by ratio, to the neighbours of each continuous setting of `params`."""
+        found: list[Params] = []
+        for axis in self.axes(case):
+            if not axis.continuous or len(axis.values) < 2:
+                continue
+            values = [float(value) for value in axis.values]
+            place = values.index(float(params[axis.name]))
+            here = values[place]
+            below = values[place - 1] if place else here**2 / values[1]
+            above = values[place + 1] if place + 1 < len(values) else here**2 / values[-2]
+            found += [{**params, axis.name: float(f"{math.sqrt(here * other):.6g}")} for other in (below, above)]
+        return found
+
+
+def number(params: Params, name: str) -> float:
+    """Return a setting that is a number."""
+    return float(params[name])
+
+
+# What settings are tried at depends on the case: a replica of a large model takes fewer requests than one of a small.
+
+
+def request_rates(case: Case) -> tuple[float, ...]:
+    """Requests per second and replica: shares of what a replica could do if it were always full."""
+    prefill_s, decode_s = request_work_s(case)
+    most = 1 / max(float(np.mean(prefill_s + decode_s)), 1e-9) if len(prefill_s) else 1.0
+    return tuple(float(f"{share * most:.6g}") for share in (0.25, 0.4, 0.55, 0.7, 0.85))
+
+
+def concurrencies(case: Case) -> tuple[float, ...]:
+    """Requests inside one replica: powers of two up to its slots."""
+    most = int(math.log2(case.profile.max_num_seqs))
+    return tuple(float(2**power) for power in range(1, most + 1)) or (1.0,)
+
+
+def least_replicas(case: Case, idle_s: float) -> tuple[float, ...]:
+    """Whether to scale to zero: only tried where somebody could be idle for so long."""
+    times_s = np.concatenate([[0.0], case.trace.arrival_s, [case.trace.duration_s]])
+    return (0.0, 1.0) if float(np.diff(times_s).max()) > idle_s else (1.0,)
+
+
+def floors(case: Case) -> tuple[float, ...]:
+    """Least replicas: one, and shares of what the work of the whole trace would keep busy on average."""
+    prefill_s, decode_s = request_work_s(case)
+    mean = float((prefill_s + decode_s).sum()) / case.trace.duration_s
+    return tuple(sorted({1.0, *(float(max(math.ceil(share * mean), 1)) for share in (0.5, 1.0, 1.5))}))

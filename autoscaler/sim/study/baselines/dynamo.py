@@ -1,0 +1,175 @@
+"""NVIDIA Dynamo's planner for engines that do prefill and decode together: its throughput and its load mode.
+
+Source: ai-dynamo/dynamo (2026), components/src/dynamo/planner: core/throughput_scaling.py, core/load_scaling.py,
+core/perf_model/agg.py, config/defaults.py. Throughput: every 180 s the predicted requests over what one engine does at
+the largest batch that keeps TTFT and ITL. Load: every 5 s one more if all engines are expected to break an objective,
+one less if the rest stays under 80 % of it, nothing while a change is under way.
+
+Its model of a step is fitted on profiling runs; here it is the simulator's own, which is the best fit there is. So the
+correction factors of its earlier versions (observed over expected latency) would be 1, as in this version, which has
+none. Its load mode reads every forward pass as it happens; here it reads the last scrape, as everybody does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.sim.engine.profiles import Profile
+from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, number
+from autoscaler.sim.study.baselines.predictors import Series
+from autoscaler.sim.study.baselines.signals import mean_itl_s, mean_lengths, rate
+from autoscaler.sim.study.case import Case, Goal, Scaler, View
+
+INTERVAL_S = 180.0
+LOAD_INTERVAL_S = 5.0
+SENSITIVITY = 0.8
+WINDOW_S = 60.0  # over which the load mode averages lengths and rates
+
+
+def step_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
+    """Return the seconds of a step: `prompt` tokens computed, `batch` sequences of `kv_tokens` in all decoded."""
+    decode_s = profile.sequence_s * batch + profile.kv_token_s * kv_tokens
+    seconds: FloatColumn = profile.step_s + decode_s + profile.prompt_token_s * prompt
+    return seconds
+
+
+def ttft_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
+    """Return how long `prompt` tokens take in full chunks, each in a step with the same batch."""
+    steps = np.maximum(np.ceil(prompt / profile.max_batched_tokens), 1)
+    seconds: FloatColumn = profile.prompt_token_s * prompt + steps * step_s(profile, 0 * prompt, batch, kv_tokens)
+    return seconds
+
+
+def engine_rps(profile: Profile, goal: Goal, isl: float, osl: float) -> float:
+    """Return the requests per second of one engine at the largest batch that keeps both objectives.
+
+    A batch of b sequences takes in b / osl requests per step. If even one breaks an objective, one it is.
+    """
+    context = isl + osl / 2
+    most = min(profile.max_num_seqs, int(profile.kv_capacity_tokens / max(context, 1.0)))
+    most = min(most, int(osl * profile.max_batched_tokens / (isl + osl)))  # or prompts would pile up
+    batch = np.arange(1, max(most, 1) + 1, dtype=np.float64)
+    prompt = np.minimum(batch * isl / max(osl, 1.0), profile.max_batched_tokens)
+    itl_s = step_s(profile, prompt, batch, batch * context)
+    first_s = ttft_s(profile, np.floor(prompt) + isl, batch, batch * context)
+    broken = (itl_s > goal.itl_s) | (first_s > goal.ttft_s)
+    best = max(int(np.argmax(broken)) if broken.any() else len(batch), 1) - 1
+    return float(batch[best] / (osl * itl_s[best]))
+
+
+class DynamoThroughput:
+    """Sees the requests and lengths of each interval, predicts the next ones, and wants engines for them."""
+
+    name = "dynamo-throughput"
+
+    def __init__(self, case: Case, predictor: str = "arima", interval_s: float = INTERVAL_S, sla: float = 1.0) -> None:
+        self.period_s = interval_s
+        self._profile, self._most = case.profile, case.max_replicas
+        self._goal = Goal(case.goal.ttft_s * sla, case.goal.itl_s * sla, case.goal.attainment)
+        self._requests, self._isl, self._osl = (Series(predictor) for _ in range(3))
+
+    def decide(self, view: View) -> int:
+        self._requests.add(rate(view, "arrivals", self.period_s))
+        for series, length in zip((self._isl, self._osl), mean_lengths(view, self.period_s), strict=True):
+            if not math.isnan(length):
+                series.add(length)
+        isl, osl = self._isl.next(self.period_s), self._osl.next(self.period_s)
+        if isl < 1 or osl < 1:
+            return max(view.wanted, 1)
+        wanted = math.ceil(self._requests.next(self.period_s) / engine_rps(self._profile, self._goal, isl, osl) - 1e-9)
+        return min(max(wanted, 1), self._most)
+
+
+class DynamoLoad:
+    """Expects each engine's next TTFT and ITL from its queue and its KV cache, and takes single steps."""
+
+    name = "dynamo-load"
+    period_s = LOAD_INTERVAL_S
+
+    def __init__(self, case: Case, sensitivity: float = SENSITIVITY, sla: float = 1.0) -> None:
+        self._profile, self._most, self._sensitivity = case.profile, case.max_replicas, sensitivity
+        self._goal = Goal(case.goal.ttft_s * sla, case.goal.itl_s * sla, case.goal.attainment)
+
+    def decide(self, view: View) -> int:
+        if view.wanted == 0:
+            return 1
+        if view.starting or view.ready != view.wanted:  # a change is under way
+            return view.wanted
+        isl, osl = mean_lengths(view, WINDOW_S)
+        engines = len(view.seen.running)
+        if math.isnan(isl) or math.isnan(osl) or not engines:
+            return view.wanted
+        itl_s = mean_itl_s(view, WINDOW_S)
+        steps_per_s = engines / itl_s if itl_s > 0 else math.inf
+        prompt_per_step = rate(view, "prompt_tokens", WINDOW_S) / steps_per_s
+        return min(max(self.step(view, isl, osl, prompt_per_step), 1), self._most)
+
+    def step(self, view: View, isl: float, osl: float, prompt_per_step: float) -> int:
+        """Return one more, one less or the same."""
+        seen, wanted = view.seen, view.wanted
+        queued = seen.waiting * isl
+        kv_tokens = seen.kv_usage * self._profile.kv_capacity_tokens
+        first_s, gap_s = self._latencies(queued, kv_tokens, seen.running, isl, osl, prompt_per_step)
+        if (first_s > self._goal.ttft_s).all() or (gap_s > self._goal.itl_s).all():
+            return wanted + 1
+        if wanted < 2:
+            return wanted
+        # One engine less: each of the others takes over its part of queue and cache.
+        more = wanted / (wanted - 1)
+        combined = (kv_tokens + queued) * more
+        first_s, _ = self._latencies(queued * more, kv_tokens * more, seen.running * more, isl, osl, prompt_per_step)
+        alone_s, _ = self._latencies(0 * queued, kv_tokens * more, seen.running * more, isl, osl, prompt_per_step)
+        _, gap_s = self._latencies(queued, combined, seen.running * more, isl, osl, prompt_per_step * more)
+        budget_s = (self._goal.ttft_s - alone_s) * self._sensitivity
+        fits = (
+            (budget_s > 0)
+            & (first_s - alone_s < budget_s)
+            & (gap_s < self._goal.itl_s * self._sensitivity)
+            & (combined < self._profile.kv_capacity_tokens)
+        )
+        return wanted - 1 if fits.all() else wanted
+
+    def _latencies(
+        self,
+        queued: FloatColumn,
+        kv_tokens: FloatColumn,
+        batch: FloatColumn,
+        isl: float,
+        osl: float,
+        prompt_per_step: float,
+    ) -> tuple[FloatColumn, FloatColumn]:
+        """Return the TTFT and ITL that a new request of mean length would meet on each engine, float64[R] each."""
+        first_s = ttft_s(self._profile, queued + isl, batch, kv_tokens)
+        gap_s = step_s(self._profile, np.full(len(batch), prompt_per_step), batch + 1, kv_tokens + isl + osl / 2)
+        return first_s, gap_s
+
+
+def _throughput(case: Case, params: Params) -> Scaler:
+    return DynamoThroughput(
+        case, str(params["predictor"]), number(params, "interval_s"), sla=number(params, "sla_share")
+    )
+
+
+def _load(case: Case, params: Params) -> Scaler:
+    return DynamoLoad(case, number(params, "sensitivity"), number(params, "sla_share"))
+
+
+def _throughput_axes(case: Case) -> tuple[Axis, ...]:
+    return (
+        Axis("predictor", ("constant", "arima", "kalman", "prophet", "seasonal")),
+        Axis("interval_s", (60.0, INTERVAL_S)),
+        Axis("sla_share", (0.25, 0.5, 1.0), continuous=True),
+    )
+
+
+def _load_axes(case: Case) -> tuple[Axis, ...]:
+    return Axis("sensitivity", (0.6, SENSITIVITY)), Axis("sla_share", (0.25, 0.5, 0.75, 1.0), continuous=True)
+
+
+DYNAMO_THROUGHPUT = Baseline(
+    "dynamo-throughput", "NVIDIA Dynamo planner, throughput_scaling.py", _throughput, _throughput_axes
+)
+DYNAMO_LOAD = Baseline("dynamo-load", "NVIDIA Dynamo planner, load_scaling.py", _load, _load_axes)

@@ -1,0 +1,91 @@
+"""KEDA: between zero and one its own poll, from one on the HPA that it makes.
+
+Source: KEDA 2.20.2, pkg/scaling/executor/scale_scaledobjects.go and the ScaledObject reference. Poll every 30 s,
+cooldown 300 s, then from whatever count straight to zero; one and more is the HPA's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, floors, least_replicas, number, request_rates
+from autoscaler.sim.study.baselines.hpa import DOWN, SYNC_S, Direction, Hpa
+from autoscaler.sim.study.baselines.signals import rate, waiting
+from autoscaler.sim.study.case import Case, Scaler, View
+
+POLL_S = 30.0
+COOLDOWN_S = 300.0
+RATE_WINDOW_S = 60.0  # of `rate(...[1m])`
+
+
+class Executor:
+    """The edge of zero. `poll` is one round of KEDA's loop."""
+
+    def __init__(self, least: int, cooldown_s: float = COOLDOWN_S) -> None:
+        self._least, self._cooldown_s = least, cooldown_s
+        self._active_s: float | None = None
+
+    def poll(self, now_s: float, current: int, active: bool) -> int:
+        """Return the count after a poll."""
+        if active:
+            self._active_s = now_s
+            return current or max(self._least, 1)
+        if current < self._least:
+            return self._least
+        cooled_down = self._active_s is None or now_s - self._active_s >= self._cooldown_s
+        return 0 if self._least == 0 and cooled_down else current
+
+
+class Keda:
+    """A ScaledObject with one trigger: `value` gives the metric, which is active above zero."""
+
+    period_s = SYNC_S
+
+    def __init__(self, name: str, value: Callable[[View], float], hpa: Hpa, least: int) -> None:
+        self.name = name
+        self._value, self._hpa = value, hpa
+        self._executor = Executor(least)
+        self._polled_s = -POLL_S
+
+    def decide(self, view: View) -> int:
+        value, wanted = self._value(view), view.wanted
+        if view.now_s - self._polled_s >= POLL_S - 1e-6:
+            self._polled_s = view.now_s
+            # Defect fixed: a metric of pods that do not exist wakes nothing, so what the gateway holds counts as well.
+            wanted = self._executor.poll(view.now_s, wanted, value > 0 or view.seen.gateway_waiting > 0)
+        return self._hpa.sync(view.now_s, wanted, value)
+
+
+def _queue(case: Case, params: Params) -> Scaler:
+    return _keda("keda-queue", lambda view: waiting(view.seen), case, params)
+
+
+def _requests(case: Case, params: Params) -> Scaler:
+    return _keda("keda-rps", lambda view: rate(view, "arrivals", RATE_WINDOW_S), case, params)
+
+
+def _keda(name: str, value: Callable[[View], float], case: Case, params: Params) -> Scaler:
+    least = int(number(params, "min_replicas"))
+    down = Direction(number(params, "stabilization_s"), DOWN.policies)
+    return Keda(name, value, Hpa(number(params, "target"), least, case.max_replicas, down=down), least)
+
+
+def _queue_axes(case: Case) -> tuple[Axis, ...]:
+    # Once the queue is empty the rule asks for nothing at all: it is at its best above a floor that fits the trace.
+    return (
+        Axis("target", (2.0, 5.0, 12.5), continuous=True),
+        Axis("stabilization_s", (300.0, 900.0)),
+        Axis("min_replicas", tuple(sorted({*least_replicas(case, COOLDOWN_S), *floors(case)}))),
+    )
+
+
+def _request_axes(case: Case) -> tuple[Axis, ...]:
+    return (
+        Axis("target", request_rates(case), continuous=True),
+        Axis("stabilization_s", (60.0, 300.0)),
+        Axis("min_replicas", least_replicas(case, COOLDOWN_S)),
+    )
+
+
+KEDA_QUEUE = Baseline("keda-queue", "KEDA 2.20.2, sum(waiting), AverageValue, threshold 5", _queue, _queue_axes)
+KEDA_RPS = Baseline("keda-rps", "KEDA 2.20.2, requests per second per replica", _requests, _request_axes)

@@ -1,0 +1,31 @@
+"""A constant number of replicas. Tuned, it is the smallest that meets the goal: static at the peak."""
+
+from __future__ import annotations
+
+from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, number
+from autoscaler.sim.study.case import Case, Scaler, View
+
+
+class Static:
+    """Wants `replicas` at any time."""
+
+    name = "static"
+    period_s = 60.0
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+
+    def decide(self, view: View) -> int:
+        return self._replicas
+
+
+def _make(case: Case, params: Params) -> Scaler:
+    return Static(int(number(params, "replicas")))
+
+
+def _axes(case: Case) -> tuple[Axis, ...]:
+    powers = range(case.max_replicas.bit_length())
+    return (Axis("replicas", tuple(sorted({float(2**power) for power in powers} | {float(case.max_replicas)}))),)
+
+
+STATIC = Baseline("static", "a constant count", _make, _axes, monotone=True)

@@ -1,0 +1,232 @@
+"""The replicas of one study: asked for, started cold, served from, drained, crashed; and what a scrape reads of them.
+
+The engines themselves are rows of `state`, moved by `kernel`. Nothing here decides how many there should be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.sim.study import kernel
+from autoscaler.sim.study.case import Case, Seen
+from autoscaler.sim.study.state import COUNTERS, GAP_BOUNDS, TTFT_BOUNDS, Engine, State, new_gateway
+
+FIRST_ROWS = 16
+RESTART_DELAY_S = 10.0  # the kubelet's first back-off after a crash
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """One replica from being asked for to its end."""
+
+    id: int
+    created_s: float
+    since_s: float  # beginning of the present start; later than `created_s` after a crash
+    ready_s: float  # lies ahead while it starts
+    leaving_s: float = math.nan
+    crash_s: float = math.inf
+    row: int = -1  # of `State`, while its engine serves
+
+    @property
+    def leaving(self) -> bool:
+        return not math.isnan(self.leaving_s)
+
+
+class Scrape(NamedTuple):
+    """What one scrape reads: one row per engine that answers, leaving ones included."""
+
+    time_s: float
+    id: IntColumn  # int64[n], ascending
+    gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
+    counters: FloatColumn  # float64[7, n], `state.COUNTERS`
+    counts: IntColumn  # int64[n, 43], of both histograms side by side, TTFT first; not cumulative
+
+
+class Replicas:
+    """All replicas of a case and the requests inside them. Time moves by `advance`; `scale` changes their number."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.engine = Engine.of(case.profile, case.patience_s)
+        self.state = State.of(case.trace, case.profile, FIRST_ROWS)
+        self.gateway = new_gateway()
+        self.pods: list[Pod] = []  # ascending by id
+        self.took_s: list[float] = []  # completed cold starts
+        self.spans: list[tuple[float, float]] = []  # from asked for to the end, of replicas that are gone
+        self.next_event_s = math.inf  # when a replica changes by itself
+        self.ready = 0  # serving and not leaving
+        self.changes = 0  # grows with every change of `pods`
+        self._rng = np.random.default_rng((case.seed, 271_828))  # apart from whoever else uses the seed
+        self._ids = 0
+        self._next_arrival_s = -math.inf
+        self._free = list(range(FIRST_ROWS))[::-1]
+        self._least = case.router == "least-requests"
+        self._serving = self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `State`; their ids
+        self._is_serving = np.empty(0, np.bool_)  # of those that answer
+        self._leaving: list[Pod] = []
+        self._gone = np.zeros(len(COUNTERS))  # sums over engines that are gone
+        self._gone_counts = np.zeros(len(TTFT_BOUNDS) + len(GAP_BOUNDS), np.int64)
+        for _ in range(case.start_replicas):  # the study begins in the middle of their life
+            self._add(0.0, 0.0)
+        self._change(0.0)
+        self.took_s.clear()
+
+    # Time and number.
+
+    def advance(self, to_s: float) -> None:
+        """Let requests come, engines step and replicas change until `to_s`, at most to `next_event_s`."""
+        if to_s > self._next_arrival_s:
+            self._next_arrival_s = kernel.arrive(
+                self.state, self.engine, self.gateway, self._serving, to_s, self._least
+            )
+        if to_s >= self.next_event_s or self._leaving:
+            self._change(to_s)
+
+    def scale(self, wanted: int, now_s: float) -> None:
+        """Ask for replicas, or let some go as a ReplicaSet does: those not ready first, then the last to be ready.
+
+        Source: `ActivePodsWithRanks` in pkg/controller/controller_utils.go of Kubernetes; what a replica is doing is
+        not known there.
+        """
+        live = [pod for pod in self.pods if not pod.leaving]
+        for _ in range(wanted - len(live)):
+            self._add(now_s, self._draw_start_s())
+        live.sort(key=lambda pod: (pod.row >= 0, -pod.ready_s if pod.row >= 0 else 0.0, -pod.id))
+        for pod in live[: max(len(live) - wanted, 0)]:
+            pod.leaving_s = now_s
+        if wanted != len(live):
+            self._change(now_s)
+
+    def held(self, now_s: float) -> int:
+        """Return the requests inside and in front at `now_s`."""
+        return kernel.held(self.state, self.engine, self._answering, now_s) + int(self.gateway["held"][0])
+
+    @property
+    def done(self) -> bool:
+        """Whether every request of the trace has come and nobody waits or runs. As of the last `held` or `scrape`."""
+        if int(self.gateway["arrived"][0]) < len(self.state.arrival_s) or self.gateway["held"][0]:
+            return False
+        return not self.state.replicas["held"][self._answering].any()
+
+    def paid_s(self, end_s: float) -> float:
+        """Return the replica-seconds until `end_s`, from being asked for to the end."""
+        spans = np.array(self.spans + [(pod.created_s, math.inf) for pod in self.pods]).reshape(-1, 2)
+        return float(np.maximum(np.minimum(spans[:, 1], end_s) - spans[:, 0], 0.0).sum())
+
+    # What a scrape shows.
+
+    def scrape(self, now_s: float) -> tuple[Seen, Scrape]:
+        """Read every engine."""
+        self._release(now_s)
+        gauges, counters, counts, sums, sum_counts = kernel.read(
+            self.state, self.engine, self._answering, now_s, self._gone, self._gone_counts
+        )
+        serving = gauges[:, self._is_serving] if self._leaving else gauges
+        gateway = self.gateway[0]
+        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, ttft_sum_s, itl_sum_s = sums.tolist()
+        seen = Seen(
+            time_s=now_s,
+            running=serving[0],
+            waiting=serving[1],
+            kv_usage=serving[2],
+            gateway_waiting=float(gateway["held"]),
+            arrivals=float(gateway["arrived"]),
+            finished=finished,
+            first_tokens=first_tokens,
+            prompt_tokens=prompt_tokens,
+            generation_tokens=generation_tokens,
+            preemptions=preemptions,
+            ttft_sum_s=ttft_sum_s,
+            ttft_buckets=sum_counts[: len(TTFT_BOUNDS)],
+            itl_sum_s=itl_sum_s,
+            itl_buckets=sum_counts[len(TTFT_BOUNDS) :],
+        )
+        return seen, Scrape(now_s, self._answering_ids, gauges, counters, counts)
+
+    # Changes.
+
+    def _draw_start_s(self) -> float:
+        """Draw a lognormal cold start with the mean of the case."""
+        spread = self.case.cold_start_spread
+        return self.case.cold_start_s * math.exp(spread * self._rng.normal() - spread**2 / 2)
+
+    def _add(self, now_s: float, start_s: float) -> None:
+        self.pods.append(Pod(self._ids, now_s, now_s, now_s + start_s))
+        self._ids += 1
+
+    def _change(self, now_s: float) -> None:
+        """Bring every replica to its state at `now_s`."""
+        for pod in self.pods:
+            if pod.leaving:
+                self._let_go(pod, now_s)
+            elif pod.crash_s <= now_s:
+                self._crash(pod, now_s)
+            elif pod.row < 0 and pod.ready_s <= now_s:
+                self._open(pod, now_s)
+        self.pods = [pod for pod in self.pods if not (pod.leaving and pod.row < 0)]
+        self._leaving = [pod for pod in self.pods if pod.leaving]
+        answering = [pod for pod in self.pods if pod.row >= 0]
+        self._answering = np.array([pod.row for pod in answering], np.int64)
+        self._answering_ids = np.array([pod.id for pod in answering], np.int64)
+        self._is_serving = np.array([not pod.leaving for pod in answering], np.bool_)
+        self._serving = self._answering[self._is_serving]
+        self.ready = len(self._serving)
+        self.next_event_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
+        self.changes += 1
+        self._release(now_s)
+
+    def _release(self, now_s: float) -> None:
+        if self.gateway["held"][0]:
+            kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least)
+
+    def _due_s(self, pod: Pod) -> float:
+        if pod.leaving:
+            return pod.leaving_s + self.case.drain_s
+        return pod.ready_s if pod.row < 0 else pod.crash_s
+
+    def _open(self, pod: Pod, now_s: float) -> None:
+        if not self._free:
+            rows = len(self.state.replicas)
+            self.state = self.state.with_rows(2 * rows)
+            self._free = list(range(rows, 2 * rows))[::-1]
+        pod.row = self._free.pop()
+        self.state.open(pod.row, now_s)
+        self.took_s.append(pod.ready_s - pod.since_s)
+        mean_s = self.case.hours_between_crashes * 3600
+        pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
+
+    def _crash(self, pod: Pod, now_s: float) -> None:
+        """The engine dies with what it holds, and its container starts again, with new counters."""
+        kernel.advance(self.state, self.engine, pod.row, now_s)
+        self._close(pod)
+        pod.since_s, pod.crash_s = now_s, math.inf
+        pod.ready_s = now_s + RESTART_DELAY_S + self._draw_start_s()
+
+    def _let_go(self, pod: Pod, now_s: float) -> None:
+        """End a leaving replica once it is empty or out of time."""
+        end_s = pod.leaving_s
+        if pod.row >= 0:
+            latest_s = pod.leaving_s + self.case.drain_s
+            kernel.advance(self.state, self.engine, pod.row, min(now_s, latest_s))
+            replica = self.state.replicas[pod.row]
+            if replica["held"] and now_s < latest_s:
+                return
+            end_s = latest_s if replica["held"] else max(float(replica["emptied_s"]), pod.leaving_s)
+            self._close(pod)
+        self.spans.append((pod.created_s, end_s))
+
+    def _close(self, pod: Pod) -> None:
+        """Lose what an engine holds, keep its counts in the sums, and free its row."""
+        row = np.array([pod.row])
+        now_s = float(self.state.replicas[pod.row]["clock_s"])
+        *_, self._gone, _ = kernel.read(self.state, self.engine, row, now_s, self._gone, self._gone_counts)
+        self._gone_counts[: len(TTFT_BOUNDS)] += self.state.ttft_counts[pod.row]
+        self._gone_counts[len(TTFT_BOUNDS) :] += self.state.gap_counts[pod.row]
+        kernel.abort(self.state, pod.row)
+        self._free.append(pod.row)
+        pod.row = -1

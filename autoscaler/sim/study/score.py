@@ -1,0 +1,74 @@
+"""How well a run went: the row of a study's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.sim.study.case import Case, Outcome
+
+FLAP_S = 600.0  # a change of direction so soon after the change before it is a flap
+BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run in numbers. Shares are of all requests of the trace; whoever was never answered missed."""
+
+    scaler: str
+    attainment: float  # share of requests within both objectives
+    attainment_ttft: float
+    attainment_itl: float
+    goodput_rps: float  # requests per second within both
+    goodput_tokens_per_s: float  # generated for those
+    gpu_hours: float
+    ttft_p50_s: float  # infinity: so many were never answered
+    ttft_p95_s: float
+    ttft_p99_s: float
+    scale_ups: int
+    scale_downs: int
+    flaps: int  # changes against the direction of a change less than ten minutes before
+    breach_s: float  # in minutes whose requests met the objective less often than promised
+    unfinished: int  # requests lost with a replica, given up, or never answered
+
+
+def summarize(case: Case, outcome: Outcome) -> Row:
+    """Return the row of `outcome`. An objective that is NaN is met by whoever finished (TTFT: by whoever began)."""
+    trace, goal = case.trace, case.goal
+    ttft_met = outcome.ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
+    itl_met = outcome.itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
+    met = ttft_met & itl_met
+    count = max(len(met), 1)
+    p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s, q) for q in (0.5, 0.95, 0.99))
+    steps = np.diff(outcome.change_to, prepend=case.start_replicas)
+    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(outcome.change_s) <= FLAP_S)
+    return Row(
+        scaler=outcome.scaler,
+        attainment=float(met.sum()) / count,
+        attainment_ttft=float(ttft_met.sum()) / count,
+        attainment_itl=float(itl_met.sum()) / count,
+        goodput_rps=float(met.sum()) / trace.duration_s,
+        goodput_tokens_per_s=float(trace.output_tokens[met].sum()) / trace.duration_s,
+        gpu_hours=outcome.replica_s * case.gpus_per_replica / 3600,
+        ttft_p50_s=p50_s,
+        ttft_p95_s=p95_s,
+        ttft_p99_s=p99_s,
+        scale_ups=int((steps > 0).sum()),
+        scale_downs=int((steps < 0).sum()),
+        flaps=int(turned.sum()),
+        breach_s=_breach_s(trace.arrival_s, met.astype(np.float64), goal.attainment),
+        unfinished=int(np.isinf(outcome.e2e_s).sum()),
+    )
+
+
+def _breach_s(arrival_s: FloatColumn, met: FloatColumn, attainment: float) -> float:
+    minute = (arrival_s // BREACH_S).astype(np.int64)
+    asked, within = np.bincount(minute), np.bincount(minute, met)
+    return float((within < attainment * asked - 1e-9).sum() * BREACH_S)
+
+
+def _quantile(values: FloatColumn, q: float) -> float:
+    """Return the smallest value that at least the share `q` does not exceed; NaN without values."""
+    return float(np.quantile(values, q, method="inverted_cdf")) if len(values) else float("nan")

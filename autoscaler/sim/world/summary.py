@@ -1,0 +1,124 @@
+"""What a run came to: how well requests were served, and at what cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoscaler.sim.engine.request import Ending, Request
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the requests of a workload are promised; NaN: nothing."""
+
+    ttft_s: float = math.nan
+    itl_s: float = math.nan
+
+    def meets_ttft(self, ttft_s: float) -> bool:
+        return not ttft_s > self.ttft_s  # NaN promises nothing
+
+    def meets_itl(self, itl_s: float) -> bool:
+        return not itl_s > self.itl_s
+
+
+@dataclass
+class Score:
+    """Counts of one workload's requests. Those that did not finish missed every objective."""
+
+    objective: Objective
+    endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
+    met_ttft: int = 0
+    met_itl: int = 0
+    met_both: int = 0
+
+    @property
+    def ended(self) -> int:
+        return sum(self.endings.values())
+
+    def add(self, requests: Iterable[Request]) -> None:
+        """Count requests that ended."""
+        for request in requests:
+            assert request.ending is not None
+            self.endings[request.ending] += 1
+            if request.ending is Ending.FINISHED:
+                ttft = self.objective.meets_ttft(request.ttft_s)
+                itl = self.objective.meets_itl(request.itl_s)
+                self.met_ttft += ttft
+                self.met_itl += itl
+                self.met_both += ttft and itl
+
+    def late(self, unanswered: Iterable[Request], now_s: float) -> int:
+        """Return how many of those who still wait for a first token have already missed the objective."""
+        return sum(not self.objective.meets_ttft(now_s - request.arrived_s) for request in unanswered)
+
+
+@dataclass(frozen=True)
+class WorkloadSummary:
+    """One workload; counts are requests."""
+
+    name: str
+    arrived: int
+    finished: int
+    rejected: int  # refused by an admission limit or the gateway
+    given_up: int  # the client lost patience
+    failed: int  # lost with a pod
+    open: int  # still held, waiting or running
+    attainment: float | None  # share that met every objective; None: nobody asked
+    attainment_ttft: float | None
+    attainment_itl: float | None
+    gpu_hours: float
+    static_gpu_hours: float
+    scale_ups: int
+    scale_downs: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole run. `as_json` documents the keys."""
+
+    seed: int
+    simulated_s: float
+    crashes: int
+    workloads: tuple[WorkloadSummary, ...]
+
+    def as_json(self, errors: int = 0) -> dict[str, Any]:
+        """Return plain values, ready for JSON.
+
+        seed, simulated_s: what was run, and for how many simulated seconds
+        requests: requests that arrived
+        attainment: share of the decided requests that met every objective of their workload; null without any.
+            Decided is who ended, and who still waits and is late already
+        gpu_hours: of all pods from being bound to a node to their end; a slice counts as its share of the GPU
+        static_gpu_hours: the same if each workload had kept its largest number of pods all the time
+        scale_ups, scale_downs: changes of a replica count
+        errors: requests lost with a pod, and `errors` that others have counted
+        crashes: pods that failed
+        workloads: by name; arrived = finished + rejected + given_up + failed + open, and the figures above
+        """
+        decided = [workload for workload in self.workloads if workload.attainment is not None]
+        weights = [workload.arrived for workload in decided]
+        attained = sum((workload.attainment or 0.0) * weight for workload, weight in zip(decided, weights, strict=True))
+        return {
+            "seed": self.seed,
+            "simulated_s": round(self.simulated_s, 1),
+            "requests": sum(workload.arrived for workload in self.workloads),
+            "attainment": round(attained / sum(weights), 5) if sum(weights) else None,
+            "gpu_hours": round(sum(workload.gpu_hours for workload in self.workloads), 3),
+            "static_gpu_hours": round(sum(workload.static_gpu_hours for workload in self.workloads), 3),
+            "scale_ups": sum(workload.scale_ups for workload in self.workloads),
+            "scale_downs": sum(workload.scale_downs for workload in self.workloads),
+            "errors": sum(workload.failed for workload in self.workloads) + errors,
+            "crashes": self.crashes,
+            "workloads": {workload.name: _row(workload) for workload in self.workloads},
+        }
+
+
+def _row(workload: WorkloadSummary) -> dict[str, Any]:
+    return {
+        key: round(value, 5) if isinstance(value, float) else value
+        for key, value in vars(workload).items()
+        if key != "name"
+    }

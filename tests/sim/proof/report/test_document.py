@@ -1,0 +1,75 @@
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from autoscaler.sim.proof.report.document import document, to_json, write_whole
+from tests.sim.proof.report.proofs import NEVER, proof, run
+
+PROMISED = {
+    "name": str,
+    "tuned": bool,
+    "params": dict,
+    "attainment": float,
+    "attainment_ttft": float,
+    "attainment_itl": float,
+    "gpu_hours": float,
+    "ttft_p50_s": float,
+    "ttft_p95_s": float,
+    "ttft_p99_s": float,
+    "scale_ups": int,
+    "scale_downs": int,
+    "flaps": int,
+}
+
+
+def test_the_promised_keys_are_there_with_their_types() -> None:
+    written = json.loads(to_json([proof()]))
+    assert {"trace": "office-day", "profile": "8b-h100", "seed": 7, "clairvoyant": {"gpu_hours": 10.0}}.items() <= (
+        written.items()
+    )
+    for policy in written["policies"]:
+        assert {key: type(policy[key]) for key in PROMISED} == PROMISED
+    assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue"]
+
+
+def test_every_key_is_documented() -> None:
+    written = document([proof()])
+    assert isinstance(written, dict)
+    text = (Path(__file__).parents[4] / "docs" / "simulate.md").read_text("utf-8")
+    keys = [*written, *written["objective"], *written["policies"][0]]
+    assert [key for key in keys if f"`{key}`" not in text] == []
+
+
+def test_several_traces_make_a_list_in_their_order() -> None:
+    written = document([proof(), proof(trace="night")])
+    assert isinstance(written, list)
+    assert [each["trace"] for each in written] == ["office-day", "night"]
+
+
+def test_what_does_not_exist_is_null_and_never_infinity() -> None:
+    text = to_json([proof(run(ttft_p99_s=NEVER, attainment=float("nan")))])
+    (policy,) = json.loads(text)["policies"]
+    assert policy["ttft_p99_s"] is None
+    assert policy["attainment"] is None
+    assert "Infinity" not in text
+    assert "NaN" not in text
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "proof.json"
+    path.write_text("what was there")
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "proof.json"
+    path.write_text("what was there")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "half of it " * 10_000 + "\ud800")
+    assert path.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,56 @@
+import math
+
+import pytest
+
+from autoscaler.sim.proof.report import words
+from autoscaler.sim.study.case import Goal
+from tests.sim.proof.report.proofs import proof, run
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(1.0, "100 %"), (0.99996, "99.996 %"), (0.9999999, "99.999 %"), (0.98999, "98.99 %"), (0.5, "50.0 %")],
+)
+def test_a_share_is_never_rounded_up_over_its_goal(value: float, written: str) -> None:
+    assert words.share(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0.0, "0"), (0.0071, "7 ms"), (12.34, "12.3 s"), (840.0, "14 min"), (36_000, "10.0 h"), (math.inf, "never")],
+)
+def test_times_are_written_in_the_unit_one_would_say(value: float, written: str) -> None:
+    assert words.seconds(value) == written
+
+
+def test_unknown_is_a_dash() -> None:
+    assert words.share(math.nan) == words.seconds(math.nan) == words.ratio(math.nan) == words.UNKNOWN
+
+
+def test_a_goal_names_only_what_is_promised() -> None:
+    assert words.objective(Goal(1.0, 0.1, 0.99)) == "99 % within TTFT 1 s and ITL 100 ms"
+    assert words.objective(Goal(30.0, math.nan, 0.9)) == "90 % within TTFT 30 s"
+
+
+def test_the_verdict_compares_with_the_cheapest_baseline_that_met_the_goal() -> None:
+    said = words.verdict(
+        proof(
+            run(),
+            run("cheap", attainment=0.9, gpu_hours=11.0),
+            run("static", tuned=True, gpu_hours=20.0),
+            run("hpa", gpu_hours=16.0),
+        )
+    )
+    assert "Best baseline that met the goal: hpa, 99.50 % at 16 GPU-hours" in said
+    assert "0.20 against 0.60" in said
+
+
+def test_the_verdict_hides_no_miss() -> None:
+    said = words.verdict(proof(run(attainment=0.91), run("hpa", attainment=0.95)))
+    assert "which misses the goal of 99.00 %" in said
+    assert "No baseline met the goal" in said
+
+
+def test_rows_that_met_the_goal_come_before_cheaper_ones_that_did_not() -> None:
+    ordered = words.in_order(proof(run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run()))
+    assert [each.name for each in ordered] == ["ours", "static", "cheap"]

@@ -1,0 +1,95 @@
+"""The dynamic program against every schedule there is, on small cases."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.sim.proof.dynamic import Windows, cheapest
+
+
+def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = None, quanta: int = 1) -> Windows:
+    return Windows(
+        window_s=10.0,
+        quanta=quanta,
+        work=np.array(work, np.int64),
+        slack=np.array(slack, np.int64),
+        lost_alone=np.zeros((len(work), 1)) if lost is None else np.array(lost, np.float64),
+        most_replicas=9,
+    )
+
+
+def brute(
+    case: Windows, start_s: float, replicas: int, quantum_price_s: float, request_price_s: float, highest: int
+) -> float:
+    """Try all counts up to `highest` in every window."""
+    best = math.inf
+    for counts in itertools.product(range(highest + 1), repeat=len(case.work)):
+        cost, backlog, before, off = 0.0, 0, replicas, case.lost_alone.shape[1] if not replicas else 0
+        for window, count in enumerate(counts):
+            cost += count * case.window_s + max(count - before, 0) * start_s
+            off = 0 if count else min(off + 1, case.lost_alone.shape[1])
+            if not count:
+                cost += request_price_s * case.lost_alone[window, off - 1]
+            backlog = max(backlog + int(case.work[window]) - count * case.quanta, 0)
+            over = max(backlog - int(case.slack[window]), 0)
+            cost += over * quantum_price_s
+            backlog -= over
+            before = count
+        best = min(best, cost)
+    return best
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_schedule_is_cheaper_and_one_is_as_cheap(data: st.DataObject) -> None:
+    length = data.draw(st.integers(1, 6))
+    counts = st.integers(0, 4)
+    work = data.draw(st.lists(counts, min_size=length, max_size=length))
+    slack = data.draw(st.lists(counts, min_size=length, max_size=length))
+    memory = data.draw(st.integers(1, 3))
+    rows = data.draw(
+        st.lists(st.lists(st.integers(0, 3), min_size=memory, max_size=memory), min_size=length, max_size=length)
+    )
+    lost = [list(itertools.accumulate(map(float, row))) for row in rows]
+    case = windows(work, slack, lost, data.draw(st.sampled_from([1, 2])))
+    prices = data.draw(st.tuples(*(st.sampled_from([0.0, 3.0, 12.0, 40.0, 500.0]) for _ in range(2))))
+    start_s, replicas = data.draw(st.sampled_from([0.0, 7.0, 45.0])), data.draw(st.integers(0, 2))
+    expected = brute(case, start_s, replicas, *prices, highest=4)
+    assert cheapest(case, start_s, replicas, *prices) == pytest.approx(expected)
+
+
+def test_a_short_valley_is_bridged_and_a_long_one_left() -> None:
+    assert cheapest(windows([1, 0, 0, 0, 1], [0] * 5), 35.0, 0, 1e6, 0.0) == 35 + 50
+    assert cheapest(windows([1, 0, 0, 0, 0, 1], [0] * 6), 35.0, 0, 1e6, 0.0) == 35 + 10 + 35 + 10
+
+
+def test_work_waits_where_it_may() -> None:
+    assert cheapest(windows([4, 0, 0, 0], [0, 0, 0, 0]), 5.0, 0, 1e6, 0.0) == 4 * 15
+    assert cheapest(windows([4, 0, 0, 0], [3, 2, 1, 0]), 5.0, 0, 1e6, 0.0) == 5 + 40
+
+
+def test_missing_is_taken_where_it_is_cheaper_than_a_replica() -> None:
+    case = windows([1, 1, 5, 1], [0] * 4)
+    assert cheapest(case, 60.0, 1, quantum_price_s=20.0, request_price_s=0.0) == 40 + 4 * 20
+    assert cheapest(case, 60.0, 1, quantum_price_s=80.0, request_price_s=0.0) == 40 + 4 * 70
+
+
+def test_a_request_alone_is_lost_only_if_nobody_serves_all_its_time() -> None:
+    """It comes in the second window and ends in the third."""
+    case = windows([0, 0, 0], [0, 0, 0], [[0, 0], [0, 0], [0, 1]])
+    assert cheapest(case, 5.0, 0, 1e6, request_price_s=100.0) == 15
+    assert cheapest(case, 5.0, 0, 1e6, request_price_s=9.0) == 9
+
+
+def test_so_many_replicas_as_could_ever_be_needed_count_as_infinitely_fast() -> None:
+    """Which keeps the bound a bound: nobody with more could be cheaper."""
+    assert cheapest(windows([40], [0]), 0.0, 0, 1e6, 0.0) == 9 * 10
+
+
+def test_a_start_that_costs_less_than_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="start_s is -1, it must be 0 or more"):
+        cheapest(windows([1], [0]), -1.0, 0, 1.0, 0.0)

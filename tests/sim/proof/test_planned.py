@@ -1,0 +1,54 @@
+import math
+
+import numpy as np
+import pytest
+
+from autoscaler.sim.proof.clairvoyant import bound
+from autoscaler.sim.proof.planned import BIN_S, Planned, Schedule, planned
+from autoscaler.sim.study.baselines.static import Static
+from autoscaler.sim.study.case import Goal
+from autoscaler.sim.study.run import run
+from autoscaler.sim.study.score import summarize
+from tests.sim.study.small import HandView, poisson, study, trace
+
+
+def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
+    scaler = Planned(Schedule(5.0, np.array([1, 2, 3])))
+    assert [scaler.decide(HandView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
+
+
+def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_the_bound() -> None:
+    case = study(poisson([10.0, 10.0, 60.0, 60.0, 10.0, 10.0], 300.0), start_replicas=1)
+    told: list[float] = []
+    plan = planned(case, rounds=4, progress=told.append)
+    assert plan.row.attainment >= case.goal.attainment
+    assert bound(case).gpu_hours <= plan.row.gpu_hours <= 1.35 * bound(case).gpu_hours
+    statics = [summarize(case, run(case, Static(count))) for count in range(1, 6)]
+    assert plan.row.gpu_hours < min(row.gpu_hours for row in statics if row.attainment >= case.goal.attainment)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_replicas_are_asked_for_a_cold_start_ahead_and_short_valleys_are_bridged() -> None:
+    visits = np.concatenate([np.arange(300.0, 310.0), np.arange(340.0, 350.0), np.arange(800.0, 810.0)])
+    case = study(trace(visits, duration_s=900.0), start_replicas=0, cold_start_s=60.0)
+    plan = planned(case, rounds=0)
+    wanted = plan.schedule.replicas
+    assert plan.row.attainment == 1.0
+    assert wanted[int(200 / BIN_S)] == 0
+    assert wanted[int(240 / BIN_S)] == 1
+    assert wanted[int(325 / BIN_S)] == 1
+    assert wanted[int(500 / BIN_S)] == 0
+
+
+def test_a_goal_that_nobody_meets_gives_the_plan_with_the_best_attainment() -> None:
+    case = study(poisson([10.0] * 2, 60.0), goal=Goal(0.02, 0.1, 0.99))  # a prompt takes 44 ms
+    plan = planned(case, rounds=1)
+    assert plan.row.attainment == 0.0
+    assert math.isfinite(plan.row.gpu_hours)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_late_cold_starts_are_allowed_for(spread: float) -> None:
+    case = study(poisson([5.0, 45.0, 5.0], 300.0), cold_start_spread=spread, start_replicas=1)
+    assert planned(case, rounds=2).row.attainment >= 0.99

@@ -1,0 +1,151 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.config.policy import load
+from autoscaler.sim.proof.prove import (
+    OURS_ATTAINMENTS,
+    Subject,
+    Unreachable,
+    add_up,
+    check_goal,
+    goal_of,
+    play,
+    prove,
+    started,
+    with_attainment,
+)
+from autoscaler.sim.study.case import Case, Goal, View
+from tests.sim.study import small
+
+INTERACTIVE = load().policies["interactive"]
+
+
+class Constant:
+    name = "constant"
+    period_s = 15.0
+
+    def __init__(self, replicas: int) -> None:
+        self.replicas = replicas
+
+    def decide(self, view: View) -> int:
+        return self.replicas
+
+
+def busy(name: str = "busy", per_s: float = 2.0, duration_s: float = 600.0, seed: int = 1) -> Case:
+    arrival_s = np.random.default_rng(seed).uniform(0, duration_s, int(per_s * duration_s))
+    trace = replace(small.trace(arrival_s, duration_s=duration_s), name=name)
+    return Case(trace, small.llama(), goal_of(INTERACTIVE), cold_start_s=30.0)
+
+
+def subject(*cases: Case) -> Subject:
+    return Subject("made-up", "8b-h100", cases or (busy(),), INTERACTIVE)
+
+
+def test_the_goal_is_what_the_policy_promises() -> None:
+    assert goal_of(INTERACTIVE) == Goal(1.0, 0.1, 0.99)
+    assert np.isnan(goal_of(load().policies["batch"]).itl_s)
+
+
+def test_an_itl_below_the_step_time_is_refused_before_the_run() -> None:
+    case = replace(busy(), goal=Goal(1.0, 0.005, 0.99))
+    with pytest.raises(Unreachable, match=r"^ITL 5 ms is below the step time of this profile \(7\.92 ms\)$"):
+        check_goal(case)
+    with pytest.raises(Unreachable):
+        prove(subject(case), ())
+
+
+def test_a_ttft_below_one_step_is_refused() -> None:
+    with pytest.raises(Unreachable, match=r"^TTFT 2 ms is below the time this profile takes for one token"):
+        check_goal(replace(busy(), goal=Goal(0.002, 0.1, 0.99)))
+
+
+def test_an_objective_that_some_requests_cannot_meet_even_alone_is_told() -> None:
+    case = busy()
+    case.trace.prompt_tokens[: len(case.trace.prompt_tokens) // 4] = 7000
+    (note,) = check_goal(replace(case, goal=Goal(0.1, 0.1, 0.99)))
+    assert "at most 75 % of the requests can meet the objective" in note
+
+
+def test_an_objective_that_no_request_can_meet_is_refused() -> None:
+    with pytest.raises(Unreachable, match="no request of busy can meet the objective"):
+        check_goal(replace(busy(), goal=Goal(0.03, 0.1, 0.99)))
+
+
+def test_an_objective_that_is_not_promised_is_never_out_of_reach() -> None:
+    assert check_goal(replace(busy(), goal=Goal(float("nan"), float("nan"), 0.99))) == ()
+
+
+def test_a_proof_holds_ours_the_baselines_and_a_bound_below_who_met_the_goal() -> None:
+    shares: list[float] = []
+    proof = prove(subject(), ("keda-queue", "static"), workers=1, told=shares.append)
+    assert [(run.name, run.tuned) for run in proof.runs] == [("ours", False), ("keda-queue", False), ("static", True)]
+    assert proof.runs[2].params == {"replicas": float(int(proof.runs[2].params["replicas"]))}
+    assert proof.clairvoyant_gpu_hours > 0
+    assert all(run.row.gpu_hours >= proof.clairvoyant_gpu_hours for run in proof.runs if proof.attains(run))
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert all(len(run.timeline) for run in proof.runs)
+
+
+def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:
+    proof = prove(subject(), ("keda-rps",), tuned=True, workers=1)
+    usual, best = (run for run in proof.runs if run.name == "keda-rps")
+    assert (usual.tuned, best.tuned) == (False, True)
+    if proof.attains(usual):
+        assert proof.attains(best)
+        assert best.row.gpu_hours <= usual.row.gpu_hours + 1e-9
+    else:
+        assert best.row.attainment >= usual.row.attainment - 1e-9
+    assert len(proof.frontier["keda-rps"]) > 10
+    assert len(proof.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
+    assert any(point.gpu_hours == best.row.gpu_hours for point in proof.frontier["keda-rps"])
+
+
+def test_the_same_seed_gives_the_same_proof_on_one_core_and_on_two() -> None:
+    one, two = (prove(subject(), ("keda-queue",), workers=workers) for workers in (1, 2))
+    assert [run.row for run in one.runs] == [run.row for run in two.runs]
+    assert one.clairvoyant_gpu_hours == two.clairvoyant_gpu_hours
+
+
+def test_an_unknown_baseline_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no baseline kedda; allowed: keda-queue, .*static"):
+        prove(subject(), ("kedda",))
+
+
+def test_several_workloads_add_up_to_all_their_requests() -> None:
+    cases = busy("a", per_s=2.0), busy("b", per_s=0.5, seed=2)
+    played = [play(case, Constant(1), keep_ttft=True) for case in cases]
+    row, timeline = add_up(cases, played)
+    counts = np.array([len(case.trace.arrival_s) for case in cases])
+    all_ttft = np.concatenate([each.ttft_s for each in played])
+    assert row.attainment == pytest.approx(np.average([each.row.attainment for each in played], weights=counts))
+    assert row.gpu_hours == pytest.approx(sum(each.row.gpu_hours for each in played))
+    assert row.ttft_p95_s == pytest.approx(float(np.sort(all_ttft)[int(np.ceil(0.95 * len(all_ttft))) - 1]))
+    assert timeline[3, 2] == 2.0  # one replica each
+
+
+def test_a_fleet_is_proved_model_by_model() -> None:
+    fleet = subject(busy("a"), busy("b", per_s=0.5, seed=2))
+    proof = prove(fleet, ("static",), workers=1)
+    alone = [prove(subject(case), ("static",), workers=1) for case in fleet.cases]
+    assert proof.models == 2
+    assert proof.requests == sum(each.requests for each in alone)
+    assert proof.clairvoyant_gpu_hours == pytest.approx(sum(each.clairvoyant_gpu_hours for each in alone))
+    for place, run in enumerate(proof.runs):
+        assert run.row.gpu_hours == pytest.approx(sum(each.runs[place].row.gpu_hours for each in alone))
+
+
+def test_a_study_begins_with_what_its_first_minutes_need() -> None:
+    assert started(busy(per_s=0.01)).start_replicas == 1
+    one, two = (started(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))
+    assert one > 2
+    assert abs(two - 2 * one) <= 1
+
+
+def test_another_attainment_changes_nothing_else_of_a_policy() -> None:
+    changed = with_attainment(INTERACTIVE, 0.9)
+    assert changed.spec.objective.attainment == 0.9
+    assert changed.spec.objective.ttft == INTERACTIVE.spec.objective.ttft
+    assert changed.spec.replicas == INTERACTIVE.spec.replicas

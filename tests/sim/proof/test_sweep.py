@@ -1,0 +1,55 @@
+import multiprocessing
+import os
+import sys
+
+import pytest
+
+from autoscaler.sim.proof.sweep import sweep
+
+
+def multiply(factor: int, number: int) -> int:
+    return factor * number
+
+
+def process(_shared: None, _number: int) -> int:
+    return os.getpid()
+
+
+def fail_at_two(_shared: None, number: int) -> int:
+    if number == 2:
+        raise ValueError("two")
+    return number
+
+
+def die(_shared: None, _number: int) -> int:
+    os._exit(9)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_item_is_worked_with_what_is_shared_and_keeps_its_place(workers: int) -> None:
+    assert dict(sweep(multiply, 3, [5, 7, 11], workers)) == {0: 15, 1: 21, 2: 33}
+
+
+def test_several_workers_are_other_processes_and_one_is_this_one() -> None:
+    assert os.getpid() not in dict(sweep(process, None, [1, 2], 2)).values()
+    assert set(dict(sweep(process, None, [1, 2], 1)).values()) == {os.getpid()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_error_of_an_item_ends_the_sweep_and_leaves_no_process(workers: int) -> None:
+    with pytest.raises(ValueError, match="two"):
+        list(sweep(fail_at_two, None, [0, 1, 2, 3, 4], workers))
+    for child in multiprocessing.active_children():
+        child.join(5)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_dies_is_told() -> None:
+    with pytest.raises(RuntimeError, match="a worker process died"):
+        list(sweep(die, None, [1, 2], 2))
+
+
+def test_ray_that_is_not_installed_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    with pytest.raises(RuntimeError, match=r"pip install 'vllm-autoscaler\[ray\]'"):
+        list(sweep(multiply, 3, [1], ray=True))

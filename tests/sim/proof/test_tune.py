@@ -1,0 +1,67 @@
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.sim.proof.clairvoyant import bound
+from autoscaler.sim.proof.tune import Tuned, tune
+from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.case import Case, Goal
+from autoscaler.sim.study.run import run
+from autoscaler.sim.study.score import summarize
+from tests.sim.study.small import poisson, study
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return study(poisson([10.0, 40.0, 10.0], 200.0), start_replicas=2, max_replicas=12)
+
+
+@pytest.fixture(scope="module")
+def tuned(case: Case) -> dict[str, Tuned]:
+    return {best.name: best for best in tune(case, ("static", "keda-rps", "skyserve"), workers=1)}
+
+
+def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, Tuned]) -> None:
+    best = tuned["keda-rps"]
+    assert best.meets
+    rows = [
+        summarize(case, run(case, BASELINES["keda-rps"](case, params))) for params in BASELINES["keda-rps"].grid(case)
+    ]
+    assert best.row.gpu_hours <= min(row.gpu_hours for row in rows if row.attainment >= case.goal.attainment)
+    assert best.tried == len(best.found) > len(rows)
+    assert best.row == summarize(case, run(case, BASELINES["keda-rps"](case, best.params)))
+
+
+def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[str, Tuned]) -> None:
+    count = tuned["static"].params["replicas"]
+    assert tuned["static"].meets
+    less = summarize(case, run(case, BASELINES["static"](case, {"replicas": float(count) - 1})))
+    assert less.attainment < case.goal.attainment
+    assert tuned["static"].tried < 12
+
+
+def test_if_no_setting_meets_the_goal_the_nearest_is_kept(case: Case) -> None:
+    hard = replace(case, goal=Goal(0.01, 0.1, 0.99))
+    (best,) = tune(hard, ("hpa-inflight",), workers=1)
+    assert not best.meets
+    assert best.row.attainment == max(row.attainment for _, row in best.found)
+
+
+def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:
+    told: list[float] = []
+    (again,) = tune(case, ("keda-rps",), workers=2, progress=told.append)
+    assert (again.params, again.row, again.seed) == (tuned["keda-rps"].params, tuned["keda-rps"].row, case.seed)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_excess_is_the_waste_over_the_bound(case: Case, tuned: dict[str, Tuned]) -> None:
+    least = bound(case)
+    best = tuned["static"]
+    assert best.excess(least) == pytest.approx(best.row.gpu_hours / least.gpu_hours - 1)
+    assert best.excess(replace(least, gpu_hours=0.0)) == float("inf")
+
+
+def test_an_unknown_baseline_is_named(case: Case) -> None:
+    with pytest.raises(ValueError, match="baseline is 'magic', allowed: keda-queue, "):
+        tune(case, ("magic",))

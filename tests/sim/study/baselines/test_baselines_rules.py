@@ -1,0 +1,450 @@
+"""Worked examples of each rule, and its timing."""
+
+import math
+
+import numpy as np
+import pytest
+
+from autoscaler.sim.study.baselines import aibrix, dynamo, knative, llmd, predictors, ray_serve, skyserve, static, wva
+from autoscaler.sim.study.baselines.signals import GAPS, TTFT, Highest, MovingMean
+from autoscaler.sim.study.case import Goal
+from tests.sim.study.small import GOAL, HandView, llama, observed, poisson, study
+
+CASE = study(poisson([5.0], 60.0), max_replicas=50)
+PROFILE = llama()
+
+
+# Windows.
+
+
+def test_a_moving_mean_forgets_what_is_older_than_its_window() -> None:
+    mean = MovingMean(6.0)
+    assert [mean.add(float(now), float(now)) for now in range(0, 10, 2)] == [0.0, 1.0, 2.0, 4.0, 6.0]
+
+
+def test_the_highest_of_a_window_falls_when_its_highest_is_too_old() -> None:
+    highest = Highest(20.0)
+    assert [highest.add(now, count) for now, count in ((0, 5), (10, 3), (20, 4), (21, 1), (41, 2))] == [5, 5, 5, 4, 2]
+
+
+# Knative.
+
+
+def test_knative_divides_concurrency_by_seventy_percent_of_the_limit() -> None:
+    scaler = knative.Knative(CASE, limit=10)
+    assert scaler.scale(0.0, ready=4, stable=27.9, panic=27.9) == 4
+    assert scaler.scale(2.0, ready=4, stable=28.1, panic=28.1) == 5
+
+
+def test_knative_shrinks_by_half_at_most() -> None:
+    assert knative.Knative(CASE, limit=10).scale(0.0, ready=8, stable=1.0, panic=1.0) == 4
+
+
+def test_knative_panics_at_twice_what_is_ready_and_shrinks_only_after_a_calm_stable_window() -> None:
+    scaler = knative.Knative(CASE, limit=10)
+    assert scaler.scale(0.0, ready=2, stable=7.0, panic=28.0) == 4  # 4 / 2 is the threshold
+    assert scaler.scale(30.0, ready=4, stable=7.0, panic=7.0) == 4
+    assert scaler.scale(60.0, ready=4, stable=7.0, panic=7.0) == 4
+    assert scaler.scale(62.0, ready=4, stable=7.0, panic=7.0) == 2
+
+
+def test_knative_keeps_the_last_replica_for_the_grace_period() -> None:
+    scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
+    view = HandView(concurrency=5.0)
+    counts = {}
+    for now in range(2, 200, 2):
+        view.now_s, view.concurrency = float(now), 5.0 if now <= 10 else 0.0
+        view.wanted = view.ready = counts[now] = scaler.decide(view)
+    assert min(now for now, count in counts.items() if count == 0) == 10 + 60 + 30
+
+
+# llm-d's SLO law.
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ready", "s", "wanted"),
+    [
+        (4, 4, 1.1, 8),
+        (4, 2, 1.1, 4),
+        (4, 3, 1.1, 6),
+        (4, 4, 0.5, 4),
+        (4, 4, 0.2, 2),
+        (10, 10, 0.39, 10),
+        (3, 3, 0.0, 0),
+    ],
+)
+def test_the_slo_law_with_replicas_that_start_credited(replicas: int, ready: int, s: float, wanted: int) -> None:
+    assert llmd.wanted_replicas(replicas, ready, s) == wanted
+
+
+def test_saturation_is_the_worse_of_the_latencies_over_their_objectives_cut_at_two() -> None:
+    view = HandView().tell(
+        60.0, ttft_buckets=observed(TTFT, np.full(100, 0.3)), itl_buckets=observed(GAPS, np.full(99, 0.02))
+    )
+    assert llmd.saturation(view, GOAL) == pytest.approx(0.25 + 0.9 * 0.25)  # p90 within the bucket 0.25..0.5
+    view.tell(120.0, ttft_buckets=view.seen.ttft_buckets + observed(TTFT, np.full(100, 8.0)))
+    assert llmd.saturation(view, GOAL) == 2.0
+
+
+def test_saturation_without_traffic_is_zero() -> None:
+    assert llmd.saturation(HandView().tell(60.0), GOAL) == 0.0
+
+
+def test_the_slo_law_waits_thirty_seconds_up_and_one_replica_per_two_minutes_down() -> None:
+    scaler = llmd.LLMD_SLO(CASE, {"high": 0.55, "low_share": 0.4 / 0.55, "min_replicas": 1.0})
+    view = HandView(wanted=4, ready=4)
+    slow = np.zeros(len(TTFT))
+    counts = {}
+    for now in range(15, 800, 15):
+        if now <= 90:
+            slow = slow + observed(TTFT, np.full(50, 0.9))
+        view.tell(float(now), ttft_buckets=slow, running=np.ones(view.wanted))
+        view.wanted = view.ready = counts[now] = scaler.decide(view)
+    assert counts[30] == 4
+    grown = max(counts.values())
+    assert 4 < grown <= 8 * 2
+    falls = [now for now in range(30, 795, 15) if counts[now] < counts[now - 15]]
+    assert all(counts[now] == counts[now - 15] - 1 for now in falls)
+    assert len(falls) >= 2 and min(np.diff(falls)) >= 120
+    assert falls[0] >= 90 + 180
+
+
+# WVA.
+
+
+def test_wva_orders_for_what_is_short_above_the_threshold_and_counts_what_is_pending() -> None:
+    assert wva.balance(wanted=4, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6  # 588 - 400 = 188
+    assert wva.balance(wanted=6, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6
+    assert wva.balance(wanted=6, ready=6, capacity=100, demand=250, up=0.85, down=0.70) == 4  # 600 - 357 = 243
+    assert wva.balance(wanted=2, ready=2, capacity=100, demand=0, up=0.85, down=0.70) == 1
+
+
+def test_the_compute_bound_from_the_limits_of_the_engine() -> None:
+    # 8192 x 250 / 1250 = 1638 sequences, cut at 256 slots, of 1125 tokens each.
+    assert wva.steady_tokens(PROFILE, 1000, 250) == 256 * 1125
+    # 8192 x 10 / 4010 = 20.4 sequences of 4005 tokens.
+    assert wva.steady_tokens(PROFILE, 4000, 10) == pytest.approx(8192 * 10 / 4010 * 4005)
+
+
+def test_saturation_counts_queued_prompts_and_learns_the_compute_bound_from_queues() -> None:
+    analyze = wva.Saturation(PROFILE)
+    view = HandView(now_s=0.0).tell(
+        60.0,
+        first_tokens=100.0,
+        prompt_tokens=100_000.0,
+        finished=100.0,
+        generation_tokens=25_000.0,
+        kv_usage=np.array([0.25, 0.25]),
+        waiting=np.array([0.0, 2.0]),
+    )
+    result = analyze(view)
+    assert result is not None
+    assert result[0] == 256 * 1125
+    assert result[1] == pytest.approx(0.5 * PROFILE.kv_capacity_tokens + 2 * 1000)
+    view.tell(75.0, waiting=np.array([5.0, 7.0]))
+    result = analyze(view)
+    assert result is not None
+    assert result[0] == pytest.approx(0.25 * PROFILE.kv_capacity_tokens)  # both queue: this is all they can
+    view.tell(90.0, waiting=np.array([0.0, 0.0]), kv_usage=np.array([0.1, 0.1]))
+    result = analyze(view)
+    assert result is not None
+    assert result[0] == pytest.approx(0.25 * PROFILE.kv_capacity_tokens)  # remembered
+
+
+def test_the_line_of_itl_over_kv_use_is_found_and_falls_back_to_one_through_the_empty_step() -> None:
+    k = np.array([0.1, 0.3, 0.5, 0.7])
+    assert wva.fit_line(np.column_stack([k, 0.04 * k + 0.008]), 0.005) == pytest.approx((0.04, 0.008))
+    slope, base_s = wva.fit_line(np.array([[0.2, 0.016], [0.21, 0.016]]), 0.006)
+    assert base_s == 0.006
+    assert slope == pytest.approx(0.01 / 0.205, rel=0.01)
+
+
+def test_throughput_of_a_replica_is_what_fits_the_cache_over_its_itl() -> None:
+    analyze = wva.Throughput(PROFILE, 0.8)
+    view = HandView(wanted=2, ready=2)
+    for step in range(1, 9):
+        use = 0.1 * step
+        view.tell(
+            15.0 * step,
+            arrivals=30.0 * 15 * step,
+            first_tokens=30.0 * 15 * step,
+            prompt_tokens=3000.0 * 30 * 15 * step,
+            finished=30.0 * 15 * step,
+            generation_tokens=200.0 * 30 * 15 * step,
+            kv_usage=np.array([use, use]),
+            itl_buckets=np.full(len(GAPS), 1000.0 * step),
+            itl_sum_s=float(sum(1000 * (0.03 * 0.1 * part + 0.008) for part in range(1, step + 1))),
+        )
+        result = analyze(view)
+    assert result is not None
+    sequences = 0.8 * PROFILE.kv_capacity_tokens / 3100
+    assert sequences < PROFILE.max_num_seqs
+    assert result[0] == pytest.approx(sequences / (0.03 * 0.8 + 0.008), rel=0.25)  # ITL is a mean over a minute
+    assert result[1] == pytest.approx(30 * 200)
+
+
+def test_wva_waits_four_minutes_each_way() -> None:
+    scaler = wva.Wva("wva", CASE, lambda view: (100.0, 500.0))
+    view = HandView(wanted=2, ready=2)
+    counts = {}
+    for now in range(15, 400, 15):
+        view.tell(float(now), running=np.ones(view.wanted))
+        view.wanted = view.ready = counts[now] = scaler.decide(view)
+    assert min(now for now, count in counts.items() if count > 2) == 15 + 240
+    scaler = wva.Wva("wva", CASE, lambda view: (100.0, 150.0 if view.now_s < 100 else 500.0))
+    view = HandView(wanted=2, ready=2)
+    counts = {}
+    for now in range(15, 400, 15):
+        view.tell(float(now), running=np.ones(view.wanted))
+        view.wanted = view.ready = counts[now] = scaler.decide(view)
+    assert min(now for now, count in counts.items() if count > 2) == 90 + 240
+
+
+def test_wva_leaves_for_zero_after_ten_minutes_without_requests_and_comes_back_for_a_queue() -> None:
+    scaler = wva.Wva("wva", CASE, lambda view: None, least=0)
+    view = HandView(wanted=1)
+    counts = {}
+    for now in range(15, 900, 15):
+        view.tell(float(now), gateway_waiting=1.0 if now == 885 else 0.0)
+        view.wanted = counts[now] = scaler.decide(view)
+    assert counts[585] == 1
+    assert counts[600] == 0
+    assert counts[870] == 0
+    assert counts[885] == 1
+
+
+# AIBrix.
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "wanted"),
+    [
+        (4, 1.5, 6),
+        (4, 3.0, 8),
+        (4, 1.1, 4),
+        (4, 0.9, 4),
+        (4, 0.8, 4),
+        (4, 0.5, 2),
+        (4, 0.1, 2),
+        (5, 0.1, 2),
+        (1, 0.0, 0),
+    ],
+)
+def test_apa_keeps_a_band_and_at_most_doubles_or_halves(n: int, q: float, wanted: int) -> None:
+    assert aibrix.wanted_replicas(n, q) == wanted
+
+
+def test_apa_does_not_order_again_for_what_already_starts() -> None:
+    scaler = aibrix.AibrixApa(CASE, target=10)
+    view = HandView(wanted=2, ready=2).tell(10.0, running=np.array([15.0, 15.0]))
+    assert scaler.decide(view) == 3
+    view.wanted = 3
+    assert scaler.decide(view.tell(20.0)) == 3
+
+
+def test_apa_shrinks_to_the_highest_wish_of_five_minutes() -> None:
+    scaler = aibrix.AibrixApa(CASE, target=10)
+    view = HandView(wanted=4, ready=4)
+    counts = {}
+    for now in range(10, 700, 10):
+        view.tell(float(now), running=np.array([40.0 if now == 10 else 5.0]))
+        view.wanted = counts[now] = scaler.decide(view)
+    assert counts[310] == 4
+    assert counts[320] == 2
+    assert counts[690] == 1
+
+
+# Dynamo.
+
+
+def test_the_best_rate_of_an_engine_is_at_the_largest_batch_that_keeps_the_objectives() -> None:
+    rates = []
+    isl, osl = 1000.0, 100.0
+    for batch in range(1, 257):  # a slow second source
+        prompt = batch * isl / osl
+        itl_s = (
+            PROFILE.step_s
+            + PROFILE.sequence_s * batch
+            + PROFILE.kv_token_s * batch * 1050
+            + PROFILE.prompt_token_s * prompt
+        )
+        chunks = math.ceil((math.floor(prompt) + isl) / 8192)
+        decode_s = PROFILE.step_s + PROFILE.sequence_s * batch + PROFILE.kv_token_s * batch * 1050
+        ttft_s = chunks * decode_s + PROFILE.prompt_token_s * (math.floor(prompt) + isl)
+        if itl_s > 0.1 or ttft_s > 1.0:
+            break
+        rates.append(batch / (osl * itl_s))
+    assert dynamo.engine_rps(PROFILE, GOAL, isl, osl) == pytest.approx(rates[-1])
+    tight = dynamo.engine_rps(PROFILE, Goal(1.0, 0.02, 0.99), isl, osl)
+    assert 0 < tight < rates[-1]
+
+
+def test_an_objective_that_even_one_request_breaks_leaves_a_batch_of_one() -> None:
+    step_s = PROFILE.step_s + PROFILE.sequence_s + PROFILE.kv_token_s * 1050 + PROFILE.prompt_token_s * 10
+    assert dynamo.engine_rps(PROFILE, Goal(1.0, 0.001, 0.99), 1000, 100) == pytest.approx(1 / (100 * step_s))
+
+
+def test_throughput_mode_wants_engines_for_the_requests_of_the_last_interval() -> None:
+    scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
+    view = HandView()
+    view.tell(
+        180.0, arrivals=18_000.0, first_tokens=18_000.0, prompt_tokens=18e6, finished=18_000.0, generation_tokens=1.8e6
+    )
+    assert scaler.decide(view) == math.ceil(100 / dynamo.engine_rps(PROFILE, GOAL, 1000, 100))
+
+
+def test_throughput_mode_without_any_request_keeps_what_there_is() -> None:
+    scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
+    assert scaler.decide(HandView(wanted=3).tell(180.0)) == 3
+
+
+def load_view(queue: float, kv_usage: float, ready: int = 3) -> HandView:
+    view = HandView(wanted=3, ready=ready, starting=3 - ready)
+    return view.tell(
+        60.0,
+        first_tokens=600.0,
+        prompt_tokens=600_000.0,
+        finished=600.0,
+        generation_tokens=60_000.0,
+        itl_sum_s=600.0,
+        itl_buckets=np.full(len(GAPS), 60_000.0),
+        running=np.full(3, 50.0),
+        waiting=np.full(3, queue),
+        kv_usage=np.full(3, kv_usage),
+    )
+
+
+def test_load_mode_takes_one_more_only_if_all_engines_break_an_objective() -> None:
+    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2)) == 4  # 31 prompts of 1000 tokens: 1.1 s
+    one_free = load_view(queue=30.0, kv_usage=0.2)
+    one_free.tell(75.0, waiting=np.array([30.0, 30.0, 0.0]))
+    assert dynamo.DynamoLoad(CASE).decide(one_free) == 3
+
+
+def test_load_mode_takes_one_less_if_the_rest_stays_below_eighty_percent() -> None:
+    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=0.0, kv_usage=0.1)) == 2
+    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=16.0, kv_usage=0.1)) == 3  # 24 prompts: 0.87 s of 0.77 s
+    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=0.0, kv_usage=0.7)) == 3  # 1.05 of the cache
+
+
+def test_load_mode_waits_while_a_change_is_under_way() -> None:
+    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2, ready=2)) == 3
+
+
+# Predictors.
+
+
+def forecast(predictor: str, values: np.ndarray, interval_s: float = 180.0) -> float:
+    series = predictors.Series(predictor)
+    for value in values:
+        series.add(float(value))
+    return series.next(interval_s)
+
+
+def test_leading_zeros_are_skipped_and_what_is_not_finite_counts_as_zero() -> None:
+    assert forecast("constant", np.array([0.0, 0.0])) == 0.0
+    assert forecast("prophet", np.array([0.0, 0.0, 4.0, 4.0, 4.0, 4.0, 4.0])) == pytest.approx(4.0)
+    assert forecast("constant", np.array([3.0, math.inf])) == 0.0
+
+
+@pytest.mark.parametrize("predictor", ["arima", "kalman", "prophet"])
+def test_a_straight_line_is_carried_on(predictor: str) -> None:
+    assert forecast(predictor, np.arange(10.0, 60.0)) == pytest.approx(60.0, rel=0.02)
+
+
+@pytest.mark.parametrize("predictor", ["arima", "kalman", "prophet", "seasonal"])
+def test_fewer_than_five_points_answer_with_the_last_one(predictor: str) -> None:
+    assert forecast(predictor, np.array([5.0, 9.0, 7.0])) == 7.0
+
+
+def test_an_autoregression_finds_an_alternation() -> None:
+    values = np.tile([10.0, 20.0], 20)
+    assert forecast("arima", values) == pytest.approx(10.0, abs=0.1)
+
+
+def test_seasonal_repeats_yesterday_at_todays_level() -> None:
+    interval_s = 3600.0
+    day = 50 + 40 * np.sin(np.arange(24) / 24 * 2 * np.pi)
+    values = np.concatenate([day, day, 2 * day[:6]])
+    assert forecast("seasonal", values, interval_s) == pytest.approx(2 * day[6])
+
+
+def test_kalman_agrees_with_textbook_steps() -> None:
+    values = np.array([10.0, 12.0, 9.0, 14.0, 15.0])
+    state, spread = np.array([[10.0], [0.0]]), 1000.0 * np.eye(2)
+    step, look = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])
+    for value in values[1:]:
+        state, spread = step @ state, step @ spread @ step.T + np.diag([1.0, 0.1])
+        gain = spread @ look.T / (look @ spread @ look.T + 10.0)
+        state = state + gain * (value - look @ state)
+        spread = (np.eye(2) - gain @ look) @ spread
+    assert forecast("kalman", values) == pytest.approx(float((step @ state)[0, 0]))
+
+
+def test_an_unknown_predictor_is_named() -> None:
+    with pytest.raises(ValueError, match="predictor is 'oracle', allowed: constant"):
+        predictors.Series("oracle")
+
+
+# Ray Serve, SkyServe, static.
+
+
+def test_ray_serve_holds_a_wish_for_thirty_seconds_up_and_ten_minutes_down() -> None:
+    scaler = ray_serve.RayServe(CASE, target=2)
+    count, counts = 1, {}
+    for now in range(0, 1000, 5):
+        count = counts[now] = scaler.delay(float(now), count, 9.0 if now < 200 else 1.0, 1.0)
+    assert counts[25] == 1
+    assert counts[30] == 5  # ceil(9 / 2)
+    assert counts[795] == 5
+    assert counts[800] == 1
+
+
+def test_ray_serve_starts_over_when_the_wish_changes_sides() -> None:
+    scaler = ray_serve.RayServe(CASE, target=2)
+    load = dict.fromkeys(range(0, 25, 5), 9.0) | {25: 2.0} | dict.fromkeys(range(30, 100, 5), 9.0)
+    count, counts = 1, {}
+    for now, ongoing in load.items():
+        count = counts[now] = scaler.delay(float(now), count, ongoing, ongoing)
+    assert counts[55] == 1
+    assert counts[60] == 5
+
+
+def test_ray_serve_leaves_zero_at_once_and_reaches_it_from_one_alone() -> None:
+    scaler = ray_serve.RayServe(CASE, target=2, least=0)
+    assert scaler.delay(0.0, 0, 0.0, 3.0) == 1
+    assert scaler.delay(0.0, 0, 0.0, 0.0) == 0
+    scaler.delay(5.0, 3, 0.0, 0.0)
+    assert scaler.delay(605.0, 3, 0.0, 0.0) == 1
+    scaler.delay(610.0, 1, 0.0, 0.0)
+    assert scaler.delay(1210.0, 1, 0.0, 0.0) == 0
+
+
+def test_skyserve_wants_fifteen_decisions_up_and_sixty_down() -> None:
+    scaler = skyserve.SkyServe(CASE, target=2.5)
+    counts = [1]
+    for _ in range(16):
+        counts.append(scaler.count(counts[-1], 10.1))
+    assert counts[14] == 1 and counts[15] == 5
+    for _ in range(60):
+        counts.append(scaler.count(counts[-1], 2.0))
+    assert counts[-2] == 5 and counts[-1] == 1
+
+
+def test_skyserve_forgets_its_count_when_a_decision_differs() -> None:
+    scaler = skyserve.SkyServe(CASE, target=2.5)
+    for _ in range(14):
+        assert scaler.count(1, 10.0) == 1
+    assert scaler.count(1, 2.0) == 1
+    assert [scaler.count(1, 10.0) for _ in range(15)][-1] == 4
+
+
+def test_skyserve_leaves_zero_at_its_next_decision_which_comes_sooner_there() -> None:
+    scaler = skyserve.SkyServe(CASE, target=1.0, least=0)
+    view = HandView(wanted=0)
+    assert scaler.decide(view.tell(5.0)) == 0
+    assert scaler.decide(view.tell(10.0, arrivals=30.0)) == 3
+
+
+def test_static_never_changes() -> None:
+    assert static.Static(7).decide(HandView(concurrency=1e6)) == 7

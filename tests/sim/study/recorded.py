@@ -1,0 +1,86 @@
+"""Two recorded runs of the real server, and the compiled engine model doing the same requests at the same moments."""
+
+import gzip
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.sim.engine.profiles import Profile
+from autoscaler.sim.study import kernel
+from autoscaler.sim.study.case import Trace
+from autoscaler.sim.study.recording import Recording, read
+from autoscaler.sim.study.state import Engine, State, new_gateway
+
+RECORDED = Path(__file__).parents[2] / "data" / "vllm"
+SLOTS = {"load": 4, "kv-bound": 16}  # --max-num-seqs of the recorded servers
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One row per scrape, and one TTFT per request."""
+
+    running: FloatColumn
+    waiting: FloatColumn
+    kv_usage: FloatColumn
+    generation_tokens: FloatColumn
+    ttft_s: FloatColumn
+    preemptions: float
+
+
+def recording(name: str) -> Recording:
+    return read(RECORDED / f"{name}-timeseries.jsonl.gz")
+
+
+def real(name: str) -> Curves:
+    seen = recording(name)
+    ttft_s = np.array([client["ttft"] for client in _clients(name)])
+    return Curves(
+        seen.running, seen.waiting, seen.kv_usage, seen.generation_tokens, ttft_s, float(seen.preemptions[-1])
+    )
+
+
+def simulated(name: str, profile: Profile) -> Curves:
+    """Replay the clients of a recording. Their prompts are not recorded one by one: each gets the mean."""
+    profile = replace(profile, max_num_seqs=SLOTS[name])
+    seen, clients = recording(name), _clients(name)
+    prompt = round(seen.prompt_tokens[-1] / seen.first_tokens[-1])
+    trace = Trace(
+        name,
+        np.array([client["t"] for client in clients]),
+        np.full(len(clients), prompt),
+        np.array([int(client["tokens"]) for client in clients]),
+        float(seen.time_s[-1]) + 1,
+    )
+    state, engine, gateway, row = State.of(trace, profile, 1), Engine.of(profile), new_gateway(), np.zeros(1, np.int64)
+    state.open(0, 0.0)
+    rows = []
+    for at_s in seen.time_s:
+        kernel.arrive(state, engine, gateway, row, at_s, True)
+        kernel.advance(state, engine, 0, at_s)
+        it = state.replicas[0]
+        running = it["decoding"] + it["prefilling"]
+        tokens = it["decode_tokens"] + it["prefill_tokens"] + running * engine.spare_tokens
+        usage = min(tokens / profile.kv_capacity_tokens, 1.0)
+        rows.append((running, it["waiting"] + it["preempted"], usage, it["generation_tokens"]))
+    columns = np.array(rows, dtype=np.float64).T
+    ttft_s = state.requests["first_s"] - trace.arrival_s
+    return Curves(*columns, ttft_s=ttft_s, preemptions=float(state.replicas[0]["preemptions"]))
+
+
+def median_error(recorded: FloatColumn, replayed: FloatColumn) -> float:
+    """Return the median of the relative errors where the recorded value is not zero."""
+    known = recorded > 0
+    return float(np.median(np.abs(replayed[known] - recorded[known]) / recorded[known]))
+
+
+def _clients(name: str) -> list[dict[str, float]]:
+    with (RECORDED / f"{name}-clients.jsonl").open() as file:
+        return sorted((json.loads(line) for line in file), key=lambda client: float(client["t"]))
+
+
+def packed(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()))
+    return path

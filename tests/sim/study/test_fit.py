@@ -1,0 +1,127 @@
+"""Profiles fitted to recordings: of the engine model, whose constants are known, and of the real server."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.sim.engine.profiles import Profile
+from autoscaler.sim.engine.replica import Replica
+from autoscaler.sim.engine.request import Request
+from autoscaler.sim.study.fit import fit
+from autoscaler.sim.study.recording import Recording
+from tests.sim.study.recorded import SLOTS, median_error, real, recording, simulated
+
+KNOWN = Profile(
+    step_s=0.008,
+    sequence_s=2e-4,
+    kv_token_s=1.5e-6,
+    prompt_token_s=1e-4,
+    kv_capacity_tokens=20_000,
+    max_num_seqs=12,
+    max_model_len=4096,
+    block_size=16,
+)
+
+
+def recorded(profile: Profile, rate_per_s: float, duration_s: float, seed: int, every_s: float = 1.0) -> Recording:
+    """Scrape the step-by-step engine model under random load."""
+    rng = np.random.default_rng(seed)
+    replica, at_s, rows = Replica(profile, 0.0), 0.0, []
+    for scrape_s in np.arange(every_s, duration_s, every_s):
+        while at_s < scrape_s:
+            replica.advance(at_s)
+            replica.submit(Request(at_s, int(rng.integers(20, 1500)), int(rng.integers(10, 400))), at_s)
+            at_s += float(rng.exponential(1 / rate_per_s))
+        replica.advance(float(scrape_s))
+        its = replica.metrics
+        rows.append(
+            (
+                float(scrape_s),
+                replica.running,
+                replica.waiting,
+                replica.kv_usage,
+                its.generation_tokens,
+                its.prompt_tokens,
+                its.ttft.count,
+                its.finished_length,
+                its.preemptions,
+                its.step_tokens.count,
+            )
+        )
+    tokens = profile.kv_capacity_tokens + profile.block_size
+    return Recording(*np.array(rows, dtype=np.float64).T, tokens, profile.block_size, profile.max_model_len)
+
+
+def usual_step_s(profile: Profile) -> float:
+    return profile.step_s + 6 * profile.sequence_s + 6000 * profile.kv_token_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_constants_of_a_known_engine_are_found_from_its_metrics(seed: int) -> None:
+    found = fit(recorded(KNOWN, rate_per_s=2.0, duration_s=300.0, seed=seed))
+    assert found.profile.step_s == pytest.approx(KNOWN.step_s, rel=0.1)
+    assert found.profile.kv_token_s == pytest.approx(KNOWN.kv_token_s, rel=0.1)
+    assert found.profile.prompt_token_s == pytest.approx(KNOWN.prompt_token_s, rel=0.1)
+    # The share of the batch is small and hard to tell from the rest; a step of the usual batch is what counts.
+    assert usual_step_s(found.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.03)
+    assert found.profile.kv_capacity_tokens == KNOWN.kv_capacity_tokens
+    assert found.profile.max_model_len == KNOWN.max_model_len
+    assert found.error_fraction < 0.03
+
+
+def test_slots_are_known_only_where_requests_waited_for_them() -> None:
+    crowded = fit(recorded(KNOWN, rate_per_s=4.0, duration_s=200.0, seed=1))
+    assert (crowded.profile.max_num_seqs, crowded.slots_known) == (12, True)
+    calm = fit(recorded(KNOWN, rate_per_s=0.9, duration_s=400.0, seed=1))
+    assert not calm.slots_known
+    assert calm.profile.max_num_seqs <= 12
+    assert fit(recorded(KNOWN, 0.9, 400.0, seed=1), max_num_seqs=12).profile.max_num_seqs == 12
+
+
+def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -> None:
+    before, after = recorded(KNOWN, 2.0, 300.0, seed=1), recorded(KNOWN, 2.0, 300.0, seed=2)
+    names = [name for name, value in vars(before).items() if isinstance(value, np.ndarray)]
+    both = replace(before, **{name: np.concatenate([getattr(before, name), getattr(after, name)]) for name in names})
+    both = replace(both, time_s=np.concatenate([before.time_s, before.time_s[-1] + after.time_s]))
+    found = fit(both)
+    assert usual_step_s(found.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.03)
+    assert found.intervals <= len(both.time_s) - 2
+    assert found.error_fraction < 0.03
+
+
+def test_a_recording_that_is_idle_is_no_ground_for_a_profile() -> None:
+    with pytest.raises(ValueError, match=r"\d intervals are busy from end to end, at least 12 are needed"):
+        fit(recorded(KNOWN, rate_per_s=3.0, duration_s=8.0, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("fitted_to", "replayed", "ttft_error", "waiting_error"),
+    [
+        ("load", "kv-bound", 0.15, 0.15),  # measured: 0.122, 0.095
+        ("kv-bound", "load", 0.10, 0.05),  # measured: 0.056, 0.000
+        ("load", "load", 0.05, 0.02),  # measured: 0.017, 0.000
+        ("kv-bound", "kv-bound", 0.10, 0.15),  # measured: 0.061, 0.100
+    ],
+)
+def test_a_profile_fitted_to_one_recording_of_the_real_server_replays_the_other(
+    fitted_to: str, replayed: str, ttft_error: float, waiting_error: float
+) -> None:
+    profile = fit(recording(fitted_to)).profile
+    expected, found = real(replayed), simulated(replayed, profile)
+    assert median_error(expected.ttft_s, found.ttft_s) < ttft_error
+    assert median_error(expected.waiting, found.waiting) < waiting_error
+    assert median_error(expected.generation_tokens, found.generation_tokens) < 0.1
+    assert median_error(expected.running, found.running) <= 0.25  # one of four
+    assert found.preemptions == pytest.approx(expected.preemptions, rel=0.25)
+    busy = expected.running > 0
+    assert np.median(np.abs(found.kv_usage - expected.kv_usage)[busy]) < 0.1
+    assert found.running.max() <= SLOTS[replayed]
+
+
+def test_the_recordings_show_their_own_limits() -> None:
+    load, kv_bound = fit(recording("load")), fit(recording("kv-bound"))
+    assert (load.profile.max_num_seqs, load.slots_known) == (4, True)
+    assert not kv_bound.slots_known  # the cache was the limit: at most 6 of 16 slots were ever taken
+    assert load.profile.kv_capacity_tokens == kv_bound.profile.kv_capacity_tokens == 23 * 128
+    assert load.error_fraction < 0.05

@@ -1,0 +1,122 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.core.past import Latencies, Past
+from autoscaler.sim.study.case import Goal
+from autoscaler.sim.study.past import NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
+from autoscaler.sim.study.run import run
+from tests.sim.study import small
+
+GOAL = Goal(1.0, 0.1, 0.99)
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+def past(pods: np.ndarray, arrivals: np.ndarray, step_s: float = 15.0) -> Past:
+    return Past(
+        start_s=1e9,
+        step_s=step_s,
+        pods=pods,
+        running=np.ones(len(pods)),
+        waiting=np.zeros(len(pods)),
+        arrivals=arrivals,
+        finished=arrivals,
+        first_tokens=arrivals,
+        prompt_tokens=300.0 * arrivals,
+        generation_tokens=80.0 * arrivals,
+        pods_added=0,
+        window_s=60.0,
+        ttft=Latencies(column(0.5, 1.0, 2.0, np.inf), np.array([[50, 90, 99, 100], [100, 100, 100, 100]], np.float64)),
+        itl=Latencies.none(),
+    )
+
+
+def test_a_trace_has_as_many_requests_in_each_step_as_history_counted() -> None:
+    history = past(np.ones(4), column(3, 0, 5, 2))
+    trace = to_trace(history, "again", seed=1)
+    assert np.bincount((trace.arrival_s // 15).astype(int), minlength=4).tolist() == [3, 0, 5, 2]
+    assert (np.diff(trace.arrival_s) >= 0).all()
+    assert trace.duration_s == 60.0
+
+
+def test_fractions_of_requests_are_neither_lost_nor_gained() -> None:
+    trace = to_trace(past(np.ones(1000), np.full(1000, 0.3)), "again", seed=1)
+    assert abs(len(trace.arrival_s) - 300) <= 1
+
+
+def test_lengths_follow_the_mean_of_their_time() -> None:
+    history = past(np.ones(960), np.full(960, 5.0))
+    later = np.arange(960) >= 480
+    history = replace(history, prompt_tokens=np.where(later, 4000.0, 1000.0))
+    trace = to_trace(history, "again", seed=1)
+    early = trace.arrival_s < 6000
+    late = trace.arrival_s > 8400
+    assert trace.prompt_tokens[early].mean() == pytest.approx(200, rel=0.1)
+    assert trace.prompt_tokens[late].mean() == pytest.approx(800, rel=0.1)
+    assert trace.output_tokens.mean() == pytest.approx(80, rel=0.02)
+    assert trace.output_tokens.min() >= 1
+
+
+def test_the_same_seed_gives_the_same_requests_and_another_one_others() -> None:
+    history = past(np.ones(40), np.full(40, 5.0))
+    one, same, other = (to_trace(history, "again", seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.arrival_s, same.arrival_s)
+    assert np.array_equal(one.output_tokens, same.output_tokens)
+    assert not np.array_equal(one.arrival_s, other.arrival_s)
+
+
+def test_history_in_which_nobody_asked_is_told() -> None:
+    with pytest.raises(NoRequests, match="team/model: no request came"):
+        to_trace(past(np.ones(4), np.zeros(4)), "team/model", seed=1)
+
+
+def test_a_hole_is_no_replica_and_no_request() -> None:
+    history = past(column(1, np.nan, 2, 2), column(1, np.nan, 1, 1))
+    assert replicas(history).tolist() == [1, 0, 2, 2]
+    assert len(to_trace(history, "again", 1).arrival_s) == 3
+
+
+def test_what_happened_is_read_from_pods_and_histograms() -> None:
+    history = replace(past(column(1, 2, 2, 1), np.ones(4)), pods_added=1)
+    row = as_row(history, Goal(1.0, math.nan, 0.99), gpus_per_replica=2.0, cold_start_s=90.0)
+    assert row.gpu_hours == pytest.approx(2 * (6 * 15 + 90) / 3600)
+    assert row.attainment == row.attainment_ttft == pytest.approx(190 / 200)
+    assert (row.scale_ups, row.scale_downs, row.flaps) == (1, 1, 1)
+    assert row.breach_s == 60.0  # the first window only
+    assert row.ttft_p50_s == pytest.approx(1 / 3)
+
+
+def test_how_many_met_two_objectives_is_not_in_two_histograms() -> None:
+    history = past(np.ones(4), np.ones(4))
+    itl = Latencies(column(0.05, 0.1, np.inf), np.array([[9.0, 10.0, 10.0]]))
+    row = as_row(replace(history, itl=itl), GOAL, 1.0, 60.0)
+    assert math.isnan(row.attainment)
+    assert row.attainment_itl == 1.0
+
+
+def test_without_histograms_shares_are_unknown_and_never_zero() -> None:
+    row = as_row(replace(past(np.ones(4), np.ones(4)), ttft=Latencies.none()), GOAL, 1.0, 60.0)
+    assert math.isnan(row.attainment_ttft)
+    assert math.isnan(row.ttft_p99_s)
+    assert row.breach_s == 0.0
+
+
+def test_a_recorded_count_is_ready_when_it_was() -> None:
+    counts = np.repeat([1.0, 3.0, 1.0], 40)
+    history = past(counts, np.ones(120))
+    case = small.study(small.trace(np.arange(100) * 18.0, duration_s=1800.0))
+    outcome = run(case, Recorded(history, 60.0))
+    at, ready = outcome.timeline[:, 0], outcome.timeline[:, 2]
+    assert ready[(at > 660) & (at < 1140)].tolist() == [3.0] * int(((at > 660) & (at < 1140)).sum())
+    assert ready[(at > 120) & (at < 540)].max() == 1.0
+
+
+def test_the_timeline_of_history_shows_replicas_and_load() -> None:
+    rows = as_timeline(past(column(1, np.nan, 2, 2), np.ones(4)))
+    assert rows.shape == (4, 5)
+    assert rows[:, 2].tolist() == [1, 0, 2, 2]

@@ -1,0 +1,64 @@
+"""Recordings: what is read of the real ones, and what broken ones get."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from autoscaler.sim.study.recording import RecordingError, read
+from tests.sim.study.recorded import RECORDED, packed, recording
+
+TEXT = (RECORDED / "running.prom").read_text()
+
+
+def line(at_s: float, text: str = TEXT) -> str:
+    return json.dumps({"t": at_s, "text": text}) + "\n"
+
+
+def test_the_recorded_series_becomes_columns() -> None:
+    found = recording("load")
+    assert len(found.time_s) == 101
+    assert found.running.max() == 4
+    assert found.waiting.max() == 32
+    assert found.finished[-1] == found.first_tokens[-1] == 60
+    assert found.steps[-1] > 6000
+    assert (found.kv_cache_tokens, found.block_size, found.max_model_len) == (3072, 128, 2048)
+
+
+def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
+    plain = tmp_path / "run.jsonl"
+    plain.write_text(line(1) + line(2))
+    found, again = read(plain), read(packed(tmp_path / "run.jsonl.gz", line(1) + line(2)))
+    assert found.running.tolist() == again.running.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no scrape in it"),
+        ("not json\n", 'line 1: not {"t": seconds, "text": metrics}'),
+        ('{"t": 1}\n', "line 1: not"),
+        (line(2) + line(2), "line 2: t is 2, it must be above that of the line before"),
+        (line(1, "vllm:num_requests_running 1\n"), "line 1: the metrics lack vllm:num_requests_waiting"),
+        (line(1, TEXT.replace("vllm:num_requests_running{", "vllm:num_requests_running{{")), "line 1: "),
+        (line(1, re.sub(r"(vllm:num_requests_running\{.*\}) 2.0", r"\1 NaN", TEXT)), "line 1: a value is not finite"),
+        (line(1, TEXT.replace("kv_cache_size_tokens=", "unknown=")), "vllm:cache_config_info lacks"),
+        (line(1, TEXT.replace('block_size="128"', 'block_size="9999"')), "vllm:cache_config_info says"),
+    ],
+)
+def test_a_recording_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(text)
+    with pytest.raises(RecordingError, match=re.escape(message)) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_gzip_that_ends_early_is_refused(tmp_path: Path) -> None:
+    path = packed(tmp_path / "run.jsonl.gz", line(1) + line(2))
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(RecordingError, match="the gzip data ends early, after line"):
+        read(path)
+    with pytest.raises(RecordingError, match=r"absent\.jsonl: No such file"):
+        read(tmp_path / "absent.jsonl")
