@@ -9,7 +9,7 @@ from typing import Protocol
 
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Fleet, WorkloadRef
-from autoscaler.core.samples import Samples
+from autoscaler.core.samples import Objectives, Samples
 
 
 class Unavailable(Exception):
@@ -37,8 +37,12 @@ class WorkloadSource(Protocol):
 class SampleSource(Protocol):
     """Reads metrics. Partial answers are answers; what is missing is NaN and counted in the report."""
 
-    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
-        """Read what can be read within `deadline_s` seconds. Never raises for a reading that failed."""
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
+        """Read what can be read within `deadline_s` seconds. Never raises for a reading that failed.
+
+        objectives: of the workloads of this very fleet, so that requests within them can be counted where the
+        histograms are.
+        """
         ...
 
 

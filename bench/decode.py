@@ -44,6 +44,7 @@ from autoscaler.core.decision import TickInput
 from autoscaler.core.explain import explain
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.memory import Memory
+from autoscaler.core.samples import Objectives
 from autoscaler.core.tick import tick
 from bench import fleets
 
@@ -127,13 +128,14 @@ async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
     """Sample, decide and explain as the daemon does; the first ticks, which meet every series anew, are told apart."""
     fleet = fleets.fleet(workloads)
     plain = fleets.inputs(fleet, 1)[0]
+    objectives = Objectives(plain.spec.ttft_objective_s, plain.spec.itl_objective_s)
     names = ("interactive",) * workloads
     memory, clock = Memory.empty(), SystemClock()
     sampled, whole = [], []
     async with PrometheusSource(PrometheusSettings(url=url, timeout_s=60, rate_window_s=WINDOW_S), clock) as source:
         for _ in range(ticks + 2):
             began = cpu_s()
-            samples = await source.sample(fleet, 60)
+            samples = await source.sample(fleet, objectives, 60)
             sampled.append(cpu_s() - began)
             assert all(report.failed == 0 for report in samples.reports), samples.reports
             inp = TickInput(clock.now_s(), fleet, plain.spec, plain.schedule, samples)

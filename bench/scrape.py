@@ -30,14 +30,16 @@ from autoscaler.adapters.memory import SystemClock
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.adapters.scrape.pods import PodScraper
-from autoscaler.config.engines import ENGINES, QUANTILES
+from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import Objectives
 from bench import fleets
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "data" / "vllm"
 BODIES = ("running.prom", "saturated.prom", "drained.prom", "kv-bound.prom", "admission-limit.prom")
 TARGET_CPU_S = 3.0
+OBJECTIVES_S = {"ttft_s": 0.15, "itl_s": 0.05}
 
 
 def allow_files(count: int) -> None:
@@ -105,12 +107,13 @@ def cpu_s() -> float:
 async def measure(ports: list[int], rounds: int) -> dict[str, list[float]]:
     """Read all pods `rounds` times and once more before, which opens the connections; return the costs of each."""
     fleet = fleet_of(ports)
+    objectives = Objectives(**{name: np.full(len(fleet.workloads), value) for name, value in OBJECTIVES_S.items()})
     settings = ScrapeSettings(timeout_s=10.0)
     costs: dict[str, list[float]] = {"cpu_s": [], "wall_s": []}
     async with PodScraper(settings, SystemClock()) as scraper:
         for _ in range(rounds + 1):
             cpu, wall = cpu_s(), time.perf_counter()
-            samples = await scraper.sample(fleet, deadline_s=60.0)
+            samples = await scraper.sample(fleet, objectives, deadline_s=60.0)
             costs["cpu_s"].append(cpu_s() - cpu)
             costs["wall_s"].append(time.perf_counter() - wall)
             answered = int(np.isfinite(samples.pods.running).sum())
@@ -130,8 +133,7 @@ def share_of(pods: int) -> dict[str, float]:
     middle = cpu_s()
     for exposition in parsed:
         reading.gauges_and_counters(engine, exposition)
-        for column in QUANTILES:
-            reading.histogram(engine.readings[column], exposition)
+        reading.within(reading.histograms(engine, exposition), OBJECTIVES_S)
     return {"parse_cpu_s": middle - begin, "fold_cpu_s": cpu_s() - middle}
 
 

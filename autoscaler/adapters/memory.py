@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import Samples
+from autoscaler.core.samples import Objectives, Samples
 from autoscaler.ports import Change, Fate, Outcome, TickRecord, Unavailable
 
 
@@ -85,7 +85,7 @@ class MemorySamples:
 
     read: Callable[[Fleet], Samples]
 
-    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
         return self.read(fleet)
 
 

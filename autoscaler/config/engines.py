@@ -15,9 +15,17 @@ from types import MappingProxyType
 
 from autoscaler.config.series import Fold, Readings, Series, counter, first, renamed
 
-# The nature of a column is the same for every engine; all other columns of a row are gauges.
-COUNTERS = frozenset({"prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections"})
+# How a column is read is the same for every engine; those not named here are read as they are.
 QUANTILES = frozenset({"ttft_s", "itl_s"})  # read as a quantile of a histogram
+# Read as the count within an objective of a histogram: the column of `core.samples.Objectives` that sets the limit.
+WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s"})
+UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine does not tell
+    {
+        "ttft_met": "it is not learned at what load TTFT misses its objective, and misses burn no error budget",
+        "itl_met": "it is not learned at what load ITL misses its objective, and misses burn no error budget",
+    }
+)
+HISTOGRAMS = QUANTILES | WITHIN.keys()  # whose rows name a histogram, without `_bucket`
 
 # The largest believable reading; beyond it (and below 0) a reading is unknown. Columns not named here have no limit.
 LIMITS: Mapping[str, float] = MappingProxyType({"kv_usage": 1.0, "asleep": 1.0})
@@ -87,6 +95,12 @@ VLLM = Engine(
             "generation_tokens": _vllm_counter("vllm:generation_tokens"),
             "finished": _vllm_counter("vllm:request_success"),
             "first_tokens": _vllm("vllm:time_to_first_token_seconds_count"),
+            "ttft_met": _vllm("vllm:time_to_first_token_seconds"),
+            "gap_s": _vllm("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
+            "gaps": _vllm("vllm:inter_token_latency_seconds_count", "vllm:time_per_output_token_seconds_count"),
+            # One value for each request, from 0.11 on; `time_per_output_token` has one for each token.
+            "itl_judged": _vllm("vllm:request_time_per_output_token_seconds_count"),
+            "itl_met": _vllm("vllm:request_time_per_output_token_seconds"),
             "preemptions": _vllm_counter("vllm:num_preemptions"),
             "rejections": _vllm_counter("vllm:admission_rejections"),
             "ttft_s": _vllm("vllm:time_to_first_token_seconds"),
@@ -130,6 +144,11 @@ SGLANG = Engine(
             "generation_tokens": _sglang("generation_tokens_total", "generation_tokens"),
             "finished": _sglang("num_requests_total", "num_requests"),  # aborted ones are counted in it
             "first_tokens": _sglang("time_to_first_token_seconds_count"),
+            "ttft_met": _sglang("time_to_first_token_seconds"),
+            "gap_s": _sglang("inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"),
+            "gaps": _sglang("inter_token_latency_seconds_count", "time_per_output_token_seconds_count"),
+            "itl_judged": _sglang("request_time_per_output_token_seconds_count"),  # from 0.5.23 on
+            "itl_met": _sglang("request_time_per_output_token_seconds"),
             "preemptions": _sglang("num_retracted_requests_total", "num_retracted_requests"),
             "ttft_s": _sglang("time_to_first_token_seconds"),
             "itl_s": _sglang("inter_token_latency_seconds", "time_per_output_token_seconds"),
@@ -152,6 +171,9 @@ TGI = Engine(
                 ),
             ),
             "rejections": (Series("tgi_request_failure", where=(("err", ("overloaded",)),)),),
+            # One value for each request, so there is no sum over the gaps of tokens.
+            "itl_judged": first("tgi_request_mean_time_per_token_duration_count"),
+            "itl_met": first("tgi_request_mean_time_per_token_duration"),
             "itl_s": first("tgi_request_mean_time_per_token_duration"),
         }
     ),
@@ -171,6 +193,10 @@ _TRTLLM = Engine(
             ),
             "finished": counter("trtllm_request_success"),
             "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
+            "ttft_met": first("trtllm_time_to_first_token_seconds"),
+            # One value for each request, as in TGI.
+            "itl_judged": first("trtllm_time_per_output_token_seconds_count"),
+            "itl_met": first("trtllm_time_per_output_token_seconds"),
             "ttft_s": first("trtllm_time_to_first_token_seconds"),
             "itl_s": first("trtllm_time_per_output_token_seconds"),
         }
@@ -212,6 +238,8 @@ TRITON = Engine(
                     plus=(Series("nv_inference_request_failure", repeated=_ENSEMBLE),),
                 ),
             ),
+            "first_tokens": first("nv_inference_first_response_histogram_ms_count"),
+            "ttft_met": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),
             "ttft_s": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),
         }
     ),

@@ -49,27 +49,54 @@ def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
     return np.asarray(np.where(total > 0, value, np.nan)[..., 0])
 
 
-def share_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
-    """Estimate which share of the observations was at most `limit`, by linear interpolation inside its bucket.
+class Part(NamedTuple):
+    """Where a limit lies among bounds: how much of which buckets is within it."""
 
-    counts: float64[..., B]. Returns float64[...], 0..1; NaN where there are no observations. Beyond the highest finite
-    bound only what is certainly within counts, so the share is never flattered.
+    below: float  # upper bound of the highest bucket that is within as a whole; 0: there is none
+    above: float  # upper bound of the bucket that the limit cuts; `below` where it cuts none
+    fraction: float  # 0..1, how much of that bucket is within
+
+
+def part_within(limit: float, bounds: FloatColumn) -> Part | None:
+    """Find what of a histogram is at most `limit`, by linear interpolation inside its bucket.
+
+    bounds: float64[B], ascending; +Inf counts as no bound. Beyond the highest finite bound only what is certainly
+    within counts, so that nothing is flattered. None: no finite bound, or no limit.
+
+    Example: of bounds 1, 2, +Inf a limit of 1.25 takes all up to 1 and a quarter of what lies between 1 and 2; a limit
+    of 60 takes all up to 2.
     """
-    if not _usable(bounds):
+    finite = bounds[np.isfinite(bounds)]
+    if np.isnan(limit) or not len(finite):
+        return None
+    bucket = int(np.searchsorted(finite, limit, side="right"))  # first bound above the limit
+    below = float(finite[bucket - 1]) if bucket else 0.0
+    if bucket == len(finite) or limit <= below:
+        return Part(below, below, 0.0)
+    above = float(finite[bucket])
+    return Part(below, above, (limit - below) / (above - below))
+
+
+def count_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate how many observations were at most `limit`, as `part_within` says.
+
+    counts: float64[..., B]. Returns float64[...]; it grows as the counts do, so of counters it is a counter. NaN
+    without a limit or without a finite bound.
+    """
+    part = part_within(limit, bounds) if _usable(bounds) else None
+    if part is None:
         return np.full(counts.shape[:-1], np.nan)
-    counts = np.maximum.accumulate(counts, axis=-1)
-    bucket = int(np.searchsorted(bounds, limit, side="left"))
-    end, below = bounds[bucket], _shifted(counts)[..., bucket]
-    if limit == end:
-        within = counts[..., bucket]
-    elif np.isinf(end):
-        within = below
-    else:
-        start = _shifted(bounds)[bucket]
-        part = (limit - start) / (end - start) if limit > start else 0.0
-        within = below + (counts[..., bucket] - below) * part
+    counts = np.maximum.accumulate(counts, axis=-1)  # scrapes are not atomic, and folding may break the order
+    bucket = int(np.searchsorted(bounds, part.below, side="right")) - 1
+    below = counts[..., bucket] if bucket >= 0 else np.zeros(counts.shape[:-1])
+    return np.asarray(below + (counts[..., bucket + 1] - below) * part.fraction if part.fraction else below)
+
+
+def share_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate which share of the observations was at most `limit`, float64[...], 0..1; NaN without observations."""
+    total = np.max(counts, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(counts[..., -1] > 0, within / counts[..., -1], np.nan))
+        return np.asarray(np.where(total > 0, count_within(limit, bounds, counts) / total, np.nan))
 
 
 def increase(before: FloatColumn, after: FloatColumn) -> FloatColumn:

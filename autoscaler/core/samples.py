@@ -63,6 +63,14 @@ class FrontSamples(Columns):
 
 
 @dataclass(frozen=True)
+class Objectives(Columns):
+    """What sources must know to count the requests that met it: float64[W], of the policies in force; NaN: none."""
+
+    ttft_s: FloatColumn  # seconds to the first token that a request may take
+    itl_s: FloatColumn  # seconds between two tokens
+
+
+@dataclass(frozen=True)
 class SourceReport:
     """How one source fared in one sampling; goes into metrics, readiness and explanations."""
 

@@ -16,7 +16,7 @@ from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import explain
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.memory import Memory
-from autoscaler.core.samples import Samples, SourceReport, merge
+from autoscaler.core.samples import Objectives, Samples, SourceReport, merge
 from autoscaler.core.tick import tick
 from autoscaler.ports import (
     Actuator,
@@ -109,7 +109,7 @@ class Loop:
         began_s = self._clock.now_s()
         fleet = self._workloads.fleet()
         rules = self._compiler.compile(fleet.workloads, self._policies())
-        samples = await self._sample(fleet)
+        samples = await self._sample(fleet, Objectives(rules.spec.ttft_objective_s, rules.spec.itl_objective_s))
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         inp = TickInput(now_s, fleet, rules.spec, schedule(rules, wall_s, now_s), samples, self._prices.variants(fleet))
@@ -132,11 +132,11 @@ class Loop:
             leading=leading,
         )
 
-    async def _sample(self, fleet: Fleet) -> Samples:
+    async def _sample(self, fleet: Fleet, objectives: Objectives) -> Samples:
         """Read all sources side by side; one that raises costs its own readings only."""
         budget_s = self._deadline_s / 2  # the other half is for deciding and acting
         answers = await asyncio.gather(
-            *(source.sample(fleet, budget_s) for source in self._sources), return_exceptions=True
+            *(source.sample(fleet, objectives, budget_s) for source in self._sources), return_exceptions=True
         )
         rows, pods = len(fleet.workloads), len(fleet.pods)
         read: list[Samples] = [Samples.nothing(rows, pods)]

@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from autoscaler.config.engines import COUNTERS, ENGINES, LIMITS, QUANTILES, Engine
+from autoscaler.config.engines import ENGINES, HISTOGRAMS, LIMITS, QUANTILES, WITHIN, Engine
 from autoscaler.config.series import underscored
-from autoscaler.core.samples import PodSamples
+from autoscaler.core.samples import Objectives, PodSamples
 
 COLUMNS = {column.name for column in fields(PodSamples)}
 
@@ -19,9 +19,19 @@ def test_every_row_fills_columns_that_exist_and_at_least_running_and_waiting(eng
     assert engine.path.startswith("/")
 
 
-def test_natures_and_limits_are_about_columns_that_exist() -> None:
-    assert COUNTERS | QUANTILES | set(LIMITS) <= COLUMNS
-    assert not COUNTERS & QUANTILES
+def test_the_ways_of_reading_and_limits_are_about_columns_that_exist() -> None:
+    assert HISTOGRAMS | set(LIMITS) <= COLUMNS
+    assert not QUANTILES & WITHIN.keys()
+    assert set(WITHIN.values()) == {column.name for column in fields(Objectives)}
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
+@pytest.mark.parametrize(("met", "of"), [("ttft_met", "first_tokens"), ("itl_met", "itl_judged"), ("gap_s", "gaps")])
+def test_what_is_counted_within_an_objective_has_its_total_from_the_same_histogram(
+    engine: Engine, met: str, of: str
+) -> None:
+    named = [row.name.removesuffix("_sum") for row in engine.readings.get(met, ())]
+    assert named == [row.name.removesuffix("_count") for row in engine.readings.get(of, ())]
 
 
 def test_engines_are_found_by_their_own_name() -> None:

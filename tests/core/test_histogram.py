@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.histogram import Histogram, Window, fold, increase, quantile, share_within
+from autoscaler.core.histogram import (
+    Histogram,
+    Part,
+    Window,
+    count_within,
+    fold,
+    increase,
+    part_within,
+    quantile,
+    share_within,
+)
 
 INF = math.inf
 
@@ -91,6 +101,32 @@ def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], 
     if math.isnan(value) or value >= bounds[-2]:
         return  # nothing observed, or in the bucket without an end
     assert float(share_within(value, bounds, counts)) == pytest.approx(q, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histograms(rows=4), st.floats(0.0, 150.0))
+def test_the_count_within_a_limit_is_its_share_of_all_and_grows_with_the_limit(
+    given: tuple[list[float], list[list[float]]], limit: float
+) -> None:
+    bounds, counts = np.array(given[0]), np.array(given[1])
+    count = count_within(limit, bounds, counts)
+    expected = [plain_share(limit, given[0], row) * row[-1] if row[-1] else 0.0 for row in given[1]]
+    np.testing.assert_allclose(count, expected, rtol=1e-12)
+    assert (count <= count_within(limit * 1.5, bounds, counts) + 1e-9).all()
+
+
+def test_a_limit_takes_whole_buckets_and_a_part_of_the_one_it_cuts() -> None:
+    bounds = np.array([1.0, 2.0, 4.0, INF])
+    assert part_within(3.0, bounds) == Part(2.0, 4.0, 0.5)
+    assert part_within(0.25, bounds) == Part(0.0, 1.0, 0.25)
+    assert part_within(2.0, bounds) == Part(2.0, 2.0, 0.0)
+    assert part_within(60.0, bounds) == Part(4.0, 4.0, 0.0)
+    assert part_within(math.nan, bounds) is part_within(1.0, np.array([INF])) is None
+
+
+def test_a_count_within_no_limit_or_without_a_finite_bound_is_unknown() -> None:
+    assert np.isnan(count_within(math.nan, np.array([1.0, INF]), np.array([3.0, 5.0])))
+    assert np.isnan(count_within(1.0, np.array([INF]), np.array([5.0])))
 
 
 def test_nobody_asked_is_no_quantile_and_no_share() -> None:

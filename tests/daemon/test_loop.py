@@ -126,7 +126,7 @@ async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
 
 async def test_what_happens_while_it_ticks_is_not_missed():
     class Slow:
-        async def sample(self, seen, deadline_s):
+        async def sample(self, seen, objectives, deadline_s):
             await asyncio.sleep(1.0)
             return samples(seen, world.clock.now_s(), **world.load)
 
@@ -179,7 +179,7 @@ async def test_once_a_tick_has_succeeded_a_failed_one_is_tried_again_a_period_la
 
 async def test_a_source_that_raises_costs_only_its_own_readings():
     class Broken:
-        async def sample(self, seen, deadline_s):
+        async def sample(self, seen, objectives, deadline_s):
             raise RuntimeError("the parser met something new")
 
     world = World()
@@ -192,7 +192,7 @@ async def test_a_source_that_raises_costs_only_its_own_readings():
 
 async def test_a_tick_that_hangs_is_cut_at_its_deadline_and_counted():
     class Hanging:
-        async def sample(self, seen, deadline_s):
+        async def sample(self, seen, objectives, deadline_s):
             await asyncio.sleep(3600)
 
     world = World(sources=[Hanging()], deadline_s=3.0)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from autoscaler.config import gpus
-from autoscaler.config.engines import QUANTILES, Engine
+from autoscaler.config.engines import QUANTILES, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
-from autoscaler.config.series import Fold, Readings, Series, underscored
+from autoscaler.config.series import Fold, Readings, Series, renamed, underscored
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
@@ -58,11 +58,14 @@ class PodQuery:
 def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple[PodQuery, ...]:
     """Return the queries that read one engine on all pods: one for each column, and one for the time of the reading.
 
+    Columns that depend on objectives are not among them: see `within`.
     identity: the labels that name a pod. window_s: range of the histogram quantiles.
     """
     engine = engine.renamed(underscored)
     queries = [PodQuery("time_s", _either(_time(row, identity) for row in _clock_of(engine)))]
     for column, readings in engine.readings.items():
+        if column in WITHIN:
+            continue
         slow = column in SLOW
         if column in QUANTILES:
             queries.append(PodQuery(column, _values(readings, identity, window_s)))
@@ -77,6 +80,27 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
             products = tuple(dict.fromkeys((row.labels, row.fold) for row in told))
             queries.append(PodQuery(column, expression, slow, products))
     return tuple(queries)
+
+
+def bounds_query(readings: Readings, most: int) -> str:
+    """Return the query for the bounds of a histogram, the `most` commonest: how many series have each `le`."""
+    rows = renamed(readings, underscored)
+    return f"topk({most}, count by (le) ({_either(_selector(row, row.name + '_bucket') for row in rows)}))"
+
+
+def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Identity) -> str:
+    """Return an expression for one cumulative bucket of a histogram, a series for each pod.
+
+    spellings: of its bound; Prometheus 2 keeps that of the engine ("1"), Prometheus 3 writes its own ("1.0").
+    """
+    texts = tuple(spellings)
+    if len(texts) > 1:  # then `_selector` takes them for regular expressions
+        texts = tuple(text.replace(".", "[.]").replace("+", "[+]") for text in texts)
+    rows = renamed(readings, underscored)
+    return _values(
+        (replace(row, name=f"{row.name}_bucket", where=(*row.where, ("le", texts)), scale=1.0) for row in rows),
+        identity,
+    )
 
 
 def of_pods(engine: Engine, namespace: str, pods: Sequence[str]) -> Engine:

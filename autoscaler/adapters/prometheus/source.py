@@ -5,6 +5,9 @@ since, which ends the series at once. So a lost remote write or a backend withou
 if they were new. Each pod's own sample time is asked for (`timestamp()`) and given on as `time_s`; whether it is too
 old is for the core to judge. Readings of gateways have no such witness and count as read when they were asked for.
 
+Requests within an objective are counted by the server (`attained`): a query for each objective that the policies in
+force have, however many workloads share it.
+
 All queries of one tick are evaluated at one instant by the server's clock, so that counters and their times belong
 together. GPU readings and what an engine sets at its start are asked for every `SLOW_PERIOD_S` and carried between.
 
@@ -23,6 +26,7 @@ from typing import Self
 
 import numpy as np
 
+from autoscaler.adapters.prometheus.attained import Attained, tell_uncounted
 from autoscaler.adapters.prometheus.client import PrometheusClient
 from autoscaler.adapters.prometheus.decode import clean, parse_labels
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
@@ -48,7 +52,7 @@ from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
 
 SLOW_PERIOD_S = 30.0
@@ -100,6 +104,7 @@ class PrometheusSource:
         self._gpu_identity: Identity | None = None
         self._conventions_s = -np.inf
         self._carried: dict[str, _Carried] = {}
+        self._attained = Attained(engines)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -110,7 +115,7 @@ class PrometheusSource:
     ) -> None:
         await self._client.__aexit__(kind, error, trace)
 
-    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
         """Read all columns that Prometheus knows. What fails stays NaN and is told in the one report."""
         sampling = Sampling(self._client, self._clock, deadline_s)
         if not self._server_clock.known:
@@ -128,8 +133,15 @@ class PrometheusSource:
             for query in queries:
                 ask = not query.slow or query.expression in due
                 group.create_task(self._read_pods(sampling, at_s, query, ask, fleet, columns), name="prometheus pods")
+            counts = group.create_task(
+                self._attained.read(sampling, at_s, self._identity, self._join, fleet, objectives),
+                name="prometheus objectives",
+            )
             front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
         self._tell_strangers(sampling, fleet, columns["running"])
+        for column, counted in counts.result().items():
+            columns[column] = self._believable(column, counted, sampling.started_s)
+            tell_uncounted(sampling, column, fleet, objectives, columns)
         columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, sampling.started_s))
         return Samples(PodSamples(**columns), front.result(), (sampling.report(),))
 

@@ -22,7 +22,7 @@ from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.histogram import increase
-from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
 
 _SLOTS = 12  # moments remembered per window
@@ -58,7 +58,7 @@ class GatewayScraper:
     async def __aexit__(self, *_: object) -> None:
         await self._reader.__aexit__()
 
-    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
         """Read every gateway, as far as `deadline_s` seconds allow; NaN for workloads that no series names.
 
         Several gateways (replicas of one, say) are added. While one of them is silent its share is missing: what is

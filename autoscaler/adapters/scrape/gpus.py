@@ -21,7 +21,7 @@ from autoscaler.config.series import Readings
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
 
 WINDOW_S = 180.0  # six collections of DCGM
@@ -47,7 +47,7 @@ class DcgmScraper:
     async def __aexit__(self, *_: object) -> None:
         await self._reader.__aexit__()
 
-    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
         """Read every exporter, as far as `deadline_s` seconds allow; NaN for pods that no series names."""
         begin_s = self._clock.now_s()
         tally = Tally()

@@ -20,12 +20,12 @@ from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import Fetcher
 from autoscaler.adapters.scrape.tally import Tally
-from autoscaler.config.engines import ENGINES, QUANTILES, Engine
+from autoscaler.config.engines import ENGINES, QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet, Pod
-from autoscaler.core.histogram import Window
-from autoscaler.core.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.histogram import Histogram, Window
+from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
 
 QUANTILE = 0.95
@@ -70,7 +70,7 @@ class PodScraper:
     async def __aexit__(self, *_: object) -> None:
         await self._fetcher.__aexit__()
 
-    async def sample(self, fleet: Fleet, deadline_s: float) -> Samples:
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
         """Read every pod that has an address, as far as `deadline_s` seconds allow.
 
         A pod that is not ready and does not answer is loading, which is no failure. Pods that were silent the last time
@@ -86,7 +86,9 @@ class PodScraper:
 
         async def visit(row: int) -> None:
             known[row].asked_s, known[row].silent = self._clock.now_s(), True
-            problem = await self._read(known[row], table[:, row], tally)
+            workload = fleet.pod_workload[row]
+            limits_s = {name: float(getattr(objectives, name)[workload]) for name in WITHIN.values()}
+            problem = await self._read(known[row], limits_s, table[:, row], tally)
             known[row].silent = bool(problem)
             if problem and fleet.pod_ready[row]:
                 tally.fail(_name(known[row].pod), problem)
@@ -121,7 +123,7 @@ class PodScraper:
                 known = _Known(pod, engine, base.with_path(engine.path), load_url)
             self._known[pod_id] = known
 
-    async def _read(self, known: _Known, cells: FloatColumn, tally: Tally) -> str:
+    async def _read(self, known: _Known, objectives_s: Mapping[str, float], cells: FloatColumn, tally: Tally) -> str:
         """Read one pod into its cells of the table; return what went wrong, "" if nothing did."""
         tally.requests += 1
         body, problem = await self._fetcher.get(known.metrics_url)
@@ -137,27 +139,32 @@ class PodScraper:
         values = reading.gauges_and_counters(known.engine, exposition)
         if all(math.isnan(value) for value in values.values()):  # statistics switched off, or another server
             return f"no metric of {known.engine.name} in {len(body)} bytes"
-        values |= self._quantiles(known, exposition, now_s)
+        histograms = reading.histograms(known.engine, exposition)
+        values |= self._quantiles(known, histograms, reading.start_time_s(exposition), now_s)
+        values |= reading.within(histograms, objectives_s)
+        for column, objective in WITHIN.items():
+            if objectives_s[objective] > 0 and values["finished"] > 0 and math.isnan(values.get(column, math.nan)):
+                tally.note(_name(known.pod), f"{column} unknown: {UNCOUNTED[column]}")
         cells[_COLUMNS["time_s"]] = now_s
         for column, value in values.items():
             cells[_COLUMNS[column]] = value
         cells[_COLUMNS["held"]] = await self._held(known, values, exposition, tally)
         return ""
 
-    def _quantiles(self, known: _Known, exposition: Exposition, now_s: float) -> dict[str, float]:
+    def _quantiles(
+        self, known: _Known, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float
+    ) -> dict[str, float]:
         """Return the latency quantiles over the window; a process that started anew begins a new window."""
-        start_time_s = reading.start_time_s(exposition)
         if start_time_s != known.start_time_s:  # NaN never equals: without a start time, counts going back must do
             if not math.isnan(start_time_s) and not math.isnan(known.start_time_s):
                 known.windows.clear()
             known.start_time_s = start_time_s
         quantiles = {}
-        for column in QUANTILES & known.engine.readings.keys():
-            found = reading.histogram(known.engine.readings[column], exposition)
-            if found is None:
+        for column in QUANTILES:
+            if column not in histograms:
                 known.windows.pop(column, None)
                 continue
-            window = known.windows.get(column, Window()).push(now_s, found, self._settings.window_s)
+            window = known.windows.get(column, Window()).push(now_s, histograms[column], self._settings.window_s)
             known.windows[column] = window
             quantiles[column] = window.quantile(QUANTILE)
         return quantiles

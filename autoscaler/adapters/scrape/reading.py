@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from autoscaler.adapters.scrape.exposition import Exposition, Sample
-from autoscaler.config.engines import LIMITS, QUANTILES, Engine
+from autoscaler.config.engines import HISTOGRAMS, LIMITS, WITHIN, Engine
 from autoscaler.config.series import Readings, Series, read
-from autoscaler.core.histogram import Histogram, fold
+from autoscaler.core.histogram import Histogram, count_within, fold
 
 MAX_BUCKETS = 256  # of one histogram; engines have some 25
 START_TIME = "process_start_time_seconds"  # changes when a process starts again in the same pod
@@ -19,7 +20,7 @@ def wanted(engine: Engine) -> frozenset[bytes]:
     """Return the names of the samples that reading this engine takes."""
     names = {START_TIME}
     for column, readings in engine.readings.items():
-        suffix = "_bucket" if column in QUANTILES else ""
+        suffix = "_bucket" if column in HISTOGRAMS else ""
         names.update(part.name + suffix for row in readings for part in row.parts())
     return frozenset(name.encode() for name in names)
 
@@ -28,10 +29,32 @@ def gauges_and_counters(engine: Engine, exposition: Exposition) -> dict[str, flo
     """Return every column of the engine's table that is one number; NaN: not told, or not believable."""
     values = {}
     for column, readings in engine.readings.items():
-        if column not in QUANTILES:
+        if column not in HISTOGRAMS:
             value = read(readings, exposition.series)
             values[column] = value if value <= LIMITS.get(column, math.inf) else math.nan
     return values
+
+
+def histograms(engine: Engine, exposition: Exposition) -> dict[str, Histogram]:
+    """Return the histogram of every column that is read from one, where it is present and whole."""
+    found: dict[Readings, Histogram | None] = {}  # TTFT is read twice, and put together once
+    for readings in (engine.readings[column] for column in HISTOGRAMS & engine.readings.keys()):
+        if readings not in found:
+            found[readings] = histogram(readings, exposition)
+    columns = ((column, found.get(readings)) for column, readings in engine.readings.items() if column in HISTOGRAMS)
+    return {column: whole for column, whole in columns if whole is not None}
+
+
+def within(found: Mapping[str, Histogram], objectives_s: Mapping[str, float]) -> dict[str, float]:
+    """Return every column that counts requests within an objective; NaN where there is no objective.
+
+    found: as `histograms` returns them. objectives_s: by column of `Objectives`.
+    """
+    return {
+        column: float(count_within(objectives_s[objective], *found[column]))
+        for column, objective in WITHIN.items()
+        if column in found
+    }
 
 
 def histogram(readings: Readings, exposition: Exposition) -> Histogram | None:

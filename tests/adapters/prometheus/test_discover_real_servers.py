@@ -13,6 +13,7 @@ from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.fleet import Blocked, Fleet, Pool, WorkloadRef
 from tests.harness.exposition import exposition_server
+from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
 from tests.harness.promql import PromqlServer, Target
 from tests.harness.victoria_metrics import victoria_metrics
@@ -127,6 +128,6 @@ async def test_where_metrics_know_no_pods_the_targets_are_found_and_read(servers
     fleet = await found(servers["plain"])
     assert [str(each.ref) for each in fleet.workloads] == ["inference/tiny"]
     async with PrometheusSource(settings, SystemClock()) as source:
-        samples = await source.sample(fleet, 10)
+        samples = await source.sample(fleet, objectives(fleet), 10)
     assert samples.pods.waiting.tolist() == [30]
     assert samples.pods.running.tolist() == [4]

@@ -8,6 +8,8 @@ import pytest
 from autoscaler.adapters.prometheus.queries import (
     POD,
     TARGET,
+    bounds_query,
+    bucket_expression,
     convention_query,
     devices_query,
     engine_queries,
@@ -18,7 +20,7 @@ from autoscaler.adapters.prometheus.queries import (
     seen_engines_query,
 )
 from autoscaler.config import gateways, gpus
-from autoscaler.config.engines import ENGINES
+from autoscaler.config.engines import ENGINES, WITHIN
 from autoscaler.config.series import underscored
 from autoscaler.core.samples import PodSamples
 
@@ -28,13 +30,15 @@ COLUMNS = {field.name for field in fields(PodSamples)}
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 def test_each_column_that_an_engine_tells_takes_one_query_and_its_time_one_more(engine):
     queries = engine_queries(engine, POD, 120)
-    assert sorted(query.column for query in queries) == sorted({*engine.readings, "time_s"})
+    assert sorted(query.column for query in queries) == sorted({*engine.readings, "time_s"} - WITHIN.keys())
     assert {query.column for query in queries} <= COLUMNS
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 def test_every_name_of_the_table_is_asked_for_and_with_underscores_too(engine):
     text = " ".join(query.expression for query in engine_queries(engine, POD, 120))
+    for rows in (engine.readings[column] for column in WITHIN.keys() & engine.readings.keys()):
+        text += bounds_query(rows, 256) + bucket_expression(rows, ("1", "1.0"), POD)
     names = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", text))
     for row in engine.series():
         assert {row.name, f"{row.name}_bucket"} & names

@@ -19,6 +19,7 @@ from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import PodSamples, Samples
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import ExpositionServer, exposition_server
+from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
 from tests.harness.promql import PromqlServer, Target
 from tests.harness.victoria_metrics import victoria_metrics
@@ -138,7 +139,7 @@ def expected(text: str, column: str) -> float:
 
 async def sampled(scene: Scene, *queries: FrontQuery) -> Samples:
     async with scene.source(*queries) as source:
-        samples = await source.sample(scene.fleet, 10)
+        samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
     assert [report.failed for report in samples.reports] == [0], samples.reports
     return samples
 
@@ -216,12 +217,12 @@ async def test_a_sample_seen_twice_has_one_time(scene: Scene):
     async with scene.source() as source:
         seen = {}
         for _ in range(4):
-            samples = await source.sample(scene.fleet, 10)
+            samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
             generation, time_s = (
                 scene.value(samples, "tiny-saturated", name) for name in ("generation_tokens", "time_s")
             )
             seen[round(time_s, 1)] = (time_s, generation)
-            again = await source.sample(scene.fleet, 10)
+            again = await source.sample(scene.fleet, objectives(scene.fleet), 10)
             if abs(scene.value(again, "tiny-saturated", "time_s") - time_s) < 0.5:
                 assert scene.value(again, "tiny-saturated", "time_s") == pytest.approx(time_s, abs=1e-6)
     assert seen
@@ -246,7 +247,7 @@ async def test_a_gateway_queue_under_old_and_new_names_is_counted_once(scene: Sc
 async def test_arrivals_at_the_router_are_a_rate_for_the_workload_with_that_model(scene: Scene):
     fleet = fleet_of({"llm/empty": []}, model="empty-model")
     async with scene.source() as source:
-        samples = await source.sample(fleet, 10)
+        samples = await source.sample(fleet, objectives(fleet), 10)
     assert samples.front.arrivals_per_s[0] > 0
 
 
@@ -262,7 +263,7 @@ async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
 
 async def test_an_invalid_expression_of_one_policy_harms_nothing_else(scene: Scene):
     async with scene.source(FrontQuery("broken", "sum by (", False)) as source:
-        samples = await source.sample(scene.fleet, 10)
+        samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
     assert scene.value(samples, "tiny-saturated", "waiting") == 30
     (report,) = samples.reports
     assert report.failed == 1

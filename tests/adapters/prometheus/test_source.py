@@ -18,6 +18,7 @@ from autoscaler.core.samples import PodSamples, Samples, SourceReport
 from tests.adapters.prometheus.answers import NOW_UNIX_S, html, pod, serving, vector
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import Answer
+from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
 FLEET = fleet_of({"llm/a": ["a-0", "a-1"], "llm/b": ["b-0"]})
@@ -81,7 +82,7 @@ class Server:
 
     async def sample(self, fleet: Fleet = FLEET, deadline_s: float = 5, **settings: object) -> Samples:
         async with self.source(**settings) as source:
-            return await source.sample(fleet, deadline_s)
+            return await source.sample(fleet, objectives(fleet), deadline_s)
 
 
 def healthy(**more: Answer | str | float) -> dict[str, Answer | str | float]:
@@ -130,7 +131,7 @@ async def test_each_engine_in_use_adds_its_own_queries_and_each_policys_expressi
     async def asked(fleet: Fleet, *queries: FrontQuery) -> int:
         server = Server()
         async with server.source(queries=lambda: queries) as source:
-            await source.sample(fleet, 5)
+            await source.sample(fleet, objectives(fleet), 5)
         return len(server.asked)
 
     one = await asked(fleet_of({"llm/a": []}, engine="tgi"))
@@ -151,7 +152,7 @@ async def test_all_queries_of_a_tick_are_evaluated_at_one_instant_of_the_servers
 async def test_prometheus_down_leaves_everything_unknown():
     settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
     async with PrometheusSource(settings, HandClock()) as source:
-        samples = await source.sample(FLEET, 5)
+        samples = await source.sample(FLEET, objectives(FLEET), 5)
     assert known(samples) == set()
     assert (report(samples).queries, report(samples).failed) == (1, 1)
     assert "no connection" in report(samples).problems[0]
@@ -184,9 +185,9 @@ async def test_when_every_query_fails_alike_it_is_told_once():
     refused = Answer("", status=503)
     server = Server()
     async with server.source() as source:
-        await source.sample(FLEET, 5)
+        await source.sample(FLEET, objectives(FLEET), 5)
         server.rules = {"": refused}
-        samples = await source.sample(FLEET, 5)
+        samples = await source.sample(FLEET, objectives(FLEET), 5)
     told = report(samples)
     assert told.failed == told.queries > 10
     assert len(told.problems) == 1
@@ -213,9 +214,9 @@ async def test_after_an_outage_readings_are_back():
     server = Server(**{"": Answer("", status=503)})
     server.rules.pop("engine/pod")
     async with server.source() as source:
-        assert known(await source.sample(FLEET, 5)) == set()
+        assert known(await source.sample(FLEET, objectives(FLEET), 5)) == set()
         server.rules = {"engine/pod": vector(({"metric": "engine/pod"}, 1)), **healthy()}
-        assert "running" in known(await source.sample(FLEET, 5))
+        assert "running" in known(await source.sample(FLEET, objectives(FLEET), 5))
 
 
 async def test_series_of_pods_that_are_gone_or_twice_there_harm_nobody():
@@ -272,18 +273,18 @@ async def test_slow_readings_are_asked_for_now_and_then_and_kept_with_their_time
 
     async with server.source(clock) as source:
         for _ in range(3):
-            samples = await source.sample(FLEET, 5)
+            samples = await source.sample(FLEET, objectives(FLEET), 5)
             assert samples.pods.kv_capacity_tokens[0] == 3072
             clock.time_s += 5
         assert times() == 1
         clock.time_s += SLOW_PERIOD_S
-        await source.sample(FLEET, 5)
+        await source.sample(FLEET, objectives(FLEET), 5)
         assert times() == 2
         server.rules["cache_config_info"] = Answer("", status=503)
         clock.time_s += SLOW_PERIOD_S
-        assert (await source.sample(FLEET, 5)).pods.kv_capacity_tokens[0] == 3072
+        assert (await source.sample(FLEET, objectives(FLEET), 5)).pods.kv_capacity_tokens[0] == 3072
         clock.time_s += MAX_CARRIED_S
-        assert np.isnan((await source.sample(FLEET, 5)).pods.kv_capacity_tokens).all()
+        assert np.isnan((await source.sample(FLEET, objectives(FLEET), 5)).pods.kv_capacity_tokens).all()
 
 
 async def test_slow_readings_are_renewed_a_few_at_a_time():
@@ -293,7 +294,7 @@ async def test_slow_readings_are_renewed_a_few_at_a_time():
     async with server.source(clock) as source:
         for pause_s in (SLOW_PERIOD_S, 5, 5, 5, 5):
             server.asked.clear()
-            await source.sample(FLEET, 5)
+            await source.sample(FLEET, objectives(FLEET), 5)
             slow = [form for form in server.asked if re.search("DCGM|cache_config", form["query"])]
             asked.append(len([form for form in slow if "engine/pod" not in form["query"]]))
             clock.time_s += pause_s
@@ -305,12 +306,14 @@ async def test_the_time_of_gpu_readings_is_that_of_the_oldest_in_use():
     rules = {"engine/pod": conventions, r"timestamp\(DCGM": NOW_UNIX_S - 1, "FB_FREE": 0.9}
     clock, server = HandClock(), Server(**rules)
     async with server.source(clock) as source:
-        assert (await source.sample(FLEET, 5)).pods.gpu_time_s == pytest.approx([STARTED_S - 1] * 3, abs=0.01)
+        assert (await source.sample(FLEET, objectives(FLEET), 5)).pods.gpu_time_s == pytest.approx(
+            [STARTED_S - 1] * 3, abs=0.01
+        )
         server.rules["FB_FREE"] = Answer("", status=503)
         for _ in range(10):
             clock.time_s += 5
             server.rules[r"timestamp\(DCGM"] = NOW_UNIX_S + clock.time_s - STARTED_S
-            samples = await source.sample(FLEET, 5)
+            samples = await source.sample(FLEET, objectives(FLEET), 5)
     assert samples.pods.fb_usage.tolist() == [0.9] * 3
     assert samples.pods.gpu_time_s == pytest.approx([STARTED_S] * 3, abs=0.01)  # when fb_usage was read last
 
@@ -326,9 +329,9 @@ async def test_readings_that_are_kept_follow_their_pods():
     capacity = vector(({**pod("b-0"), "kv_cache_size_tokens": "3072"}, 1))
     server = Server(**healthy(cache_config_info=capacity))
     async with server.source() as source:
-        await source.sample(FLEET, 5)
+        await source.sample(FLEET, objectives(FLEET), 5)
         fewer = fleet_of({"llm/b": ["b-0"], "llm/c": ["c-0"]}, first_pod_id=2)
-        samples = await source.sample(fewer, 5)
+        samples = await source.sample(fewer, objectives(fewer), 5)
     assert samples.pods.kv_capacity_tokens == pytest.approx([3072, NAN], nan_ok=True)
 
 
@@ -381,7 +384,7 @@ async def test_a_gateway_and_a_policys_expression_about_one_queue_are_not_added(
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     server = Server(**{"flow_control_queue_size": vector((queue, 3)), "my_queue": vector(({}, 5))})
     async with server.source(queries=lambda: (FrontQuery("standard", "my_queue", True),)) as source:
-        samples = await source.sample(fleet_of({"llm/cold": []}), 5)
+        samples = await source.sample(fleet_of({"llm/cold": []}), objectives(fleet_of({"llm/cold": []})), 5)
     assert samples.front.waiting.tolist() == [5]
 
 
@@ -389,7 +392,7 @@ async def test_more_expressions_than_allowed_are_refused_and_told():
     queries = tuple(FrontQuery(f"p{number}", f"up{number}") for number in range(MAX_FRONT_QUERIES + 3))
     server = Server()
     async with server.source(queries=lambda: queries) as source:
-        samples = await source.sample(FLEET, 5)
+        samples = await source.sample(FLEET, objectives(FLEET), 5)
     assert sum(form["query"].startswith("up") for form in server.asked) == MAX_FRONT_QUERIES
     assert f"only the first {MAX_FRONT_QUERIES} count" in " ".join(report(samples).problems)
 

@@ -17,6 +17,7 @@ from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.samples import PodSamples
 from tests.adapters.scrape.support import RECORDINGS, SteppedClock, endpoint, fleet_of, recorded
 from tests.harness.exposition import ExpositionServer
+from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
 SETTINGS = ScrapeSettings(timeout_s=10.0, window_s=10.0)
@@ -30,7 +31,7 @@ async def read(server: ExpositionServer, *steps: tuple[str, int]) -> PodSamples:
             clock.time_s += 1.0
             server.serve("/metrics", text if text.endswith("\n") else text + "\n")
             server.serve("/load", json.dumps({"server_load": load}))
-            pods = (await scraper.sample(fleet_of(server.address), 20.0)).pods
+            pods = (await scraper.sample(fleet_of(server.address), objectives(fleet_of(server.address)), 20.0)).pods
     return pods
 
 
@@ -45,7 +46,10 @@ async def replay(server: ExpositionServer, series: str) -> AsyncIterator[tuple[d
                 text = moment["text"]
                 server.serve("/metrics", text if text.endswith("\n") else text + "\n")
                 server.serve("/load", json.dumps({"server_load": moment.get("load", 0)}))
-                yield moment, (await scraper.sample(fleet_of(server.address), 20.0)).pods
+                yield (
+                    moment,
+                    (await scraper.sample(fleet_of(server.address), objectives(fleet_of(server.address)), 20.0)).pods,
+                )
 
 
 def clients(name: str) -> list[dict[str, float]]:
@@ -73,7 +77,11 @@ async def test_finding_2_health_is_not_asked_and_a_loading_server_is_unknown_not
 ) -> None:
     assert "connection refused" in str(endpoint("while_loading"))
     async with PodScraper(SETTINGS, SteppedClock()) as scraper:
-        loading = await scraper.sample(fleet_of(f"127.0.0.1:{free_port()}", ready=False), 20.0)
+        loading = await scraper.sample(
+            fleet_of(f"127.0.0.1:{free_port()}", ready=False),
+            objectives(fleet_of(f"127.0.0.1:{free_port()}", ready=False)),
+            20.0,
+        )
     assert np.isnan([loading.pods.time_s[0], loading.pods.running[0], loading.pods.waiting[0]]).all()
     await read(exposition_server, (recorded("sleeping"), 0))
     assert {request.path for request in exposition_server.requests} == {"/metrics", "/load"}
@@ -85,7 +93,11 @@ async def test_finding_3_a_replica_that_drains_is_read_to_its_end(exposition_ser
     async with PodScraper(SETTINGS, SteppedClock()) as scraper:
         exposition_server.serve("/metrics", recorded("running"))
         # Kubernetes has taken it out of the endpoints, so it is not ready any more.
-        terminating = await scraper.sample(fleet_of(exposition_server.address, ready=False), 20.0)
+        terminating = await scraper.sample(
+            fleet_of(exposition_server.address, ready=False),
+            objectives(fleet_of(exposition_server.address, ready=False)),
+            20.0,
+        )
     assert terminating.pods.running[0] == 2.0
 
 

@@ -13,6 +13,7 @@ from autoscaler.core.samples import FrontSamples, SourceReport
 from tests.adapters.scrape.support import SteppedClock, fleet_of
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
+from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
 FLEET = fleet_of()  # workload llm/qwen, at zero
@@ -30,7 +31,7 @@ class Watch:
 
     async def look(self, after_s: float = 0.0) -> FrontSamples:
         self._clock.time_s += after_s
-        samples = await self._scraper.sample(FLEET, deadline_s=20.0)
+        samples = await self._scraper.sample(FLEET, objectives(FLEET), deadline_s=20.0)
         (self.report,) = samples.reports
         assert np.isnan(samples.pods.time_s).all()
         return samples.front

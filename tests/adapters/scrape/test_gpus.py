@@ -14,6 +14,7 @@ from autoscaler.core.samples import PodSamples, Samples
 from tests.adapters.scrape.support import SteppedClock, fleet_of
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
+from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
 FLEET = fleet_of("10.0.0.1:8000", "10.0.0.2:8000")  # pods llm/qwen-0 and llm/qwen-1; nobody asks them here
@@ -28,7 +29,7 @@ async def scraper(*urls: str, clock: SteppedClock | None = None) -> AsyncIterato
 async def sample(server: ExpositionServer, *lines: str, fleet: Fleet = FLEET) -> PodSamples:
     server.serve("/metrics", "\n".join(lines) + "\n")
     async with scraper(f"{server.url}/metrics") as opened:
-        samples: Samples = await opened.sample(fleet, deadline_s=20.0)
+        samples: Samples = await opened.sample(fleet, objectives(fleet), deadline_s=20.0)
     assert samples.reports[0].source == "dcgm"
     assert samples.reports[0].failed == 0
     return samples.pods
@@ -153,7 +154,7 @@ async def test_a_short_burst_of_activity_is_seen_for_minutes_and_then_over(expos
         async def tensor_active(value: float, after_s: float) -> float:
             clock.time_s += after_s
             exposition_server.serve("/metrics", f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{device()} {value}\n")
-            return float((await opened.sample(FLEET, 20.0)).pods.tensor_active[0])
+            return float((await opened.sample(FLEET, objectives(FLEET), 20.0)).pods.tensor_active[0])
 
         assert await tensor_active(0.0, 0) == 0.0
         assert await tensor_active(0.3, 5) == 0.3
@@ -167,18 +168,18 @@ async def test_activity_that_is_no_longer_reported_is_unknown_whatever_it_was(
 ) -> None:
     async with scraper(f"{exposition_server.url}/metrics") as opened:
         exposition_server.serve("/metrics", f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{device()} 0.3\n")
-        await opened.sample(FLEET, 20.0)
+        await opened.sample(FLEET, objectives(FLEET), 20.0)
         exposition_server.serve("/metrics", "# profiling is paused\n")
-        assert np.isnan((await opened.sample(FLEET, 20.0)).pods.tensor_active[0])
+        assert np.isnan((await opened.sample(FLEET, objectives(FLEET), 20.0)).pods.tensor_active[0])
 
 
 async def test_a_new_pod_has_nothing_of_the_one_that_had_its_name(exposition_server: ExpositionServer) -> None:
     async with scraper(f"{exposition_server.url}/metrics") as opened:
         exposition_server.serve("/metrics", f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{device()} 0.3\n")
-        await opened.sample(FLEET, 20.0)
+        await opened.sample(FLEET, objectives(FLEET), 20.0)
         exposition_server.serve("/metrics", f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{device()} 0.0\n")
         successor = replace(FLEET, pod_id=FLEET.pod_id + 10)
-        assert (await opened.sample(successor, 20.0)).pods.tensor_active[0] == 0.0
+        assert (await opened.sample(successor, objectives(successor), 20.0)).pods.tensor_active[0] == 0.0
 
 
 async def test_exporters_of_several_nodes_are_read_and_a_broken_one_is_named_without_harm(
@@ -191,7 +192,7 @@ async def test_exporters_of_several_nodes_are_read_and_a_broken_one_is_named_wit
         closed = f"http://127.0.0.1:{free_port()}/metrics"
         urls = (f"{exposition_server.url}/metrics", f"{second.url}/metrics", f"{broken.url}/metrics", closed)
         async with scraper(*urls) as opened:
-            samples = await opened.sample(FLEET, deadline_s=20.0)
+            samples = await opened.sample(FLEET, objectives(FLEET), deadline_s=20.0)
     assert samples.pods.dram_active.tolist() == [0.1, 0.2]
     assert samples.reports[0].failed == 2
     assert any("connection refused" in line for line in samples.reports[0].problems)

@@ -18,7 +18,10 @@ from autoscaler.ports import Clock
 from tests.adapters.scrape.support import SteppedClock, fleet_of, recorded
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
+from tests.harness.objectives import objectives
 from tests.harness.process import free_port
+
+NAN = math.nan
 
 
 @asynccontextmanager
@@ -28,9 +31,9 @@ async def scraper(clock: Clock | None = None, **settings: float) -> AsyncIterato
         yield opened
 
 
-async def sample(fleet: Fleet, **settings: float) -> Samples:
+async def sample(fleet: Fleet, ttft_s: float = NAN, itl_s: float = NAN, **settings: float) -> Samples:
     async with scraper(**settings) as opened:
-        return await opened.sample(fleet, deadline_s=20.0)
+        return await opened.sample(fleet, objectives(fleet, ttft_s, itl_s), deadline_s=20.0)
 
 
 def text(running: float, *, start_s: float = 1e9, fast: int = 0, slow: int = 0, extra: str = "") -> str:
@@ -47,7 +50,7 @@ vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf",model_name="m"}} {
 async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server: ExpositionServer) -> None:
     exposition_server.serve("/metrics", recorded("saturated"))
     exposition_server.serve("/load", '{"server_load":34}')
-    samples = await sample(fleet_of(exposition_server.address))
+    samples = await sample(fleet_of(exposition_server.address), ttft_s=0.15, itl_s=0.02)
     known = {c.name: getattr(samples.pods, c.name)[0] for c in fields(PodSamples)}
     assert {name: value for name, value in known.items() if not np.isnan(value)} == {
         "time_s": 1000.0,
@@ -61,12 +64,41 @@ async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server:
         "generation_tokens": 8914.0,
         "finished": 26.0,
         "first_tokens": 30.0,
+        "ttft_met": pytest.approx(16 + 2 / 3),  # 16 until 0.1 s, 18 until 0.25 s
+        "gap_s": pytest.approx(91.12, abs=0.01),
+        "gaps": 8884.0,
+        "itl_judged": 26.0,
+        "itl_met": pytest.approx(22.0),  # 14 until 10 ms, all until 25 ms
         "preemptions": 0.0,
         "rejections": 0.0,
     }
     assert samples.reports[0].source == "scrape"
     assert (samples.reports[0].queries, samples.reports[0].failed, samples.reports[0].problems) == (2, 0, ())
     assert np.isnan(samples.front.time_s).all()
+
+
+async def test_requests_within_an_objective_are_counted_only_for_workloads_that_have_one(
+    exposition_server: ExpositionServer,
+) -> None:
+    exposition_server.serve("/metrics", recorded("saturated"))
+    samples = await sample(fleet_of(exposition_server.address), itl_s=0.01)
+    assert (samples.pods.itl_met.tolist(), samples.pods.itl_judged.tolist()) == ([14], [26])
+    assert np.isnan(samples.pods.ttft_met).all()
+    assert samples.reports[0].problems == ()
+
+
+async def test_an_engine_without_the_histogram_leaves_the_count_unknown_and_what_that_costs_is_told_once_requests_end(
+    exposition_server: ExpositionServer,
+) -> None:
+    fleet = fleet_of(exposition_server.address)
+    exposition_server.serve("/metrics", text(1, fast=7, slow=2))
+    samples = await sample(fleet, ttft_s=1.0, itl_s=0.05)
+    assert (samples.pods.ttft_met.tolist(), samples.reports[0].problems) == ([9], ())
+    exposition_server.serve("/metrics", text(1, extra='vllm:request_success_total{finished_reason="stop"} 3\n'))
+    samples = await sample(fleet, ttft_s=1.0, itl_s=0.05)
+    assert np.isnan(samples.pods.itl_met).all()
+    (problem,) = samples.reports[0].problems
+    assert "itl_met unknown: it is not learned at what load ITL misses its objective" in problem
 
 
 async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile(
@@ -78,7 +110,7 @@ async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile
         async def ttft_s(body: str, after_s: float) -> float:
             clock.time_s += after_s
             exposition_server.serve("/metrics", body)
-            return float((await opened.sample(fleet, 20.0)).pods.ttft_s[0])
+            return float((await opened.sample(fleet, objectives(fleet), 20.0)).pods.ttft_s[0])
 
         assert math.isnan(await ttft_s(text(1, fast=1000), 0))  # what happened before is not in the window
         assert await ttft_s(text(1, fast=1000, slow=100), 5) == pytest.approx(0.955)
@@ -94,7 +126,7 @@ async def test_a_pod_that_restarted_in_place_has_no_quantile_until_it_has_been_r
         async def ttft_s(body: str) -> float:
             clock.time_s += 5
             exposition_server.serve("/metrics", body)
-            return float((await opened.sample(fleet, 20.0)).pods.ttft_s[0])
+            return float((await opened.sample(fleet, objectives(fleet), 20.0)).pods.ttft_s[0])
 
         await ttft_s(text(1, fast=10))
         assert await ttft_s(text(1, fast=110)) == pytest.approx(0.095)
@@ -110,7 +142,7 @@ async def test_a_counter_that_jumps_back_is_passed_on_as_it_is(exposition_server
     async with scraper() as opened:
         for value in (500.0, 3.0):
             exposition_server.serve("/metrics", text(1, extra=f"vllm:generation_tokens_total {value}\n"))
-            assert (await opened.sample(fleet, 20.0)).pods.generation_tokens.tolist() == [value]
+            assert (await opened.sample(fleet, objectives(fleet), 20.0)).pods.generation_tokens.tolist() == [value]
 
 
 async def test_a_pod_whose_port_is_still_closed_is_loading_and_no_failure() -> None:
@@ -236,11 +268,11 @@ async def test_slow_pods_keep_the_others_waiting_once_and_not_again(exposition_s
         good.serve("/metrics", text(5))
         fleet = fleet_of(*[exposition_server.address] * 6, *[good.address] * 3)
         async with scraper(SystemClock(), concurrency=2, timeout_s=0.4) as opened:
-            first = await opened.sample(fleet, deadline_s=1.0)
+            first = await opened.sample(fleet, objectives(fleet), deadline_s=1.0)
             assert np.isnan(first.pods.running).all()  # two at once, given up after 0.4 s: nobody got further
             assert any("not reached within the 1 s" in line for line in first.reports[0].problems)
             begin_s = time.monotonic()
-            second = await opened.sample(fleet, deadline_s=1.0)
+            second = await opened.sample(fleet, objectives(fleet), deadline_s=1.0)
             assert time.monotonic() - begin_s < 3.0
         assert second.pods.running[6:].tolist() == [5.0, 5.0, 5.0]
         assert np.isnan(second.pods.running[:6]).all()
@@ -251,7 +283,11 @@ async def test_what_was_read_before_the_deadline_is_kept(exposition_server: Expo
     async with another_server() as good:
         good.serve("/metrics", text(5))
         async with scraper() as opened:
-            samples = await opened.sample(fleet_of(good.address, exposition_server.address), deadline_s=0.5)
+            samples = await opened.sample(
+                fleet_of(good.address, exposition_server.address),
+                objectives(fleet_of(good.address, exposition_server.address)),
+                deadline_s=0.5,
+            )
     assert samples.pods.running[0] == 5.0
     assert np.isnan(samples.pods.running[1])
 
@@ -277,7 +313,11 @@ async def test_a_pod_that_left_is_forgotten_and_its_successor_starts_without_a_p
         for pod_id, fast in ((0, 0), (0, 100), (1, 200)):
             clock.time_s += 5
             exposition_server.serve("/metrics", text(1, fast=fast))
-            samples = await opened.sample(fleet_of(exposition_server.address, first_id=pod_id), 20.0)
+            samples = await opened.sample(
+                fleet_of(exposition_server.address, first_id=pod_id),
+                objectives(fleet_of(exposition_server.address, first_id=pod_id)),
+                20.0,
+            )
             assert math.isnan(samples.pods.ttft_s[0]) == (fast != 100)
 
 
@@ -290,7 +330,9 @@ AWAKE = 'vllm:engine_sleep_state{sleep_state="awake"} 1\n'
 async def held(opened: PodScraper, server: ExpositionServer, body: str, load: str | Answer) -> float:
     server.serve("/metrics", body)
     server.serve("/load", load)
-    return float((await opened.sample(fleet_of(server.address), 20.0)).pods.held[0])
+    return float(
+        (await opened.sample(fleet_of(server.address), objectives(fleet_of(server.address)), 20.0)).pods.held[0]
+    )
 
 
 async def test_an_idle_engine_that_is_awake_is_not_asked_for_its_load(exposition_server: ExpositionServer) -> None:

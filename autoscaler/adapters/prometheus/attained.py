@@ -1,0 +1,82 @@
+"""Asks how many requests were within the objectives of their workloads: a query for each objective in force.
+
+It remembers the bounds of the histograms, and nothing else. How the queries are made is in `within`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.queries import Identity, bounds_query
+from autoscaler.adapters.prometheus.sampling import Sampling
+from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, read_bounds, within_expression
+from autoscaler.config.engines import UNCOUNTED, WITHIN, Engine
+from autoscaler.config.series import Readings
+from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import Objectives
+
+BOUNDS_PERIOD_S = 300.0  # bounds change when an engine is upgraded or configured otherwise
+NO_BOUNDS_PERIOD_S = 30.0  # nobody has reported yet, but somebody soon will
+
+
+class Attained:
+    """Fills the columns of `WITHIN`, for every engine of the table that has them."""
+
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
+        self._bounds: dict[Readings, tuple[Bounds, float]] = {}  # of each histogram, and when they were asked for
+
+    async def read(
+        self, sampling: Sampling, at_s: float, identity: Identity, join: PodJoin, fleet: Fleet, objectives: Objectives
+    ) -> dict[str, FloatColumn]:
+        """Return the columns, float64[P]; NaN where a workload has no objective or its pod has no such histogram."""
+        named = np.array([workload.engine for workload in fleet.workloads], dtype=object)
+        columns = {column: np.full(len(fleet.pods), np.nan) for column in WITHIN}
+
+        async def count(column: str, readings: Readings, bounds: Bounds, objective_s: float, asks: BoolColumn) -> None:
+            expression = within_expression(readings, identity, objective_s, bounds)
+            answer = await sampling.ask(column, expression, at_s) if expression else None
+            if answer is not None:
+                columns[column] = np.where(asks[fleet.pod_workload], join.column(answer.vector), columns[column])
+
+        async with asyncio.TaskGroup() as group:
+            for name, column in ((name, column) for name in sorted(set(named)) for column in WITHIN):
+                if name not in self._engines or not (readings := self._engines[name].readings.get(column)):
+                    continue
+                limits_s = np.where(named == name, getattr(objectives, WITHIN[column]), np.nan)
+                chosen, left_out = commonest(limits_s, len(fleet.pods))
+                if left_out:
+                    sampling.note(
+                        column, f"counted for the {len(chosen)} commonest objectives; {left_out} workloads have another"
+                    )
+                bounds = await self._known(sampling, at_s, column, readings) if chosen else Bounds.none()
+                for objective_s in chosen:
+                    group.create_task(count(column, readings, bounds, objective_s, limits_s == objective_s))
+        return columns
+
+    async def _known(self, sampling: Sampling, at_s: float, column: str, readings: Readings) -> Bounds:
+        """Return the bounds of a histogram as they were asked for last, or now."""
+        bounds, asked_s = self._bounds.get(readings, (Bounds.none(), -math.inf))
+        if sampling.started_s - asked_s < (BOUNDS_PERIOD_S if len(bounds.values_s) else NO_BOUNDS_PERIOD_S):
+            return bounds
+        answer = await sampling.ask(f"bounds of {column}", bounds_query(readings, MAX_BOUNDS), at_s)
+        if answer is not None and not (answer.vector.partial and len(bounds.values_s)):
+            bounds = read_bounds(answer.vector, readings[0].scale)
+        self._bounds[readings] = bounds, sampling.started_s
+        return bounds
+
+
+def tell_uncounted(
+    sampling: Sampling, column: str, fleet: Fleet, objectives: Objectives, columns: Mapping[str, FloatColumn]
+) -> None:
+    """Say so where requests end that cannot be held against their objective."""
+    aims = ~np.isnan(getattr(objectives, WITHIN[column]))[fleet.pod_workload]
+    uncounted = fleet.pod_ready & aims & (columns["finished"] > 0) & np.isnan(columns[column])
+    if uncounted.any():
+        sampling.note(column, f"unknown on {uncounted.sum()} pods whose requests end: {UNCOUNTED[column]}")

@@ -1,0 +1,17 @@
+"""Objectives for sources under test."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import Objectives
+
+NONE = float("nan")
+
+
+def objectives(fleet: Fleet, ttft_s: float | FloatColumn = NONE, itl_s: float | FloatColumn = NONE) -> Objectives:
+    """What the workloads of a fleet promise: one number for all, or one for each; by default nothing."""
+    rows = len(fleet.workloads)
+    return Objectives(np.broadcast_to(ttft_s, rows).astype(float), np.broadcast_to(itl_s, rows).astype(float))
