@@ -7,7 +7,7 @@ W workloads, P pods, S signals, G stages, K schedule windows. Unknown is NaN.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Self
+from typing import Annotated, Self, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,10 @@ import numpy.typing as npt
 FloatColumn = npt.NDArray[np.float64]
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
+
+_MOMENT = "moment"
+MomentColumn = Annotated[FloatColumn, _MOMENT]
+"""Times on the clock of the tick, which another process does not share; seconds of any other kind are a FloatColumn."""
 
 
 class Columns:
@@ -41,3 +45,9 @@ class Columns:
         """Return the given rows, in the given order."""
         cls = type(self)
         return cls(**{f.name: getattr(self, f.name)[..., rows] for f in fields(cls)})  # type: ignore[arg-type]
+
+
+def moments(table: type) -> frozenset[str]:
+    """Return the names of the columns of a table that are declared as moments."""
+    hints = get_type_hints(table, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if _MOMENT in get_args(hint)[1:])

@@ -10,12 +10,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, IntColumn
+from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.window import Window
 
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
+
+WATCH = ("observed_s", "trusted_s", "heard_s", "busy_s", "queued_s")
+AVERAGES = ("in_flight", "arrivals_per_s", "lasting", "batch")
+WINDOWS = ("highest_wanted", "lowest_wanted", "highest_count", "lowest_count")
+PRESENT = frozenset((*WATCH, *AVERAGES, *WINDOWS))
+"""Fields of `WorkloadMemory` that follow the present within minutes. A restart interrupts the watch they stand for, so
+they begin anew with it: nothing shrinks or counts as idle before a full window was watched again. See `core.kept`."""
 
 Table = TypeVar("Table", "PodMemory", "WorkloadMemory", "Window")
 
@@ -24,7 +31,7 @@ Table = TypeVar("Table", "PodMemory", "WorkloadMemory", "Window")
 class PodMemory(Columns):
     """Per pod, to turn counters into rates."""
 
-    time_s: FloatColumn  # float64[P], time of the last reading
+    time_s: MomentColumn  # float64[P], time of the last reading
     counter: FloatColumn  # float64[C, P], the last reading
     increase: FloatColumn  # float64[C, P], increases, older ones fading; NaN: not two readings in a row
     observed_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
@@ -41,11 +48,11 @@ class PodMemory(Columns):
 class WorkloadMemory(Columns):
     """Per workload; every field [W] or a Window over W."""
 
-    observed_s: FloatColumn  # time of the last tick that saw it
-    trusted_s: FloatColumn  # since when it has been watched without a long gap in trust
-    heard_s: FloatColumn  # time of the last trusted tick; NaN: none
-    busy_s: FloatColumn  # last moment with work, or of not knowing
-    queued_s: FloatColumn  # last moment with a queue; NaN: never
+    observed_s: MomentColumn  # time of the last tick that saw it
+    trusted_s: MomentColumn  # since when it has been watched without a long gap in trust
+    heard_s: MomentColumn  # time of the last trusted tick; NaN: none
+    busy_s: MomentColumn  # last moment with work, or of not knowing
+    queued_s: MomentColumn  # last moment with a queue; NaN: never
     in_flight: FloatColumn  # requests running and waiting at the last tick; NaN: unknown
     arrivals_per_s: FloatColumn  # requests, averaged over about one cold start; noise may take it below zero
     lasting: FloatColumn  # replicas that load without its queue asked for, averaged likewise
@@ -69,7 +76,7 @@ class WorkloadMemory(Columns):
         unknown, zero, window = np.full(rows, np.nan), np.zeros(rows), Window.blank(rows)
         columns = {f.name: unknown for f in fields(cls)}
         columns |= dict.fromkeys(("learned_s", "loaded_idle_s", "written_tokens", "served_requests"), zero)
-        windows = {f.name: window for f in fields(cls) if f.name.split("_")[0] in ("highest", "lowest")}
+        windows = dict.fromkeys(WINDOWS, window)
         return cls(**{**columns, **windows})  # type: ignore[arg-type]
 
 

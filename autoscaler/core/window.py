@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn
 
 SLOTS = 16
 
@@ -23,7 +23,7 @@ class Window(Columns):
     """The last slots of each row."""
 
     value: FloatColumn  # float64[T, W], extreme of the slot; NaN: nothing fell into it
-    until_s: FloatColumn  # float64[T, W], when the slot ends; NaN: none yet
+    until_s: MomentColumn  # float64[T, W], when the slot ends; NaN: none yet
 
     @classmethod
     def blank(cls, rows: int) -> Window:
