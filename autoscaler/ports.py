@@ -9,6 +9,7 @@ from typing import Protocol
 
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Fleet, WorkloadRef
+from autoscaler.core.kept import Kept
 from autoscaler.core.samples import Objectives, Samples
 
 
@@ -43,6 +44,18 @@ class SampleSource(Protocol):
         objectives: of the workloads of this very fleet, so that requests within them can be counted where the
         histograms are.
         """
+        ...
+
+
+class StateStore(Protocol):
+    """Keeps what was learned while no process runs."""
+
+    async def load(self) -> Kept | None:
+        """Return what was kept last; None: nothing yet. Raises Unavailable for what cannot be used."""
+        ...
+
+    async def save(self, kept: Kept) -> None:
+        """Keep this from now on. Raises Unavailable; what was kept before then stands."""
         ...
 
 

@@ -1,0 +1,157 @@
+"""The state file: what was learned, kept on disk while no process runs. One file for each process.
+
+The format is that of `numpy.savez`: one array for each column, not compressed, and `about`, JSON as bytes, which says
+whose rows they are. Nothing in it is code, a reader takes no more than the file is long, and the checksums of the
+archive tell what was damaged. It is written whole or not at all: to a file beside it that then takes its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+import os
+import stat
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from autoscaler.core.kept import Column, Kept, Key, blank
+from autoscaler.ports import Unavailable
+
+MAX_BYTES = 256 << 20
+MAX_ABOUT_BYTES = 32 << 20
+MAX_HEADER_BYTES = 4096  # of a member, before its values
+MAX_WORKLOADS = 50_000
+FORMAT = 1
+ABOUT = "about"
+SUFFIX = ".npy"  # of each member of the archive, as numpy names them
+
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, struct.error, msgspec.MsgspecError),
+)
+"""What zipfile, numpy and msgspec raise for files that are no such archive, end early or are damaged."""
+
+
+class _About(msgspec.Struct):
+    format: int
+    wall_s: float
+    workloads: list[Key]
+
+
+class StateFile:
+    """A StateStore on one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def load(self) -> Kept | None:
+        """Return what the file holds; None: there is none. Columns of another shape or type are left out.
+
+        Raises Unavailable, naming the file and the reason, for a file that cannot be used.
+        """
+        return await asyncio.to_thread(self._load)
+
+    async def save(self, kept: Kept) -> None:
+        """Write the file anew. Raises Unavailable; what was there before then stands."""
+        await asyncio.to_thread(self._save, kept)
+
+    def _load(self) -> Kept | None:
+        try:
+            with open(self._path, "rb", opener=_open_at_once) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise ValueError("not a file")
+                if status.st_size > MAX_BYTES:
+                    raise ValueError(f"{status.st_size:,} bytes, allowed are {MAX_BYTES:,}")
+                with zipfile.ZipFile(file) as archive:
+                    return _read(archive)
+        except FileNotFoundError:
+            return None
+        except _DAMAGE as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise Unavailable(f"{self._path}: {reason[:300] or type(error).__name__}") from error
+
+    def _save(self, kept: Kept) -> None:
+        about = msgspec.json.encode(_About(FORMAT, kept.wall_s, list(kept.workloads)))
+        members: dict[str, Any] = {ABOUT: np.frombuffer(about, np.uint8), **kept.columns}
+        size = len(about) + sum(column.nbytes for column in kept.columns.values())
+        if size > MAX_BYTES or len(about) > MAX_ABOUT_BYTES or len(kept.workloads) > MAX_WORKLOADS:
+            raise Unavailable(
+                f"{self._path}: not written: {len(kept.workloads):,} workloads in {size:,} bytes, "
+                f"allowed are {MAX_WORKLOADS:,} in {MAX_BYTES:,}"
+            )
+        beside = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with open(beside, "wb", opener=_open_for_us) as file:
+                os.fchmod(file.fileno(), 0o600)  # it may be left over from a process that was killed
+                np.savez(file, allow_pickle=False, **members)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._path)
+        except OSError as error:
+            raise Unavailable(f"{self._path}: not written: {error.strerror or error}") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting: a pipe in the file's place would have nobody at its other end."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _open_for_us(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _read(archive: zipfile.ZipFile) -> Kept:
+    """Raises what `_DAMAGE` names."""
+    about = _array(archive, archive.getinfo(ABOUT + SUFFIX), np.empty(0, np.uint8), None)
+    if about is None:
+        raise ValueError("it does not say whose rows it holds")
+    told = msgspec.json.decode(about.tobytes(), type=_About)
+    if told.format != FORMAT:
+        raise ValueError(f"format {told.format}, this version reads {FORMAT}")
+    if len(told.workloads) > MAX_WORKLOADS:
+        raise ValueError(f"{len(told.workloads):,} workloads, allowed are {MAX_WORKLOADS:,}")
+    if not math.isfinite(told.wall_s):
+        raise ValueError(f"it was written at {told.wall_s}, which is no time")
+    return Kept(tuple(told.workloads), told.wall_s, _columns(archive, blank(), len(told.workloads)))
+
+
+def _columns(archive: zipfile.ZipFile, known: Mapping[str, Column], rows: int) -> dict[str, Column]:
+    members = {info.filename.removesuffix(SUFFIX): info for info in archive.infolist()}
+    columns: dict[str, Column] = {}
+    for place, empty in known.items():
+        column = _array(archive, members[place], empty, rows) if place in members else None
+        if column is not None and not np.isinf(column).any():
+            columns[place] = column
+    return columns
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, like: Any, rows: int | None) -> Any:
+    """Return a member that has the type and shape of `like` but for its last axis; None: it has another.
+
+    rows: length of that axis; None: any. The whole member is read, so its checksum was right.
+    """
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{member.filename[:100]!r} is compressed")
+    allowed = MAX_ABOUT_BYTES if rows is None else rows * like.itemsize * math.prod(like.shape[:-1])
+    if member.file_size > allowed + MAX_HEADER_BYTES:
+        return None
+    body = io.BytesIO(archive.read(member))
+    if np.lib.format.read_magic(body) != (1, 0):
+        return None
+    shape, by_column, dtype = np.lib.format.read_array_header_1_0(body)
+    if dtype != like.dtype or len(shape) != like.ndim or shape[:-1] != like.shape[:-1]:
+        return None
+    if rows is not None and shape[-1] != rows:
+        return None
+    values = np.frombuffer(body.getbuffer()[body.tell() :], dtype)
+    if values.size != math.prod(shape):
+        raise ValueError(f"{member.filename[:100]!r} does not hold what it says")
+    return values.reshape(shape, order="F" if by_column else "C")

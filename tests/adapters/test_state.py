@@ -1,0 +1,270 @@
+"""The state file on a real file system: what comes back, and what bad files do."""
+
+import asyncio
+import io
+import json
+import os
+import stat
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.adapters import state
+from autoscaler.adapters.state import StateFile
+from autoscaler.core.kept import Kept, blank
+from autoscaler.ports import Unavailable
+
+WALL_S = 1_800_000_000.0
+relaxed = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def kept(rows: int, seed: int = 1) -> Kept:
+    random = np.random.default_rng(seed)
+    columns = {}
+    for place, empty in blank().items():
+        values = random.random((*empty.shape[:-1], rows)).astype(empty.dtype)
+        columns[place] = np.where(values < 0.2, np.nan, values).astype(empty.dtype)
+    names = tuple(("team", "Deployment", f"w{row}-ü", f"uid-{row}") for row in range(rows))
+    return Kept(names, WALL_S + seed, columns)
+
+
+def same(one: Kept, other: Kept | None) -> None:
+    assert other is not None
+    assert (other.workloads, other.wall_s, set(other.columns)) == (one.workloads, one.wall_s, set(one.columns))
+    for place, column in one.columns.items():
+        np.testing.assert_array_equal(other.columns[place], column, err_msg=place)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.npz"
+
+
+def saved(path: Path, what: Kept | None = None) -> Kept:
+    what = what or kept(3)
+    asyncio.run(StateFile(path).save(what))
+    return what
+
+
+def load(path: Path) -> Kept | None:
+    return asyncio.run(StateFile(path).load())
+
+
+def refused(path: Path) -> str:
+    """Return why the file is not used; the message names it."""
+    with pytest.raises(Unavailable) as told:
+        load(path)
+    assert str(told.value).startswith(f"{path}: ")
+    return str(told.value).removeprefix(f"{path}: ")
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def written(path: Path, parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, body in parts.items():
+            archive.writestr(name, body)
+
+
+def npy(array: np.ndarray, **more) -> bytes:
+    body = io.BytesIO()
+    np.save(body, array, **more)
+    return body.getvalue()
+
+
+def about(**fields) -> bytes:
+    told = {"format": 1, "wall_s": WALL_S, "workloads": [["team", "Deployment", f"w{row}", ""] for row in range(3)]}
+    return npy(np.frombuffer(json.dumps({**told, **fields}).encode(), np.uint8))
+
+
+@relaxed
+@given(st.integers(0, 12), st.integers(0, 2**32 - 1))
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path, rows: int, seed: int):
+    path = tmp_path / "state.npz"
+    what = saved(path, kept(rows, seed))
+    same(what, load(path))
+
+
+def test_columns_that_lie_the_other_way_in_memory_come_back_as_they_were(path: Path):
+    what = kept(5)
+    turned = {place: np.asfortranarray(column) for place, column in what.columns.items()}
+    wide = {f"workloads.{name}": np.asfortranarray(np.arange(15.0).reshape(3, 5)) for name in ("table",)}
+    saved(path, replace(what, columns={**turned, **wide}))
+    same(what, load(path))  # and what no table of memory has is left out
+
+
+def test_without_a_file_nothing_is_kept(path: Path):
+    assert load(path) is None
+
+
+def test_only_its_owner_may_read_it_even_where_a_killed_process_left_another(path: Path):
+    left = path.with_name("state.npz.new")
+    left.write_bytes(b"half")
+    left.chmod(0o644)
+    saved(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_leaves_the_one_before(path: Path):
+    before = saved(path)
+    path.with_name("state.npz.new").mkdir()
+    with pytest.raises(Unavailable, match=r"state\.npz: not written: Is a directory"):
+        saved(path, kept(4))
+    same(before, load(path))
+
+
+def test_a_link_in_the_way_is_not_followed(path: Path):
+    other = path.with_name("other")
+    other.write_text("precious")
+    path.with_name("state.npz.new").symlink_to(other)
+    with pytest.raises(Unavailable, match="not written"):
+        saved(path)
+    assert other.read_text() == "precious"
+
+
+def test_a_folder_that_is_gone_is_told(path: Path):
+    with pytest.raises(Unavailable, match="No such file or directory"):
+        saved(path.parent / "gone" / "state.npz")
+
+
+def test_more_workloads_than_are_read_are_not_written(path: Path):
+    many = Kept((("team", "Deployment", "w", ""),) * 50_001, WALL_S, {})
+    with pytest.raises(Unavailable, match=r"50,001 workloads in .* allowed are 50,000"):
+        saved(path, many)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "zip"),
+        (b"learned: nothing\n", "zip"),
+        (os.urandom(5000), "zip"),
+        (b"PK\x05\x06" + bytes(18), "about"),  # an archive of nothing
+    ],
+    ids=["empty", "text", "noise", "an empty archive"],
+)
+def test_what_is_no_archive_is_refused(path: Path, body: bytes, reason: str):
+    path.write_bytes(body)
+    assert reason in refused(path)
+
+
+def test_a_file_that_ends_early_is_refused_wherever_it_ends(path: Path):
+    saved(path)
+    whole = path.read_bytes()
+    for length in [*range(0, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        refused(path)
+
+
+@relaxed
+@given(st.data())
+def test_damage_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObject):
+    path = tmp_path / "state.npz"
+    what = saved(path)
+    body = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        body[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(body)
+    try:
+        found = load(path)
+    except Unavailable:
+        return
+    for place, column in found.columns.items():  # the names of members have no checksum: one may be lost
+        np.testing.assert_array_equal(column, what.columns[place])
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"format": 2}, "format 2, this version reads 1"),
+        ({"wall_s": "now"}, "wall_s"),
+        ({"wall_s": None}, "wall_s"),
+        ({"workloads": [["team", "Deployment"]]}, "length 4"),
+        ({"workloads": [["team", "Deployment", "w", 7]]}, "`str`"),
+        ({"workloads": 3}, "`array`"),
+    ],
+)
+def test_a_file_that_tells_nonsense_about_itself_is_refused(path: Path, told: dict, reason: str):
+    saved(path)
+    written(path, {**members(path), "about.npy": about(**told)})
+    assert reason in refused(path)
+
+
+def test_objects_are_never_unpickled(path: Path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (path.with_name("sprung"),))
+
+    saved(path)
+    trap = npy(np.array([Trap()] * 3, dtype=object), allow_pickle=True)
+    written(path, {**members(path), "workloads.concurrency.npy": trap})
+    found = load(path)
+    assert found is not None
+    assert "workloads.concurrency" not in found.columns
+    written(path, {**members(path), "about.npy": trap})
+    refused(path)
+    assert not path.with_name("sprung").exists()
+
+
+def test_a_bomb_is_refused_without_unpacking_it(path: Path):
+    saved(path)
+    written(path, {**members(path), "workloads.concurrency.npy": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
+    assert "compressed" in refused(path)
+
+
+def test_a_header_that_promises_more_than_there_is_is_refused(path: Path):
+    saved(path)
+    head = npy(np.zeros(3)).replace(b"(3,), ", b"(9999999999999,), ").replace(b"          \n", b"\n", 1)
+    written(path, {**members(path), "about.npy": head.replace(b"<f8", b"|u1")})
+    refused(path)
+
+
+def test_a_file_beyond_the_bound_is_refused_unread(path: Path):
+    with path.open("wb") as file:
+        file.truncate(state.MAX_BYTES + 1)
+    assert refused(path) == "268,435,457 bytes, allowed are 268,435,456"
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    assert refused(tmp_path / "pipe") == "not a file"
+    assert refused(tmp_path) == "Is a directory"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(npy(np.zeros(2)), id="other rows"),
+        pytest.param(npy(np.zeros((4, 3))), id="other shape"),
+        pytest.param(npy(np.zeros(3, np.float32)), id="other type"),
+        pytest.param(npy(np.array([1.0, np.inf, 2.0])), id="endless"),
+        pytest.param(npy(np.zeros(3000)), id="far too long"),
+        pytest.param(npy(np.zeros(3)).replace(b"\x93NUMPY\x01", b"\x93NUMPY\x03", 1), id="other version"),
+    ],
+)
+def test_a_column_of_another_shape_begins_blank_and_the_others_are_kept(path: Path, body: bytes):
+    what = saved(path)
+    written(path, {**members(path), "workloads.concurrency.npy": body})
+    others = {place: column for place, column in what.columns.items() if place != "workloads.concurrency"}
+    same(replace(what, columns=others), load(path))
+
+
+def test_a_column_that_an_older_version_did_not_have_begins_blank(path: Path):
+    what = saved(path)
+    parts = members(path)
+    del parts["workloads.concurrency.npy"]
+    written(path, {**parts, "workloads.of_a_later_version.npy": npy(np.zeros(3))})
+    others = {place: column for place, column in what.columns.items() if place != "workloads.concurrency"}
+    same(replace(what, columns=others), load(path))
