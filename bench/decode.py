@@ -49,6 +49,7 @@ from autoscaler.core.tick import tick
 from bench import fleets
 
 WINDOW_S = 120.0
+BOUNDS = ("0.05", "0.1", "0.25", "1.0", "640.0", "2560.0", "+Inf")  # those around the shipped policies' objectives
 VERSIONS = 3  # different answers to one query, in turn
 TARGET_CPU_S = 1.0
 TARGET_RSS_MIB = 400.0
@@ -95,6 +96,7 @@ def serve(workloads: int, pipe: Connection) -> None:
     versions = [answers(inp, lambda: order, time.time()) for inp in fleets.inputs(fleet, VERSIONS)]
     asked: dict[str, int] = {}
     conventions = convention_query(ENGINES.values())
+    counted = [vector(fleet, np.arange(len(order)) + 100.0 * number, time.time(), order) for number in range(VERSIONS)]
     empty = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
 
     async def answer(request: web.Request) -> web.Response:
@@ -102,7 +104,12 @@ def serve(workloads: int, pipe: Connection) -> None:
         if query == conventions:
             found = [{"metric": {"metric": kind}, "value": [time.time(), "1"]} for kind in ("engine/pod", "gpu/pod")]
             return web.json_response({"status": "success", "data": {"resultType": "vector", "result": found}})
+        if query.startswith("topk"):
+            bounds = [{"metric": {"le": le}, "value": [time.time(), str(len(order))]} for le in BOUNDS]
+            return web.json_response({"status": "success", "data": {"resultType": "vector", "result": bounds}})
         asked[query] = asked.get(query, -1) + 1
+        if "le=" in query:
+            return web.Response(body=counted[asked[query] % VERSIONS], content_type="application/json")
         return web.Response(body=versions[asked[query] % VERSIONS].get(query, empty), content_type="application/json")
 
     async def run() -> None:

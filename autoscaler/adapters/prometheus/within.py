@@ -22,7 +22,9 @@ from autoscaler.core.histogram import Part, part_within
 MAX_BOUNDS = 256  # of one histogram, over all versions of an engine
 MAX_OBJECTIVES = 12  # of one histogram: each is a query of every tick
 MAX_SERIES = 320_000  # of one histogram in one tick, so that large fleets with many objectives stay within their time
-COMMON_FRACTION = 0.5  # bounds that as many of the series have are not of a few pods that were configured otherwise
+MAX_CONFIGURATIONS = 4  # different sets of bounds that are told apart
+MAX_CUTS = 3  # pairs of bounds tried for one objective; VictoriaMetrics refuses queries of more than 16 KiB
+MAX_SURE = 24  # bounds up to an objective that are looked at for the pods which have none of these pairs
 
 _BOUND = re.compile(r"[0-9.eE+-]{1,24}")  # what may stand in a query
 
@@ -34,11 +36,12 @@ class Bounds:
     values_s: FloatColumn  # float64[B], ascending
     series: FloatColumn  # float64[B], how many have it
     spellings: tuple[tuple[str, ...], ...]  # [B], as the label `le` may be written
+    histograms: float  # how many there are: all series have the last bound, +Inf
 
     @classmethod
     def none(cls) -> Bounds:
         """No histogram is known."""
-        return cls(np.empty(0), np.empty(0), ())
+        return cls(np.empty(0), np.empty(0), (), 0.0)
 
 
 def read_bounds(vector: Vector, scale: float) -> Bounds:
@@ -47,9 +50,12 @@ def read_bounds(vector: Vector, scale: float) -> Bounds:
     scale: of the histogram's unit to seconds.
     """
     found: dict[float, dict[str, float]] = {}
+    histograms = 0.0
     for labels, count in zip(vector.labels, vector.values.tolist(), strict=True):
         text = parse_labels(labels).get("le", "")
-        if _BOUND.fullmatch(text) and math.isfinite(bound := _number(text)) and count > 0:
+        if text == "+Inf":
+            histograms = count
+        elif _BOUND.fullmatch(text) and math.isfinite(bound := _number(text)) and count > 0:
             found.setdefault(bound, {})[text] = count
     bounds = sorted(found)
     return Bounds(
@@ -57,6 +63,7 @@ def read_bounds(vector: Vector, scale: float) -> Bounds:
         series=np.array([sum(found[bound].values()) for bound in bounds]),
         # Both usual spellings beside those seen: a server that was upgraded a minute ago writes the other one.
         spellings=tuple(tuple(sorted({*found[bound], f"{bound:g}", repr(bound)})) for bound in bounds),
+        histograms=histograms,
     )
 
 
@@ -74,20 +81,37 @@ def commonest(objectives_s: FloatColumn, pods: int) -> tuple[list[float], int]:
 def within_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
     """Return an expression for how many observations were within an objective, a series for each pod; "": no bounds.
 
-    Of pods with bounds of their own each gets the count by its own: first by the closest bounds that any pod has, then,
-    for pods that lack these, by the closest that most have. A pod with neither stays unknown.
+    Where all pods have the same bounds it is what `core.histogram.count_within` computes. Where operators set bounds of
+    their own, or versions differ, each pod gets the count by the closest bounds that it has of a few likely pairs; a
+    pod that has none of them counts what is certainly within: the most that any of its buckets up to the objective has.
     """
-    parts = []
-    for least in (0.0, COMMON_FRACTION):
-        usual = bounds.series >= least * np.max(bounds.series, initial=0.0)
-        part = part_within(objective_s, bounds.values_s[usual])
-        if part is not None and part not in parts:
-            parts.append(part)
-    return " or ".join(filter(None, (_interpolated(readings, identity, part, bounds) for part in parts)))
+    cuts = _cuts(objective_s, bounds)
+    expressions = [_interpolated(readings, identity, part, bounds) for part in cuts]
+    alike = bool(np.all(bounds.series == bounds.histograms))
+    sure = int(np.searchsorted(bounds.values_s, objective_s, side="right"))  # so many bounds are within
+    if sure and not (alike and cuts):
+        nearest = bounds.spellings[sure - 1 : sure] if alike else bounds.spellings[max(sure - MAX_SURE, 0) : sure]
+        spellings = [text for spelled in nearest for text in spelled]
+        expressions.append(bucket_expression(readings, spellings, identity))
+    return " or ".join(expressions)
+
+
+def _cuts(objective_s: float, bounds: Bounds) -> list[Part]:
+    """Return how an objective may lie among the bounds of one pod, the closest bounds first.
+
+    Bounds that equally many series have are likely to be those of one configuration, those that all have of each.
+    """
+    numbers, having = np.unique(bounds.series, return_counts=True)
+    usual = [np.ones(len(bounds.series), dtype=bool)]
+    for number in numbers[np.argsort(-having, kind="stable")][:MAX_CONFIGURATIONS]:
+        usual += [bounds.series >= number, (bounds.series == number) | (bounds.series == bounds.histograms)]
+    parts = {part_within(objective_s, bounds.values_s[mask]) for mask in usual}
+    whole = {part for part in parts if part is not None and objective_s <= part.above}
+    return sorted(whole, key=lambda part: part.above - part.below)[:MAX_CUTS]
 
 
 def _interpolated(readings: Readings, identity: Identity, part: Part, bounds: Bounds) -> str:
-    """Compile `core.histogram.count_within` for one part of a histogram."""
+    """Compile one part of a histogram: whole buckets, and a fraction of the next."""
     spelled = dict(zip(bounds.values_s.tolist(), bounds.spellings, strict=True))
 
     def weighed(bound_s: float, fraction: float) -> str:
