@@ -7,6 +7,7 @@ speak in these types. Times are seconds since the start of the trace.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,6 +85,7 @@ class PodRows:
 
     id: IntColumn  # int64[P], ascending; never used twice
     created_s: FloatColumn  # float64[P], when it was asked for
+    scheduled_s: FloatColumn  # float64[P], when it got its GPUs; NaN: it waits for them
     ready_s: FloatColumn  # float64[P]; NaN: not ready
     terminating: BoolColumn  # bool[P], finishes what it has
     time_s: FloatColumn  # float64[P], when it was scraped
@@ -158,6 +160,17 @@ class Scaler(Protocol):
         ...
 
 
+class FleetScaler(Protocol):
+    """Decides for several workloads at once, whose replicas share GPUs."""
+
+    name: str
+    period_s: float
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        """Return the replicas wanted now of each workload, in the order of the cases."""
+        ...
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of one run."""
@@ -168,5 +181,5 @@ class Outcome:
     e2e_s: FloatColumn  # float64[N]
     change_s: FloatColumn  # float64[C], when the wanted count changed
     change_to: IntColumn  # int64[C]
-    replica_s: float  # replica-seconds paid for, from being asked for (start-up included) to the end of draining
+    replica_s: float  # replica-seconds paid for, from having GPUs (start-up included) to the end of draining
     timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; a point a minute or so

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import compile_specs
+from autoscaler.core.columns import IntColumn
 from autoscaler.core.decision import Decision, TickInput
-from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Blocked, Fleet, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.tick import tick
@@ -33,66 +39,108 @@ _READINGS = (
 )
 
 
-class Ours:
-    """One workload under one policy. `decision` and `inp` are those of the last tick, for explaining it."""
+class OursTogether:
+    """Several workloads under their policies, in one tick. `decision` and `inp` are those of the last one.
 
-    def __init__(self, case: Case, policy: Policy, period_s: float = 5.0, name: str = "ours") -> None:
+    gpus: how many all replicas share; NaN: not known, so that nobody is cut.
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        policies: Sequence[Policy],
+        gpus: float = math.nan,
+        period_s: float = 5.0,
+        name: str = "ours",
+    ) -> None:
         self.name = name
         self.period_s = period_s
-        self._workloads = (Workload(WorkloadRef("study", case.trace.name), policy=policy.name),)
-        book = PolicyBook({policy.name: policy}, policy.name, {})
+        self._workloads = tuple(
+            Workload(WorkloadRef("study", case.trace.name), policy=policy.name)
+            for case, policy in zip(cases, policies, strict=True)
+        )
+        book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name, {})
         self._rules = compile_specs(self._workloads, book)
-        self._gpus_per_replica = np.array([case.gpus_per_replica])
-        self._workload_id = np.zeros(1, dtype=np.int64)
+        self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
+        self._gpus = np.array([gpus])
+        self._workload_id = np.arange(len(cases))
         self._memory = Memory.empty()
         self.inp: TickInput | None = None
         self.decision: Decision | None = None
 
-    def decide(self, view: View) -> int:
-        pods = view.pods
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        now_s = views[0].now_s
+        pods = _Pods.of([view.pods for view in views])
         samples = PodSamples.filled(len(pods.id))
         for name in _READINGS:
-            getattr(samples, name)[:] = getattr(pods, name)
+            getattr(samples, name)[:] = pods.column(name)
         samples.asleep[:] = 0.0
-        seen = view.seen
         front = FrontSamples(
-            time_s=np.array([seen.time_s]),
-            waiting=np.array([seen.gateway_waiting]),
-            arrivals_per_s=np.array([np.nan]),
+            time_s=np.array([view.seen.time_s for view in views]),
+            waiting=np.array([view.seen.gateway_waiting for view in views]),
+            arrivals_per_s=np.full(len(views), np.nan),
         )
-        now_s = view.now_s
         self.inp = TickInput(
             now_s=now_s,
-            fleet=self._fleet(view, pods),
+            fleet=self._fleet(now_s, views, pods),
             spec=self._rules.spec,
             schedule=schedule(self._rules, WALL_S + now_s, now_s),
             samples=Samples(samples, front),
         )
         self.decision, self._memory = tick(self.inp, self._memory)
-        return int(self.decision.replicas[0])
+        return [int(count) for count in self.decision.replicas]
 
-    def _fleet(self, view: View, pods: PodRows) -> Fleet:
-        rows = len(pods.id)
-        ready = ~np.isnan(pods.ready_s)
+    def _fleet(self, now_s: float, views: Sequence[View], pods: _Pods) -> Fleet:
+        scheduled_s, ready_s = pods.column("scheduled_s"), pods.column("ready_s")
         return Fleet(
-            time_s=view.now_s,
+            time_s=now_s,
             workloads=self._workloads,
             workload_id=self._workload_id,
-            replicas=np.array([float(view.wanted)]),
-            paused=np.zeros(1, dtype=bool),
-            rival=("",),
+            replicas=np.array([float(view.wanted) for view in views]),
+            paused=np.zeros(len(views), dtype=bool),
+            rival=("",) * len(views),
             gpus_per_replica=self._gpus_per_replica,
-            pool=np.zeros(1, dtype=np.int64),
+            pool=np.zeros(len(views), dtype=np.int64),
             pods=tuple(Pod("study", str(number)) for number in pods.id.tolist()),
             pod_id=pods.id,
-            pod_workload=np.zeros(rows, dtype=np.int64),
-            pod_ready=ready,
-            pod_terminating=pods.terminating,
-            pod_blocked=np.zeros(rows, dtype=np.int64),
-            pod_created_s=pods.created_s,
-            pod_scheduled_s=pods.created_s,
-            pod_started_s=pods.created_s,
-            pod_ready_s=pods.ready_s,
+            pod_workload=pods.workload,
+            pod_ready=~np.isnan(ready_s),
+            pod_terminating=pods.column("terminating"),
+            pod_blocked=np.where(np.isnan(scheduled_s), Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64),
+            pod_created_s=pods.column("created_s"),
+            pod_scheduled_s=scheduled_s,
+            pod_started_s=scheduled_s,
+            pod_ready_s=ready_s,
             pools=(Pool("nvidia.com/gpu"),),
-            pool_gpus=np.array([np.nan]),
+            pool_gpus=self._gpus,
         )
+
+
+class Ours(OursTogether):
+    """One workload under one policy."""
+
+    def __init__(self, case: Case, policy: Policy, period_s: float = 5.0, name: str = "ours") -> None:
+        super().__init__((case,), (policy,), period_s=period_s, name=name)
+
+    def decide(self, view: View) -> int:
+        return self.decide_all((view,))[0]
+
+
+@dataclass(frozen=True)
+class _Pods:
+    """The pods of several workloads as rows of one table, by ascending id."""
+
+    rows: Sequence[PodRows]  # [W]
+    order: IntColumn  # int64[P], place of each row among those of all workloads, one after the other
+    id: IntColumn  # int64[P], unique among all of them
+    workload: IntColumn  # int64[P]
+
+    @classmethod
+    def of(cls, rows: Sequence[PodRows]) -> _Pods:
+        workload = np.repeat(np.arange(len(rows)), [len(each.id) for each in rows])
+        ids = np.concatenate([each.id for each in rows]) * len(rows) + workload
+        order = np.argsort(ids)
+        return cls(rows, order, ids[order], workload[order])
+
+    def column(self, name: str) -> Any:
+        return np.concatenate([getattr(each, name) for each in self.rows])[self.order]

@@ -14,10 +14,12 @@ import numpy as np
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.study import kernel
 from autoscaler.sim.study.case import Case, Seen
+from autoscaler.sim.study.gpus import Claim, GpuPool
 from autoscaler.sim.study.state import COUNTERS, GAP_BOUNDS, TTFT_BOUNDS, Engine, State, new_gateway
 
 FIRST_ROWS = 16
 RESTART_DELAY_S = 10.0  # the kubelet's first back-off after a crash
+ENDING_LOOK_S = 1.0  # how often leaving replicas are looked at while somebody waits for their GPUs
 
 
 @dataclass(slots=True, eq=False)
@@ -26,11 +28,18 @@ class Pod:
 
     id: int
     created_s: float
-    since_s: float  # beginning of the present start; later than `created_s` after a crash
-    ready_s: float  # lies ahead while it starts
+    since_s: float  # beginning of the present start; later than `created_s` if it waited for GPUs, or after a crash
+    start_s: float  # how long it takes from having GPUs until it serves
+    claim: Claim
+    placed_s: float = math.inf  # when it got its GPUs, and began to cost; infinity: it waits for them
+    ready_s: float = math.inf  # lies ahead while it starts
     leaving_s: float = math.nan
     crash_s: float = math.inf
     row: int = -1  # of `State`, while its engine serves
+
+    @property
+    def placed(self) -> bool:
+        return self.placed_s < math.inf
 
     @property
     def leaving(self) -> bool:
@@ -50,17 +59,19 @@ class Scrape(NamedTuple):
 class Replicas:
     """All replicas of a case and the requests inside them. Time moves by `advance`; `scale` changes their number."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, pool: GpuPool) -> None:
         self.case = case
         self.engine = Engine.of(case.profile, case.patience_s)
         self.state = State.of(case.trace, case.profile, FIRST_ROWS)
         self.gateway = new_gateway()
         self.pods: list[Pod] = []  # ascending by id
         self.took_s: list[float] = []  # completed cold starts
-        self.spans: list[tuple[float, float]] = []  # from asked for to the end, of replicas that are gone
-        self.next_event_s = math.inf  # when a replica changes by itself
+        self.spans: list[tuple[float, float]] = []  # from having GPUs to the end, of replicas that are gone
         self.ready = 0  # serving and not leaving
         self.changes = 0  # grows with every change of `pods`
+        self._pool = pool
+        self._clock_s = 0.0
+        self._next_change_s = math.inf
         self._rng = np.random.default_rng((case.seed, 271_828))  # apart from whoever else uses the seed
         self._ids = 0
         self._next_arrival_s = -math.inf
@@ -73,22 +84,33 @@ class Replicas:
         self._gone_counts = np.zeros(len(TTFT_BOUNDS) + len(GAP_BOUNDS), np.int64)
         for _ in range(case.start_replicas):  # the study begins in the middle of their life
             self._add(0.0, 0.0)
+        for pod in self.pods:
+            if not pod.placed:  # but of those there is no room for
+                pod.start_s = self._draw_start_s()
         self._change(0.0)
         self.took_s.clear()
 
     # Time and number.
 
+    @property
+    def next_event_s(self) -> float:
+        """When a replica changes by itself, or may have given GPUs back that somebody waits for."""
+        if self._leaving and self._pool.short:
+            return min(self._next_change_s, self._clock_s + ENDING_LOOK_S)
+        return self._next_change_s
+
     def advance(self, to_s: float) -> None:
         """Let requests come, engines step and replicas change until `to_s`, at most to `next_event_s`."""
+        self._clock_s = to_s
         if to_s > self._next_arrival_s:
             self._next_arrival_s = kernel.arrive(
                 self.state, self.engine, self.gateway, self._serving, to_s, self._least
             )
-        if to_s >= self.next_event_s or self._leaving:
+        if to_s >= self._next_change_s or self._leaving:
             self._change(to_s)
 
     def scale(self, wanted: int, now_s: float) -> None:
-        """Ask for replicas, or let some go as a ReplicaSet does: those not ready first, then the last to be ready.
+        """Ask for replicas, or let some go as a ReplicaSet does: those without GPUs, not ready, the last to be ready.
 
         Source: `ActivePodsWithRanks` in pkg/controller/controller_utils.go of Kubernetes; what a replica is doing is
         not known there.
@@ -96,7 +118,7 @@ class Replicas:
         live = [pod for pod in self.pods if not pod.leaving]
         for _ in range(wanted - len(live)):
             self._add(now_s, self._draw_start_s())
-        live.sort(key=lambda pod: (pod.row >= 0, -pod.ready_s if pod.row >= 0 else 0.0, -pod.id))
+        live.sort(key=lambda pod: (pod.placed, pod.row >= 0, -pod.ready_s if pod.row >= 0 else 0.0, -pod.id))
         for pod in live[: max(len(live) - wanted, 0)]:
             pod.leaving_s = now_s
         if wanted != len(live):
@@ -114,8 +136,8 @@ class Replicas:
         return not self.state.replicas["held"][self._answering].any()
 
     def paid_s(self, end_s: float) -> float:
-        """Return the replica-seconds until `end_s`, from being asked for to the end."""
-        spans = np.array(self.spans + [(pod.created_s, math.inf) for pod in self.pods]).reshape(-1, 2)
+        """Return the replica-seconds until `end_s`, from having GPUs to the end."""
+        spans = np.array(self.spans + [(pod.placed_s, math.inf) for pod in self.pods]).reshape(-1, 2)
         return float(np.maximum(np.minimum(spans[:, 1], end_s) - spans[:, 0], 0.0).sum())
 
     # What a scrape shows.
@@ -156,8 +178,18 @@ class Replicas:
         return self.case.cold_start_s * math.exp(spread * self._rng.normal() - spread**2 / 2)
 
     def _add(self, now_s: float, start_s: float) -> None:
-        self.pods.append(Pod(self._ids, now_s, now_s, now_s + start_s))
+        claim = Claim(self.case.gpus_per_replica, lambda at_s: self._place(pod, at_s))
+        pod = Pod(self._ids, now_s, now_s, start_s, claim)
         self._ids += 1
+        self.pods.append(pod)
+        self._pool.ask(claim, now_s)
+
+    def _place(self, pod: Pod, now_s: float) -> None:
+        """Begin the start of a replica that has its GPUs now."""
+        pod.placed_s = pod.since_s = now_s
+        pod.ready_s = now_s + pod.start_s
+        self._next_change_s = min(self._next_change_s, pod.ready_s)
+        self.changes += 1
 
     def _change(self, now_s: float) -> None:
         """Bring every replica to its state at `now_s`."""
@@ -176,7 +208,7 @@ class Replicas:
         self._is_serving = np.array([not pod.leaving for pod in answering], np.bool_)
         self._serving = self._answering[self._is_serving]
         self.ready = len(self._serving)
-        self.next_event_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
+        self._next_change_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
         self.changes += 1
         self._release(now_s)
 
@@ -218,7 +250,11 @@ class Replicas:
                 return
             end_s = latest_s if replica["held"] else max(float(replica["emptied_s"]), pod.leaving_s)
             self._close(pod)
-        self.spans.append((pod.created_s, end_s))
+        if pod.placed:
+            self.spans.append((pod.placed_s, end_s))
+            self._pool.give_back(pod.claim, now_s)
+        else:
+            self._pool.withdraw(pod.claim, now_s)
 
     def _close(self, pod: Pod) -> None:
         """Lose what an engine holds, keep its counts in the sums, and free its row."""

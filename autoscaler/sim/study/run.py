@@ -1,21 +1,23 @@
 """One run of a study: requests arrive, replicas serve them, scrapes are taken, and a scaler decides every so often.
 
-At one moment things happen in this order: replicas change, the scrape is taken, the scaler decides. Scrapes lie half a
-period beside the decisions of a scaler of the same period, so that what it sees has the age it has on average.
+Several cases may run on one clock, with replicas on GPUs that they share. At one moment things happen in this order:
+replicas change, scrapes are taken, scalers decide, each in the order of the cases. Scrapes lie half a period beside the
+decisions of a scaler of the same period, so that what it sees has the age it has on average.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.histogram import increase, quantile
-from autoscaler.sim.engine.profiles import Profile
-from autoscaler.sim.study.case import Case, Goal, Outcome, PodRows, Scaler, Seen
+from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Seen, View
+from autoscaler.sim.study.check import check
+from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
 from autoscaler.sim.study.state import GAP_BOUNDS, TTFT_BOUNDS
 
@@ -25,7 +27,6 @@ LATENCY_QUANTILE = 0.95
 TIMELINE_S = 60.0
 LATEST_END_S = 3600.0  # after the last arrival: whoever is unanswered by then never will be
 PROGRESS_STEPS = 200
-ROUTERS = ("least-requests", "round-robin")
 
 
 class RunView:
@@ -106,6 +107,7 @@ class RunView:
         return PodRows(
             id=ids,
             created_s=np.array([pod.created_s for pod in pods], np.float64),
+            scheduled_s=np.array([pod.placed_s if pod.placed else np.nan for pod in pods], np.float64),
             ready_s=np.where(ready, np.array([pod.ready_s for pod in pods], np.float64), np.nan),
             terminating=np.array([pod.leaving for pod in pods], np.bool_),
             time_s=reading(np.full(len(scrape.id), scrape.time_s)),
@@ -141,77 +143,150 @@ class RunView:
         )
 
 
-def run(case: Case, scaler: Scaler, progress: Callable[[float], None] | None = None) -> Outcome:
-    """Replay the trace of `case` against replicas whose number `scaler` decides.
+class Track:
+    """One case on its way through a run: its replicas, what is seen of them, and what is kept."""
 
-    progress: called now and then with the done part of the trace, 0..1. Counts outside 0..`max_replicas` are cut to
-    that. After the last arrival the run goes on, and is paid for, until everybody is served, an hour at most.
-    Raises ValueError if the case makes no sense, naming the field, or the request by its row.
+    def __init__(self, case: Case, pool: GpuPool, scaler: str) -> None:
+        self.case = case
+        self.replicas = Replicas(case, pool)
+        self.view = RunView(self.replicas, case.start_replicas)
+        self.scrape_due_s = 0.0  # the first scrape is at the start
+        self.outcome: Outcome | None = None  # once it is over; what comes after is not counted
+        self._scaler = scaler
+        self._scrapes = 0
+        self._changes: list[tuple[float, int]] = []
+        self._points: list[tuple[float, int, int, float, float]] = []
+
+    @property
+    def due_s(self) -> float:
+        return min(self.scrape_due_s, self.replicas.next_event_s)
+
+    def advance(self, now_s: float) -> None:
+        self.replicas.advance(now_s)
+        self.view.now_s = now_s
+
+    def scrape(self, now_s: float) -> None:
+        """Take the scrape that is due, and see whether the case is over."""
+        view, duration_s = self.view, self.case.trace.duration_s
+        seen, scrape = self.replicas.scrape(now_s)
+        view.remember(seen, scrape)
+        self._scrapes += 1
+        self.scrape_due_s = (self._scrapes - 0.5) * self.case.scrape_s
+        if not self._points or now_s - self._points[-1][0] >= TIMELINE_S:
+            waiting = seen.gateway_waiting + float(seen.waiting.sum())
+            self._points.append((now_s, view.wanted, view.ready, float(seen.running.sum()), waiting))
+        done = now_s >= duration_s and (self.replicas.done or now_s >= duration_s + LATEST_END_S)
+        if done and self.outcome is None:
+            self.outcome = self._outcome(now_s)
+
+    def want(self, count: int, now_s: float) -> None:
+        """Ask for `count` replicas, cut to what the case allows."""
+        wanted = min(max(int(count), 0), self.case.max_replicas)
+        if wanted != self.view.wanted:
+            self._changes.append((now_s, wanted))
+            self.view.wanted = wanted
+            self.replicas.scale(wanted, now_s)
+
+    def _outcome(self, now_s: float) -> Outcome:
+        trace, replicas = self.case.trace, self.replicas
+        first_s, end_s = replicas.state.requests["first_s"], replicas.state.requests["end_s"]
+        finished = np.isfinite(end_s)
+        gaps = np.maximum(trace.output_tokens - 1, 1)
+        itl_s = np.full(len(end_s), np.inf)
+        itl_s[finished] = (end_s[finished] - first_s[finished]) / gaps[finished]
+        last_s = float(end_s[finished].max(initial=0.0)) if replicas.done else now_s
+        return Outcome(
+            scaler=self._scaler,
+            ttft_s=first_s - trace.arrival_s,
+            itl_s=itl_s,
+            e2e_s=end_s - trace.arrival_s,
+            change_s=np.array([change[0] for change in self._changes], np.float64),
+            change_to=np.array([change[1] for change in self._changes], np.int64),
+            replica_s=replicas.paid_s(max(trace.duration_s, last_s)),
+            timeline=np.array(self._points, np.float64).reshape(-1, 5),
+        )
+
+
+class Turn:
+    """When a scaler decides, and for which cases."""
+
+    def __init__(
+        self, scaler: Scaler | FleetScaler, decide: Callable[[Sequence[View]], Sequence[int]], tracks: Sequence[Track]
+    ) -> None:
+        if not (math.isfinite(scaler.period_s) and scaler.period_s > 0):
+            raise ValueError(f"period_s of scaler {scaler.name} is {scaler.period_s:g}, it must be a number above 0")
+        self.tracks = tuple(tracks)
+        self.due_s = self._period_s = scaler.period_s
+        self._decide = decide
+        self._decisions = 1  # the next one
+
+    def take(self, now_s: float) -> None:
+        self._decisions += 1
+        self.due_s = self._decisions * self._period_s
+        counts = self._decide([track.view for track in self.tracks])
+        for track, count in zip(self.tracks, counts, strict=True):
+            track.want(count, now_s)
+
+
+def run(case: Case, scaler: Scaler, progress: Callable[[float], None] | None = None) -> Outcome:
+    """Replay the trace of `case` against replicas whose number `scaler` decides; see `run_fleet`."""
+    return run_fleet((case,), (scaler,), progress=progress)[0]
+
+
+def run_fleet(
+    cases: Sequence[Case],
+    scalers: Sequence[Scaler] | FleetScaler,
+    pool: GpuPool | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> list[Outcome]:
+    """Replay the traces of several cases on one clock; return what became of each.
+
+    scalers: one for each case, or one for all. pool: the GPUs of all replicas; one that finds none free waits for them,
+    and costs nothing until it has them. Without a pool, no case feels the others. progress: called now and then with
+    the done part of the traces, 0..1. Counts outside 0..`max_replicas` are cut to that. After its last arrival a case
+    goes on, and is paid for, until everybody is served, an hour at most.
+    Raises ValueError if a case makes no sense, naming the field, or the request by its row.
     """
-    check(case)
-    if not (math.isfinite(scaler.period_s) and scaler.period_s > 0):
-        raise ValueError(f"period_s of scaler {scaler.name} is {scaler.period_s:g}, it must be a number above 0")
-    replicas = Replicas(case)
-    view = RunView(replicas, case.start_replicas)
-    changes: list[tuple[float, int]] = []
-    points: list[tuple[float, int, int, float, float]] = []
-    duration_s = case.trace.duration_s
+    pool = pool or GpuPool()
+    for case in cases:
+        check(case)
+        if case.gpus_per_replica > pool.gpus:
+            raise ValueError(f"gpus_per_replica is {case.gpus_per_replica:g}, the pool has {pool.gpus:g} GPUs")
+    tracks, turns = _begin(cases, scalers, pool)
+    duration_s = max(case.trace.duration_s for case in cases)
     told_s = 0.0
-    scrapes, decisions = 0, 1  # the next of each; the first scrape is at the start
-    scrape_due_s, decision_due_s = 0.0, scaler.period_s
     while True:
-        now_s = min(scrape_due_s, decision_due_s, replicas.next_event_s)
-        replicas.advance(now_s)
-        view.now_s = now_s
-        if now_s >= scrape_due_s:
-            seen, scrape = replicas.scrape(now_s)
-            view.remember(seen, scrape)
-            scrapes += 1
-            scrape_due_s = (scrapes - 0.5) * case.scrape_s
-            if not points or now_s - points[-1][0] >= TIMELINE_S:
-                waiting = seen.gateway_waiting + float(seen.waiting.sum())
-                points.append((now_s, view.wanted, view.ready, float(seen.running.sum()), waiting))
-            if now_s >= duration_s and (replicas.done or now_s >= duration_s + LATEST_END_S):
-                break
-        if now_s >= decision_due_s:
-            decisions += 1
-            decision_due_s = decisions * scaler.period_s
-            wanted = min(max(int(scaler.decide(view)), 0), case.max_replicas)
-            if wanted != view.wanted:
-                changes.append((now_s, wanted))
-                view.wanted = wanted
-                replicas.scale(wanted, now_s)
+        now_s = min(*(track.due_s for track in tracks), *(turn.due_s for turn in turns))
+        deciding = [turn for turn in turns if turn.due_s <= now_s]
+        asked = {id(track) for turn in deciding for track in turn.tracks}
+        for track in tracks:
+            if track.due_s <= now_s or id(track) in asked:
+                track.advance(now_s)
+        for track in tracks:
+            if track.scrape_due_s <= now_s:
+                track.scrape(now_s)
+        outcomes = [track.outcome for track in tracks if track.outcome is not None]
+        if len(outcomes) == len(tracks):
+            return outcomes
+        for turn in deciding:
+            turn.take(now_s)
         if progress and now_s - told_s >= duration_s / PROGRESS_STEPS:
             told_s = now_s
             progress(min(now_s / duration_s, 1.0))
-    return _outcome(case, scaler.name, replicas, now_s, changes, points)
 
 
-def _outcome(
-    case: Case,
-    scaler: str,
-    replicas: Replicas,
-    now_s: float,
-    changes: list[tuple[float, int]],
-    points: list[tuple[float, int, int, float, float]],
-) -> Outcome:
-    trace, requests = case.trace, replicas.state.requests
-    first_s, end_s = requests["first_s"], requests["end_s"]
-    finished = np.isfinite(end_s)
-    gaps = np.maximum(trace.output_tokens - 1, 1)
-    itl_s = np.full(len(end_s), np.inf)
-    itl_s[finished] = (end_s[finished] - first_s[finished]) / gaps[finished]
-    last_s = float(end_s[finished].max(initial=0.0)) if replicas.done else now_s
-    return Outcome(
-        scaler=scaler,
-        ttft_s=first_s - trace.arrival_s,
-        itl_s=itl_s,
-        e2e_s=end_s - trace.arrival_s,
-        change_s=np.array([change[0] for change in changes], np.float64),
-        change_to=np.array([change[1] for change in changes], np.int64),
-        replica_s=replicas.paid_s(max(case.trace.duration_s, last_s)),
-        timeline=np.array(points, np.float64).reshape(-1, 5),
-    )
+def _begin(
+    cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, pool: GpuPool
+) -> tuple[list[Track], list[Turn]]:
+    if isinstance(scalers, Sequence):
+        tracks = [Track(case, pool, scaler.name) for case, scaler in zip(cases, scalers, strict=True)]
+        return tracks, [Turn(scaler, _one(scaler), (track,)) for scaler, track in zip(scalers, tracks, strict=True)]
+    tracks = [Track(case, pool, scalers.name) for case in cases]
+    return tracks, [Turn(scalers, scalers.decide_all, tracks)]
+
+
+def _one(scaler: Scaler) -> Callable[[Sequence[View]], Sequence[int]]:
+    return lambda views: (scaler.decide(views[0]),)
 
 
 def _find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
@@ -220,73 +295,3 @@ def _find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     place = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
     return place, among[place] == wanted
-
-
-def check(case: Case) -> None:
-    """Raise ValueError, with the field, the value found and what is allowed, if a case cannot be run."""
-    least = {"cold_start_s": 0.0, "cold_start_spread": 0.0, "drain_s": 0.0, "gpus_per_replica": 0.0}
-    for name, bound in least.items():
-        value = getattr(case, name)
-        if not (math.isfinite(value) and value >= bound):
-            raise ValueError(f"{name} is {value:g}, it must be a finite number, {bound:g} or more")
-    for name in ("scrape_s", "patience_s", "hours_between_crashes"):
-        if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):
-            raise ValueError(f"{name} is {getattr(case, name):g}, it must be above 0")
-    if case.router not in ROUTERS:
-        raise ValueError(f"router is {case.router!r}, allowed: {', '.join(ROUTERS)}")
-    if case.max_replicas < 1:
-        raise ValueError(f"max_replicas is {case.max_replicas}, it must be at least 1")
-    if not 0 <= case.start_replicas <= case.max_replicas:
-        raise ValueError(f"start_replicas is {case.start_replicas}, allowed: 0 to max_replicas ({case.max_replicas})")
-    profile = case.profile
-    for name in ("step_s", "sequence_s", "kv_token_s", "prompt_token_s"):
-        value = getattr(profile, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} of the profile is {value:g}, it must be a finite number, 0 or more")
-    if not profile.step_s + profile.sequence_s > 0:
-        raise ValueError("step_s and sequence_s of the profile are 0, so that a step takes no time")
-    check_goal(profile, case.goal)
-    _check_trace(case)
-
-
-def check_goal(profile: Profile, goal: Goal) -> None:
-    """Raise ValueError if no replica of this profile can meet the goal, however many there are."""
-    alone_s = profile.step_s + profile.sequence_s
-    if goal.itl_s < alone_s:
-        raise ValueError(
-            f"ITL {goal.itl_s * 1e3:.4g} ms is below the step time of this profile, {alone_s * 1e3:.4g} ms"
-        )
-    first_s = profile.step_s + profile.prompt_token_s
-    if goal.ttft_s < first_s:
-        raise ValueError(
-            f"TTFT {goal.ttft_s * 1e3:.4g} ms is below what the shortest prompt takes, {first_s * 1e3:.4g} ms"
-        )
-    if not 0 < goal.attainment <= 1:
-        raise ValueError(f"attainment is {goal.attainment:g}, it must be above 0 and at most 1")
-
-
-def _check_trace(case: Case) -> None:
-    trace = case.trace
-    count = len(trace.arrival_s)
-    if not len(trace.prompt_tokens) == len(trace.output_tokens) == count:
-        raise ValueError(
-            f"trace {trace.name} has {count} arrivals, {len(trace.prompt_tokens)} prompts and "
-            f"{len(trace.output_tokens)} outputs"
-        )
-    if not (math.isfinite(trace.duration_s) and trace.duration_s > 0):
-        raise ValueError(f"duration_s of trace {trace.name} is {trace.duration_s:g}, it must be a number above 0")
-    longest = case.profile.max_model_len
-    wrong = {
-        "arrives before the one before it": np.diff(trace.arrival_s, prepend=0.0) < 0,
-        f"arrives outside of 0..{trace.duration_s:g} s": ~(trace.arrival_s <= trace.duration_s),
-        "has no prompt token": trace.prompt_tokens < 1,
-        "has no output token": trace.output_tokens < 1,
-        f"has more tokens than max_model_len {longest}": trace.prompt_tokens + trace.output_tokens > longest,
-    }
-    for problem, rows in wrong.items():
-        if rows.any():
-            row = int(np.argmax(rows))
-            raise ValueError(
-                f"request {row} of trace {trace.name} {problem}: arrival {trace.arrival_s[row]:g} s, "
-                f"{trace.prompt_tokens[row]} + {trace.output_tokens[row]} tokens ({int(rows.sum())} such requests)"
-            )
