@@ -40,7 +40,7 @@ class Past:
     pods_added: int  # that began to report after the start
     window_s: float  # of the latencies: window m begins at start_s + m x window_s
     ttft: Latencies
-    itl: Latencies
+    itl: Latencies  # mean gap of each request; single gaps where the engine tells no more, which `problems` then says
     problems: tuple[str, ...] = ()  # holes, resets and the like, one line each
 
     @property

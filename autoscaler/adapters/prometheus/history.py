@@ -33,7 +33,7 @@ from autoscaler.ports import Unavailable
 PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
 MOST_STEPS = 1_000_000
 MOST_SERIES = 20_000  # of one answer
-LATENCIES = ("ttft_s", "itl_s")
+LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TTFT, ITL of requests, of tokens
 LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
 WHOLE_S = 1.0  # the library asks for whole seconds
 COLUMNS = ("running", "waiting", *COUNTERS)
@@ -120,14 +120,18 @@ class PrometheusHistory:
         if not engines:
             raise LookupError
         columns, added = gather(start_s, end_s, step_s, engines)
+        ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
+        problems = _problems(engines, columns["pods"], step_s)
+        if not len(itl.counts) and len(itl_of_tokens.counts):
+            itl, problems = itl_of_tokens, (*problems, "no histogram of ITL per request: shares of ITL are of tokens")
         return Past(
             start_s=start_s,
             step_s=step_s,
             pods_added=added,
             window_s=window_s,
-            ttft=_latencies(read["ttft_s"], start_s, window_s, windows),
-            itl=_latencies(read["itl_s"], start_s, window_s, windows),
-            problems=_problems(engines, columns["pods"], step_s),
+            ttft=ttft,
+            itl=itl,
+            problems=problems,
             **columns,
         )
 

@@ -72,8 +72,8 @@ def _around(values: FloatColumn, window: int) -> FloatColumn:
 def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float) -> Row:
     """Return what really happened, as far as metrics tell; NaN where they do not.
 
-    Attainment of both objectives at once is not told by two histograms: it is known where only one is stated. ITL is
-    counted per token, not per request. A pod is paid for from one cold start before it began to report.
+    Attainment of both objectives at once is not told by two histograms: it is known where only one is stated. A pod is
+    paid for from one cold start before it began to report.
     """
     ttft, itl = _overall(past.ttft), _overall(past.itl)
     met_ttft, met_itl = _met(past.ttft, goal.ttft_s, ttft), _met(past.itl, goal.itl_s, itl)

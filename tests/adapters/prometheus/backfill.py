@@ -62,6 +62,22 @@ def pod_name(workload: str, number: int) -> str:
     return f"{workload}-7d9f8b6c5-{suffix}"
 
 
+def request_gaps(
+    witness: Witness, case: Case, outcome: Outcome, start_s: float, namespace: str, workload: str
+) -> Iterable[Sample]:
+    """Yield the histogram of the mean gap of each request, which an engine has from 0.11 on, on the first pod."""
+    labels = {"namespace": namespace, "model_name": "llama", "engine": "0", "instance": "10.0.0.1:8000"}
+    labels["pod"] = pod_name(workload, 0)
+    end_s = case.trace.arrival_s + outcome.e2e_s
+    for seen in witness.seen:
+        gaps_s = outcome.itl_s[end_s <= seen.time_s]
+        for bound in GAP_BOUNDS.tolist():
+            le = "+Inf" if bound == np.inf else repr(bound)
+            count = float((gaps_s <= bound).sum())
+            name = "vllm:request_time_per_output_token_seconds_bucket"
+            yield Sample(name, {**labels, "le": le}, start_s + seen.time_s, count)
+
+
 def samples(witness: Witness, start_s: float, namespace: str, workload: str) -> Iterable[Sample]:
     """Yield what was scraped, at the times of scraping; the histograms of all pods stand on the first one."""
     model = {"namespace": namespace, "model_name": "llama", "engine": "0", "instance": "10.0.0.1:8000"}

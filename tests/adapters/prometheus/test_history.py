@@ -23,7 +23,7 @@ from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.past import as_row, to_trace
 from autoscaler.sim.study.score import summarize
 from autoscaler.sim.study.trace import generate
-from tests.adapters.prometheus.backfill import Sample, blocks, import_lines, samples, witnessed
+from tests.adapters.prometheus.backfill import Sample, blocks, import_lines, request_gaps, samples, witnessed
 from tests.harness.fixtures import StartPromql
 from tests.harness.process import require_binary
 from tests.harness.promql import PromqlServer, running
@@ -45,6 +45,7 @@ class Told:
         witness, self.outcome = witnessed(self.case, Ours(self.case, load().policies["interactive"]))
         self.row = summarize(self.case, self.outcome)
         self.samples = tuple(samples(witness, START_S, "team", "llama"))
+        self.of_requests = tuple(request_gaps(witness, self.case, self.outcome, START_S, "team", "llama"))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,11 @@ async def read(server: PromqlServer, **more: float) -> Past:
     return await history.read("team", "llama", START_S, START_S + DURATION_S, **more)
 
 
+async def read_with(server: PromqlServer, more: tuple[Sample, ...]) -> Past:
+    await load_into(server, more)
+    return await read(server)
+
+
 def assert_tells_the_truth(past: Past, told: Told) -> None:
     trace = told.case.trace
     per_minute = np.nan_to_num(past.arrivals).reshape(60, -1).sum(axis=1)
@@ -87,13 +93,14 @@ def assert_tells_the_truth(past: Past, told: Told) -> None:
     assert again.output_tokens.mean() == pytest.approx(trace.output_tokens.mean(), rel=0.03)
     row = as_row(past, GOAL, 1.0, told.case.cold_start_s)
     assert row.attainment_ttft == pytest.approx(told.row.attainment_ttft, abs=0.02)
+    assert row.attainment_itl == pytest.approx(told.row.attainment_itl, abs=0.02)
     assert row.gpu_hours == pytest.approx(told.row.gpu_hours, rel=0.05)
     assert math.isnan(row.attainment)  # two histograms do not tell how many requests met both
 
 
 @pytest.mark.integration
 async def test_prometheus_tells_what_happened(told: Told, tmp_path: Path):
-    async with prometheus_with(tmp_path, told.samples) as server:
+    async with prometheus_with(tmp_path, (*told.samples, *told.of_requests)) as server:
         past = await read(server)
     assert_tells_the_truth(past, told)
     assert past.problems == ()
@@ -102,8 +109,21 @@ async def test_prometheus_tells_what_happened(told: Told, tmp_path: Path):
 @pytest.mark.integration
 async def test_victoria_metrics_tells_the_same(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
+    await load_into(server, (*told.samples, *told.of_requests))
+    past = await read(server)
+    assert_tells_the_truth(past, told)
+    assert past.problems == ()
+
+
+@pytest.mark.integration
+async def test_where_only_gaps_of_tokens_are_told_these_count_and_it_is_said(told: Told, victoria_metrics: StartPromql):
+    server = await victoria_metrics()
     await load_into(server, told.samples)
-    assert_tells_the_truth(await read(server), told)
+    past = await read(server)
+    assert past.problems == ("no histogram of ITL per request: shares of ITL are of tokens",)
+    tokens = told.case.trace.output_tokens
+    assert past.itl.counts[:, -1].sum() == pytest.approx((tokens - 1).sum(), rel=0.05)
+    assert (await read_with(server, told.of_requests)).itl.counts[:, -1].sum() == pytest.approx(len(tokens), rel=0.05)
 
 
 @pytest.mark.integration

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape.exposition import parse
+from autoscaler.config.engines import ENGINES
+from autoscaler.sim.engine.metrics import TTFT_BOUNDS_S
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
@@ -138,6 +142,19 @@ def test_every_sample_name_of_the_recording_carries_a_number_that_a_parser_of_pr
     below = sum(metrics.token_gap.counts[:1])
     assert samples["vllm:inter_token_latency_seconds_bucket", (*engine[:1], ("le", "0.01"), *engine[1:])] == below
     assert samples["vllm:generation_tokens_created", engine] == 1.7952073176441696e9
+
+
+def test_the_scraper_counts_requests_within_an_objective_as_the_replica_did() -> None:
+    replica = saturated()
+    vllm, metrics = ENGINES["vllm"], replica.metrics
+    exposition = parse(page(replica).render().encode(), reading.wanted(vllm))
+    values = reading.gauges_and_counters(vllm, exposition)
+    assert values["gap_s"] == pytest.approx(metrics.token_gap.total)
+    assert (values["gaps"], values["itl_judged"]) == (metrics.token_gap.count, metrics.request_token_gap.count)
+    assert metrics.request_token_gap.count > 0
+    within = reading.within(reading.histograms(vllm, exposition), {"ttft_s": 5.0, "itl_s": 0.01})
+    first = TTFT_BOUNDS_S.index(5.0) + 1
+    assert within == {"ttft_met": sum(metrics.ttft.counts[:first]), "itl_met": metrics.request_token_gap.counts[0]}
 
 
 def test_buckets_are_cumulative() -> None:
