@@ -41,6 +41,7 @@ from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
+from autoscaler.adapters.state import StateFile
 from autoscaler.adapters.terminal import JsonLines, LiveTable
 from autoscaler.config.check import check as check_files
 from autoscaler.config.findings import PolicyError
@@ -49,6 +50,7 @@ from autoscaler.config.prices import Prices
 from autoscaler.config.reload import PolicyFiles, Reload
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
 from autoscaler.core.explain import explain as explain_row
+from autoscaler.daemon.keeper import Keeper
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Actuator, Clock, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
@@ -136,7 +138,12 @@ async def run(settings: Settings) -> int:
         metrics = Metrics(settings.mode.value)
         parts = await _in_cluster(stack, settings, clock, policies, sources, metrics)
         parts.recorders.append(LogRecorder())
-        await _run(await _assemble(stack, parts, settings, metrics), parts)
+        loop = await _assemble(stack, parts, settings, metrics)
+        store = StateFile(settings.state) if settings.state else None
+        keeper = Keeper(loop, clock, store, told=metrics.set_state_saved)
+        parts.background.append(("state", keeper.run))
+        await keeper.begin()
+        await _run(loop, parts)
     return 0
 
 

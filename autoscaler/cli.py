@@ -20,6 +20,7 @@ from autoscaler.commands.options import (
     Address,
     Duration,
     ObjectName,
+    OwnFile,
     cluster_options,
     http_options,
     is_object_name,
@@ -59,6 +60,7 @@ main.add_command(replay)
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Leader election among replicas.")
 @click.option("--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True)
 @click.option("--lease-namespace", type=ObjectName(), default="vllm-autoscaler", show_default=True)
+@click.option("--state", type=OwnFile(), help="Keep here what was learned, over restarts; one file for each process.")
 @click.option("--grpc-host", default="0.0.0.0", show_default=True)
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=6000, show_default=True)
 @click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate.")
@@ -174,6 +176,7 @@ def _settings(given: dict[str, Any]) -> Settings:
             policies=given["policies"],
             default_policy=given["default_policy"],
             prices=given["price"],
+            state=given.get("state"),
             prometheus=prometheus,
             scrape=ScrapeSettings(pods=scrape, dcgm=dcgm, gateways=gateways) if scrape or dcgm or gateways else None,
             kube=KubeSettings(namespaces=given["namespace"], context=given["context"]) if in_cluster else None,

@@ -110,6 +110,11 @@ BAD_OPTIONS = {
     "grpc port": ((*DIRECT, "--grpc-port", "x"), ["--grpc-port", "'x'"]),
     "log level": ((*DIRECT, "--log-level", "loud"), ["'loud'", "'debug', 'info', 'warning', 'error'"]),
     "policies": ((*DIRECT, "--policies", "/none"), ["'/none'", "does not exist"]),
+    "state in no folder": (
+        (*DIRECT, "--state", "/none/state.npz"),
+        ["--state", "/none/state.npz", "a folder that exists"],
+    ),
+    "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "/ cannot be written"]),
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),
     "seed": (("demo", "--seed", "-1"), ["--seed", "-1"]),

@@ -88,15 +88,28 @@ def test_our_own_rendering_is_that_of_kubectl(overlay: str):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_arguments_are_those_of_the_command_line(overlay: str):
+def test_the_arguments_are_those_of_the_command_line(overlay: str, tmp_path: Path):
     command, *arguments = container(rendered(overlay))["args"]
     assert command == "run"
     arguments = [argument.replace("/etc/vllm-autoscaler/policies", str(SHIPPED_POLICIES)) for argument in arguments]
+    arguments = [argument.replace("/var/lib/vllm-autoscaler", str(tmp_path)) for argument in arguments]
     parsed = cli.run.make_context("run", arguments).params
     assert parsed["mode"] == overlay
     assert parsed["prometheus"].startswith("http://")
     assert parsed["policies"] == (SHIPPED_POLICIES,)
     assert parsed["lease"] is (overlay != "dry-run")
+    assert parsed["state"] == tmp_path / "state.npz"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_state_is_the_one_thing_that_can_be_written_and_outlives_the_container(overlay: str):
+    documents = rendered(overlay)
+    mounts = {mount["name"]: mount for mount in container(documents)["volumeMounts"] if not mount.get("readOnly")}
+    assert [mount["mountPath"] for mount in mounts.values()] == ["/var/lib/vllm-autoscaler"]
+    volumes = {
+        volume["name"]: volume for volume in only(documents, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    }
+    assert "emptyDir" in volumes[next(iter(mounts))]
 
 
 def test_the_environment_names_an_option_that_exists():

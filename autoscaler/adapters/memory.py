@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.kept import Kept
 from autoscaler.core.samples import Objectives, Samples
 from autoscaler.ports import Change, Fate, Outcome, TickRecord, Unavailable
 
@@ -94,6 +95,19 @@ class RecordingActuator:
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
         return [Outcome(change, Fate.RECORDED) for change in changes]
+
+
+@dataclass
+class MemoryState:
+    """A StateStore that lives as long as its process."""
+
+    kept: Kept | None = None
+
+    async def load(self) -> Kept | None:
+        return self.kept
+
+    async def save(self, kept: Kept) -> None:
+        self.kept = kept
 
 
 @dataclass

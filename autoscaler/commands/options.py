@@ -5,6 +5,7 @@ Only `click` is imported here; what needs more imports it when it is used, so th
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,18 @@ class ObjectName(click.ParamType):  # type: ignore[type-arg]
 
 def is_object_name(text: str) -> bool:
     return len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII) is not None
+
+
+class OwnFile(click.ParamType):  # type: ignore[type-arg]
+    """File that is written, and may be there already."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(value)
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            self.fail(f"{path} cannot be written; allowed: a file in a folder that exists and is writable", param, ctx)
+        return path
 
 
 class Price(click.ParamType):  # type: ignore[type-arg]

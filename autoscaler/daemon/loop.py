@@ -14,7 +14,8 @@ from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import Compiler
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import explain
-from autoscaler.core.fleet import Fleet
+from autoscaler.core.fleet import Fleet, Workload
+from autoscaler.core.kept import Kept, keep, recall
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import Objectives, Samples, SourceReport, merge
 from autoscaler.core.tick import tick
@@ -75,6 +76,8 @@ class Loop:
         self._deadline_s = deadline_s
         self._prices = prices or Prices({})
         self._memory = Memory.empty()
+        self._last: tuple[tuple[Workload, ...], float, float] | None = None  # whose memory, and when
+        self._recalled: Kept | None = None  # waits for a tick
         self._number = 0
         self._woken = woken or asyncio.Event()
         self._failing = False
@@ -89,6 +92,14 @@ class Loop:
             await self._clock.sleep(SHORTEST_PAUSE_S)
             period_s = self._period_s if self._number else min(self._period_s, FIRST_TRY_S)
             await self._pause(began_s + period_s - self._clock.now_s())
+
+    def kept(self) -> Kept | None:
+        """Return what has been learned up to the last tick; None: none yet, or more is known that it did not have."""
+        return keep(self._memory, *self._last) if self._last and self._recalled is None else None
+
+    def recall(self, kept: Kept) -> None:
+        """Lay what was learned before over memory, with the next tick."""
+        self._recalled = kept
 
     async def attempt(self) -> TickRecord | None:
         """Tick once. A failure is told to log and recorders, and changes nothing."""
@@ -113,7 +124,8 @@ class Loop:
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         inp = TickInput(now_s, fleet, rules.spec, schedule(rules, wall_s, now_s), samples, self._prices.variants(fleet))
-        decision, self._memory = tick(inp, self._memory)
+        decision, self._memory = tick(inp, self._remembered(fleet, now_s, wall_s))
+        self._last, self._recalled = (fleet.workloads, now_s, wall_s), None
 
         leading = self._leadership.leading
         changes = differences(inp, decision, rules.names)
@@ -131,6 +143,15 @@ class Loop:
             outcomes=tuple(outcomes),
             leading=leading,
         )
+
+    def _remembered(self, fleet: Fleet, now_s: float, wall_s: float) -> Memory:
+        """Return the memory that this tick begins with."""
+        if self._recalled is None:
+            return self._memory
+        memory, workloads = recall(self._recalled, self._memory, fleet, now_s, wall_s)
+        age_s = max(round(wall_s - self._recalled.wall_s), 0)
+        log.info("memory recalled", workloads=workloads, of=len(fleet.workloads), age_s=age_s)
+        return memory
 
     async def _sample(self, fleet: Fleet, objectives: Objectives) -> Samples:
         """Read all sources side by side; one that raises costs its own readings only."""

@@ -1,12 +1,16 @@
 """Direct mode from outside: the command, a real API server with the shipped Role, recorded metrics in; replicas out."""
 
 import re
+import signal
+import stat
+import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.adapters.kube.world import shipped_roles
+from tests.adapters.kube.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
 from tests.harness.exposition import Answer
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import User, granted
@@ -107,6 +111,40 @@ async def test_counts_follow_the_load_down_again_and_never_the_silence(
 
         site.load("drained")
         await eventually(lambda: site.has(1), "one replica again")
+
+
+async def test_what_was_learned_outlives_the_process_and_no_count_drops_for_it(site: Site):
+    await site.workload(replicas=2)
+    user = await site.user()
+    state = site.directory / "state.npz"
+    cold_start = "vllm_autoscaler_cold_start_seconds"
+    born_s = time.time()
+    ready = condition("Ready", "True", datetime.fromtimestamp(born_s + 40, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    await site.pod("llama", "llama-1-9", RUNNING_STATUS | {"podIP": "127.0.0.1", "conditions": [SCHEDULED, ready]})
+    async with site.daemon(user, "direct", "--scrape", "--state", state) as daemon:
+
+        async def learned() -> float:
+            found = await daemon.metric(cold_start, workload="llama") or 0.0
+            return found if found > 10 else 0.0
+
+        before = await eventually(learned, "a learned cold start")
+        daemon.signal(signal.SIGTERM)
+        assert await daemon.ended() == 0
+    assert stat.S_IMODE(state.stat().st_mode) == 0o600
+    await site.delete("Pod", "llama-1-9", "v1")  # nothing is left to learn it from
+    async with site.daemon(user, "direct", "--scrape", "--state", state) as daemon:
+        await ticks(daemon, 1)
+        assert await daemon.metric(cold_start, workload="llama") == pytest.approx(before)
+        (line,) = daemon.log("memory recalled")
+        assert (line["workloads"], line["of"]) == (1, 1)
+        assert await site.has(2)
+    state.write_bytes(state.read_bytes()[:-30])
+    async with site.daemon(user, "direct", "--scrape", "--state", state) as daemon:
+        await ticks(daemon, 1)
+        (line,) = daemon.log("state is not used")
+        assert line["reason"].startswith(f"{state}: ")
+        assert await daemon.metric(cold_start, workload="llama") == pytest.approx(0.1)  # as the policy says
+        assert await site.has(2)
 
 
 async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prometheus: StartPromql):

@@ -136,6 +136,7 @@ PROCESS = (
     Family("source_problems", "gauge", "Problems a source told in the last tick.", ("source",)),
     Family("changes_total", "counter", "Scale changes by what became of them and direction.", ("fate", "direction")),
     Family("policy_problems", "gauge", "Problems with the policies in force; 0: all is well."),
+    Family("state_saved_timestamp_seconds", "gauge", "Unix time up to which what was learned is saved; absent: never."),
     Family("stream_clients", "gauge", "Browsers that follow the page live."),
 )
 

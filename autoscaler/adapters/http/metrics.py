@@ -53,9 +53,10 @@ class Metrics:
         self._changes = self._counter("changes_total")
         self._policy_problems = self._gauge("policy_problems")
         self._stream_clients = self._gauge("stream_clients")
+        self._state_saved_s = math.nan
         self._gauge("info").labels(_version(), mode).set(1)
         ProcessCollector(registry=self.registry)
-        self.registry.register(_TickCollector(lambda: self._tick))
+        self.registry.register(_TickCollector(lambda: self._tick, lambda: self._state_saved_s))
 
     def record(self, tick: TickRecord) -> None:
         self._tick = tick
@@ -78,6 +79,10 @@ class Metrics:
 
     def set_stream_clients(self, count: int) -> None:
         self._stream_clients.set(count)
+
+    def set_state_saved(self, wall_s: float) -> None:
+        """Say up to when what was learned has been saved, Unix time."""
+        self._state_saved_s = wall_s
 
     def render(self, accept: str = "") -> tuple[str, AsyncIterator[bytes]]:
         """Return the content type that suits an Accept header, and the body in parts, one for each family.
@@ -113,8 +118,9 @@ class Metrics:
 class _TickCollector(Collector):
     """Makes the series of the last tick."""
 
-    def __init__(self, last: Callable[[], TickRecord | None]) -> None:
+    def __init__(self, last: Callable[[], TickRecord | None], saved_s: Callable[[], float]) -> None:
         self._last = last
+        self._saved_s = saved_s
         self._workloads: tuple[Workload, ...] | None = None
         self._listed: tuple[list[int], list[Labels]] = ([], [])
 
@@ -129,6 +135,7 @@ class _TickCollector(Collector):
         rows, labels = self._labels(tick.input.fleet.workloads)
         yield _family("leader", [({}, float(tick.leading))])
         yield _family("last_tick_timestamp_seconds", [({}, tick.wall_s)])
+        yield _family("state_saved_timestamp_seconds", [({}, self._saved_s())])
         yield _family("workloads", [({}, float(len(tick.input.fleet.workloads)))])
         yield _family("unlisted_workloads", [({}, float(len(tick.input.fleet.workloads) - len(rows)))])
         yield _family("untrusted_workloads", [({}, float(np.count_nonzero(~tick.decision.trusted)))])

@@ -69,6 +69,7 @@ def busy() -> TickRecord:
 def test_a_scrape_holds_every_metric_of_the_catalogue_with_its_type_and_labels() -> None:
     metrics = Metrics("direct")
     metrics.record(busy())
+    metrics.set_state_saved(1_800_000_000.0)
     exported = families(metrics)
     for family in FAMILIES:
         found = exported[family.full_name.removesuffix("_total")]
@@ -217,6 +218,14 @@ def test_what_the_keda_side_exports_is_what_the_catalogue_lists() -> None:
         found = exported[family.full_name.removesuffix("_total")]
         assert (found.type, found.documentation) == (family.type, family.meaning)
         assert set(found.samples[0].labels) == set(family.labels)
+
+
+def test_the_time_of_the_state_is_absent_until_it_was_saved() -> None:
+    metrics = Metrics()
+    metrics.record(busy())
+    assert not families(metrics)[f"{PREFIX}state_saved_timestamp_seconds"].samples
+    metrics.set_state_saved(1_800_000_000.5)
+    assert value(metrics, "state_saved_timestamp_seconds") == 1_800_000_000.5
 
 
 def test_policy_problems_and_stream_clients_are_set_from_outside() -> None:
