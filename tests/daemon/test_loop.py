@@ -190,6 +190,21 @@ async def test_a_source_that_raises_costs_only_its_own_readings():
     assert report == SourceReport("Broken", 1, 1, ("RuntimeError: the parser met something new",))
 
 
+async def test_sources_are_told_the_objectives_of_the_policies_in_force():
+    told = []
+
+    class Listening:
+        async def sample(self, seen, objectives, deadline_s):
+            told.append(objectives)
+            return samples(seen, world.clock.now_s(), **world.load)
+
+    world = World(sources=[Listening()])
+    record = await world.loop.attempt()
+    (objectives,) = told
+    assert objectives.ttft_s.tolist() == record.input.spec.ttft_objective_s.tolist() == [1.0]
+    assert objectives.itl_s.tolist() == record.input.spec.itl_objective_s.tolist() == [0.1]
+
+
 async def test_a_tick_that_hangs_is_cut_at_its_deadline_and_counted():
     class Hanging:
         async def sample(self, seen, objectives, deadline_s):

@@ -1,0 +1,78 @@
+"""Which metrics are read, and what is lost without each. `docs/inputs.md` is printed from here.
+
+    python -m autoscaler.config.inputs > docs/inputs.md
+
+The names come from the table of engines; here is only what they are for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
+
+# By column of `core.samples.PodSamples`: what is lost where no series tells it.
+LOST: Mapping[str, str] = MappingProxyType(
+    {
+        "running": "everything: such a pod counts as silent, and its workload never shrinks",
+        "waiting": "queues inside the engine are not seen",
+        "asleep": "a sleeping engine looks awake and idle",
+        "kv_usage": "the KV-cache signal has no opinion",
+        "kv_capacity_tokens": "the size of the KV cache is not known",
+        "prompt_tokens": "the prefill signal has no opinion",
+        "generation_tokens": "the decode signal has no opinion, and how long a queue waits cannot be told",
+        "finished": "requests that ended are not counted; first tokens stand in for them",
+        "first_tokens": "TTFT is not weighed by how many requests it concerns",
+        "ttft_met": UNCOUNTED["ttft_met"],
+        "gap_s": "how busy a replica is cannot be told from the gaps between its tokens",
+        "gaps": "as without their sum",
+        "itl_judged": UNCOUNTED["itl_met"],
+        "itl_met": UNCOUNTED["itl_met"],
+        "preemptions": "that a full KV cache throws requests back is not shown",
+        "rejections": "requests turned away by an admission limit are no demand",
+        "max_running": "the slots of a replica are not known beforehand",
+        "ttft_s": "the TTFT signal has no opinion",
+        "itl_s": "the ITL signal has no opinion",
+    }
+)
+
+
+INTRODUCTION = """\
+# Inputs
+
+The metrics that are read from engines, from Prometheus or from the pods themselves. This page is printed from
+`autoscaler/config/engines.py` by `python -m autoscaler.config.inputs`. A pipeline that drops metrics must keep these; where
+it writes `_` for `:` they are known too. Several names in a cell are those of other versions, or parts that are added.
+
+Whatever is not told is unknown, never 0: a signal without its metric has no opinion. Where requests end that cannot be held
+against their objective, the report of the source says so in one line.
+
+**Requests within an objective** (`ttft_met`, `itl_met`) are counted from the buckets around it, in between by a straight
+line; beyond the highest bound only what is certainly within counts. A bound on the objective itself (vLLM has 0.1, 0.25,
+0.5, 1 s and more for TTFT) makes the count exact. From Prometheus each different objective takes one query that yields one
+number for each pod: at most 12 objectives of each kind, fewer from 26,000 pods on. The rarest stay uncounted, and the report
+says so.
+"""
+
+
+def markdown() -> str:
+    """Print the reference of all metrics that are read."""
+    parts = [INTRODUCTION.rstrip()]
+    for engine in ENGINES.values():
+        parts += ["", f"## {engine.name}", "", "| column | metric | without it |", "|---|---|---|"]
+        parts += [
+            f"| `{column}` | {', '.join(_names(engine, column))} | {LOST[column]} |" for column in engine.readings
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def _names(engine: Engine, column: str) -> Iterable[str]:
+    suffix = "_bucket" if column in HISTOGRAMS else ""
+    rows = (part for row in engine.readings[column] for part in row.parts())
+    return dict.fromkeys(f"`{row.name}{suffix}`" for row in rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,21 @@
+"""The page about what is read: complete, and the same as the table."""
+
+from pathlib import Path
+
+from autoscaler.config.engines import ENGINES, HISTOGRAMS
+from autoscaler.config.inputs import LOST, markdown
+
+PAGE = Path(__file__).parents[2] / "docs/inputs.md"
+
+
+def test_the_page_is_the_one_that_the_table_prints() -> None:
+    assert PAGE.read_text() == markdown()
+
+
+def test_every_name_of_every_engine_is_on_the_page_and_every_column_says_what_is_lost() -> None:
+    page = markdown()
+    for engine in ENGINES.values():
+        for column, readings in engine.readings.items():
+            suffix = "_bucket" if column in HISTOGRAMS else ""
+            assert all(f"`{part.name}{suffix}`" in page for row in readings for part in row.parts())
+    assert {column for engine in ENGINES.values() for column in engine.readings} == set(LOST)
