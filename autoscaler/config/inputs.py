@@ -43,17 +43,18 @@ INTRODUCTION = """\
 # Inputs
 
 The metrics that are read from engines, from Prometheus or from the pods themselves. This page is printed from
-`autoscaler/config/engines.py` by `python -m autoscaler.config.inputs`. A pipeline that drops metrics must keep these; where
-it writes `_` for `:` they are known too. Several names in a cell are those of other versions, or parts that are added.
+`autoscaler/config/engines.py` by `python -m autoscaler.config.inputs`. A pipeline that drops metrics must keep
+these; where it writes `_` for `:` they are known too. Several names in a cell are those of other versions, or
+parts that are added.
 
-Whatever is not told is unknown, never 0: a signal without its metric has no opinion. Where requests end that cannot be held
-against their objective, the report of the source says so in one line.
+Whatever is not told is unknown, never 0: a signal without its metric has no opinion. Where requests end that
+cannot be held against their objective, the report of the source says so in one line.
 
-**Requests within an objective** (`ttft_met`, `itl_met`) are counted from the buckets around it, in between by a straight
-line; beyond the highest bound only what is certainly within counts. A bound on the objective itself (vLLM has 0.1, 0.25,
-0.5, 1 s and more for TTFT) makes the count exact. From Prometheus each different objective takes one query that yields one
-number for each pod: at most 12 objectives of each kind, fewer from 26,000 pods on. The rarest stay uncounted, and the report
-says so.
+**Requests within an objective** (`ttft_met`, `itl_met`) are counted from the buckets around it, in between by a
+straight line; beyond the highest bound only what is certainly within counts. A bound on the objective itself
+(vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. From Prometheus each different objective
+takes one query that yields one number for each pod: at most 12 objectives of each kind, fewer from 26,000 pods
+on. The rarest stay uncounted, and the report says so.
 """
 
 
