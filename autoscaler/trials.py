@@ -31,6 +31,7 @@ from autoscaler.sim.study.recording import read as read_recording
 from autoscaler.sim.study.ticks import read as read_ticks
 
 ALL = "all"
+MOST_REPLICAS = 1000  # of one model
 TABLE_COLUMNS = 180  # of a terminal that does not say how wide it is
 
 
@@ -45,6 +46,7 @@ class Setting:
     cold_start_s: float = 60.0
     seed: int = 1
     start_replicas: int | None = None  # None: as many as the first ten minutes keep busy
+    gpus: float = math.inf  # that all models of a trace share; infinity: as many as each asks for
     json: Path | None = None
     html: Path | None = None
     ray: bool = False
@@ -57,6 +59,10 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
     against = baselines(setting.against)
     name, offer = profile_file.find(setting.profile)
     policy = _policy(setting.policies)
+    if offer.gpus > setting.gpus:
+        raise ValueError(f"{setting.gpus:g} GPUs are not enough for one replica of {name}, which takes {offer.gpus:g}")
+    if (setting.start_replicas or 0) * offer.gpus > setting.gpus:
+        raise ValueError(f"{setting.gpus:g} GPUs are not enough to start with {setting.start_replicas} replicas")
     subjects = [_subject(setting, name, offer, policy, file, scale) for file in files]
     for subject in subjects:
         for case in subject.cases:
@@ -163,8 +169,12 @@ def _subject(setting: Setting, name: str, offer: Offer, policy: Policy, file: Pa
         notes += shortened
     if len(cases) > 1:
         notes.append(f"{len(cases)} models, each with replicas of its own; figures are sums over them")
+    if math.isfinite(setting.gpus):
+        notes.append(
+            "a replica that finds no free GPU waits for one, first come first served, and costs nothing meanwhile"
+        )
     title = file.name.removesuffix(".gz").removesuffix(".csv")
-    return Subject(title, name, tuple(cases), policy, scale, tuple(notes))
+    return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
 
 
 def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:
@@ -177,6 +187,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         goal=goal_of(policy),
         cold_start_s=setting.cold_start_s,
         gpus_per_replica=offer.gpus,
+        max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, MOST_REPLICAS)),
         seed=setting.seed,
     )
     if setting.start_replicas is None:

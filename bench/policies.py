@@ -63,6 +63,7 @@ class Plan:
     most_requests: int = MOST_REQUESTS
     profile: str = "8b-h100"
     against: tuple[str, ...] = tuple(BASELINES)
+    gpus: float = math.inf  # that the models of one trace share
 
 
 QUICK = Plan((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
@@ -119,9 +120,13 @@ def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Subject
                     fitting, _ = traces.cut(model, offer.profile.max_model_len)
                     goal = goal_of(policy)
                     case = Case(fitting, offer.profile, goal, cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
+                    if len(models) > 1 and math.isfinite(plan.gpus):
+                        case = replace(case, max_replicas=int(plan.gpus / offer.gpus + 1e-9))
                     cases.append(started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests))
-                key = json.dumps([name, plan.profile, "fleet" if math.isnan(size) else size, cold_start_s, seed])
-                yield key, Subject(name, profile, tuple(cases), policy)
+                gpus = plan.gpus if math.isnan(size) else math.inf
+                fleet = f"fleet on {gpus:g} GPUs" if math.isfinite(gpus) else "fleet"
+                key = json.dumps([name, plan.profile, fleet if math.isnan(size) else size, cold_start_s, seed])
+                yield key, Subject(name, profile, tuple(cases), policy, gpus=gpus)
 
 
 def summary(proof: Proof, gpus: float) -> dict[str, Any]:
@@ -267,6 +272,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--max-requests", type=int)
     parser.add_argument("--profile")
+    parser.add_argument("--gpus", type=float, help="that the models of one trace share; default: no limit")
     parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--ray", action="store_true")
@@ -284,6 +290,8 @@ def main() -> None:
             changes[name] = tuple(getattr(given, option))
     if given.max_requests:
         changes["most_requests"] = given.max_requests
+    if given.gpus:
+        changes["gpus"] = given.gpus
     if given.profile:
         changes["profile"] = given.profile
     results = run(replace(plan, **changes), given.traces, given.out, given.jobs, given.ray)

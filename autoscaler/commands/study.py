@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -117,15 +118,22 @@ proof_options = options(
 @click.option(
     "--scale", type=click.FloatRange(0, 10_000, min_open=True), default=1.0, show_default=True, help="Copies of it."
 )
+@click.option(
+    "--gpus",
+    type=click.FloatRange(0, 100_000, min_open=True),
+    help="That all models of a trace share; default: as many as each asks for.",
+)
 @proof_options
 @click.pass_context
-def simulate(context: click.Context, /, traces: tuple[Path, ...], scale: float, **given: Any) -> None:
+def simulate(
+    context: click.Context, /, traces: tuple[Path, ...], scale: float, gpus: float | None, **given: Any
+) -> None:
     """Replay a trace against simulated replicas: the policy beside baselines and the clairvoyant bound."""
     if context.invoked_subcommand is not None:
         return
     if not traces:
         raise click.UsageError("--trace FILE is missing")
-    setting = _setting(given)
+    setting = _setting(given, gpus)
     _study(lambda trials: trials.simulate(setting, traces, scale))
 
 
@@ -174,7 +182,7 @@ def replay(
     _study(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step))
 
 
-def _setting(given: dict[str, Any]) -> Setting:
+def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
     if not given["profile"]:
         raise click.UsageError("--profile NAME is missing: how fast a replica is")
     with_extra()
@@ -188,6 +196,7 @@ def _setting(given: dict[str, Any]) -> Setting:
         cold_start_s=given["cold_start"],
         seed=given["seed"],
         start_replicas=given["start_replicas"],
+        gpus=math.inf if gpus is None else gpus,
         json=given["json"],
         html=given["html"],
         ray=given["ray"],

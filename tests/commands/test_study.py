@@ -95,6 +95,23 @@ def test_models_of_one_file_are_a_fleet(tmp_path: Path) -> None:
     assert "2 models, each with replicas of its own" in result.output
 
 
+def test_models_share_the_gpus_they_are_given(tmp_path: Path) -> None:
+    rows = [f"{time_s:.3f},2000,20,m{number % 3}" for number, time_s in enumerate(np.arange(0.0, 300.0, 0.5))]
+    file = write_trace(tmp_path / "fleet.csv", rows, "arrival_s,prompt_tokens,output_tokens,model")
+    out = tmp_path / "proof.json"
+    written = []
+    for gpus in ((), ("--gpus", 2)):
+        result = invoke("simulate", "--trace", file, *PROFILE, *gpus, "--json", out)
+        assert result.exit_code == 0, result.output
+        written.append(json.loads(out.read_text()))
+    assert [(each["models"], each["gpus"]) for each in written] == [(3, None), (3, 2.0)]
+    free, short = (each["policies"][0] for each in written)
+    assert free["attainment"] == 1.0
+    assert short["attainment"] < 0.8  # one model of three has no replica
+    assert short["gpu_hours"] < free["gpu_hours"]
+    assert "3 models on 2 GPUs" in result.output
+
+
 def test_requests_too_long_for_the_profile_are_shortened_and_told(tmp_path: Path) -> None:
     file = write_trace(tmp_path / "long.csv", ["0,200000,10", "10,100,10"])
     result = invoke("simulate", "--trace", file, *PROFILE)
@@ -165,6 +182,23 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = invoke("simulate", "--trace", trace, *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("--profile", "70b-4xh100", "--gpus", "2"),
+            "2 GPUs are not enough for one replica of 70b-4xh100, which takes 4",
+        ),
+        ((*PROFILE, "--gpus", "2", "--start-replicas", "3"), "2 GPUs are not enough to start with 3 replicas"),
+        ((*PROFILE, "--gpus", "0"), "0 is not in the range 0<x<=100000"),
+    ],
+)
+def test_too_few_gpus_are_refused_before_the_run(trace: Path, arguments: tuple[str, ...], said: str) -> None:
     result = invoke("simulate", "--trace", trace, *arguments)
     assert result.exit_code == 2
     assert said in result.output

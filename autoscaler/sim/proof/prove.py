@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,10 @@ from autoscaler.sim.proof.result import OURS, Params, Point, Proof, Run
 from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.proof.tune import Tuned, tune
 from autoscaler.sim.study.baselines import BASELINES
-from autoscaler.sim.study.case import Case, Goal, Scaler
-from autoscaler.sim.study.ours import Ours
-from autoscaler.sim.study.run import run
+from autoscaler.sim.study.case import Case, FleetScaler, Goal, Outcome, Scaler
+from autoscaler.sim.study.gpus import GpuPool
+from autoscaler.sim.study.ours import Ours, OursTogether
+from autoscaler.sim.study.run import run, run_fleet
 from autoscaler.sim.study.score import Row, summarize
 from autoscaler.sim.study.work import request_work_s, servable
 
@@ -48,6 +49,11 @@ class Subject:
     policy: Policy
     scale: float = 1.0
     notes: tuple[str, ...] = ()
+    gpus: float = math.inf  # that all replicas of a run share; infinity: every model has as many as it asks for
+
+    @property
+    def shared(self) -> bool:
+        return math.isfinite(self.gpus)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,19 @@ class Entry:
 
     def scaler(self, case: Case) -> Scaler:
         return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.params)
+
+    def scalers(self, cases: Sequence[Case], gpus: float) -> Sequence[Scaler] | FleetScaler:
+        """Return what decides for cases that share GPUs: ours for all in one tick, a baseline for each on its own."""
+        if self.name == OURS:
+            return OursTogether(cases, [self.policy] * len(cases), gpus)
+        return [self.scaler(case) for case in cases]
+
+
+class Job(NamedTuple):
+    """One run of some cases under one policy; without one, the bound of the first."""
+
+    places: tuple[int, ...]  # of the cases
+    entry: Entry | None
 
 
 @dataclass(frozen=True)
@@ -120,7 +139,8 @@ def prove(
 ) -> Proof:
     """Run the policy and the baselines named in `against` over every workload of `subject`, and sum them up.
 
-    tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy.
+    tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy. Where GPUs are
+    shared, the bound is still the sum over the workloads: who shares them can only do worse than who has them alone.
     Raises Unreachable before anything runs; ValueError for an unknown baseline, naming what is allowed.
     """
     unknown = [name for name in against if name not in BASELINES]
@@ -136,7 +156,7 @@ def prove(
     knob = [Entry(OURS, {"attainment": share}, with_attainment(subject.policy, share)) for share in OURS_ATTAINMENTS]
     first = 0.25 if tuned and against else 0.9 if search else 1.0  # of the work
     everything = [*plan, *(knob if tuned else [])]
-    rows, bounds = _play(subject.cases, everything, workers, ray, lambda share: told(share * first))
+    rows, bounds = _play(subject, everything, workers, ray, lambda share: told(share * first))
     runs = [Run(entry.name, False, entry.params, *row) for entry, row in zip(plan, rows, strict=False)]
     frontier = {name: [_point(run.params, run.row) for run in runs if run.name == name] for name in (OURS, *against)}
     if tuned:
@@ -144,7 +164,9 @@ def prove(
     for name, params, points in _tune(subject, search, workers, ray, lambda share: told(first + share * (1 - first))):
         frontier[name] += points
         merged = params[0] if len(params) == 1 else {}
-        runs.append(Run(name, True, merged, *_replayed(subject.cases, name, params)))
+        runs.append(Run(name, True, merged, *_replayed(subject, name, params)))
+    if subject.shared and search and len(subject.cases) > 1:
+        notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     return Proof(
         trace=subject.trace,
         profile=subject.profile,
@@ -155,6 +177,7 @@ def prove(
         requests=sum(len(case.trace.arrival_s) for case in subject.cases),
         duration_s=max(case.trace.duration_s for case in subject.cases),
         models=len(subject.cases),
+        gpus=subject.gpus,
         clairvoyant_gpu_hours=bounds,
         runs=tuple(runs),
         frontier={name: tuple(points) for name, points in frontier.items()},
@@ -163,30 +186,43 @@ def prove(
 
 
 def _play(
-    cases: Sequence[Case], plan: Sequence[Entry], workers: int | None, ray: bool, told: Told
+    subject: Subject, plan: Sequence[Entry], workers: int | None, ray: bool, told: Told
 ) -> tuple[list[tuple[Row, FloatColumn]], float]:
     """Return the row and timeline of each entry of `plan` over all cases, and the sum of the cases' bounds."""
-    jobs: list[tuple[int, Entry | None]] = [(place, None) for place in range(len(cases))]  # bounds first: they are long
-    jobs += [(place, entry) for entry in plan for place in range(len(cases))]
-    results: list[Played | float] = [math.nan] * len(jobs)
-    for done, (place, result) in enumerate(sweep(_work, tuple(cases), jobs, workers, ray), 1):
+    each = [(place,) for place in range(len(subject.cases))]
+    jobs: list[Job] = [Job(places, None) for places in each]  # bounds first: they are long
+    jobs += [Job(places, entry) for entry in plan for places in ([tuple(range(len(each)))] if subject.shared else each)]
+    results: list[list[Played] | float] = [math.nan] * len(jobs)
+    for done, (place, result) in enumerate(sweep(_work, subject, jobs, workers, ray), 1):
         results[place] = result
         told(done / len(jobs))
-    played = [result for result in results if isinstance(result, Played)]
-    rows = [add_up(cases, played[at : at + len(cases)]) for at in range(0, len(played), len(cases))]
+    played = [run for result in results if isinstance(result, list) for run in result]
+    rows = [add_up(subject.cases, played[at : at + len(each)]) for at in range(0, len(played), len(each))]
     return rows, sum(result for result in results if isinstance(result, float))
 
 
-def _work(cases: tuple[Case, ...], job: tuple[int, Entry | None]) -> Played | float:
+def _work(subject: Subject, job: Job) -> list[Played] | float:
     """Make one run, or compute one bound: what a worker does."""
-    place, entry = job
-    case = cases[place]
-    return bound(case).gpu_hours if entry is None else play(case, entry.scaler(case), keep_ttft=len(cases) > 1)
+    if job.entry is None:
+        return bound(subject.cases[job.places[0]]).gpu_hours
+    cases = [subject.cases[place] for place in job.places]
+    if subject.shared:
+        return play_together(cases, job.entry.scalers(cases, subject.gpus), subject.gpus)
+    return [play(case, job.entry.scaler(case), keep_ttft=len(subject.cases) > 1) for case in cases]
 
 
 def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False, told: Told | None = None) -> Played:
     """Make one run and keep what a proof needs of it."""
-    outcome = run(case, scaler, told)
+    return _played(case, run(case, scaler, told), keep_ttft)
+
+
+def play_together(cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float) -> list[Played]:
+    """Make one run of several cases that share GPUs, and keep what a proof needs of each."""
+    outcomes = run_fleet(cases, scalers, GpuPool(gpus))
+    return [_played(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
+
+
+def _played(case: Case, outcome: Outcome, keep_ttft: bool) -> Played:
     ttft_s = outcome.ttft_s if keep_ttft else np.empty(0)
     return Played(summarize(case, outcome), thin(outcome.timeline, TIMELINE_ROWS), ttft_s.astype(np.float32))
 
@@ -256,13 +292,14 @@ def _tune(
     return found
 
 
-def _replayed(cases: Sequence[Case], name: str, params: Sequence[Params]) -> tuple[Row, FloatColumn]:
-    """Run the best settings once more, for their timelines."""
-    baseline = BASELINES[name]
-    played = [
-        play(case, baseline(case, setting), keep_ttft=len(cases) > 1)
-        for case, setting in zip(cases, params, strict=True)
-    ]
+def _replayed(subject: Subject, name: str, params: Sequence[Params]) -> tuple[Row, FloatColumn]:
+    """Run the best settings once more, for their timelines, and on shared GPUs for what becomes of them there."""
+    cases, baseline = subject.cases, BASELINES[name]
+    scalers = [baseline(case, setting) for case, setting in zip(cases, params, strict=True)]
+    if subject.shared:
+        return add_up(cases, play_together(cases, scalers, subject.gpus))
+    keep_ttft = len(cases) > 1
+    played = [play(case, scaler, keep_ttft=keep_ttft) for case, scaler in zip(cases, scalers, strict=True)]
     return add_up(cases, played)
 
 

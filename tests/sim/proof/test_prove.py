@@ -137,6 +137,28 @@ def test_a_fleet_is_proved_model_by_model() -> None:
         assert run.row.gpu_hours == pytest.approx(sum(each.runs[place].row.gpu_hours for each in alone))
 
 
+def test_a_fleet_with_plenty_of_gpus_is_proved_as_one_without_a_limit() -> None:
+    fleet = subject(busy("a"), busy("b", per_s=0.5, seed=2))
+    apart = prove(fleet, ("keda-rps", "static"), workers=1)
+    shared = prove(replace(fleet, gpus=500.0), ("keda-rps", "static"), workers=1)
+    assert [run.row for run in shared.runs] == [run.row for run in apart.runs]
+    assert all(np.array_equal(one.timeline, two.timeline) for one, two in zip(shared.runs, apart.runs, strict=True))
+    assert shared.clairvoyant_gpu_hours == apart.clairvoyant_gpu_hours
+    assert shared.gpus == 500.0
+    assert any("tuned model by model" in note for note in shared.notes)
+
+
+def test_on_too_few_gpus_every_policy_stays_within_them() -> None:
+    fleet = replace(subject(*(busy(name, per_s=30.0, seed=seed) for seed, name in enumerate("abc"))), gpus=2.0)
+    proof = prove(fleet, ("keda-rps", "static"), tuned=True, workers=1)
+    most_s = 600.0 + 3600.0  # whoever is not served by then never will be
+    for run in proof.runs:
+        assert run.row.gpu_hours <= 2.0 * most_s / 3600
+        assert run.timeline[:10, 2].max() <= 2.0
+        assert not proof.attains(run)
+    assert len(proof.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
+
+
 def test_a_study_begins_with_what_its_first_minutes_need() -> None:
     assert started(busy(per_s=0.01)).start_replicas == 1
     one, two = (started(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))

@@ -49,6 +49,8 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "profile": proof.profile,
         "seed": proof.seed,
         "scale": proof.scale,
+        "models": proof.models,
+        "gpus": _number(proof.gpus),
         "requests": proof.requests,
         "duration_s": _number(proof.duration_s),
         "cold_start_s": _number(proof.cold_start_s),

@@ -13,6 +13,7 @@ from autoscaler.sim.proof.report import charts
 from autoscaler.sim.proof.report.words import (
     COLUMNS,
     amount,
+    fleet,
     in_order,
     label,
     objective,
@@ -67,9 +68,8 @@ def _proof(proof: Proof) -> str:
     order = in_order(proof)
     tints = charts.colours([run.name for run in proof.runs])
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
-    models = f", {proof.models} models" if proof.models > 1 else ""
     facts = (
-        f"{proof.requests:,} requests in {seconds(proof.duration_s)}{models} · profile {proof.profile} · "
+        f"{proof.requests:,} requests in {seconds(proof.duration_s)}{fleet(proof)} · profile {proof.profile} · "
         f"{objective(proof.goal)} · cold start {seconds(proof.cold_start_s)} · seed {proof.seed}"
     )
     return f"""<article>

@@ -68,6 +68,13 @@ def objective(goal: Goal) -> str:
     return f"{goal.attainment * 100:g} % within {' and '.join(parts) or 'no objective'}"
 
 
+def fleet(proof: Proof) -> str:
+    """Write what runs together, to go on after: `, 27 models on 8 GPUs`; "": one model without a limit."""
+    parts = [f"{proof.models} models"] if proof.models > 1 else []
+    parts += [f"on {proof.gpus:g} GPUs"] if math.isfinite(proof.gpus) else []
+    return f", {' '.join(parts)}" if parts else ""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of the table."""

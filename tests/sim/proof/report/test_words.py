@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from autoscaler.sim.proof.report import words
@@ -30,6 +31,14 @@ def test_unknown_is_a_dash() -> None:
 def test_a_goal_names_only_what_is_promised() -> None:
     assert words.objective(Goal(1.0, 0.1, 0.99)) == "99 % within TTFT 1 s and ITL 100 ms"
     assert words.objective(Goal(30.0, math.nan, 0.9)) == "90 % within TTFT 30 s"
+
+
+@pytest.mark.parametrize(
+    ("models", "gpus", "written"),
+    [(1, np.inf, ""), (27, np.inf, ", 27 models"), (1, 8.0, ", on 8 GPUs"), (27, 3.5, ", 27 models on 3.5 GPUs")],
+)
+def test_a_fleet_says_what_it_shares(models: int, gpus: float, written: str) -> None:
+    assert words.fleet(proof(models=models, gpus=gpus)) == written
 
 
 def test_the_verdict_compares_with_the_cheapest_baseline_that_met_the_goal() -> None:
