@@ -1,8 +1,7 @@
 """The past of one workload from a server that speaks the Prometheus API, for replay and reports.
 
-It goes through prometheus-api-client in a thread of its own: history is asked for once, in pieces, and no tick waits
-for it. Each scrape is dated by its own sample time (`timestamp()`), so that what a server repeats over a hole is not
-taken for news. The library does not hand on a server's warnings, so a partial answer cannot be told from a whole one.
+It is read in a thread of its own (`ranges`): history is asked for once, in pieces, and no tick waits for it. Each
+scrape is dated by its own sample time (`timestamp()`), so that what a server repeats over a hole is not taken for news.
 """
 
 from __future__ import annotations
@@ -12,18 +11,13 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-import requests
-import urllib3
-from prometheus_api_client import PrometheusConnect
-from prometheus_api_client.exceptions import PrometheusApiClientException
 
-from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
-from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.owners import pods_of
 from autoscaler.adapters.prometheus.queries import POD, latency_query, of_pods, sampled_query, series_query
+from autoscaler.adapters.prometheus.ranges import RangeReader
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
@@ -32,7 +26,6 @@ from autoscaler.ports import Unavailable
 
 PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
 MOST_STEPS = 1_000_000
-MOST_SERIES = 20_000  # of one answer
 LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TTFT, ITL of requests, of tokens
 LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
 WHOLE_S = 1.0  # the library asks for whole seconds
@@ -40,7 +33,6 @@ COLUMNS = ("running", "waiting", *COUNTERS)
 Told = Callable[[float], None]
 Points = dict[float, float]  # value by the time it was asked for
 _Labels = frozenset[tuple[str, str]]
-_Rows = list[dict[str, Any]]
 
 
 class PrometheusHistory:
@@ -77,7 +69,7 @@ class PrometheusHistory:
                 f"from start to end are {end_s - start_s:g} s, that is {max(steps, 0):.0f} steps of {step_s:g} s; "
                 f"allowed: 2 to {MOST_STEPS:,}"
             )
-        reading = _Reading(self._settings, self._credentials, time.monotonic() + deadline_s)
+        reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:
             async with asyncio.timeout(deadline_s):
                 return await asyncio.to_thread(
@@ -94,7 +86,9 @@ class PrometheusHistory:
         finally:
             reading.close()
 
-    def _read(self, reading: _Reading, engine: Engine, start_s: float, end_s: float, step_s: float, told: Told) -> Past:
+    def _read(
+        self, reading: RangeReader, engine: Engine, start_s: float, end_s: float, step_s: float, told: Told
+    ) -> Past:
         """Read all pieces, one after the other: history is in no hurry, and the server has other users."""
         window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
         windows = math.ceil((end_s - start_s) / window_s)
@@ -134,85 +128,6 @@ class PrometheusHistory:
             problems=problems,
             **columns,
         )
-
-
-class _Reading:
-    """The connection of one reading, and its deadline; used by one thread."""
-
-    def __init__(self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float) -> None:
-        self._settings = settings
-        self._deadline_s = deadline_s
-        self._secrets: list[str] = []
-        session = requests.Session()
-        session.trust_env = False  # no proxy and no .netrc of the environment: a token goes where the settings say
-        session.max_redirects = 0
-        tls = settings.tls
-        session.verify = str(tls.ca) if tls.ca else True
-        session.cert = (str(tls.cert), str(tls.key)) if tls.cert else None
-        self._credentials = credentials
-        url = urllib3.util.parse_url(settings.url)
-        self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2] if url.netloc else ''}{url.path or ''}"
-        self._client = PrometheusConnect(
-            url=settings.url.rstrip("/"),
-            headers=dict(settings.headers),
-            session=session,
-            retry=urllib3.Retry(
-                total=2,
-                read=False,  # a server that is too slow is not asked again
-                backoff_factor=0.5,
-                allowed_methods=None,
-                status_forcelist=(429, 503, 504),
-                raise_on_status=False,
-            ),
-            method="POST",
-        )
-
-    def ask(self, expression: str, start_s: float, end_s: float, step_s: float) -> _Rows:
-        """Return the series of one range query. Raises Unavailable; its message holds no secret."""
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise Unavailable(f"{self.name}: history was not read in time")
-        try:
-            if authorization := self._credentials.authorization():
-                self._secrets = [authorization.partition(" ")[2]]
-                self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
-            rows = self._client.custom_query_range(
-                expression,
-                datetime.fromtimestamp(start_s, UTC),
-                datetime.fromtimestamp(max(end_s, start_s), UTC),
-                f"{step_s:g}",
-                params={"timeout": f"{self._settings.timeout_s:g}s", "nocache": "1"},
-                timeout=min(self._settings.timeout_s, left_s),
-            )
-        except (requests.JSONDecodeError, KeyError, TypeError) as error:
-            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query") from error
-        except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
-            raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
-        if not isinstance(rows, list) or len(rows) > MOST_SERIES:
-            found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
-            raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
-        if not all(isinstance(row, dict) and "metric" in row and isinstance(row.get("values"), list) for row in rows):
-            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query")
-        return rows
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _harmless(self, error: Exception) -> str:
-        """Word a failure without the URL, which may hold a password, and without credentials."""
-        match error:
-            case requests.Timeout():
-                return f"no answer within {self._settings.timeout_s:g} s"
-            case requests.exceptions.SSLError():
-                return "its certificate is not trusted, or the TLS handshake failed"
-            case requests.TooManyRedirects():
-                return "redirects are not followed"
-            case requests.ConnectionError():
-                return "no connection"
-        text = clean(str(error) or type(error).__name__)
-        for secret in filter(None, self._secrets):
-            text = text.replace(secret, "***")
-        return text
 
 
 def _engines(read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s: float) -> list[EngineSeries]:

@@ -1,15 +1,17 @@
 """A server that refuses, stalls or talks nonsense when it is asked for history: one sentence, and no secret in it."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from autoscaler.adapters.prometheus.history import PrometheusHistory
+from autoscaler.adapters.prometheus.ranges import MOST_BYTES
 from autoscaler.config.settings import PrometheusSettings, TlsFiles
 from autoscaler.ports import Unavailable
 from tests.harness.process import free_port
@@ -114,6 +116,35 @@ async def test_a_server_that_stalls_ends_at_the_time_out_of_a_query() -> None:
 
     async with serving(stall) as url:
         assert "no answer within 0.1 s" in await refusal(url, timeout_s=0.1)
+
+
+async def test_a_server_that_drips_ends_at_the_deadline() -> None:
+    left = asyncio.Event()
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            for _ in range(200):
+                await response.write(b" ")
+                await asyncio.sleep(0.05)
+        left.set()
+        return response
+
+    async with serving(drip) as url:
+        assert "within" in await refusal(url, deadline_s=0.5)
+        async with asyncio.timeout(2):  # nor does the thread that asked wait for the rest
+            await left.wait()
+
+
+async def test_a_gzip_bomb_is_refused_at_the_bound() -> None:
+    bomb = gzip.compress(bytes(MOST_BYTES + 1), compresslevel=1)
+
+    async def explode(_request: web.Request) -> web.Response:
+        return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})
+
+    async with serving(explode) as url:
+        assert "the answer is longer than 134,217,728 bytes" in await refusal(url)
 
 
 async def test_a_server_that_is_busy_for_a_moment_is_asked_again() -> None:

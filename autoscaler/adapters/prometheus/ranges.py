@@ -1,0 +1,149 @@
+"""Range queries through prometheus-api-client: bounded in time and size, failures worded without secrets.
+
+The library blocks, so a thread of its own asks. It puts a query into the address of the request, which proxies bound to
+some kilobytes. It does not hand on a server's warnings, so a partial answer cannot be told from a whole one.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import requests
+import urllib3
+from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.exceptions import PrometheusApiClientException
+
+from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
+from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.ports import Unavailable
+
+MOST_SERIES = 20_000  # of one answer
+MOST_BYTES = 128 << 20  # of one answer, as it is after decompression
+BLOCK_BYTES = 1 << 20
+
+Rows = list[dict[str, Any]]  # series: "metric", labels, and "values", pairs of Unix time and text
+
+
+class RangeReader:
+    """A connection for one reading of history, and its deadline; used by one thread."""
+
+    def __init__(self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float) -> None:
+        self._settings = settings
+        self._deadline_s = deadline_s
+        self._secrets: list[str] = []
+        session = _BoundedSession(deadline_s)
+        session.trust_env = False  # no proxy and no .netrc of the environment: a token goes where the settings say
+        session.max_redirects = 0
+        tls = settings.tls
+        session.verify = str(tls.ca) if tls.ca else True
+        session.cert = (str(tls.cert), str(tls.key)) if tls.cert else None
+        self._credentials = credentials
+        url = urllib3.util.parse_url(settings.url)
+        self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2] if url.netloc else ''}{url.path or ''}"
+        self._client = PrometheusConnect(
+            url=settings.url.rstrip("/"),
+            headers=dict(settings.headers),
+            session=session,
+            retry=urllib3.Retry(
+                total=2,
+                read=False,  # a server that is too slow is not asked again
+                backoff_factor=0.5,
+                allowed_methods=None,
+                status_forcelist=(429, 503, 504),
+                raise_on_status=False,
+            ),
+            method="POST",
+        )
+
+    def ask(self, expression: str, start_s: float, end_s: float, step_s: float) -> Rows:
+        """Return the series of one range query. Raises Unavailable; its message holds no secret.
+
+        start_s, end_s: Unix times by the server's clock. The library asks for whole seconds.
+        """
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise Unavailable(f"{self.name}: history was not read in time")
+        try:
+            if authorization := self._credentials.authorization():
+                self._secrets = [authorization.partition(" ")[2]]
+                self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
+            rows = self._client.custom_query_range(
+                expression,
+                datetime.fromtimestamp(start_s, UTC),
+                datetime.fromtimestamp(max(end_s, start_s), UTC),
+                f"{step_s:g}",
+                params={"timeout": f"{self._settings.timeout_s:g}s", "nocache": "1"},
+                timeout=min(self._settings.timeout_s, left_s),
+            )
+        except (requests.JSONDecodeError, KeyError, TypeError) as error:
+            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query") from error
+        except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
+            raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
+        if not isinstance(rows, list) or len(rows) > MOST_SERIES:
+            found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
+            raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
+        if not all(isinstance(row, dict) and "metric" in row and isinstance(row.get("values"), list) for row in rows):
+            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query")
+        return rows
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _harmless(self, error: Exception) -> str:
+        """Word a failure without the URL, which may hold a password, and without credentials."""
+        match error:
+            case _TooLong():
+                return str(error)
+            case requests.Timeout():
+                return f"no answer within {self._settings.timeout_s:g} s"
+            case requests.exceptions.SSLError():
+                return "its certificate is not trusted, or the TLS handshake failed"
+            case requests.TooManyRedirects():
+                return "redirects are not followed"
+            case requests.ConnectionError():
+                return "no connection"
+        text = clean(str(error) or type(error).__name__)
+        for secret in filter(None, self._secrets):
+            text = text.replace(secret, "***")
+        return text
+
+
+class _TooLong(requests.RequestException):
+    """An answer beyond the bound."""
+
+
+class _BoundedSession(requests.Session):
+    """Reads each answer itself, up to a size and a time: the library would read whatever comes, however slowly."""
+
+    def __init__(self, deadline_s: float) -> None:
+        """deadline_s: on the monotonic clock."""
+        super().__init__()
+        self._deadline_s = deadline_s
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        response = super().request(*args, **{**kwargs, "stream": True})
+        try:
+            body = self._read(response.raw)
+        except urllib3.exceptions.TimeoutError as error:
+            raise requests.ReadTimeout from error
+        except urllib3.exceptions.HTTPError as error:
+            raise requests.ConnectionError from error
+        finally:
+            response.close()
+        response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
+        return response
+
+    def _read(self, raw: Any) -> bytes:
+        parts, size = [], 0
+        while part := raw.read1(BLOCK_BYTES, decode_content=True):  # no more than has come
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise _TooLong(f"the answer is longer than {MOST_BYTES:,} bytes")
+            if time.monotonic() > self._deadline_s:
+                raise requests.ReadTimeout
+        return b"".join(parts)
