@@ -44,6 +44,7 @@ class Setting:
     against: tuple[str, ...] = ()
     tuned: bool = False
     cold_start_s: float = 60.0
+    cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: every node has image and weights
     seed: int = 1
     start_replicas: int | None = None  # None: as many as the first ten minutes keep busy
     gpus: float = math.inf  # that all models of a trace share; infinity: as many as each asks for
@@ -178,6 +179,11 @@ def _subject(setting: Setting, name: str, offer: Offer, policy: Policy, file: Pa
 
 
 def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:
+    if setting.cold_start_uncached_s < setting.cold_start_s:
+        raise ValueError(
+            f"a cold start takes {setting.cold_start_uncached_s:g} s on a fresh node, it must be at least the "
+            f"{setting.cold_start_s:g} s of any other"
+        )
     trace, shortened = traces.cut(trace, offer.profile.max_model_len)
     longest = f"the {offer.profile.max_model_len:,} tokens that the profile takes"
     notes = [f"{trace.name}: {shortened:,} requests were shortened to {longest}"] if shortened else []
@@ -186,6 +192,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         profile=offer.profile,
         goal=goal_of(policy),
         cold_start_s=setting.cold_start_s,
+        cold_start_uncached_s=setting.cold_start_uncached_s,
         gpus_per_replica=offer.gpus,
         max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, MOST_REPLICAS)),
         seed=setting.seed,

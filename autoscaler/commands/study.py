@@ -102,6 +102,9 @@ proof_options = options(
     click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to run beside it."),
     click.option("--tuned", is_flag=True, help="Baselines also at their best setting with hindsight, and frontiers."),
     click.option("--cold-start", type=Duration(), default="60s", show_default=True, help="Mean, of one replica."),
+    click.option(
+        "--cold-start-uncached", type=Duration(), help="Mean of the first on a node; default: nodes have all they need."
+    ),
     click.option("--start-replicas", type=click.IntRange(0, 1000), help="Default: what the first ten minutes need."),
     click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
     click.option("--json", type=OUT, metavar="FILE", help="Write the proof as JSON; docs/simulate.md lists the keys."),
@@ -194,6 +197,7 @@ def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
         against=given["against"],
         tuned=given["tuned"],
         cold_start_s=given["cold_start"],
+        cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
         seed=given["seed"],
         start_replicas=given["start_replicas"],
         gpus=math.inf if gpus is None else gpus,

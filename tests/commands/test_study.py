@@ -78,6 +78,19 @@ def test_a_larger_scale_has_more_requests_and_costs_more(trace: Path, tmp_path: 
     assert written[1]["clairvoyant"]["gpu_hours"] > written[0]["clairvoyant"]["gpu_hours"]
 
 
+def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "proof.json"
+    written = []
+    for option in ((), ("--cold-start-uncached", "4m")):
+        result = invoke("simulate", "--trace", trace, *PROFILE, "--start-replicas", 0, *option, "--json", out)
+        assert result.exit_code == 0, result.output
+        written.append(json.loads(out.read_text()))
+    assert [each["cold_start_uncached_s"] for each in written] == [None, 240.0]
+    cached, fresh = (each["policies"][0] for each in written)
+    assert fresh["attainment"] < cached["attainment"] - 0.2  # three minutes of ten more without a replica
+    assert "cold start 60 s, 4 min on a fresh node" in result.output
+
+
 def test_several_files_make_several_proofs(trace: Path, tmp_path: Path) -> None:
     other = write_trace(tmp_path / "other.csv", ["0,100,10", "59,100,10"])
     out = tmp_path / "proof.json"
@@ -179,6 +192,7 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((), "--profile NAME is missing"),
         ((*PROFILE, "--scale", "0"), "--scale"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
+        ((*PROFILE, "--cold-start-uncached", "30s"), "takes 30 s on a fresh node, it must be at least the 60 s of any"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -8,7 +8,7 @@ vary by an order of magnitude between clusters.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -38,12 +38,23 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Start:
-    """Moments of one start, in seconds after the pod was bound to its node."""
+    """Moments of one start, in seconds after the pod was bound to its node, or of a clock."""
 
     scheduled_s: float  # the node is up
     started_s: float  # the container runs; the port is closed
     serving_s: float  # the port is open
     ready_s: float  # the probe has seen it
+
+    def lasting(self, ready_s: float) -> Start:
+        """Return the same start in another time: every phase keeps its share."""
+        factor = ready_s / self.ready_s
+        return Start(self.scheduled_s * factor, self.started_s * factor, self.serving_s * factor, ready_s)
+
+    def after(self, bound_s: float) -> Start:
+        """Return the same start as moments of the clock on which the pod was bound at `bound_s`."""
+        return Start(
+            bound_s + self.scheduled_s, bound_s + self.started_s, bound_s + self.serving_s, bound_s + self.ready_s
+        )
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,20 @@ class ColdStart:
         fetch_s = 0.0 if weights_cached else self.fetch.draw_s(rng, weight_bytes)
         serving_s = started_s + fetch_s + self.restart_s(rng, weight_bytes, devices)
         return Start(scheduled_s, started_s, serving_s, serving_s + self.probe.draw(rng))
+
+    def usual(
+        self, weight_bytes: float, devices: int, *, node_asleep: bool, image_cached: bool, weights_cached: bool
+    ) -> Start:
+        """Return the start in which every phase takes its median."""
+        calm = replace(self, **{each.name: replace(getattr(self, each.name), sigma=0.0) for each in fields(self)})
+        return calm.draw(
+            np.random.default_rng(0),
+            weight_bytes,
+            devices,
+            node_asleep=node_asleep,
+            image_cached=image_cached,
+            weights_cached=weights_cached,
+        )
 
     def restart_s(self, rng: np.random.Generator, weight_bytes: float, devices: int) -> float:
         """Draw how long a container takes from start to open port with everything on its node."""

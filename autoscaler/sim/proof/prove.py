@@ -21,7 +21,7 @@ from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.proof.tune import Tuned, tune
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, FleetScaler, Goal, Outcome, Scaler
-from autoscaler.sim.study.gpus import GpuPool
+from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.ours import Ours, OursTogether
 from autoscaler.sim.study.run import run, run_fleet
 from autoscaler.sim.study.score import Row, summarize
@@ -173,6 +173,7 @@ def prove(
         seed=subject.cases[0].seed,
         goal=subject.cases[0].goal,
         cold_start_s=subject.cases[0].cold_start_s,
+        cold_start_uncached_s=subject.cases[0].cold_start_uncached_s,
         scale=subject.scale,
         requests=sum(len(case.trace.arrival_s) for case in subject.cases),
         duration_s=max(case.trace.duration_s for case in subject.cases),
@@ -218,7 +219,8 @@ def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False, told: Told | No
 
 def play_together(cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float) -> list[Played]:
     """Make one run of several cases that share GPUs, and keep what a proof needs of each."""
-    outcomes = run_fleet(cases, scalers, GpuPool(gpus))
+    node_gpus = max(NODE_GPUS, *(case.gpus_per_replica for case in cases))
+    outcomes = run_fleet(cases, scalers, GpuPool(gpus, node_gpus))
     return [_played(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
 
 

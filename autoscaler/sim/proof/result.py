@@ -53,6 +53,7 @@ class Proof:
     clairvoyant_gpu_hours: float  # no policy that meets the goal can take less; NaN: not known
     runs: tuple[Run, ...]
     frontier: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # by policy: every setting that was tried
+    cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: as any other
     gpus: float = math.inf  # that all models share; infinity: as many as each asks for
     notes: tuple[str, ...] = ()  # what a reader must know: requests left out, what was reconstructed
 

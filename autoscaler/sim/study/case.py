@@ -42,8 +42,9 @@ class Case:
     trace: Trace
     profile: Profile
     goal: Goal
-    cold_start_s: float  # mean seconds from asking for a replica until it serves
+    cold_start_s: float  # mean seconds from placing a replica until it serves, where image and weights are there
     cold_start_spread: float = 0.1  # sigma of the logarithm; 0: always the same
+    cold_start_uncached_s: float = math.nan  # mean on a node that was never used; NaN: every node has all there is
     gpus_per_replica: float = 1.0
     max_replicas: int = 1000
     start_replicas: int = 1
@@ -85,7 +86,9 @@ class PodRows:
 
     id: IntColumn  # int64[P], ascending; never used twice
     created_s: FloatColumn  # float64[P], when it was asked for
-    scheduled_s: FloatColumn  # float64[P], when it got its GPUs; NaN: it waits for them
+    unschedulable: BoolColumn  # bool[P], waits for GPUs
+    scheduled_s: FloatColumn  # float64[P], when its node was up; NaN: not yet
+    started_s: FloatColumn  # float64[P], when its container began to run; NaN: not yet
     ready_s: FloatColumn  # float64[P]; NaN: not ready
     terminating: BoolColumn  # bool[P], finishes what it has
     time_s: FloatColumn  # float64[P], when it was scraped

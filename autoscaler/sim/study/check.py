@@ -19,6 +19,11 @@ def check(case: Case) -> None:
         value = getattr(case, name)
         if not (math.isfinite(value) and value >= bound):
             raise ValueError(f"{name} is {value:g}, it must be a finite number, {bound:g} or more")
+    uncached_s = case.cold_start_uncached_s
+    if not (math.isnan(uncached_s) or case.cold_start_s <= uncached_s < math.inf):
+        raise ValueError(
+            f"cold_start_uncached_s is {uncached_s:g}, it must be at least cold_start_s, {case.cold_start_s:g}"
+        )
     for name in ("scrape_s", "patience_s", "hours_between_crashes"):
         if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):
             raise ValueError(f"{name} is {getattr(case, name):g}, it must be above 0")

@@ -91,7 +91,7 @@ class OursTogether:
         return [int(count) for count in self.decision.replicas]
 
     def _fleet(self, now_s: float, views: Sequence[View], pods: _Pods) -> Fleet:
-        scheduled_s, ready_s = pods.column("scheduled_s"), pods.column("ready_s")
+        ready_s = pods.column("ready_s")
         return Fleet(
             time_s=now_s,
             workloads=self._workloads,
@@ -106,10 +106,10 @@ class OursTogether:
             pod_workload=pods.workload,
             pod_ready=~np.isnan(ready_s),
             pod_terminating=pods.column("terminating"),
-            pod_blocked=np.where(np.isnan(scheduled_s), Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64),
+            pod_blocked=np.where(pods.column("unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64),
             pod_created_s=pods.column("created_s"),
-            pod_scheduled_s=scheduled_s,
-            pod_started_s=scheduled_s,
+            pod_scheduled_s=pods.column("scheduled_s"),
+            pod_started_s=pods.column("started_s"),
             pod_ready_s=ready_s,
             pools=(Pool("nvidia.com/gpu"),),
             pool_gpus=self._gpus,

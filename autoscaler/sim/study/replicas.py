@@ -14,7 +14,8 @@ import numpy as np
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.study import kernel
 from autoscaler.sim.study.case import Case, Seen
-from autoscaler.sim.study.gpus import Claim, GpuPool
+from autoscaler.sim.study.gpus import Claim, GpuPool, Place
+from autoscaler.sim.study.starts import Starts
 from autoscaler.sim.study.state import COUNTERS, GAP_BOUNDS, TTFT_BOUNDS, Engine, State, new_gateway
 
 FIRST_ROWS = 16
@@ -29,10 +30,12 @@ class Pod:
     id: int
     created_s: float
     since_s: float  # beginning of the present start; later than `created_s` if it waited for GPUs, or after a crash
-    start_s: float  # how long it takes from having GPUs until it serves
+    pace: float  # of its start, beside the mean
     claim: Claim
     placed_s: float = math.inf  # when it got its GPUs, and began to cost; infinity: it waits for them
-    ready_s: float = math.inf  # lies ahead while it starts
+    scheduled_s: float = math.inf  # these lie ahead while it starts
+    started_s: float = math.inf
+    ready_s: float = math.inf
     leaving_s: float = math.nan
     crash_s: float = math.inf
     row: int = -1  # of `State`, while its engine serves
@@ -70,6 +73,7 @@ class Replicas:
         self.ready = 0  # serving and not leaving
         self.changes = 0  # grows with every change of `pods`
         self._pool = pool
+        self._starts = Starts(case)
         self._clock_s = 0.0
         self._next_change_s = math.inf
         self._rng = np.random.default_rng((case.seed, 271_828))  # apart from whoever else uses the seed
@@ -86,7 +90,7 @@ class Replicas:
             self._add(0.0, 0.0)
         for pod in self.pods:
             if not pod.placed:  # but of those there is no room for
-                pod.start_s = self._draw_start_s()
+                pod.pace = self._draw_pace()
         self._change(0.0)
         self.took_s.clear()
 
@@ -117,7 +121,7 @@ class Replicas:
         """
         live = [pod for pod in self.pods if not pod.leaving]
         for _ in range(wanted - len(live)):
-            self._add(now_s, self._draw_start_s())
+            self._add(now_s, self._draw_pace())
         live.sort(key=lambda pod: (pod.placed, pod.row >= 0, -pod.ready_s if pod.row >= 0 else 0.0, -pod.id))
         for pod in live[: max(len(live) - wanted, 0)]:
             pod.leaving_s = now_s
@@ -172,22 +176,25 @@ class Replicas:
 
     # Changes.
 
-    def _draw_start_s(self) -> float:
-        """Draw a lognormal cold start with the mean of the case."""
+    def _draw_pace(self) -> float:
+        """Draw how long a start takes beside the mean: lognormal, 1 on average."""
         spread = self.case.cold_start_spread
-        return self.case.cold_start_s * math.exp(spread * self._rng.normal() - spread**2 / 2)
+        return math.exp(spread * self._rng.normal() - spread**2 / 2)
 
-    def _add(self, now_s: float, start_s: float) -> None:
-        claim = Claim(self.case.gpus_per_replica, lambda at_s: self._place(pod, at_s))
-        pod = Pod(self._ids, now_s, now_s, start_s, claim)
+    def _add(self, now_s: float, pace: float) -> None:
+        claim = Claim(
+            self.case.trace.name, self.case.gpus_per_replica, lambda at_s, place: self._place(pod, at_s, place)
+        )
+        pod = Pod(self._ids, now_s, now_s, pace, claim)
         self._ids += 1
         self.pods.append(pod)
         self._pool.ask(claim, now_s)
 
-    def _place(self, pod: Pod, now_s: float) -> None:
+    def _place(self, pod: Pod, now_s: float, place: Place) -> None:
         """Begin the start of a replica that has its GPUs now."""
+        start = self._starts.at(place, now_s, pod.pace)
         pod.placed_s = pod.since_s = now_s
-        pod.ready_s = now_s + pod.start_s
+        pod.scheduled_s, pod.started_s, pod.ready_s = start.scheduled_s, start.started_s, start.ready_s
         self._next_change_s = min(self._next_change_s, pod.ready_s)
         self.changes += 1
 
@@ -237,7 +244,8 @@ class Replicas:
         kernel.advance(self.state, self.engine, pod.row, now_s)
         self._close(pod)
         pod.since_s, pod.crash_s = now_s, math.inf
-        pod.ready_s = now_s + RESTART_DELAY_S + self._draw_start_s()
+        pod.started_s = now_s + RESTART_DELAY_S
+        pod.ready_s = now_s + RESTART_DELAY_S + self._starts.again_s(self._draw_pace())
 
     def _let_go(self, pod: Pod, now_s: float) -> None:
         """End a leaving replica once it is empty or out of time."""
@@ -252,9 +260,7 @@ class Replicas:
             self._close(pod)
         if pod.placed:
             self.spans.append((pod.placed_s, end_s))
-            self._pool.give_back(pod.claim, now_s)
-        else:
-            self._pool.withdraw(pod.claim, now_s)
+        self._pool.give_back(pod.claim, now_s)
 
     def _close(self, pod: Pod) -> None:
         """Lose what an engine holds, keep its counts in the sums, and free its row."""

@@ -17,7 +17,7 @@ from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.histogram import increase, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Seen, View
 from autoscaler.sim.study.check import check
-from autoscaler.sim.study.gpus import GpuPool
+from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
 from autoscaler.sim.study.state import GAP_BOUNDS, TTFT_BOUNDS
 
@@ -41,7 +41,7 @@ class RunView:
         self._seen: deque[Seen] = deque(maxlen=math.ceil(REMEMBERED_S / replicas.case.scrape_s) + 1)
         self._took_s = np.empty(0)
         self._pods: PodRows | None = None
-        self._pods_of = (-1, -1.0)
+        self._pods_of = (-1, -1.0, -1.0)
 
     @property
     def ready(self) -> int:
@@ -79,7 +79,8 @@ class RunView:
 
     @property
     def pods(self) -> PodRows:
-        key = (self._replicas.changes, self._seen[-1].time_s)
+        starting = len(self._replicas.pods) > self._replicas.ready  # then phases end with time
+        key = (self._replicas.changes, self._seen[-1].time_s, self.now_s if starting else 0.0)
         if self._pods is None or self._pods_of != key:
             self._pods, self._pods_of = self._pod_rows(), key
         return self._pods
@@ -107,7 +108,9 @@ class RunView:
         return PodRows(
             id=ids,
             created_s=np.array([pod.created_s for pod in pods], np.float64),
-            scheduled_s=np.array([pod.placed_s if pod.placed else np.nan for pod in pods], np.float64),
+            unschedulable=np.array([not pod.placed for pod in pods], np.bool_),
+            scheduled_s=self._passed([pod.scheduled_s for pod in pods]),
+            started_s=self._passed([pod.started_s for pod in pods]),
             ready_s=np.where(ready, np.array([pod.ready_s for pod in pods], np.float64), np.nan),
             terminating=np.array([pod.leaving for pod in pods], np.bool_),
             time_s=reading(np.full(len(scrape.id), scrape.time_s)),
@@ -122,6 +125,11 @@ class RunView:
             ttft_s=reading(ttft_s),
             itl_s=reading(itl_s),
         )
+
+    def _passed(self, moments_s: list[float]) -> FloatColumn:
+        """Return moments as one who does not know the future sees them: those that lie ahead are NaN."""
+        column = np.array(moments_s, np.float64)
+        return np.where(column <= self.now_s, column, np.nan)
 
     def _latencies(self) -> tuple[FloatColumn, FloatColumn]:
         """Return the quantiles of the last window, float64[n] for the engines of the last scrape.
@@ -247,11 +255,11 @@ def run_fleet(
     goes on, and is paid for, until everybody is served, an hour at most.
     Raises ValueError if a case makes no sense, naming the field, or the request by its row.
     """
-    pool = pool or GpuPool()
+    pool = pool or GpuPool(node_gpus=max(NODE_GPUS, *(case.gpus_per_replica for case in cases)))
     for case in cases:
         check(case)
-        if case.gpus_per_replica > pool.gpus:
-            raise ValueError(f"gpus_per_replica is {case.gpus_per_replica:g}, the pool has {pool.gpus:g} GPUs")
+        if case.gpus_per_replica > pool.largest_gpus:
+            raise ValueError(f"gpus_per_replica is {case.gpus_per_replica:g}, a node has {pool.largest_gpus:g}")
     tracks, turns = _begin(cases, scalers, pool)
     duration_s = max(case.trace.duration_s for case in cases)
     told_s = 0.0

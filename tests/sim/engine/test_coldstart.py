@@ -32,6 +32,16 @@ def test_each_missing_thing_adds_its_own_phase() -> None:
     assert median_s(starts(node_asleep=True)) - warm_s == pytest.approx(100, rel=0.1)
 
 
+def test_the_usual_start_takes_every_median_and_keeps_its_shares_at_any_length() -> None:
+    usual = ColdStart().usual(16e9, 1, node_asleep=True, image_cached=False, weights_cached=False)
+    assert usual.scheduled_s == 100.0
+    assert usual.started_s == 161.0
+    assert usual.ready_s == pytest.approx(161 + 16 / 1.5 + 12 + 16 / 3 + 18 + 3)
+    twice = usual.lasting(2 * usual.ready_s)
+    assert (twice.scheduled_s, twice.started_s) == pytest.approx((200.0, 322.0))
+    assert twice.serving_s == pytest.approx(2 * usual.serving_s)
+
+
 def test_four_devices_load_their_shares_side_by_side() -> None:
     start = ColdStart()
     one = np.mean([start.restart_s(np.random.default_rng(seed), 140e9, 1) for seed in range(200)])

@@ -100,7 +100,7 @@ def test_never_are_more_gpus_in_use_than_there_are(
         period_s = 15.0
 
         def decide_all(self, views: Sequence[View]) -> Sequence[int]:
-            held.append(sum(int((~np.isnan(view.pods.scheduled_s)).sum()) for view in views))
+            held.append(sum(int((~view.pods.unschedulable).sum()) for view in views))
             ends_s.append(views[0].now_s)
             return [counts[int(view.now_s // 30) % 8] for view, counts in zip(views, wanted, strict=True)]
 
@@ -124,7 +124,7 @@ def test_a_replica_waits_for_gpus_and_starts_when_another_one_leaves() -> None:
     seen: list[tuple[float, int, int, bool]] = []
 
     def wants_one(view: View) -> int:
-        waits = bool(np.isnan(view.pods.scheduled_s).any())
+        waits = bool(view.pods.unschedulable.any())
         seen.append((view.now_s, view.ready, view.starting, waits))
         return 1
 
@@ -194,6 +194,40 @@ def test_ours_gives_short_gpus_to_the_workload_of_higher_priority(favoured: int)
     assert np.mean(outcomes[favoured].ttft_s <= 1.0) > np.mean(outcomes[1 - favoured].ttft_s <= 1.0)
 
 
+def test_a_node_is_fresh_once_and_everybody_sees_the_phases_as_they_pass() -> None:
+    rows: dict[float, list[tuple[bool, bool, bool]]] = {}
+
+    def rule(view: View) -> int:
+        pods = view.pods
+        moments = zip(pods.scheduled_s, pods.started_s, pods.ready_s, strict=True)
+        rows[view.now_s] = [tuple(not np.isnan(moment) for moment in each) for each in moments]  # type: ignore[misc]
+        return 1 + (view.now_s >= 30) + (view.now_s >= 270)
+
+    case = case_of(trace_of([1.0], 10, duration_s=400.0), start_replicas=0, cold_start_uncached_s=240.0)
+    outcome = run(replace(case, profile=replace(case.profile, weight_bytes=16e9)), Told(rule))
+    # The first is asked for at 15 s, on a fresh node: up after 114 s, image after 184 s, serving after 240 s. The
+    # second comes at 30 s to the same node and waits for it; the third finds everything there.
+    assert outcome.ttft_s.tolist() == pytest.approx([254.01])
+    assert rows[120.0] == [(False, False, False)] * 2
+    assert rows[135.0] == [(True, False, False)] * 2
+    assert rows[210.0] == [(True, True, False)] * 2
+    assert rows[255.0] == [(True, True, True)] * 2
+    assert rows[285.0] == [(True, True, True)] * 2 + [(True, True, False)]
+    assert rows[330.0] == [(True, True, True)] * 3
+
+
+def test_a_ninth_replica_needs_a_second_node() -> None:
+    took: list[list[float]] = []
+
+    def rule(view: View) -> int:
+        took.append(view.ready_took_s.tolist())
+        return 10
+
+    case = case_of(trace_of([1.0], 10, duration_s=400.0), start_replicas=1, cold_start_uncached_s=240.0)
+    run(case, Told(rule))
+    assert took[-1] == pytest.approx([60.0] * 7 + [240.0] * 2)  # seven beside the first one, two on a second node
+
+
 def test_a_case_that_is_over_counts_nothing_of_what_comes_after() -> None:
     short = case_of(trace_of([1.0], 10, duration_s=30.0))
     long = case_of(trace_of([1.0], 10, duration_s=300.0))
@@ -204,7 +238,7 @@ def test_a_case_that_is_over_counts_nothing_of_what_comes_after() -> None:
 
 
 def test_a_replica_larger_than_the_pool_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"gpus_per_replica is 4, the pool has 2 GPUs"):
+    with pytest.raises(ValueError, match=r"gpus_per_replica is 4, a node has 2"):
         run_fleet([case_of(trace_of([1.0]), gpus_per_replica=4.0)], [Fixed(1)], GpuPool(2))
 
 

@@ -1,19 +1,27 @@
 import pytest
 
-from autoscaler.sim.study.gpus import Claim, GpuPool
+from autoscaler.sim.study.gpus import Claim, GpuPool, Place
 
 
 class Asked:
     """Claims by name, and who was granted when."""
 
-    def __init__(self, gpus: float) -> None:
-        self.pool = GpuPool(gpus)
+    def __init__(self, gpus: float, node_gpus: float = 8) -> None:
+        self.pool = GpuPool(gpus, node_gpus)
         self.claims: dict[str, Claim] = {}
         self.granted: list[tuple[str, float]] = []
+        self.places: dict[str, Place] = {}
 
-    def ask(self, name: str, gpus: float, now_s: float) -> None:
-        self.claims[name] = Claim(gpus, lambda at_s: self.granted.append((name, at_s)))
+    def ask(self, name: str, gpus: float, now_s: float, model: str = "") -> None:
+        def granted(at_s: float, place: Place) -> None:
+            self.granted.append((name, at_s))
+            self.places[name] = place
+
+        self.claims[name] = Claim(model, gpus, granted)
         self.pool.ask(self.claims[name], now_s)
+
+    def found(self, name: str) -> tuple[bool, bool]:
+        return self.places[name].fresh, self.places[name].weights_cached
 
     def end(self, name: str, now_s: float) -> None:
         self.pool.give_back(self.claims[name], now_s)
@@ -48,7 +56,7 @@ def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
     asked.ask("half", 2, now_s=0.0)
     asked.ask("large", 4, now_s=1.0)
     asked.ask("small", 1, now_s=2.0)
-    asked.pool.withdraw(asked.claims["large"], 3.0)
+    asked.end("large", now_s=3.0)
     assert asked.granted[1:] == [("small", 3.0)]
     assert asked.pool.free_gpus == 1
 
@@ -63,3 +71,43 @@ def test_slices_fill_every_gpu_whatever_their_sums_round_to(gpus: float, places:
         asked.end(str(number), now_s=1.0)
     assert len(asked.granted) == places + 1
     assert asked.pool.free_gpus == pytest.approx(8 - gpus)
+
+
+def test_the_first_replica_on_a_node_finds_nothing_and_leaves_image_and_weights() -> None:
+    asked = Asked(16)
+    asked.ask("first", 1, now_s=0.0, model="chat")
+    asked.ask("same", 1, now_s=0.0, model="chat")
+    asked.ask("other", 1, now_s=0.0, model="code")
+    assert [asked.found(name) for name in ("first", "same", "other")] == [(True, False), (False, True), (False, False)]
+    for name in asked.claims:
+        asked.end(name, now_s=1.0)
+    asked.ask("again", 1, now_s=2.0, model="code")
+    assert asked.found("again") == (False, True)
+    assert len(asked.pool.nodes) == 1
+
+
+def test_a_replica_goes_where_its_weights_are_then_to_the_fullest_node_and_last_to_a_new_one() -> None:
+    asked = Asked(24)
+    for number in range(6):
+        asked.ask(f"a{number}", 1, now_s=0.0, model="a")
+    asked.ask("b0", 4, now_s=0.0, model="b")  # two left on the first node
+    assert asked.places["b0"].node is asked.pool.nodes[1]
+    asked.ask("b1", 1, now_s=0.0, model="b")
+    assert asked.places["b1"].node is asked.pool.nodes[1]
+    asked.ask("c0", 1, now_s=0.0, model="c")
+    assert asked.places["c0"].node is asked.pool.nodes[0]
+    asked.ask("d0", 8, now_s=0.0, model="d")
+    assert asked.places["d0"].node is asked.pool.nodes[2]
+    assert asked.pool.free_gpus == 1 + 3 + 0
+
+
+def test_a_replica_fits_into_one_node_or_waits_and_the_last_node_may_be_smaller() -> None:
+    asked = Asked(12)
+    for name in "abc":
+        asked.ask(name, 4, now_s=0.0)
+    asked.ask("d", 4, now_s=1.0)
+    assert [name for name, _ in asked.granted] == ["a", "b", "c"]
+    apart = Asked(12)
+    for name in "abc":
+        apart.ask(name, 5, now_s=0.0)
+    assert [name for name, _ in apart.granted] == ["a"]  # three are left here, four there

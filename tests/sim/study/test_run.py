@@ -355,6 +355,7 @@ def test_the_demo_does_not_need_the_compiler() -> None:
     ("change", "message"),
     [
         ({"cold_start_s": -1.0}, "cold_start_s is -1, it must be a finite number, 0 or more"),
+        ({"cold_start_uncached_s": 59.0}, "cold_start_uncached_s is 59, it must be at least cold_start_s, 60"),
         ({"scrape_s": 0.0}, "scrape_s is 0, it must be above 0"),
         ({"router": "magic"}, "router is 'magic', allowed: least-requests, round-robin"),
         ({"max_replicas": 0}, "max_replicas is 0, it must be at least 1"),

@@ -54,6 +54,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "requests": proof.requests,
         "duration_s": _number(proof.duration_s),
         "cold_start_s": _number(proof.cold_start_s),
+        "cold_start_uncached_s": _number(proof.cold_start_uncached_s),
         "objective": {
             "ttft_s": _number(goal.ttft_s),
             "itl_s": _number(goal.itl_s),

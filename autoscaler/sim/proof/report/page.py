@@ -13,6 +13,7 @@ from autoscaler.sim.proof.report import charts
 from autoscaler.sim.proof.report.words import (
     COLUMNS,
     amount,
+    cold_start,
     fleet,
     in_order,
     label,
@@ -70,7 +71,7 @@ def _proof(proof: Proof) -> str:
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     facts = (
         f"{proof.requests:,} requests in {seconds(proof.duration_s)}{fleet(proof)} · profile {proof.profile} · "
-        f"{objective(proof.goal)} · cold start {seconds(proof.cold_start_s)} · seed {proof.seed}"
+        f"{objective(proof.goal)} · {cold_start(proof)} · seed {proof.seed}"
     )
     return f"""<article>
 <header><h1>{escape(proof.trace + copies)}</h1><p class="muted">{escape(facts)}</p></header>

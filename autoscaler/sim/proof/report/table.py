@@ -6,17 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autoscaler.sim.proof.report.words import COLUMNS, amount, fleet, in_order, objective, seconds, verdict
+from autoscaler.sim.proof.report.words import COLUMNS, amount, cold_start, fleet, in_order, objective, seconds, verdict
 from autoscaler.sim.proof.result import OURS, Proof
 
 
 def print_proof(proof: Proof, console: Console) -> None:
     """Print the table of one trace: rows that missed the goal are dim."""
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
-    objectives = f"{objective(proof.goal)}, cold start {seconds(proof.cold_start_s)}"
     table = Table(
         title=f"{proof.trace}{copies}: {proof.requests:,} requests in {seconds(proof.duration_s)}{fleet(proof)}, "
-        f"profile {proof.profile}, {objectives}, seed {proof.seed}",
+        f"profile {proof.profile}, {objective(proof.goal)}, {cold_start(proof)}, seed {proof.seed}",
         caption=f"clairvoyant bound: {amount(proof.clairvoyant_gpu_hours)} GPU-hours",
         title_justify="left",
         caption_justify="left",

@@ -75,6 +75,12 @@ def fleet(proof: Proof) -> str:
     return f", {' '.join(parts)}" if parts else ""
 
 
+def cold_start(proof: Proof) -> str:
+    """Write how long starts take: `cold start 60 s, 240 s on a fresh node`."""
+    fresh = f", {seconds(proof.cold_start_uncached_s)} on a fresh node" if proof.cold_start_uncached_s > 0 else ""
+    return f"cold start {seconds(proof.cold_start_s)}{fresh}"
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of the table."""
