@@ -37,6 +37,7 @@ from autoscaler.adapters.kube.snapshot import KubeFleet
 from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator, SystemClock
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.adapters.prometheus.front import FrontQuery
+from autoscaler.adapters.prometheus.recent import RecentHistory
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
@@ -52,6 +53,7 @@ from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Setti
 from autoscaler.core.explain import explain as explain_row
 from autoscaler.daemon.keeper import Keeper
 from autoscaler.daemon.log import LogRecorder
+from autoscaler.daemon.lookback import LookBack
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Actuator, Clock, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
 from autoscaler.sim.world.clock import CompressedClock
@@ -139,10 +141,7 @@ async def run(settings: Settings) -> int:
         parts = await _in_cluster(stack, settings, clock, policies, sources, metrics)
         parts.recorders.append(LogRecorder())
         loop = await _assemble(stack, parts, settings, metrics)
-        store = StateFile(settings.state) if settings.state else None
-        keeper = Keeper(loop, clock, store, told=metrics.set_state_saved)
-        parts.background.append(("state", keeper.run))
-        await keeper.begin()
+        await _remember(loop, parts, settings, metrics.set_state_saved)
         await _run(loop, parts)
     return 0
 
@@ -165,6 +164,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             parts.recorders.append(stack.enter_context(LiveTable(Console(), once=once)))
         loop = await _assemble(stack, parts, settings)
         if not once:
+            await _remember(loop, parts, settings)
             await _run(loop, parts)
         return await _once(loop, parts)
 
@@ -343,6 +343,20 @@ async def _assemble(
         prices=Prices(dict(settings.prices)),
         woken=parts.woken,
     )
+
+
+async def _remember(
+    loop: Loop, parts: Parts, settings: Settings, saved: Callable[[float], None] = lambda _wall_s: None
+) -> None:
+    """Begin with what was learned before: from the state file, else from history."""
+    store = StateFile(settings.state) if settings.state else None
+    look_back = None
+    if settings.prometheus and settings.history:
+        history = RecentHistory(settings.prometheus, parts.clock)
+        look_back = LookBack(history, parts.workloads, lambda: parts.policies.book, parts.clock)
+    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved)
+    await keeper.begin()
+    parts.background.append(("state", keeper.run))
 
 
 def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:

@@ -22,6 +22,7 @@ from autoscaler.commands.options import (
     ObjectName,
     OwnFile,
     cluster_options,
+    history_option,
     http_options,
     is_object_name,
     log_options,
@@ -60,6 +61,7 @@ main.add_command(replay)
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Leader election among replicas.")
 @click.option("--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True)
 @click.option("--lease-namespace", type=ObjectName(), default="vllm-autoscaler", show_default=True)
+@history_option
 @click.option("--state", type=OwnFile(), help="Keep here what was learned, over restarts; one file for each process.")
 @click.option("--grpc-host", default="0.0.0.0", show_default=True)
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=6000, show_default=True)
@@ -83,6 +85,7 @@ def run(**given: Any) -> None:
 @cluster_options
 @price_option
 @click.option("--cluster/--no-cluster", default=False, help="Follow the real objects of a cluster as well.")
+@history_option
 @click.option("--period", type=Duration(), default="15s", show_default=True, help="From tick to tick.")
 @click.option("--json", "as_json", is_flag=True, help="One line per decision instead of the table.")
 @click.option("--once", is_flag=True, help="Decide once, print, and end.")
@@ -176,6 +179,7 @@ def _settings(given: dict[str, Any]) -> Settings:
             policies=given["policies"],
             default_policy=given["default_policy"],
             prices=given["price"],
+            history=given["history"],
             state=given.get("state"),
             prometheus=prometheus,
             scrape=ScrapeSettings(pods=scrape, dcgm=dcgm, gateways=gateways) if scrape or dcgm or gateways else None,

@@ -10,6 +10,7 @@ from typing import Protocol
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Fleet, WorkloadRef
 from autoscaler.core.kept import Kept
+from autoscaler.core.recent import Recent
 from autoscaler.core.samples import Objectives, Samples
 
 
@@ -43,6 +44,17 @@ class SampleSource(Protocol):
 
         objectives: of the workloads of this very fleet, so that requests within them can be counted where the
         histograms are.
+        """
+        ...
+
+
+class HistorySource(Protocol):
+    """Knows what was measured before this process began."""
+
+    async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
+        """Return what can be read within `deadline_s` seconds of the last `span_s`, the largest workloads first.
+
+        objectives: of the workloads of this very fleet. Raises Unavailable where nothing can be read.
         """
         ...
 

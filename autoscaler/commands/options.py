@@ -148,6 +148,9 @@ policy_options = options(
     click.option("--default-policy", default="interactive", show_default=True, help="For workloads that name none."),
 )
 price_option = click.option("--price", type=Price(), multiple=True, help="Of a GPU-hour, for choosing among variants.")
+history_option = click.option(
+    "--history/--no-history", default=True, show_default=True, help="Without state, learn from Prometheus' last 3 h."
+)
 cluster_options = options(
     click.option("--namespace", type=ObjectName(), multiple=True, help="Namespace to watch; default: all."),
     click.option("--context", help="Context of the kubeconfig; default: in the cluster, else the current one."),

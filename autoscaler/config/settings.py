@@ -126,5 +126,6 @@ class Settings(Frozen):
     lease: LeaseSettings = LeaseSettings()
     keda: KedaSettings | None = None
     http: HttpSettings | None = HttpSettings()
+    history: bool = True  # without state, learn from the last hours of Prometheus
     state: Path | None = None  # file that keeps what was learned over a restart; None: nothing is kept
     prices: tuple[tuple[str, float], ...] = ()  # USD per GPU-hour by product; else list prices

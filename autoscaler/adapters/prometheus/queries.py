@@ -40,6 +40,7 @@ _DISTINCT = (
 )
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 
+Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
 Identity = tuple[str, str]  # the two labels that name a pod
 POD: Identity = ("namespace", "pod")
 TARGET: Identity = ("job", "instance")  # of a plain scrape configuration, which knows no pods
@@ -83,9 +84,12 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
 
 
 def bounds_query(readings: Readings, most: int) -> str:
-    """Return the query for the bounds of a histogram, the `most` commonest: how many series have each `le`."""
-    rows = renamed(readings, underscored)
-    return f"topk({most}, count by (le) ({_either(_selector(row, row.name + '_bucket') for row in rows)}))"
+    """Return the query for the bounds of a histogram, the `most` commonest: how many series have each `le`.
+
+    A histogram with more than `most` bounds is left out: it would crowd out those of all others.
+    """
+    buckets = _either(_selector(row, row.name + "_bucket") for row in renamed(readings, underscored))
+    return f"topk({most}, count by (le) (({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})))"
 
 
 def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Identity) -> str:
@@ -104,22 +108,26 @@ def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Id
 
 
 def of_pods(engine: Engine, namespace: str, pods: Sequence[str]) -> Engine:
-    """Return the engine as some pods of one namespace show it; `pods` are at least two expressions for their names.
+    """Return the engine as some pods of one namespace show it; `pods` are at least two expressions for their names."""
+    return narrowed(engine, ((POD[0], (namespace,)), (POD[1], tuple(pods))))
 
-    Neither may hold quotes or backslashes. (With one alternative, `_selector` would take it literally.)
+
+def narrowed(engine: Engine, where: Where) -> Engine:
+    """Return the engine as those of its series show it that pass `where`, beyond its own conditions.
+
+    Of one value of a label the text counts, several are regular expressions; none may hold quotes or backslashes.
     """
-    chosen = ((POD[0], (namespace,)), (POD[1], tuple(pods)))
 
-    def narrowed(row: Series) -> Series:
+    def only(row: Series) -> Series:
         return replace(
             row,
-            where=(*row.where, *chosen),
-            times=narrowed(row.times) if row.times else None,
-            plus=tuple(narrowed(part) for part in row.plus),
+            where=(*row.where, *where),
+            times=only(row.times) if row.times else None,
+            plus=tuple(only(part) for part in row.plus),
         )
 
     return replace(
-        engine, readings={column: tuple(narrowed(row) for row in rows) for column, rows in engine.readings.items()}
+        engine, readings={column: tuple(only(row) for row in rows) for column, rows in engine.readings.items()}
     )
 
 

@@ -86,7 +86,7 @@ class RangeReader:
         if not isinstance(rows, list) or len(rows) > MOST_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
             raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
-        if not all(isinstance(row, dict) and "metric" in row and isinstance(row.get("values"), list) for row in rows):
+        if not all(isinstance(row, dict) and _is_series(row) for row in rows):
             raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query")
         return rows
 
@@ -110,6 +110,10 @@ class RangeReader:
         for secret in filter(None, self._secrets):
             text = text.replace(secret, "***")
         return text
+
+
+def _is_series(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("metric"), dict) and isinstance(row.get("values"), list)
 
 
 class _TooLong(requests.RequestException):

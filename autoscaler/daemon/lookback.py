@@ -1,0 +1,165 @@
+"""Learns from what was measured before this process began: the recent past, tick by tick, through the very decision.
+
+Nothing is decided here and nobody acts: of each tick only the memory is used. Learning takes place in a thread, beside
+ticks of the present that go on, and for the workloads that exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import structlog
+
+from autoscaler.config.policy import PolicyBook
+from autoscaler.config.schedule import schedule
+from autoscaler.config.specs import Compiled, compile_specs
+from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.decision import TickInput
+from autoscaler.core.fleet import Blocked, Fleet, Pod
+from autoscaler.core.kept import Kept, keep
+from autoscaler.core.memory import Memory
+from autoscaler.core.recent import Recent
+from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.tick import tick
+from autoscaler.ports import Clock, HistorySource, Unavailable, WorkloadSource
+
+log = structlog.get_logger(__name__)
+
+SPAN_S = 3 * 3600.0
+"""How far back: enough for capacity, lengths of answers and the course of demand to settle."""
+
+DEADLINE_S = 20.0
+"""For reading. What was read by then is learned from."""
+
+AGAIN_S = 1.0
+"""Between two looks at a cluster that is not known yet."""
+
+
+class LookBack:
+    """Reads and learns: `await LookBack(history, workloads, policies, clock).learn()`."""
+
+    def __init__(
+        self, history: HistorySource, workloads: WorkloadSource, policies: Callable[[], PolicyBook], clock: Clock
+    ) -> None:
+        self._history = history
+        self._workloads = workloads
+        self._policies = policies
+        self._clock = clock
+
+    async def learn(self) -> Kept | None:
+        """Return what the recent past teaches; None: it knows none of the workloads. Raises Unavailable."""
+        fleet = await self._fleet()
+        spec = compile_specs(fleet.workloads, self._policies()).spec
+        objectives = Objectives(spec.ttft_objective_s, spec.itl_objective_s)
+        began_s = self._clock.now_s()
+        recent = await self._history.recent(fleet, objectives, SPAN_S, DEADLINE_S)
+        read_s = self._clock.now_s()
+        course = lay_out(recent, fleet)
+        rules = compile_specs(course.fleet.workloads, self._policies())
+        offset_s = self._clock.wall_s() - self._clock.now_s()
+        kept = await asyncio.to_thread(relive, course, rules, offset_s)
+        log.info(
+            "history learned from",
+            workloads=len(kept.workloads),
+            of=len(fleet.workloads),
+            pods=len(course.fleet.pods),
+            read_s=round(read_s - began_s, 1),
+            learned_s=round(self._clock.now_s() - read_s, 1),
+            **({"problem": recent.problem} if recent.problem else {}),
+        )
+        return kept if kept.workloads else None
+
+    async def _fleet(self) -> Fleet:
+        """Wait until the cluster is known."""
+        while True:
+            try:
+                return self._workloads.fleet()
+            except Unavailable:
+                await self._clock.sleep(AGAIN_S)
+
+
+@dataclass(frozen=True)
+class Course:
+    """The recent past on the rows of the workloads of which anything is known, and of all pods they had."""
+
+    fleet: Fleet  # as it is now; pods that are gone have no times
+    recent: Recent  # on its rows
+    reporting: BoolColumn  # bool[T, P], between a pod's first and last reading
+    starting: BoolColumn  # bool[T, P], created and not yet reporting
+
+
+def lay_out(recent: Recent, fleet: Fleet) -> Course:
+    """Give the past a fleet of its own: some workloads of the present one, and pods that are gone beside those here."""
+    read = ~np.isnan(recent.columns.get("running", np.full((len(recent.time_s), len(recent.pod)), np.nan)))
+    order = np.flatnonzero(read.any(axis=0))
+    workload, pod = recent.pod_workload[order], recent.pod[order]
+    rows = np.unique(workload)
+    there = pod >= 0
+
+    def of_pod(column: FloatColumn) -> FloatColumn:
+        return np.where(there, column[pod], np.nan) if len(column) else np.full(len(pod), np.nan)
+
+    alive = replace(
+        fleet,
+        workloads=tuple(fleet.workloads[row] for row in rows.tolist()),
+        workload_id=fleet.workload_id[rows],
+        replicas=fleet.replicas[rows],
+        paused=fleet.paused[rows],
+        rival=tuple(fleet.rival[row] for row in rows.tolist()),
+        gpus_per_replica=fleet.gpus_per_replica[rows],
+        pool=np.full(len(rows), -1, dtype=np.int64),  # what pools had to give then is not known
+        pods=tuple(fleet.pods[row] if row >= 0 else Pod("", "") for row in pod.tolist()),
+        pod_id=np.arange(len(pod), dtype=np.int64),
+        pod_workload=np.searchsorted(rows, workload),
+        pod_ready=np.zeros(len(pod), dtype=bool),
+        pod_terminating=np.zeros(len(pod), dtype=bool),
+        pod_blocked=np.full(len(pod), Blocked.NO, dtype=np.int64),
+        pod_created_s=of_pod(fleet.pod_created_s),
+        pod_scheduled_s=of_pod(fleet.pod_scheduled_s),
+        pod_started_s=of_pod(fleet.pod_started_s),
+        pod_ready_s=of_pod(fleet.pod_ready_s),
+        pools=(),
+        pool_gpus=np.empty(0),
+    )
+    seen = read[:, order]
+    begun = np.logical_or.accumulate(seen)
+    reporting = begun & np.logical_or.accumulate(seen[::-1])[::-1]
+    known = replace(
+        recent,
+        pod_workload=alive.pod_workload,
+        pod=pod,
+        columns={name: column[:, order] for name, column in recent.columns.items()},
+    )
+    return Course(alive, known, reporting, ~begun & (alive.pod_created_s <= recent.time_s[:, None]))
+
+
+def relive(course: Course, rules: Compiled, offset_s: float) -> Kept:
+    """Tick through the past, and keep what is remembered then.
+
+    rules: of the workloads of the course. offset_s: from the clock of the tick to Unix time.
+    """
+    fleet, recent, memory = course.fleet, course.recent, Memory.empty()
+    rows, pods = len(fleet.workloads), len(fleet.pods)
+    front = FrontSamples.filled(rows)
+    names = [field.name for field in fields(PodSamples)]
+    unknown = np.full(pods, np.nan)
+    now_s = float(recent.time_s[-1])
+    for step, now_s in enumerate(recent.time_s.tolist()):
+        reporting, starting = course.reporting[step], course.starting[step]
+        there = reporting | starting
+        then = replace(
+            fleet,
+            time_s=now_s,
+            replicas=np.bincount(fleet.pod_workload[there], minlength=rows).astype(np.float64),
+            pod_ready=reporting,
+            pod_terminating=~there,  # what is not there yet, or no more, neither serves nor starts
+            pod_ready_s=np.where(reporting, fleet.pod_ready_s, np.nan),
+        )
+        columns = {name: recent.columns[name][step] if name in recent.columns else unknown for name in names}
+        samples = Samples(PodSamples(**columns), front)
+        inp = TickInput(now_s, then, rules.spec, schedule(rules, now_s + offset_s, now_s), samples)
+        _, memory = tick(inp, memory)
+    return keep(memory, fleet.workloads, now_s, now_s + offset_s)

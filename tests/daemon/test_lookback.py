@@ -1,0 +1,198 @@
+"""Learning from the recent past: as if the daemon had been there, and nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import structlog
+
+from autoscaler.adapters.memory import SystemClock
+from autoscaler.config.policy import load
+from autoscaler.config.specs import compile_specs
+from autoscaler.core.decision import TickInput
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.kept import keep
+from autoscaler.core.memory import Memory
+from autoscaler.core.recent import Recent
+from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.tick import tick
+from autoscaler.daemon.lookback import DEADLINE_S, SPAN_S, LookBack, lay_out, relive
+from autoscaler.ports import Unavailable
+from tests.core.world import fleet, no_schedule
+
+BOOK = load(())
+STEP_S = 60.0
+NOW_S = 300.0  # a machine that has been up for less than the span: the past is before zero
+WALL_OFFSET_S = 1_800_000_000.0
+
+
+def course(pods: np.ndarray, present: Fleet, **columns) -> Recent:
+    """Readings of these rows of pods (-1: gone), with plain values where none are given; float64[T, P] each."""
+    workload = columns.pop("workload", present.pod_workload[pods])
+    steps = len(columns["running"])
+    time_s = NOW_S - STEP_S * np.arange(steps - 1, -1, -1.0)
+    there = ~np.isnan(columns["running"])
+    plain = dict.fromkeys(("kv_usage", "waiting"), 0.0)
+    made = {name: np.where(there, value, np.nan) for name, value in plain.items()}
+    made["time_s"] = np.where(there, time_s[:, None] - 5.0, np.nan)
+    return Recent(time_s, np.asarray(workload, dtype=np.int64), pods, {**made, **columns})
+
+
+def busy(steps: int, pods: int) -> dict[str, np.ndarray]:
+    """Saturated engines: the same load on each pod, counters that grow."""
+    count = np.arange(1.0, steps + 1)[:, None] * np.ones(pods)
+    return {
+        "running": np.full((steps, pods), 20.0),
+        "waiting": np.full((steps, pods), 6.0),
+        "generation_tokens": 60_000 * count,
+        "first_tokens": 300 * count,
+        "finished": 300 * count,
+        "prompt_tokens": 90_000 * count,
+    }
+
+
+def learned(recent: Recent, present: Fleet):
+    past = lay_out(recent, present)
+    return relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+
+
+def test_what_is_learned_is_what_ticks_would_have_learned_then():
+    present = fleet([3], created_s=-20_000.0)
+    recent = course(np.arange(3), present, **busy(60, 3))
+    memory, rules = Memory.empty(), compile_specs(present.workloads, BOOK)
+    names = PodSamples.__dataclass_fields__
+    for step, now_s in enumerate(recent.time_s.tolist()):
+        columns = {name: recent.columns.get(name, np.full((60, 3), np.nan))[step] for name in names}
+        samples = Samples(PodSamples(**columns), FrontSamples.filled(1))
+        inp = TickInput(now_s, replace(present, time_s=now_s), rules.spec, no_schedule(1), samples)
+        _, memory = tick(inp, memory)
+    live = keep(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
+    kept = learned(recent, present)
+    assert (kept.workloads, kept.wall_s) == (live.workloads, live.wall_s)
+    assert kept.columns.keys() == live.columns.keys()
+    for place, column in live.columns.items():
+        np.testing.assert_array_equal(kept.columns[place], column, err_msg=place)
+    assert kept.columns["workloads.learned_s"][0] > 3000
+    assert kept.columns["workloads.concurrency"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_a_pod_that_is_gone_counts_for_as_long_as_it_reported():
+    present = fleet([1], created_s=-20_000.0)
+    load = busy(40, 2)
+    for name, column in load.items():
+        load[name] = np.where(np.arange(40)[:, None] < np.array([40, 15]), column, np.nan)
+    past = lay_out(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
+    assert past.reporting.sum(axis=0).tolist() == [40, 15]
+    assert not past.starting.any()
+    kept = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    assert kept.columns["workloads.concurrency"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_a_hole_in_the_readings_of_a_pod_is_silence_and_not_its_end():
+    present = fleet([1], created_s=-20_000.0)
+    load = busy(40, 1)
+    for column in load.values():
+        column[10:14] = np.nan
+    past = lay_out(course(np.array([0]), present, **load), present)
+    assert past.reporting.all()
+
+
+def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
+    born_s = NOW_S - 30 * STEP_S
+    present = fleet([2], created_s=-20_000.0)
+    present = replace(
+        present,
+        pod_created_s=np.array([-20_000.0, born_s]),
+        pod_ready_s=np.array([-19_940.0, born_s + 200.0]),
+    )
+    load = busy(60, 2)
+    for name, column in load.items():
+        load[name] = np.where(np.arange(60)[:, None] >= np.array([0, 33]), column, np.nan)
+    past = lay_out(course(np.arange(2), present, **load), present)
+    assert past.starting.sum(axis=0).tolist() == [0, 4]
+    kept = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    assert kept.columns["workloads.cold_start_mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
+
+
+def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
+    present = fleet([1, 1, 1], created_s=-20_000.0)
+    load = busy(10, 2)
+    load["running"][:, 1] = np.nan
+    kept = learned(course(np.array([2, 0]), present, **load), present)
+    assert [name for _, _, name, _ in kept.workloads] == ["w2"]
+
+
+@pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
+def test_of_nothing_nothing_is_learned(present: Fleet):
+    nothing = Recent(np.array([NOW_S - STEP_S, NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
+    assert learned(nothing, present).workloads == ()
+
+
+def test_readings_that_cannot_be_true_harm_no_other_workload():
+    present = fleet([1, 1], created_s=-20_000.0)
+    load = busy(30, 2)
+    fine = learned(course(np.arange(2), present, **{name: column.copy() for name, column in load.items()}), present)
+    for number, column in enumerate(load.values()):
+        column[:, 1] = (-1.0, np.inf, 1e308, -np.inf, 1e-320, -0.0)[number % 6]
+    wild = learned(course(np.arange(2), present, **load), present)
+    for place, column in fine.columns.items():
+        np.testing.assert_array_equal(wild.columns[place][..., 0], column[..., 0], err_msg=place)
+
+
+class Cluster:
+    """Known only at the second look."""
+
+    def __init__(self, present: Fleet) -> None:
+        self.present, self.looks = present, 0
+
+    def fleet(self) -> Fleet:
+        self.looks += 1
+        if self.looks == 1:
+            raise Unavailable("the cluster is not known yet")
+        return self.present
+
+
+class Clock(SystemClock):
+    def now_s(self) -> float:
+        return NOW_S
+
+    def wall_s(self) -> float:
+        return NOW_S + WALL_OFFSET_S
+
+
+class Remembered:
+    """A HistorySource that answers from memory."""
+
+    def __init__(self, recent: Recent) -> None:
+        self.recent_ = recent
+        self.asked: list[tuple[Objectives, float, float]] = []
+
+    async def recent(self, seen: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
+        self.asked.append((objectives, span_s, deadline_s))
+        return self.recent_
+
+
+async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_tells_what_it_learned():
+    present = fleet([2], created_s=-20_000.0)
+    history = Remembered(replace(course(np.arange(2), present, **busy(20, 2)), problem="no more was read in time"))
+    with structlog.testing.capture_logs() as logs:
+        kept = await LookBack(history, Cluster(present), lambda: BOOK, Clock()).learn()
+    assert kept is not None
+    ((objectives, span_s, deadline_s),) = history.asked
+    assert (span_s, deadline_s) == (SPAN_S, DEADLINE_S)
+    assert objectives.ttft_s.tolist() == [BOOK.policies[BOOK.default].spec.objective.ttft]
+    (line,) = logs
+    told = {name: line[name] for name in ("event", "workloads", "of", "pods", "problem")}
+    assert told == {
+        "event": "history learned from",
+        "workloads": 1,
+        "of": 1,
+        "pods": 2,
+        "problem": "no more was read in time",
+    }
+
+
+async def test_history_that_knows_none_of_the_workloads_teaches_nothing():
+    present = fleet([1])
+    nothing = Recent(np.array([NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
+    assert await LookBack(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None
