@@ -13,7 +13,9 @@ import pytest
 import pytest_asyncio
 
 from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.prometheus.queries import bounds_query
 from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.adapters.prometheus.within import MAX_BOUNDS
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.series import underscored
@@ -126,6 +128,12 @@ CASES = {
 }
 
 
+# Of a pod in no fleet: far more bounds than any engine has.
+FLOOD = "vllm:num_requests_running 1\n" + "".join(
+    f'vllm:time_to_first_token_seconds_bucket{{le="{bound + 0.7}"}} 1\n' for bound in range(2 * MAX_BOUNDS)
+)
+
+
 class Scene(NamedTuple):
     server: PromqlServer
     pods: dict[str, ExpositionServer]
@@ -156,8 +164,11 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             path = ENGINES[case.engine].path
             pods[name].serve(path, case.text)
             targets.append(Target(pods[name].address, path, {"namespace": "llm", "pod": f"{name}-0"}))
+        flood = await stack.enter_async_context(exposition_server())
+        flood.serve("/metrics", FLOOD)
+        targets.append(Target(flood.address, "/metrics", {"namespace": "llm", "pod": "flood-0"}))
         server = await stack.enter_async_context(request.param(tmp_path_factory.mktemp("server"), *targets))
-        await server.wait_for("up == 1", len(CASES), timeout_s=30)
+        await server.wait_for("up == 1", len(targets), timeout_s=30)
         yield Scene(server, pods, _fleet(pods), _promised())
 
 
@@ -187,6 +198,14 @@ async def test_requests_within_the_objective_are_counted_as_by_hand(scene: Scene
     samples = await scene.prometheus()
     assert samples.reports[0].failed == 0, samples.reports
     assert scene.told(samples, name) == pytest.approx(CASES[name].expected, nan_ok=True, rel=1e-9)
+
+
+async def test_a_pod_with_a_flood_of_bounds_crowds_out_nobody(scene: Scene):
+    found = await scene.server.query(bounds_query(ENGINES["vllm"].readings["ttft_met"], MAX_BOUNDS))
+    bounds = {float(series["metric"]["le"]) for series in found}
+    assert {0.001, 0.14, 0.16, 0.5, 2560.0, np.inf} <= bounds
+    assert len(bounds) < 40
+    assert 100.7 not in bounds
 
 
 async def test_both_sources_agree_about_every_pod(scene: Scene):
