@@ -58,14 +58,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Entry:
-    """A policy by name, with a setting; of `ours`, the policy itself says it all."""
+    """A policy by name: `ours` as the policy says, a baseline at its documented default."""
 
     name: str
-    params: Params
+    params: Params  # as they are shown
     policy: Policy
 
     def scaler(self, case: Case) -> Scaler:
-        return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.params)
+        return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, _default(self.name, case))
 
     def scalers(self, cases: Sequence[Case], gpus: float) -> Sequence[Scaler] | FleetScaler:
         """Return what decides for cases that share GPUs: ours for all in one tick, a baseline for each on its own."""
@@ -147,24 +147,25 @@ def prove(
     if unknown:
         raise ValueError(f"no baseline {', '.join(unknown)}; allowed: {', '.join(BASELINES)}")
     notes = [note for case in subject.cases for note in check_goal(case)]
-    usual = [
-        name for name in against if not BASELINES[name].monotone
-    ]  # a count has no middle: it is chosen with hindsight
-    search = against if tuned else [name for name in against if BASELINES[name].monotone]
-    plan = [Entry(OURS, {}, subject.policy)]
-    plan += [Entry(name, _usual(name, subject.cases[0]), subject.policy) for name in usual]
+    documented = [name for name in against if BASELINES[name].default]  # a count has none: hindsight chooses it
+    notes += [f"{name} (default): {BASELINES[name].derived}" for name in documented if BASELINES[name].derived]
+    search = against if tuned else [name for name in against if not BASELINES[name].default]
+    defaults = {name: _shared([_default(name, case) for case in subject.cases]) for name in documented}
+    plan = [Entry(OURS, {}, subject.policy), *(Entry(name, defaults[name], subject.policy) for name in documented)]
     knob = [Entry(OURS, {"attainment": share}, with_attainment(subject.policy, share)) for share in OURS_ATTAINMENTS]
     first = 0.25 if tuned and against else 0.9 if search else 1.0  # of the work
     everything = [*plan, *(knob if tuned else [])]
     rows, bounds = _play(subject, everything, workers, ray, lambda share: told(share * first))
-    runs = [Run(entry.name, False, entry.params, *row) for entry, row in zip(plan, rows, strict=False)]
+    runs = [
+        Run(entry.name, False, entry.params, *row, default=entry.name != OURS)
+        for entry, row in zip(plan, rows, strict=False)
+    ]
     frontier = {name: [_point(run.params, run.row) for run in runs if run.name == name] for name in (OURS, *against)}
     if tuned:
         frontier[OURS] += [_point(entry.params, row) for entry, (row, _) in zip(knob, rows[len(plan) :], strict=True)]
     for name, params, points in _tune(subject, search, workers, ray, lambda share: told(first + share * (1 - first))):
         frontier[name] += points
-        merged = params[0] if len(params) == 1 else {}
-        runs.append(Run(name, True, merged, *_replayed(subject, name, params)))
+        runs.append(Run(name, True, _shared(params), *_replayed(subject, name, params)))
     if subject.shared and search and len(subject.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     return Proof(
@@ -311,9 +312,17 @@ def with_attainment(policy: Policy, attainment: float) -> Policy:
     return policy.model_copy(update={"spec": policy.spec.model_copy(update={"objective": objective})})
 
 
-def _usual(name: str, case: Case) -> Params:
-    """Return the setting in the middle of a baseline's grid: where one would begin without hindsight."""
-    return {axis.name: axis.values[(len(axis.values) - 1) // 2] for axis in BASELINES[name].axes(case)}
+def _default(name: str, case: Case) -> Params:
+    """Return the documented setting of a baseline, where one would begin without hindsight."""
+    default = BASELINES[name].default
+    if default is None:
+        raise ValueError(f"baseline {name} has no documented default")
+    return default(case)
+
+
+def _shared(params: Sequence[Params]) -> Params:
+    """Return what is the same in the settings of all workloads."""
+    return {key: value for key, value in params[0].items() if all(each[key] == value for each in params)}
 
 
 def _point(params: Params, row: Row) -> Point:

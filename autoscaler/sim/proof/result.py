@@ -23,9 +23,10 @@ class Run:
 
     name: str  # `ours`, or that of a baseline
     tuned: bool  # with hindsight, on this very trace
-    params: Params  # of the setting; empty: the policy's own defaults
+    params: Params  # of the setting, where all models of the trace have the same; empty for `ours`
     row: Row
     timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; empty: not kept
+    default: bool = False  # a baseline as its documentation would have it, without hindsight
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,19 @@ def request_work_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
     return prefill_s, decode_s
 
 
-def servable(case: Case) -> BoolColumn:
-    """Return which requests an engine that has nothing else to do serves within the objectives, bool[N]."""
-    profile, trace, goal = case.profile, case.trace, case.goal
+def alone_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
+    """Return TTFT and mean gap of each request on an engine that has nothing else to do, float64[N] each."""
+    profile, trace = case.profile, case.trace
     prompt = trace.prompt_tokens.astype(np.float64)
     steps = np.ceil(prompt / profile.max_batched_tokens)
     ttft_s = profile.step_s * steps + profile.prompt_token_s * prompt
     context = prompt + trace.output_tokens / 2
     itl_s = np.where(trace.output_tokens > 1, profile.step_s + profile.sequence_s + profile.kv_token_s * context, 0.0)
+    return ttft_s, itl_s
+
+
+def servable(case: Case) -> BoolColumn:
+    """Return which requests an engine that has nothing else to do serves within the objectives, bool[N]."""
+    (ttft_s, itl_s), goal = alone_s(case), case.goal
     # An objective that is NaN promises nothing.
     return ~(ttft_s > goal.ttft_s) & ~(itl_s > goal.itl_s)

@@ -87,6 +87,22 @@ def test_a_proof_holds_ours_the_baselines_and_a_bound_below_who_met_the_goal() -
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
     assert all(len(run.timeline) for run in proof.runs)
+    assert [run.default for run in proof.runs] == [False, True, False]
+    assert proof.runs[1].params == {"target": 5.0, "stabilization_s": 300.0, "min_replicas": 1.0}
+
+
+def test_what_no_documentation_states_is_told() -> None:
+    notes = prove(subject(), ("keda-queue", "skyserve"), workers=1).notes
+    assert [note for note in notes if "(default)" in note] == [
+        "skyserve (default): target: one over the time that one request takes alone in a replica, as its documentation "
+        "advises"
+    ]
+
+
+def test_settings_of_a_fleet_are_shown_where_all_models_have_the_same() -> None:
+    long = replace(busy("b"), trace=replace(busy("b").trace, output_tokens=busy("b").trace.output_tokens * 3))
+    (_, skyserve) = prove(subject(busy("a"), long), ("skyserve",), workers=1).runs
+    assert skyserve.params == {"upscale_delay_s": 300.0, "downscale_delay_s": 1200.0, "min_replicas": 1.0}
 
 
 def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:

@@ -71,6 +71,7 @@ def _run(proof: Proof, run: Run) -> dict[str, Any]:
     return {
         "name": run.name,
         "tuned": run.tuned,
+        "default": run.default,
         "params": dict(run.params),
         "attainment": _number(row.attainment),
         "attainment_ttft": _number(row.attainment_ttft),

@@ -50,8 +50,8 @@ def ratio(value: float) -> str:
 
 
 def label(run: Run) -> str:
-    """Name a run: `keda-queue (tuned)`."""
-    return f"{run.name} (tuned)" if run.tuned else run.name
+    """Name a run: `keda-queue (tuned)`, `keda-queue (default)`."""
+    return run.name + (" (tuned)" if run.tuned else " (default)" if run.default else "")
 
 
 def setting(run: Run) -> str:
@@ -92,7 +92,12 @@ class Column:
 
 
 COLUMNS = (
-    Column("policy", "the scaler; tuned: its best setting on this very trace", lambda _, run: label(run), False),
+    Column(
+        "policy",
+        "the scaler; default: as documented; tuned: its best setting on this trace",
+        lambda _, run: label(run),
+        False,
+    ),
     Column("attainment", "share of requests within both objectives", lambda _, run: share(run.row.attainment)),
     Column("TTFT met", "share within the TTFT objective", lambda _, run: share(run.row.attainment_ttft)),
     Column("ITL met", "share within the ITL objective", lambda _, run: share(run.row.attainment_itl)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, concurrencies, number
+from autoscaler.sim.study.baselines.loadtest import cached_requests
 from autoscaler.sim.study.baselines.signals import Highest, inflight
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -16,6 +17,7 @@ SYNC_S = 10.0
 TOLERANCE = 0.1
 MAX_RATE = 2.0
 DOWN_COOLDOWN_S = 300.0
+SAMPLE_KV_USAGE = 0.5
 
 
 def wanted_replicas(replicas: int, q: float) -> int:
@@ -58,4 +60,17 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return Axis("target", concurrencies(case), continuous=True), Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S))
 
 
-AIBRIX_APA = Baseline("aibrix-apa", "AIBrix, algorithm/apa.go", _make, _axes)
+def _default(case: Case) -> Params:
+    """As in samples/autoscaling/apa.yaml, half of the KV cache, here counted in requests."""
+    target = min(SAMPLE_KV_USAGE * cached_requests(case), float(case.profile.max_num_seqs))
+    return {"target": float(f"{max(target, 1.0):.6g}"), "down_cooldown_s": DOWN_COOLDOWN_S}
+
+
+AIBRIX_APA = Baseline(
+    "aibrix-apa",
+    "AIBrix, algorithm/apa.go",
+    _make,
+    _axes,
+    _default,
+    derived="target: the sample's half of the KV cache, in requests of mean length, at most the engine's slots",
+)

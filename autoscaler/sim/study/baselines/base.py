@@ -32,6 +32,8 @@ class Baseline:
     source: str
     make: Callable[[Case, Params], Scaler]
     axes: Callable[[Case], tuple[Axis, ...]]
+    default: Callable[[Case], Params] | None = None  # the documented setting; None: there is nothing like it
+    derived: str = ""  # what of it no documentation states, and how it was found; "": all is stated
     monotone: bool = False  # it has one setting, a whole number, and more of it is never worse
 
     def __call__(self, case: Case, params: Params) -> Scaler:
@@ -42,12 +44,14 @@ class Baseline:
         return self.make(case, params)
 
     def grid(self, case: Case) -> list[Params]:
-        """Return every combination of settings, always in the same order."""
+        """Return every combination of settings, always in the same order, and the default if it is none of them."""
         axes = self.axes(case)
-        return [
+        grid: list[Params] = [
             dict(zip([axis.name for axis in axes], values, strict=True))
             for values in itertools.product(*(axis.values for axis in axes))
         ]
+        default = self.default(case) if self.default else grid[0]
+        return grid if default in grid else [*grid, default]
 
     def around(self, case: Case, params: Params) -> list[Params]:
         """Return settings half-way, by ratio, to the neighbours of each continuous setting of `params`."""
@@ -55,9 +59,9 @@ class Baseline:
         for axis in self.axes(case):
             if not axis.continuous or len(axis.values) < 2:
                 continue
-            values = [float(value) for value in axis.values]
-            place = values.index(float(params[axis.name]))
-            here = values[place]
+            here = float(params[axis.name])
+            values = sorted({*(float(value) for value in axis.values), here})
+            place = values.index(here)
             below = values[place - 1] if place else here**2 / values[1]
             above = values[place + 1] if place + 1 < len(values) else here**2 / values[-2]
             found += [{**params, axis.name: float(f"{math.sqrt(here * other):.6g}")} for other in (below, above)]

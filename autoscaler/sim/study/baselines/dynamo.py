@@ -17,8 +17,8 @@ import math
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, number
+from autoscaler.sim.study.baselines.loadtest import engine_rps, step_s, ttft_s
 from autoscaler.sim.study.baselines.predictors import Series
 from autoscaler.sim.study.baselines.signals import mean_itl_s, mean_lengths, rate
 from autoscaler.sim.study.case import Case, Goal, Scaler, View
@@ -27,37 +27,6 @@ INTERVAL_S = 180.0
 LOAD_INTERVAL_S = 5.0
 SENSITIVITY = 0.8
 WINDOW_S = 60.0  # over which the load mode averages lengths and rates
-
-
-def step_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
-    """Return the seconds of a step: `prompt` tokens computed, `batch` sequences of `kv_tokens` in all decoded."""
-    decode_s = profile.sequence_s * batch + profile.kv_token_s * kv_tokens
-    seconds: FloatColumn = profile.step_s + decode_s + profile.prompt_token_s * prompt
-    return seconds
-
-
-def ttft_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
-    """Return how long `prompt` tokens take in full chunks, each in a step with the same batch."""
-    steps = np.maximum(np.ceil(prompt / profile.max_batched_tokens), 1)
-    seconds: FloatColumn = profile.prompt_token_s * prompt + steps * step_s(profile, 0 * prompt, batch, kv_tokens)
-    return seconds
-
-
-def engine_rps(profile: Profile, goal: Goal, isl: float, osl: float) -> float:
-    """Return the requests per second of one engine at the largest batch that keeps both objectives.
-
-    A batch of b sequences takes in b / osl requests per step. If even one breaks an objective, one it is.
-    """
-    context = isl + osl / 2
-    most = min(profile.max_num_seqs, int(profile.kv_capacity_tokens / max(context, 1.0)))
-    most = min(most, int(osl * profile.max_batched_tokens / (isl + osl)))  # or prompts would pile up
-    batch = np.arange(1, max(most, 1) + 1, dtype=np.float64)
-    prompt = np.minimum(batch * isl / max(osl, 1.0), profile.max_batched_tokens)
-    itl_s = step_s(profile, prompt, batch, batch * context)
-    first_s = ttft_s(profile, np.floor(prompt) + isl, batch, batch * context)
-    broken = (itl_s > goal.itl_s) | (first_s > goal.ttft_s)
-    best = max(int(np.argmax(broken)) if broken.any() else len(batch), 1) - 1
-    return float(batch[best] / (osl * itl_s[best]))
 
 
 class DynamoThroughput:
@@ -169,7 +138,20 @@ def _load_axes(case: Case) -> tuple[Axis, ...]:
     return Axis("sensitivity", (0.6, SENSITIVITY)), Axis("sla_share", (0.25, 0.5, 0.75, 1.0), continuous=True)
 
 
+def _throughput_default(case: Case) -> Params:
+    """As in config/defaults.py."""
+    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0}
+
+
+def _load_default(case: Case) -> Params:
+    return {"sensitivity": SENSITIVITY, "sla_share": 1.0}
+
+
 DYNAMO_THROUGHPUT = Baseline(
-    "dynamo-throughput", "NVIDIA Dynamo planner, throughput_scaling.py", _throughput, _throughput_axes
+    "dynamo-throughput",
+    "NVIDIA Dynamo planner, throughput_scaling.py",
+    _throughput,
+    _throughput_axes,
+    _throughput_default,
 )
-DYNAMO_LOAD = Baseline("dynamo-load", "NVIDIA Dynamo planner, load_scaling.py", _load, _load_axes)
+DYNAMO_LOAD = Baseline("dynamo-load", "NVIDIA Dynamo planner, load_scaling.py", _load, _load_axes, _load_default)

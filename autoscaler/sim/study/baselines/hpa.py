@@ -141,4 +141,11 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return Axis("target", concurrencies(case), continuous=True), Axis("stabilization_s", (60.0, 300.0))
 
 
-HPA_INFLIGHT = Baseline("hpa-inflight", "Kubernetes 1.36 HPA, AverageValue of running + waiting", _make, _axes)
+def _default(case: Case) -> Params:
+    """As in llm-d's guide (guides/workload-autoscaling/keda-epp): 16 running requests per replica."""
+    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s}
+
+
+HPA_INFLIGHT = Baseline(
+    "hpa-inflight", "Kubernetes 1.36 HPA, AverageValue of running + waiting", _make, _axes, _default
+)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, floors, least_replicas, number, request_rates
 from autoscaler.sim.study.baselines.hpa import DOWN, SYNC_S, Direction, Hpa
+from autoscaler.sim.study.baselines.loadtest import tested_rps
 from autoscaler.sim.study.baselines.signals import rate, waiting
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -87,5 +88,24 @@ def _request_axes(case: Case) -> tuple[Axis, ...]:
     )
 
 
-KEDA_QUEUE = Baseline("keda-queue", "KEDA 2.20.2, sum(waiting), AverageValue, threshold 5", _queue, _queue_axes)
-KEDA_RPS = Baseline("keda-rps", "KEDA 2.20.2, requests per second per replica", _requests, _request_axes)
+def _queue_default(case: Case) -> Params:
+    """As in the guide of vLLM's production stack (docs/source/use_cases/autoscaling-keda.rst)."""
+    return {"target": 5.0, "stabilization_s": DOWN.stabilization_s, "min_replicas": 1.0}
+
+
+def _request_default(case: Case) -> Params:
+    """With KEDA's own least, `minReplicaCount` 0."""
+    return {"target": float(f"{tested_rps(case):.6g}"), "stabilization_s": DOWN.stabilization_s, "min_replicas": 0.0}
+
+
+KEDA_QUEUE = Baseline(
+    "keda-queue", "KEDA 2.20.2, sum(waiting), AverageValue, threshold 5", _queue, _queue_axes, _queue_default
+)
+KEDA_RPS = Baseline(
+    "keda-rps",
+    "KEDA 2.20.2, requests per second per replica",
+    _requests,
+    _request_axes,
+    _request_default,
+    derived="target: requests per second that one replica takes within the objectives, as a load test would find",
+)

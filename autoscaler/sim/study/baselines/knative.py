@@ -82,4 +82,9 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     )
 
 
-KNATIVE_KPA = Baseline("knative-kpa", "Knative Serving, autoscaler.go, concurrency", _make, _axes)
+def _default(case: Case) -> Params:
+    """As in config-autoscaler: `container-concurrency-target-default`, `stable-window`, `enable-scale-to-zero`."""
+    return {"limit": 100.0, "stable_s": STABLE_S, "min_replicas": 0.0}
+
+
+KNATIVE_KPA = Baseline("knative-kpa", "Knative Serving, autoscaler.go, concurrency", _make, _axes, _default)

@@ -76,4 +76,16 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     )
 
 
-LLMD_SLO = Baseline("llmd-slo", "llm-d, SLO-aware autoscaling with KEDA (2026)", _make, _axes)
+def _default(case: Case) -> Params:
+    """As in the guide (guides/workload-autoscaling/README.slo-aware.md), whose bounds are those of its own pool."""
+    return {"high": HIGH, "low_share": LOW / HIGH, "min_replicas": 1.0}
+
+
+LLMD_SLO = Baseline(
+    "llmd-slo",
+    "llm-d, SLO-aware autoscaling with KEDA (2026)",
+    _make,
+    _axes,
+    _default,
+    derived="min_replicas: the guide's 3 belong to its own pool of at most 8, here it is 1",
+)

@@ -68,4 +68,9 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     )
 
 
-RAY_SERVE = Baseline("ray-serve", "Ray Serve, autoscaling_policy.py, ongoing requests", _make, _axes)
+def _default(case: Case) -> Params:
+    """As in AutoscalingConfig."""
+    return {"target": 2.0, "downscale_delay_s": DOWN_DELAY_S, "min_replicas": 1.0}
+
+
+RAY_SERVE = Baseline("ray-serve", "Ray Serve, autoscaling_policy.py, ongoing requests", _make, _axes, _default)

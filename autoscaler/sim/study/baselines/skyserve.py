@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, least_replicas, number, request_rates
+from autoscaler.sim.study.baselines.loadtest import mean_request_s
 from autoscaler.sim.study.baselines.signals import rate
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -70,4 +71,21 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     )
 
 
-SKYSERVE = Baseline("skyserve", "SkyPilot SkyServe, RequestRateAutoscaler", _make, _axes)
+def _default(case: Case) -> Params:
+    """As in docs/source/serving/autoscaling.rst: a request that takes two seconds in one replica asks for 0.5."""
+    return {
+        "target": float(f"{1 / mean_request_s(case):.6g}"),
+        "upscale_delay_s": UP_DELAY_S,
+        "downscale_delay_s": DOWN_DELAY_S,
+        "min_replicas": 1.0,
+    }
+
+
+SKYSERVE = Baseline(
+    "skyserve",
+    "SkyPilot SkyServe, RequestRateAutoscaler",
+    _make,
+    _axes,
+    _default,
+    derived="target: one over the time that one request takes alone in a replica, as its documentation advises",
+)

@@ -198,5 +198,16 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
     return (Axis("kv_usage", (0.5, 0.8)), *_axes(case))
 
 
-WVA_SATURATION = Baseline("wva-saturation", "llm-d WVA, saturation_v2/analyzer.go", _saturation, _axes)
-WVA_THROUGHPUT = Baseline("wva-throughput", "llm-d WVA, throughput analyzer, PR 1250", _throughput, _throughput_axes)
+def _default(case: Case) -> Params:
+    """As in its configuration; `scaleToZero` is off."""
+    return {"scale_up_threshold": UP_THRESHOLD, "stabilization_s": STABILIZATION_S, "min_replicas": 1.0}
+
+
+def _throughput_default(case: Case) -> Params:
+    return {"kv_usage": KV_THRESHOLD, **_default(case)}
+
+
+WVA_SATURATION = Baseline("wva-saturation", "llm-d WVA, saturation_v2/analyzer.go", _saturation, _axes, _default)
+WVA_THROUGHPUT = Baseline(
+    "wva-throughput", "llm-d WVA, throughput analyzer, PR 1250", _throughput, _throughput_axes, _throughput_default
+)

@@ -67,6 +67,67 @@ def test_some_setting_grows_with_the_load_and_shrinks_after_it(name: str, case: 
     assert any(row.scale_ups and row.scale_downs and row.attainment > 0.5 for row in rows)
 
 
+DOCUMENTED = {
+    "keda-queue": {"target": 5.0, "stabilization_s": 300.0, "min_replicas": 1.0},
+    "hpa-inflight": {"target": 16.0, "stabilization_s": 300.0},
+    "knative-kpa": {"limit": 100.0, "stable_s": 60.0, "min_replicas": 0.0},
+    "llmd-slo": {"high": 0.55, "low_share": 0.40 / 0.55, "min_replicas": 1.0},
+    "wva-saturation": {"scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
+    "wva-throughput": {"kv_usage": 0.8, "scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
+    "dynamo-throughput": {"predictor": "arima", "interval_s": 180.0, "sla_share": 1.0},
+    "dynamo-load": {"sensitivity": 0.8, "sla_share": 1.0},
+    "ray-serve": {"target": 2.0, "downscale_delay_s": 600.0, "min_replicas": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_defaults_are_those_of_the_documentation(name: str, case: Case) -> None:
+    default = BASELINES[name].default
+    assert default
+    assert default(case) == DOCUMENTED[name]
+
+
+def test_where_documentation_leaves_a_target_to_the_owner_it_is_derived_and_said(case: Case) -> None:
+    derived = {name: baseline for name, baseline in BASELINES.items() if baseline.derived.startswith("target")}
+    targets = {name: dict(baseline.default(case))["target"] for name, baseline in derived.items() if baseline.default}
+    prompt, output, profile = 1000, 100, case.profile
+    context = prompt + output / 2
+    # Half of the cache holds more requests than there are slots only for shorter ones.
+    assert targets["aibrix-apa"] == pytest.approx(0.5 * profile.kv_capacity_tokens / context, rel=1e-5)
+    gap_s = profile.step_s + profile.sequence_s + profile.kv_token_s * context
+    alone_s = profile.step_s + profile.prompt_token_s * prompt + (output - 1) * gap_s
+    assert targets["skyserve"] == pytest.approx(1 / alone_s, rel=1e-5)
+    # A replica that is always full does some 22 such requests a second; one within the objectives less.
+    assert targets["skyserve"] < targets["keda-rps"] < 1 / (prompt * profile.prompt_token_s)
+    assert set(targets) == {"aibrix-apa", "keda-rps", "skyserve"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_the_default_is_among_the_settings_that_hindsight_tries_and_has_neighbours(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    assert baseline.default
+    default = baseline.default(case)
+    assert baseline.grid(case).count(default) == 1
+    continuous = [axis.name for axis in baseline.axes(case) if axis.continuous]
+    around = baseline.around(case, default)
+    assert len(around) == 2 * len(continuous)
+    for axis, (below, above) in zip(continuous, zip(around[::2], around[1::2], strict=True), strict=True):
+        assert float(below[axis]) < float(default[axis]) < float(above[axis])
+
+
+def test_only_a_constant_count_has_no_default(case: Case) -> None:
+    assert [name for name, baseline in BASELINES.items() if baseline.default is None] == ["static"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_every_default_is_a_setting_that_serves_also_where_nobody_asks(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    assert baseline.default
+    for each in (case, study(trace(np.array([1.0]), duration_s=60.0)), study(trace(np.empty(0), duration_s=60.0))):
+        row = summarize(each, run(each, baseline(each, baseline.default(each))))
+        assert row.gpu_hours > 0
+
+
 def test_a_wrong_setting_is_named(case: Case) -> None:
     with pytest.raises(ValueError, match="settings of hpa-inflight are goal, wanted: target, stabilization_s"):
         BASELINES["hpa-inflight"](case, {"goal": 3.0})

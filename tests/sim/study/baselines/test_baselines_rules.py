@@ -5,7 +5,18 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.sim.study.baselines import aibrix, dynamo, knative, llmd, predictors, ray_serve, skyserve, static, wva
+from autoscaler.sim.study.baselines import (
+    aibrix,
+    dynamo,
+    knative,
+    llmd,
+    loadtest,
+    predictors,
+    ray_serve,
+    skyserve,
+    static,
+    wva,
+)
 from autoscaler.sim.study.baselines.signals import GAPS, TTFT, Highest, MovingMean
 from autoscaler.sim.study.case import Goal
 from tests.sim.study.small import GOAL, HandView, llama, observed, poisson, study
@@ -274,14 +285,14 @@ def test_the_best_rate_of_an_engine_is_at_the_largest_batch_that_keeps_the_objec
         if itl_s > 0.1 or ttft_s > 1.0:
             break
         rates.append(batch / (osl * itl_s))
-    assert dynamo.engine_rps(PROFILE, GOAL, isl, osl) == pytest.approx(rates[-1])
-    tight = dynamo.engine_rps(PROFILE, Goal(1.0, 0.02, 0.99), isl, osl)
+    assert loadtest.engine_rps(PROFILE, GOAL, isl, osl) == pytest.approx(rates[-1])
+    tight = loadtest.engine_rps(PROFILE, Goal(1.0, 0.02, 0.99), isl, osl)
     assert 0 < tight < rates[-1]
 
 
 def test_an_objective_that_even_one_request_breaks_leaves_a_batch_of_one() -> None:
     step_s = PROFILE.step_s + PROFILE.sequence_s + PROFILE.kv_token_s * 1050 + PROFILE.prompt_token_s * 10
-    assert dynamo.engine_rps(PROFILE, Goal(1.0, 0.001, 0.99), 1000, 100) == pytest.approx(1 / (100 * step_s))
+    assert loadtest.engine_rps(PROFILE, Goal(1.0, 0.001, 0.99), 1000, 100) == pytest.approx(1 / (100 * step_s))
 
 
 def test_throughput_mode_wants_engines_for_the_requests_of_the_last_interval() -> None:
@@ -290,7 +301,7 @@ def test_throughput_mode_wants_engines_for_the_requests_of_the_last_interval() -
     view.tell(
         180.0, arrivals=18_000.0, first_tokens=18_000.0, prompt_tokens=18e6, finished=18_000.0, generation_tokens=1.8e6
     )
-    assert scaler.decide(view) == math.ceil(100 / dynamo.engine_rps(PROFILE, GOAL, 1000, 100))
+    assert scaler.decide(view) == math.ceil(100 / loadtest.engine_rps(PROFILE, GOAL, 1000, 100))
 
 
 def test_throughput_mode_without_any_request_keeps_what_there_is() -> None:
