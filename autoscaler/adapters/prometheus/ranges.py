@@ -113,7 +113,9 @@ class RangeReader:
 
 
 def _is_series(row: dict[str, Any]) -> bool:
-    return isinstance(row.get("metric"), dict) and isinstance(row.get("values"), list)
+    labels = row.get("metric")
+    texts = isinstance(labels, dict) and all(isinstance(text, str) for text in labels.values())
+    return texts and isinstance(row.get("values"), list)
 
 
 class _TooLong(requests.RequestException):

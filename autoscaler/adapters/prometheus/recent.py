@@ -188,7 +188,9 @@ class _Reading:
         if (engine, column) not in self._bounds:
             readings = self._engines[engine].readings[column]
             asked = self._reader.ask(bounds_query(readings, MAX_BOUNDS), self._until_s, self._until_s, STEP_S)
-            self._bounds[engine, column] = read_bounds(_last(asked), readings[0].scale)
+            labels = [msgspec.json.encode(row["metric"]) for row in asked]
+            counts = np.array([self._values(row["values"])[-1] for row in asked], dtype=np.float64)
+            self._bounds[engine, column] = read_bounds(Vector(self._until_s, labels, counts), readings[0].scale)
         return self._bounds[engine, column]
 
     def _ask(self, expression: str) -> Rows:
@@ -205,7 +207,7 @@ class _Reading:
     def _values(self, points: list[Any]) -> FloatColumn:
         """Lay the points of one series on the steps, float64[T]; NaN where there is none."""
         try:
-            at_s, read = np.array(points, dtype=np.float64).reshape(-1, 2).T
+            at_s, read = np.array(points, dtype=np.float64).reshape(len(points), 2).T
         except (TypeError, ValueError) as error:
             raise Unavailable(f"{self._reader.name}: HTTP 200, but no answer to a range query") from error
         step = np.round(self._steps - (self._until_s - at_s) / STEP_S)
@@ -258,12 +260,3 @@ class _Reading:
 
 def _quoted(name: str) -> str:
     return name.replace(".", "[.]")
-
-
-def _last(rows: Rows) -> Vector:
-    """Return the last value of each series, as the answer to an instant query holds it."""
-    return Vector(
-        time_s=math.nan,
-        labels=[msgspec.Raw(msgspec.json.encode(row["metric"])) for row in rows],
-        values=np.array([float(row["values"][-1][1]) if row["values"] else math.nan for row in rows], np.float64),
-    )

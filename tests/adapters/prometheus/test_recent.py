@@ -252,17 +252,20 @@ LABELS = {"namespace": "team", "pod": "llama-0"}
     [
         pytest.param({}, id="no list"),
         pytest.param([{"metric": ["pod"], "values": []}], id="labels are a list"),
+        pytest.param([{"metric": {**LABELS, "pod": ["a"]}, "values": []}], id="a label is a list"),
         pytest.param([{"metric": LABELS, "values": [["now", "many"]]}], id="words for numbers"),
         pytest.param([{"metric": LABELS, "values": [[1.0], [2.0, "3"]]}], id="no pairs"),
+        pytest.param([{"metric": LABELS, "values": [[1.0, "2", 3.0], [4.0, "5", 6.0]]}], id="triples"),
         pytest.param([{"metric": LABELS, "values": [{"a": 1}]}], id="objects"),
     ],
 )
-async def test_an_odd_answer_is_unavailable_and_nothing_else(result: object):
+@pytest.mark.parametrize("fine", ["label_replace(count", "namespace"], ids=["of a column", "of the bounds"])
+async def test_an_odd_answer_is_unavailable_and_nothing_else(result: object, fine: str):
     async def answer(request: web.Request) -> web.Response:
-        return matrix([] if "label_replace(count" in request.query["query"] else result)
+        return matrix([] if fine in request.query["query"] else result)
 
     async with serving(answer) as url:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match=r"no answer to a range query|has no series"):
             await read(url, cluster([("team", "llama")], [("team", "llama-0", 0)]))
 
 
