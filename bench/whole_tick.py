@@ -2,10 +2,11 @@
 
     python bench/whole_tick.py [--workloads 10000] [--ticks 9] [--json]
 
-The real loop (`daemon.loop.Loop`) over the real Prometheus source: queries, decode, join, policies and schedule,
-observe, decide, explain what changes. A server in another process (that of `decode.py`) answers over loopback. Each
-size runs in a process of its own, so that memory is its own too. All figures are CPU seconds (user and system) of that
-process, medians over ticks after the first two, which meet every series anew:
+The real loop (`daemon.loop.Loop`) over the real Prometheus source: queries (five of them for the objectives of the
+policies), decode, join, policies and schedule, observe, decide, explain what changes. A server in another process (that
+of `decode.py`) answers over loopback. Each size runs in a process of its own, so that memory is its own too. All
+figures are CPU seconds (user and system) of that process, medians over ticks after the first two, which meet every
+series anew:
 
 * `whole_cpu_s`: the tick, up to the changes handed to a recording actuator; every sixth asks the slow queries as well;
 * `shown_cpu_s`: what the recorders add: metrics, API and page, readiness, log;
