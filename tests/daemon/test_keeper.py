@@ -204,11 +204,12 @@ async def test_an_end_while_it_loads_does_not_overwrite_what_there_is():
 
 
 async def test_a_store_that_hangs_does_not_hold_up_the_end():
-    process = Process(cluster(), {"running": 2.0}, Slow(takes_s=0.0))
+    store = Slow()
+    process = Process(cluster(), {"running": 2.0}, store)
     began_s = asyncio.get_running_loop().time()
     async with process.running():
         await asyncio.sleep(1.0)
-        process.keeper._store.takes_s = 3600.0
+        store.takes_s = 3600.0
     assert asyncio.get_running_loop().time() - began_s < 10.0
 
 

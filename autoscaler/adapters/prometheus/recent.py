@@ -122,7 +122,7 @@ class _Reading:
         for part in self._parts():
             if len(self._pods) + part.pods > MOST_PODS:
                 problem = f"no more than {MOST_PODS} pods are looked back at"
-                break
+                continue  # smaller ones may still fit
             before = len(self._pods)
             try:
                 self._read_part(part)

@@ -223,8 +223,9 @@ async def test_the_largest_workloads_come_first_and_what_was_read_in_time_counts
 
 
 async def test_more_pods_than_there_is_room_for_are_not_read():
-    names = [("team", f"model-{row}") for row in range(30)]
-    pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(100)]
+    names = [("team", f"model-{row}") for row in range(31)]
+    sizes = [MOST_PODS + 1, *[100] * 30]
+    pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(sizes[row])]
     server = Server([(namespace, pod) for namespace, pod, _ in pods])
 
     async def answer(request: web.Request) -> web.Response:
@@ -235,6 +236,7 @@ async def test_more_pods_than_there_is_room_for_are_not_read():
     async with serving(answer) as url:
         found = await read(url, cluster(names, pods))
     assert MOST_PODS - PART_PODS < len(found.pod) <= MOST_PODS
+    assert 0 not in found.pod_workload
     assert found.problem == f"no more than {MOST_PODS} pods are looked back at"
 
 
