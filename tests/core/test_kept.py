@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from autoscaler.core import kept
 from autoscaler.core.columns import moments
-from autoscaler.core.fleet import Workload, WorkloadRef
-from autoscaler.core.memory import PRESENT, Memory, PodMemory, WorkloadMemory
+from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.memory import PRESENT, WINDOWS, Memory, PodMemory, WorkloadMemory, align
 from tests.core.world import Story, fleet, spec
 
 DURATIONS = {
-    "arrivals_per_s",
-    "cold_start_deviation_s",
-    "cold_start_mean_s",
-    "decode_tokens_per_s",
-    "learned_s",
-    "loaded_idle_s",
     "pods.observed_s",
+    "workloads.arrivals_per_s",
+    "workloads.cold_start_deviation_s",
+    "workloads.cold_start_mean_s",
+    "workloads.decode_tokens_per_s",
+    "workloads.learned_s",
+    "workloads.loaded_idle_s",
 }
 """Columns of memory that end in `_s` and are no moments: every other one must be a MomentColumn."""
 
@@ -29,39 +29,37 @@ SAVED_S = 1_800_000_000.0  # Unix time
 
 
 def tables(value, name=""):
-    """Yield every table of memory with its name, nested ones too."""
+    """Yield every table of memory with its name, nested ones too; of one that is kept in shares, each share."""
     for field in fields(value):
         part = getattr(value, field.name)
-        if is_dataclass(part):
-            place = f"{name}.{field.name}".strip(".")
-            yield place, part
-            yield from tables(part, place)
-
-
-MOMENTS = {type(table): moments(type(table)) for _, table in tables(Memory.empty())}
+        place = f"{name}.{field.name}".strip(".")
+        for table in part if isinstance(part, tuple) else [part]:
+            if is_dataclass(table):
+                yield place, table
+                yield from tables(table, place)
 
 
 def columns(memory):
-    """Every column of memory by its place."""
-    return {
-        f"{name}.{field.name}": (getattr(table, field.name), field.name in MOMENTS[type(table)])
-        for name, table in tables(memory)
-        for field in fields(table)
-        if not is_dataclass(getattr(table, field.name))
-    }
+    """Yield every column of memory with its place, and whether it holds moments."""
+    for name, table in tables(memory):
+        moving = moments(type(table))
+        for field in fields(table):
+            if not is_dataclass(value := getattr(table, field.name)):
+                yield f"{name}.{field.name}", value, field.name in moving
 
 
-def test_every_part_of_memory_is_a_table_or_the_ids_of_one():
-    assert {field.name for field in fields(Memory)} - {"workload_id", "pod_id"} == {
-        name for name, _ in tables(Memory.empty()) if "." not in name
-    }
+IS_MOMENT = {place: is_moment for place, _, is_moment in columns(Memory.empty())}
 
 
-@pytest.mark.parametrize("place", [place for place in columns(Memory.empty()) if place.endswith("_s")])
-def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration(place: str):
-    _, is_moment = columns(Memory.empty())[place]
-    known = place in DURATIONS or place.rpartition(".")[2] in DURATIONS
-    assert is_moment != known, f"{place}: declare it a MomentColumn, or name it among DURATIONS"
+def test_every_table_of_memory_but_that_of_pods_is_kept():
+    named = {field.name for field in fields(Memory)} - {"workload_id", "pod_id", "pods"}
+    assert {place.partition(".")[0] for place in kept.blank()} == named
+
+
+def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
+    """A new one: declare it a MomentColumn, or name it among DURATIONS."""
+    in_seconds = {place for place in IS_MOMENT if place.endswith("_s")}
+    assert {place for place in in_seconds if not IS_MOMENT[place]} == DURATIONS
 
 
 def busy_story(start_s: float) -> Story:
@@ -84,45 +82,38 @@ def busy_story(start_s: float) -> Story:
 
 
 def test_columns_that_move_with_the_clock_are_those_declared_as_moments():
-    shift_s = 64_000.0
+    shift_s = 192_000.0
     before, after = columns(busy_story(1000.0).memory), columns(busy_story(1000.0 + shift_s).memory)
-    for place, (column, is_moment) in before.items():
-        moved = after[place][0]
-        np.testing.assert_allclose(
-            moved, column + shift_s if is_moment else column, rtol=1e-6, atol=1e-6, err_msg=place
-        )
-        if is_moment:
-            assert not np.isnan(column).all(), f"{place}: this story does not show that it is a moment"
+    shown = set()
+    for (place, column, is_moment), (_, moved, _) in zip(before, after, strict=True):
+        expected = column + shift_s if is_moment else column
+        np.testing.assert_allclose(moved, expected, rtol=1e-6, atol=1e-6, err_msg=place)
+        shown |= {place} if is_moment and not np.isnan(column).all() else set()
+    assert shown == {place for place, is_moment in IS_MOMENT.items() if is_moment}, "a story that shows all moments"
 
 
-def filled(rows: int, seed: int) -> Memory:
-    """A memory of numbers that are all different."""
+def filled(seen: Fleet, seed: int) -> Memory:
+    """A memory of these workloads whose numbers are all different."""
     random = np.random.default_rng(seed)
 
-    def fill(table):
-        made = {}
-        for field in fields(table):
-            value = getattr(table, field.name)
-            made[field.name] = fill(value) if is_dataclass(value) else random.random(value.shape).astype(value.dtype)
-        return type(table)(**made)
+    def fill(value):
+        if isinstance(value, tuple):
+            return tuple(map(fill, value))
+        if is_dataclass(value):
+            return type(value)(**{field.name: fill(getattr(value, field.name)) for field in fields(value)})
+        return random.random(value.shape).astype(value.dtype) if value.dtype.kind == "f" else value
 
-    ids = np.arange(rows, dtype=np.int64)
-    blank = {
-        field.name: type(getattr(Memory.empty(), field.name)).blank(0 if field.name == "pods" else rows)
-        for field in fields(Memory)
-        if is_dataclass(getattr(Memory.empty(), field.name))
-    }
-    return Memory(workload_id=ids, pod_id=ids[:0], **{name: fill(table) for name, table in blank.items()})
+    return fill(align(Memory.empty(), seen))
 
 
 def workloads(names: list[int]) -> tuple[Workload, ...]:
     return tuple(Workload(WorkloadRef("ns", f"w{name}"), uid=f"uid-{name}") for name in names)
 
 
-def cluster(names: list[int]):
+def cluster(names: list[int], first_id: int = 7) -> Fleet:
     """A fleet of these workloads without pods, numbered by another process."""
     rows = len(names)
-    return replace(fleet([0] * rows), workloads=workloads(names), workload_id=7 + 3 * np.arange(rows))
+    return replace(fleet([0] * rows), workloads=workloads(names), workload_id=first_id + 3 * np.arange(rows))
 
 
 names = st.lists(st.integers(0, 20), unique=True, max_size=8)
@@ -131,22 +122,22 @@ names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 @settings(max_examples=40, deadline=None)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(before, after, seed, away_s):
-    saved = filled(len(before), seed)
-    what = kept.keep(saved, workloads(before), NOW_S, SAVED_S)
-    own = replace(filled(len(after), seed + 1), workload_id=cluster(after).workload_id)
-    there, count = kept.recall(what, own, cluster(after), LATER_S, SAVED_S + away_s)
+    saved = kept.keep(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)
+    own = filled(cluster(after), seed + 1)
+    there, count = kept.recall(saved, own, cluster(after), LATER_S, SAVED_S + away_s)
 
     assert count == len(set(before) & set(after))
-    old, mine, now = columns(saved), columns(own), columns(there)
-    assert set(what.columns) <= set(old)
-    for place, (column, is_moment) in now.items():
-        for row, name in enumerate(after if not place.startswith("pods.") else []):
-            if name in before and place in what.columns:
-                value = old[place][0][..., before.index(name)]
-                expected = LATER_S - away_s - (NOW_S - value) if is_moment else value
+    mine, now = (kept.keep(memory, workloads(after), LATER_S, SAVED_S).columns for memory in (own, there))
+    assert saved.columns.keys() == mine.keys() == now.keys()
+    for place, column in now.items():
+        for row, name in enumerate(after):
+            if name in before:
+                expected = saved.columns[place][..., before.index(name)] + (away_s if IS_MOMENT[place] else 0.0)
             else:
-                expected = mine[place][0][..., row]
+                expected = mine[place][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
+    for name in PRESENT - set(WINDOWS):
+        np.testing.assert_array_equal(getattr(there.workloads, name), getattr(own.workloads, name), err_msg=name)
 
 
 def test_all_that_is_learned_is_kept_and_nothing_of_the_present():
@@ -158,7 +149,7 @@ def test_all_that_is_learned_is_kept_and_nothing_of_the_present():
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():
-    what = kept.keep(filled(1, 1), workloads([1]), NOW_S, SAVED_S)
+    what = kept.keep(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
     again = replace(cluster([1]), workloads=(Workload(WorkloadRef("ns", "w1"), uid="another"),))
     assert kept.recall(what, Memory.empty(), again, LATER_S, SAVED_S)[1] == 0
 
@@ -168,7 +159,7 @@ def test_a_wall_clock_that_was_set_back_puts_nothing_into_the_future():
     story.watch(fleet([1]), 60.0)
     what = kept.keep(story.memory, fleet([1]).workloads, story.now_s, SAVED_S)
     back, _ = kept.recall(what, Memory.empty(), fleet([1]), LATER_S, SAVED_S - 7200.0)
-    for place, (column, is_moment) in columns(back).items():
+    for place, column, is_moment in columns(back):
         assert not is_moment or not (column > LATER_S).any(), place
 
 
