@@ -171,9 +171,7 @@ TGI = Engine(
                 ),
             ),
             "rejections": (Series("tgi_request_failure", where=(("err", ("overloaded",)),)),),
-            # One value for each request, so there is no sum over the gaps of tokens.
-            "itl_judged": first("tgi_request_mean_time_per_token_duration_count"),
-            "itl_met": first("tgi_request_mean_time_per_token_duration"),
+            # Of a request, prefill included (inference time / tokens): no mean gap to hold against an objective.
             "itl_s": first("tgi_request_mean_time_per_token_duration"),
         }
     ),
@@ -194,7 +192,7 @@ _TRTLLM = Engine(
             "finished": counter("trtllm_request_success"),
             "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
             "ttft_met": first("trtllm_time_to_first_token_seconds"),
-            # One value for each request, as in TGI.
+            # One value for each request of two tokens or more, so there is no sum over the gaps of tokens.
             "itl_judged": first("trtllm_time_per_output_token_seconds_count"),
             "itl_met": first("trtllm_time_per_output_token_seconds"),
             "ttft_s": first("trtllm_time_to_first_token_seconds"),

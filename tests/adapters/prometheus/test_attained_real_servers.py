@@ -107,11 +107,12 @@ CASES = {
     "sglang-old": Case(
         engine_text("sglang:", VLLM[0], OLD, "", "num_running_reqs"), 2.5, 0.04, (9, 3.5, 100, NAN, NAN), "sglang"
     ),
+    # Its time per token includes prefill, so no request can be judged by it.
     "tgi": Case(
         engine_text("tgi_", "", "", "request_mean_time_per_token_duration", "batch_current_size", 'x="y"'),
         1.0,
         0.03,
-        (NAN, NAN, NAN, 4, 9),
+        (NAN,) * 5,
         "tgi",
     ),
     "trtllm": Case(
