@@ -24,6 +24,7 @@ class Signal(IntEnum):
     REJECTIONS = 6  # requests refused by an admission limit
     SCHEDULE = 7  # a pre-warm window is open, or opens one cold start from now
     WAKE = 8  # somebody waits in front of a workload that has no awake replica
+    FORECAST = 9  # the rule that would have cost least, on the demand that is forecast
 
 
 class Stage(IntEnum):
@@ -90,6 +91,29 @@ class Capacity(Columns):
 
 
 @dataclass(frozen=True)
+class Plan(Columns):
+    """What the rule in force goes by; every field float64[W]. NaN: not known."""
+
+    idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
+    prompt_token_s: FloatColumn  # time a prompt token takes
+    output_token_s: FloatColumn  # time a generated token takes, beyond its share of the idle gap
+    demand: FloatColumn  # replicas that what arrives keeps busy
+    work_s: FloatColumn  # busy replica-seconds of a request
+    busy: FloatColumn  # 0..1, share of their time that the replicas are to be busy under the rule in force
+    rule: FloatColumn  # row of the family, `rules.describe`
+    watched_s: FloatColumn  # seconds of demand the rules were judged on
+    budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
+    paper_missed: FloatColumn  # share that would have missed under the rule in force
+    really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
+    itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day
+    replicas: FloatColumn  # what the rule asks for; NaN: it does not speak
+
+    @classmethod
+    def blank(cls, rows: int) -> Plan:
+        return cls.filled(rows)
+
+
+@dataclass(frozen=True)
 class TickInput:
     """All that one tick knows of the world."""
 
@@ -112,3 +136,4 @@ class Decision:
     replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
     trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
+    plan: Plan | None = None  # None: no rules were judged

@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core import average
 from autoscaler.core.burst import queued
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.decision import Capacity, Observation, Signal, TickInput
+from autoscaler.core.decision import Capacity, Observation, Plan, Signal, TickInput
 from autoscaler.core.memory import Memory
 
 LATENCY_LAG_S = 150.0
@@ -24,6 +24,10 @@ LARGEST_LATENCY_STEP = 2.0
 
 SHORTEST_AVERAGE_S = 15.0
 """Averages over a cold start are at least this long: two scrapes."""
+
+
+WEIGHED = [Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT]
+"""Signals that a rule in force has weighed already; ITL too, where somebody counts the requests that met it."""
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
@@ -63,7 +67,7 @@ def last(inp: TickInput, observation: Observation, without_queue: FloatColumn, m
     return replace(memory, workloads=replace(workloads, lasting=average.follow(workloads.lasting, without_queue, gain)))
 
 
-def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
+def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory, plan: Plan) -> FloatColumn:
     """Ask every signal; float64[S, W].
 
     Load that the awake replicas cannot carry needs others on top of those asleep, which serve nothing.
@@ -79,6 +83,10 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks += np.where(asks > _awake(observation), observation.asleep, 0.0)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
+    asks[Signal.FORECAST] = planned = forecast(inp, plan, asks)
+    # The rule in force has weighed what the load asks for; the same load at a planned usage would only add to it.
+    asks[WEIGHED] = np.where(np.isnan(planned), asks[WEIGHED], np.nan)
+    asks[Signal.ITL] = np.where(np.isnan(planned) | ~(plan.itl_judged > 0), asks[Signal.ITL], np.nan)
     # A row without limits has no valid policy: nobody may speak for it.
     return np.where(np.isnan(inp.spec.max_replicas), np.nan, asks)
 
@@ -91,6 +99,18 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     """
     requests = _scaled_up(observation, observation.running + observation.waiting)
     return (requests + np.nan_to_num(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
+
+
+def forecast(inp: TickInput, plan: Plan, asks: FloatColumn) -> FloatColumn:
+    """Replicas that the rule in force asks for; none at all where nothing is in flight and one would do.
+
+    It speaks where the load is measured now, and no capacity is stated: what an operator states stands.
+    """
+    stated = ~np.isnan(inp.spec.concurrency) | ~np.isnan(inp.spec.prefill_tokens_per_s)
+    stated |= ~np.isnan(inp.spec.decode_tokens_per_s)
+    load = asks[Signal.CONCURRENCY]
+    rests = (load == 0) & (plan.replicas <= 1)
+    return np.where(stated | np.isnan(load), np.nan, np.where(rests, 0.0, plan.replicas))
 
 
 def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
@@ -180,12 +200,18 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
     return np.asarray(np.fmax(np.fmax.reduce(load, axis=0), running))
 
 
+def beside_forecast(asks: FloatColumn) -> FloatColumn:
+    """Return the largest opinion of the other signals, whole; NaN where nobody has one. float64[W]."""
+    others = np.delete(asks, Signal.FORECAST, axis=0)
+    return np.asarray(np.ceil(strongest(others) - 1e-6))
+
+
 def load_known(asks: FloatColumn) -> BoolColumn:
     """Say where somebody has measured the load, so that less can be known to suffice. bool[W].
 
     All other signals speak only for more, and replicas that are still loading tell nothing.
     """
-    return np.asarray(~np.isnan(asks[Signal.CONCURRENCY]))
+    return np.asarray(~(np.isnan(asks[Signal.CONCURRENCY]) & np.isnan(asks[Signal.FORECAST])))
 
 
 def _awake(observation: Observation) -> FloatColumn:

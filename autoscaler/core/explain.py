@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.decision import Decision, Signal, Stage, TickInput
+from autoscaler.core.decision import Decision, Plan, Signal, Stage, TickInput
+from autoscaler.core.rules import describe
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,9 @@ class _Row:
     def capacity(self, name: str) -> float:
         return float(getattr(self.decision.capacity, name)[self.row])
 
+    def plan(self, name: str) -> float:
+        return float(getattr(self.decision.plan, name)[self.row]) if self.decision.plan is not None else math.nan
+
     def ask(self, signal: Signal) -> float:
         return float(self.decision.asks[signal, self.row])
 
@@ -117,7 +121,8 @@ class _Row:
     def inputs(self) -> dict[str, float]:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
         capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
-        return observation | capacity | {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s}
+        plan = {f"plan_{f.name}": self.plan(f.name) for f in fields(Plan)}
+        return observation | capacity | plan | {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s}
 
 
 def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current: int, wanted: int) -> str:
@@ -183,6 +188,26 @@ def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
     return f"{tokens} ask for {_number(row.ask(signal))} at {_number(row.capacity(each))} per replica"
 
 
+def _forecast(row: _Row) -> str:
+    level_s, hold, share, root = describe(int(row.plan("rule")))
+    held = f"its peak held for {hold} cold start{'s' * (hold > 1)}" if hold else "no peak held"
+    margin = f"{share:.0%} on top" if share else f"{root:.2g} times its square root on top"
+    return (
+        f"demand of {_number(row.plan('demand'))} busy replicas asks for {_number(row.ask(Signal.FORECAST))} by the "
+        f"cheapest rule within the error budget (level over {_seconds(level_s)}, {held}, {margin}; it would have "
+        f"missed {_percent(row.plan('paper_missed'))} of {_percent(row.plan('budget'))} allowed{_really_missed(row)})"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{_number(100 * share)}%" if share >= 1e-6 else "0%"
+
+
+def _really_missed(row: _Row) -> str:
+    missed = row.plan("really_missed")
+    return "" if math.isnan(missed) else f", and {_percent(missed)} were really late"
+
+
 _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     Signal.CONCURRENCY: _concurrency,
     Signal.PREFILL: lambda r: _rate(r, Signal.PREFILL, "prompt", "prompt_tokens_per_s", "prefill_tokens_per_s"),
@@ -196,6 +221,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
         f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {_number(r.ask(Signal.REJECTIONS))}"
     ),
     Signal.SCHEDULE: lambda r: f"a pre-warm window {_asks(r, Signal.SCHEDULE)}",
+    Signal.FORECAST: _forecast,
     Signal.WAKE: lambda r: f"requests wait in front and nobody serves, which {_asks(r, Signal.WAKE)}",
 }
 

@@ -1,8 +1,8 @@
 """What outlives a process: what was learned of each workload, and how it comes onto the rows and clock of another one.
 
-Kept is what was learned over long, such as capacity, cold starts and lengths; tables that join `Memory` are kept
-without a line here. What follows the present begins anew (`memory.PRESENT`). Pods are not kept: their counters give a
-rate again with the second reading, and one over the pause would be no rate of now.
+Kept is what was learned over long, such as capacity, cold starts, lengths, and what became of
+each rule on paper. What follows the present begins anew (`memory.PRESENT`, `rules.RULES_PRESENT`). Pods are not kept:
+their counters give a rate again with the second reading, and one over the pause would be no rate of now.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import numpy.typing as npt
 from autoscaler.core.columns import moments
 from autoscaler.core.fleet import Fleet, Workload
 from autoscaler.core.memory import PRESENT, Memory, WorkloadMemory, align
+from autoscaler.core.rules import RULES_PRESENT, Rules
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
 Column = npt.NDArray[np.floating[Any]]
 Table = TypeVar("Table")
+
+_PRESENT_OF: Mapping[type, frozenset[str]] = {WorkloadMemory: PRESENT, Rules: RULES_PRESENT}
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,18 @@ def recall(kept: Kept, memory: Memory, fleet: Fleet, now_s: float, wall_s: float
     tables = {name: filled(name, table) for name, table in _tables(memory).items()}
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= kept_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
-    return replace(memory, pods=pods, **tables), int(np.count_nonzero(known))
+    memory = replace(memory, pods=pods, workloads=tables["workloads"]).with_rules(tables["rules"])
+    return memory, int(np.count_nonzero(known))
 
 
 def _tables(memory: Memory) -> dict[str, Any]:
     """Return the tables whose rows are workloads, by the name of their field."""
-    named = {field.name: getattr(memory, field.name) for field in fields(memory)}
-    return {name: table for name, table in named.items() if is_dataclass(table) and name != "pods"}
+    return {"workloads": memory.workloads, "rules": memory.all_rules()}
 
 
 def _columns(place: str, table: Any) -> Iterator[tuple[str, Column, bool]]:
     """Yield place and values of each column that is kept, and whether it holds moments."""
-    passing = PRESENT if isinstance(table, WorkloadMemory) else frozenset()
+    passing = _PRESENT_OF.get(type(table), frozenset())
     moving = moments(type(table))
     for field in fields(table):
         if field.name in passing:

@@ -11,8 +11,11 @@ from typing import TypeVar
 import numpy as np
 
 from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn
+from autoscaler.core.decision import Plan
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
+from autoscaler.core.work import PodWork
 
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
@@ -24,7 +27,10 @@ PRESENT = frozenset((*WATCH, *AVERAGES, *WINDOWS))
 """Fields of `WorkloadMemory` that follow the present within minutes. A restart interrupts the watch they stand for, so
 they begin anew with it: nothing shrinks or counts as idle before a full window was watched again. See `core.kept`."""
 
-Table = TypeVar("Table", "PodMemory", "WorkloadMemory", "Window")
+SHARES = 6
+"""Workloads are judged by their rules in so many shares, one after another: that no tick has to judge all."""
+
+Table = TypeVar("Table", "PodMemory", "WorkloadMemory", Window, Rules, Plan)
 
 
 @dataclass(frozen=True)
@@ -88,24 +94,54 @@ class Memory:
     pod_id: IntColumn  # int64[P]
     workloads: WorkloadMemory
     pods: PodMemory
+    rules: tuple[Rules, ...]  # [SHARES], of the workloads whose id is so much modulo SHARES, in the order of their rows
+    plan: Plan  # as they were judged last
+    work: tuple[PodWork, ...]  # [SHARES], readings of their pods by then
 
     @classmethod
     def empty(cls) -> Memory:
         """Remember nothing, as after a first start."""
         no_ids = np.empty(0, dtype=np.int64)
-        return cls(no_ids, no_ids, WorkloadMemory.blank(0), PodMemory.blank(0))
+        return cls(
+            no_ids,
+            no_ids,
+            WorkloadMemory.blank(0),
+            PodMemory.blank(0),
+            (Rules.blank(0),) * SHARES,
+            Plan.blank(0),
+            (PodWork.blank(0),) * SHARES,
+        )
+
+    def shares(self) -> list[IntColumn]:
+        """Return the rows of each share."""
+        return [np.flatnonzero(self.workload_id % SHARES == share) for share in range(SHARES)]
+
+    def all_rules(self) -> Rules:
+        """Return the rules of all workloads, in the order of their rows."""
+        order = np.argsort(np.concatenate(self.shares()), kind="stable")
+        return Rules.stack(list(self.rules)).take(order)
+
+    def with_rules(self, rules: Rules) -> Memory:
+        """Return memory with the rules of all workloads, in the order of their rows."""
+        return replace(self, rules=tuple(rules.take(rows) for rows in self.shares()))
 
 
 def align(memory: Memory, fleet: Fleet) -> Memory:
     """Put memory onto the rows of `fleet`; what is new is blank, what is gone is forgotten."""
     if memory.workload_id is fleet.workload_id and memory.pod_id is fleet.pod_id:
         return memory
+    before, after = memory.workload_id, fleet.workload_id
     return replace(
         memory,
         workload_id=fleet.workload_id,
         pod_id=fleet.pod_id,
         workloads=_moved(memory.workloads, memory.workload_id, fleet.workload_id),
         pods=_moved(memory.pods, memory.pod_id, fleet.pod_id),
+        rules=tuple(
+            _moved(rules, before[before % SHARES == share], after[after % SHARES == share])
+            for share, rules in enumerate(memory.rules)
+        ),
+        plan=_moved(memory.plan, before, after),
     )
 
 

@@ -40,17 +40,23 @@ def stabilize(
     now_s: float,
     trusted: BoolColumn,
     watched_s: FloatColumn,
+    planned: FloatColumn,
+    beside: FloatColumn,
 ) -> tuple[FloatColumn, Window, Window]:
     """Shrink only to the most, grow only to the least, that was wanted at any moment of the window.
 
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
+    planned, beside: float64[W], what a rule that holds its own peaks asks for (NaN: none does), and what the others do:
+    there only the others' wishes are remembered.
     What is wanted while inputs are not trusted (bool[W]) is a guess, and is not remembered.
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
-    known = np.where(trusted, wanted, np.nan)
+    steered = ~np.isnan(planned)
+    known = np.where(trusted, np.where(steered, beside, wanted), np.nan)
     highest = window.push(highest, known, now_s, spec.down_stabilization_s, 1)
     lowest = window.push(lowest, wanted, now_s, spec.up_stabilization_s, -1)
     ceiling = window.extreme(highest, now_s, spec.down_stabilization_s, 1)
+    ceiling = np.where(steered, np.fmax(ceiling, wanted), ceiling)
     floor = window.extreme(lowest, now_s, spec.up_stabilization_s, -1)
     # From zero the first replica is not put off: somebody is waiting, and no count stands that growth could disturb.
     grown = np.fmax(np.fmax(current, floor), np.where(current == 0, 1.0, current))

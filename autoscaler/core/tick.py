@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import arbitrate, burst, capacity, demand, shape, variants
+from autoscaler.core import arbitrate, burst, capacity, demand, plan, shape, variants
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
@@ -25,8 +25,10 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     known_capacity, memory = capacity.learn(inp, observation, memory)
     memory = demand.follow(inp, observation, memory)
     trusted = trust(inp, observation)
+    planned, memory = plan.follow(inp, observation, memory)
 
-    asks = demand.ask(inp, observation, known_capacity, memory)
+    asks = demand.ask(inp, observation, known_capacity, memory, planned)
+    steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
     memory = demand.last(inp, observation, demand.without_queue(inp, observation, known_capacity, asks), memory)
     stages = np.full((len(Stage), len(observation.replicas)), np.nan)
     current, remembered = observation.replicas, memory.workloads
@@ -40,7 +42,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     quiet, needed = burst.noise(inp, observation, projection), burst.needed(inp, observation, projection)
     stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), needed, observation, quiet)
 
-    tolerated = shape.tolerate(wanted, current, inp.spec.tolerance)
+    tolerated = shape.tolerate(wanted, current, np.where(steered, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
     trusted_s, heard_s = follow_trust(inp, trusted, remembered)
@@ -53,6 +55,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         inp.now_s,
         informed,
         inp.now_s - trusted_s,
+        asks[Signal.FORECAST],
+        demand.beside_forecast(asks),
     )
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
@@ -94,6 +98,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         replicas=np.where(np.isnan(wanted), current, wanted),
         active=(wanted > 0) | np.isnan(wanted),
         trusted=trusted,
+        plan=planned,
     )
     return decision, memory
 
@@ -124,7 +129,7 @@ def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory
 def lasting_demand(asks: FloatColumn, remembered: WorkloadMemory) -> FloatColumn:
     """The demand that is there whatever becomes of the queue: load that lasts, promises, and what a queue refused."""
     return demand.strongest(
-        np.stack([remembered.lasting, asks[Signal.SCHEDULE], asks[Signal.WAKE], asks[Signal.REJECTIONS]])
+        np.stack([remembered.lasting, *asks[[Signal.SCHEDULE, Signal.WAKE, Signal.REJECTIONS, Signal.FORECAST]]])
     )
 
 

@@ -29,6 +29,7 @@ class Plant:
     slots: int = 16
     cold_start_s: float = 60.0
     every_s: float = 5.0
+    idle_gap_s: float = np.nan  # between tokens of an idle engine; NaN: engines do not tell
     gateway: bool = False  # holds requests while nobody serves
     now_s: float = 1000.0
     in_flight: float = 0.0
@@ -43,6 +44,7 @@ class Plant:
         self._story = Story(self.rules, self.now_s)
         self._next_id = 0
         self._counters: dict[int, float] = {}
+        self._gap_s: dict[int, float] = {}
         self._resize(self.replicas, born_s=self.now_s - 10_000.0)
 
     @property
@@ -71,6 +73,8 @@ class Plant:
             self.done += served
             for pod_id in self._ready_ids():
                 self._counters[pod_id] += served / self.ready
+                busy = min(self.in_flight / room, 0.95)
+                self._gap_s[pod_id] += served / self.ready * TOKENS * self.idle_gap_s / (1 - busy)
 
     def _tick(self) -> Decision:
         ready_ids = self._ready_ids()
@@ -80,6 +84,9 @@ class Plant:
         self.waits.append(waiting * SERVICE_S / (ready * self.slots) if ready else 0.0)
         finished = np.array([self._counters[pod_id] for pod_id in ready_ids] + [np.nan] * starting)
         readings = {"finished": finished, "first_tokens": finished, "generation_tokens": finished * TOKENS}
+        if not np.isnan(self.idle_gap_s):
+            readings["gap_s"] = np.array([self._gap_s[pod_id] for pod_id in ready_ids] + [np.nan] * starting)
+            readings["gaps"] = finished * TOKENS
         if self.gateway:
             readings |= {"front_waiting": np.floor(waiting) if not ready else 0.0, "front_arrivals_per_s": 0.0}
         cluster = self._fleet(ready_ids, starting)
@@ -114,7 +121,8 @@ class Plant:
     def _resize(self, wanted: int, born_s: float) -> None:
         """Create or delete pods; the youngest go first, as a ReplicaSet deletes those not ready before others."""
         for pod_id in sorted(self.born_s, reverse=True)[: max(len(self.born_s) - wanted, 0)]:
-            del self.born_s[pod_id], self._counters[pod_id]
+            del self.born_s[pod_id], self._counters[pod_id], self._gap_s[pod_id]
         for _ in range(wanted - len(self.born_s)):
-            self.born_s[self._next_id], self._counters[self._next_id] = born_s, 0.0
+            self.born_s[self._next_id] = born_s
+            self._counters[self._next_id] = self._gap_s[self._next_id] = 0.0
             self._next_id += 1

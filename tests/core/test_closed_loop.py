@@ -8,6 +8,7 @@ import pytest
 
 from autoscaler.config.policy import load
 from autoscaler.config.specs import spec_row
+from autoscaler.core.decision import Signal
 from autoscaler.core.spec import Spec
 from tests.core.plant import SERVICE_S, Plant
 from tests.core.world import spec
@@ -136,3 +137,35 @@ def test_a_wave_is_followed_with_two_turns_a_period():
     plant.counts, plant.waits = plant.counts[-1440:], plant.waits[-1440:]
     assert turns(plant.counts) <= 4
     assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
+
+
+def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting():
+    plant = Plant(shipped("interactive"), replicas=3, every_s=5.0, idle_gap_s=0.01)
+    plant.run(lambda _: 0.4, 600)
+    decision = plant.run(lambda t: min(0.4 + t / 1000, 4.0), 3 * 3600)
+    assert decision.asks[Signal.FORECAST, 0] > 0
+    assert np.isnan(decision.asks[Signal.CONCURRENCY, 0])
+    last_hour = plant.counts[-720:]
+    assert len(set(last_hour)) == 1
+    assert decision.plan is not None
+    assert decision.plan.demand[0] == pytest.approx(4.0 * SERVICE_S / 16, rel=0.2)
+    assert 3 <= last_hour[0] <= 5
+    assert max(plant.waits[-720:]) == 0
+
+
+def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
+    plant = Plant(shipped("interactive"), replicas=4, every_s=15.0, idle_gap_s=0.01)
+    plant.run(lambda _: 0.4, 600)
+    decision = plant.run(lambda t: 5 - 4.6 * math.cos(2 * math.pi * t / 7200), 4 * 7200)
+    assert decision.asks[Signal.FORECAST, 0] > 0
+    last_two = plant.counts[-960:]
+    assert turns(last_two) <= 30  # at the edge between two counts it may give one up and take it back
+    assert np.mean(np.array(plant.waits[-960:]) > 1.0) < 0.01
+    assert np.mean(last_two) <= 2 * 5 * SERVICE_S / 16  # at a mean load of 3.1 replicas
+
+
+def test_a_stated_capacity_stands_and_no_rule_overrides_it():
+    plant = Plant(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
+    decision = plant.run(lambda _: 4.0, 3600)
+    assert np.isnan(decision.asks[Signal.FORECAST, 0])
+    assert decision.asks[Signal.CONCURRENCY, 0] > 0

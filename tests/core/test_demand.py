@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import demand
-from autoscaler.core.decision import Capacity, Observation, Signal
+from autoscaler.core.decision import Capacity, Observation, Plan, Signal
 from autoscaler.core.memory import Memory, WorkloadMemory
 from autoscaler.core.spec import Schedule
 from tests.core.recordings import DATA, columns
@@ -36,10 +36,10 @@ def memory(**columns):
     return replace(Memory.empty(), workloads=replace(WorkloadMemory.blank(1), **known))
 
 
-def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None):
+def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None, planned=None):
     """What one signal asks for, in the company of all others."""
     inp = world(NOW_S, fleet([2]), rules or spec(), schedule)
-    asks = demand.ask(inp, found, each or capacity(), remembered or memory())
+    asks = demand.ask(inp, found, each or capacity(), remembered or memory(), planned or Plan.filled(1))
     return asks[signal, 0]
 
 
@@ -256,7 +256,7 @@ def test_without_a_policy_nobody_speaks():
     rules = spec(**dict.fromkeys(vars(spec()), NAN))
     inp = world(NOW_S, fleet([2]), rules, windows((900, 1100, 3, NAN)))
     found = observation(running=400, waiting=500, ttft_s=9, gateway_waiting=3)
-    assert np.isnan(demand.ask(inp, found, capacity(), memory())).all()
+    assert np.isnan(demand.ask(inp, found, capacity(), memory(), Plan.filled(1))).all()
 
 
 readings = st.fixed_dictionaries(
@@ -276,9 +276,9 @@ readings = st.fixed_dictionaries(
 @given(readings, st.integers(0, 50), st.integers(0, 50))
 def test_more_running_or_waiting_never_asks_for_fewer(found, running, waiting):
     inp = world(NOW_S, fleet([2]), spec())
-    less = demand.ask(inp, observation(**found), capacity(), memory())
+    less = demand.ask(inp, observation(**found), capacity(), memory(), Plan.filled(1))
     more = {**found, "running": found["running"] + running, "waiting": found["waiting"] + waiting}
-    more = demand.ask(inp, observation(**more), capacity(), memory())
+    more = demand.ask(inp, observation(**more), capacity(), memory(), Plan.filled(1))
     assert (np.nan_to_num(more) >= np.nan_to_num(less)).all()
 
 

@@ -57,6 +57,7 @@ def cases() -> dict[str, Explanation]:
     scarce = {"pool_gpus": np.array([3.0])}
     busy = {"running": 10.0, "waiting": 7.0}
     return {
+        "forecast": told_forecast(),
         "concurrency": told(fleet([2]), running=20.0, waiting=24.0),
         "one replica": told(fleet([1]), running=1.0),
         "gateway": told(fleet([1]), running=10.0, front_waiting=15.0),
@@ -108,6 +109,17 @@ def told_refused():
     return story.explain()
 
 
+def told_forecast():
+    """Twice as slow as when idle, for 50 min: half of each of two replicas is busy."""
+    story, ended, gap_s = Told(spec(concurrency=NAN)), 0.0, 0.0
+    for step in range(200):
+        ended += 30.0
+        gap_s += 30.0 * 100 * (0.01 if step < 5 else 0.02)
+        counters = {"finished": ended, "first_tokens": ended, "generation_tokens": 100 * ended, "ttft_met": ended}
+        story.tick(fleet([2]), 15, running=4.0, gap_s=gap_s, gaps=100 * ended, **counters)
+    return story.explain()
+
+
 def told_stale():
     story = Told(spec())
     story.tick(fleet([3]))
@@ -150,6 +162,12 @@ def test_sentences_read_well(name):
             "at 10 per replica, used to 100% (inputs up to 0 s old).",
         ),
         ("ttft", "Scales up from 2 to 4 replicas: TTFT 1.62 s against 1 s asks for 3.24 (inputs up to 0 s old)."),
+        (
+            "forecast",
+            "Keeps 2 replicas: demand of 0.992 busy replicas asks for 2 by the cheapest rule within the error budget "
+            "(level over 60 s, no peak held, 0.5 times its square root on top; it would have missed 0.272% of 0.36% "
+            "allowed, and 0% were really late) (inputs up to 0 s old).",
+        ),
         ("wake", "Scales up from 0 to 1 replica: requests wait in front and nobody serves, which asks for 1."),
         (
             "all starting",
@@ -221,6 +239,7 @@ def test_every_number_of_a_sentence_stands_in_the_columns_or_the_policy(name):
     known = [case.current, case.wanted, *case.asks.values(), *case.inputs.values(), *(s.replicas for s in case.steps)]
     known += [3.0, 75.0]  # GPUs of the scarce pool, age of the stale view
     known += [0.1, 0.8, 1.0, 2.0, 4.0, 10.0, 30.0, 60.0, 120.0, 900.0, 1000.0]  # of the policies
+    known += [20.0, 240.0, 3.0, 0.15, 0.4, 0.5, 1.6, 2.5]  # of the family of rules
     known += [value - known_2 for value in (case.inputs["ready"],) for known_2 in (case.inputs["joining"],)]
     said = {
         f"{form:.{digits}g}" for value in known if math.isfinite(value) for form in forms(value) for digits in (3, 8)

@@ -99,6 +99,11 @@ class PodRows:
     generation_tokens: FloatColumn  # float64[P], counter
     finished: FloatColumn  # float64[P], counter
     first_tokens: FloatColumn  # float64[P], counter
+    ttft_met: FloatColumn  # float64[P], counter, those within the goal, as the histogram tells
+    gap_s: FloatColumn  # float64[P], counter, seconds between tokens
+    gaps: FloatColumn  # float64[P], counter, how many those are
+    itl_judged: FloatColumn  # float64[P], counter, finished requests whose mean gap was counted
+    itl_met: FloatColumn  # float64[P], counter, those within the goal
     preemptions: FloatColumn  # float64[P], counter
     ttft_s: FloatColumn  # float64[P], p95 of the last 60 s, as its histogram shows it; NaN: nobody asked
     itl_s: FloatColumn  # float64[P], likewise

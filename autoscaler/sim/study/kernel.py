@@ -309,7 +309,7 @@ def _start_decoding(state: State, row: int, request: int) -> None:
     replica.generation_tokens += 1
     left = state.output_tokens[request] - its.generated
     if left == 0:
-        _finish(state, replica, request)
+        _finish(state, row, request)
         return
     state.decoding[row, replica.decoding] = request
     state.last_step[row, replica.decoding] = replica.steps + left
@@ -362,7 +362,7 @@ def _gain_tokens(state: State, row: int, steps: int, duration_s: float, first_s:
         request = state.decoding[row, place]
         if state.last_step[row, place] <= replica.steps:
             replica.decode_tokens -= state.prompt_tokens[request] + state.output_tokens[request]
-            _finish(state, replica, request)
+            _finish(state, row, request)
         else:
             state.decoding[row, kept] = request
             state.last_step[row, kept] = state.last_step[row, place]
@@ -381,8 +381,11 @@ def _find_next_end(state: State, row: int) -> None:
 
 
 @compiled
-def _finish(state: State, replica: Record, request: int) -> None:
-    state.requests[request].end_s = replica.clock_s
+def _finish(state: State, row: int, request: int) -> None:
+    replica, its = state.replicas[row], state.requests[request]
+    its.end_s = replica.clock_s
+    gaps = max(state.output_tokens[request] - 1, 1)  # of a single token the engine counts a mean gap of 0
+    state.mean_gap_counts[row, _bucket(GAP_BOUNDS, (its.end_s - its.first_s) / gaps)] += 1
     replica.finished += 1
     replica.held -= 1
     if replica.held == 0:
@@ -414,14 +417,14 @@ def read(
 ) -> tuple[FloatColumn, FloatColumn, IntColumn, FloatColumn, FloatColumn]:
     """Advance these replicas to `to_s` and read what each shows, and the sums over all there ever were.
 
-    gone, gone_counts: float64[7] and int64[43], sums of those that are gone.
-    Returns float64[3, n], running, waiting and KV usage; float64[7, n], `state.COUNTERS`; int64[n, 43], the counts of
-    both histograms side by side, not cumulative; and the sums, float64[7] and float64[43], these cumulative.
+    gone, gone_counts: float64[7] and int64[63], sums of those that are gone.
+    Returns float64[3, n], running, waiting and KV usage; float64[7, n], `state.COUNTERS`; int64[n, 63], the counts of
+    the three histograms side by side, not cumulative; and the sums, float64[7] and float64[63], these cumulative.
     """
     gauges = np.empty((3, len(rows)))
     counters = np.empty((7, len(rows)))
     counts = np.empty((len(rows), len(gone_counts)), np.int64)
-    ttft_buckets = state.ttft_counts.shape[1]
+    first, second = state.ttft_counts.shape[1], state.ttft_counts.shape[1] + state.gap_counts.shape[1]
     for place, row in enumerate(rows):
         advance(state, engine, row, to_s)
         replica = state.replicas[row]
@@ -436,11 +439,13 @@ def read(
         counters[4, place] = replica.preemptions
         counters[5, place] = replica.ttft_sum_s
         counters[6, place] = replica.itl_sum_s
-        counts[place, :ttft_buckets] = state.ttft_counts[row]
-        counts[place, ttft_buckets:] = state.gap_counts[row]
+        counts[place, :first] = state.ttft_counts[row]
+        counts[place, first:second] = state.gap_counts[row]
+        counts[place, second:] = state.mean_gap_counts[row]
     sums, sum_counts = gone + counters.sum(axis=1), (gone_counts + counts.sum(axis=0)).astype(np.float64)
-    sum_counts[:ttft_buckets] = np.cumsum(sum_counts[:ttft_buckets])
-    sum_counts[ttft_buckets:] = np.cumsum(sum_counts[ttft_buckets:])
+    sum_counts[:first] = np.cumsum(sum_counts[:first])
+    sum_counts[first:second] = np.cumsum(sum_counts[first:second])
+    sum_counts[second:] = np.cumsum(sum_counts[second:])
     return gauges, counters, counts, sums, sum_counts
 
 

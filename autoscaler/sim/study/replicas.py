@@ -16,7 +16,7 @@ from autoscaler.sim.study import kernel
 from autoscaler.sim.study.case import Case, Seen
 from autoscaler.sim.study.gpus import Claim, GpuPool, Place
 from autoscaler.sim.study.starts import Starts
-from autoscaler.sim.study.state import COUNTERS, GAP_BOUNDS, TTFT_BOUNDS, Engine, State, new_gateway
+from autoscaler.sim.study.state import COUNTERS, HISTOGRAMS, Engine, State, new_gateway
 
 FIRST_ROWS = 16
 RESTART_DELAY_S = 10.0  # the kubelet's first back-off after a crash
@@ -56,7 +56,7 @@ class Scrape(NamedTuple):
     id: IntColumn  # int64[n], ascending
     gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
     counters: FloatColumn  # float64[7, n], `state.COUNTERS`
-    counts: IntColumn  # int64[n, 43], of both histograms side by side, TTFT first; not cumulative
+    counts: IntColumn  # int64[n, 63], TTFT, gaps and mean gaps side by side (`state.HISTOGRAMS`); not cumulative
 
 
 class Replicas:
@@ -85,7 +85,7 @@ class Replicas:
         self._is_serving = np.empty(0, np.bool_)  # of those that answer
         self._leaving: list[Pod] = []
         self._gone = np.zeros(len(COUNTERS))  # sums over engines that are gone
-        self._gone_counts = np.zeros(len(TTFT_BOUNDS) + len(GAP_BOUNDS), np.int64)
+        self._gone_counts = np.zeros(HISTOGRAMS[-1], np.int64)
         for _ in range(case.start_replicas):  # the study begins in the middle of their life
             self._add(0.0, 0.0)
         for pod in self.pods:
@@ -168,9 +168,9 @@ class Replicas:
             generation_tokens=generation_tokens,
             preemptions=preemptions,
             ttft_sum_s=ttft_sum_s,
-            ttft_buckets=sum_counts[: len(TTFT_BOUNDS)],
+            ttft_buckets=sum_counts[: HISTOGRAMS[1]],
             itl_sum_s=itl_sum_s,
-            itl_buckets=sum_counts[len(TTFT_BOUNDS) :],
+            itl_buckets=sum_counts[HISTOGRAMS[1] : HISTOGRAMS[2]],
         )
         return seen, Scrape(now_s, self._answering_ids, gauges, counters, counts)
 
@@ -267,8 +267,8 @@ class Replicas:
         row = np.array([pod.row])
         now_s = float(self.state.replicas[pod.row]["clock_s"])
         *_, self._gone, _ = kernel.read(self.state, self.engine, row, now_s, self._gone, self._gone_counts)
-        self._gone_counts[: len(TTFT_BOUNDS)] += self.state.ttft_counts[pod.row]
-        self._gone_counts[len(TTFT_BOUNDS) :] += self.state.gap_counts[pod.row]
+        histograms = (self.state.ttft_counts, self.state.gap_counts, self.state.mean_gap_counts)
+        self._gone_counts += np.concatenate([counts[pod.row] for counts in histograms])
         kernel.abort(self.state, pod.row)
         self._free.append(pod.row)
         pod.row = -1

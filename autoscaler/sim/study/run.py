@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.histogram import increase, quantile
+from autoscaler.core.histogram import count_within, increase, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Seen, View
 from autoscaler.sim.study.check import check
 from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
-from autoscaler.sim.study.state import GAP_BOUNDS, TTFT_BOUNDS
+from autoscaler.sim.study.state import GAP_BOUNDS, HISTOGRAMS, TTFT_BOUNDS
 
 REMEMBERED_S = 6 * 3600.0  # how far back `ago` reaches
 LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
@@ -103,7 +103,11 @@ class RunView:
             return column
 
         running, waiting, kv_usage = scrape.gauges
-        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, *_ = scrape.counters
+        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, _, gap_s = scrape.counters
+        ttft, gaps, mean_gaps = np.split(scrape.counts, HISTOGRAMS[1:-1], axis=1)
+        goal = self._replicas.case.goal
+        ttft_met = count_within(goal.ttft_s, TTFT_BOUNDS, np.cumsum(ttft, axis=1).astype(np.float64))
+        itl_met = count_within(goal.itl_s, GAP_BOUNDS, np.cumsum(mean_gaps, axis=1).astype(np.float64))
         ttft_s, itl_s = self._latencies()
         return PodRows(
             id=ids,
@@ -121,6 +125,11 @@ class RunView:
             generation_tokens=reading(generation_tokens),
             finished=reading(finished),
             first_tokens=reading(first_tokens),
+            ttft_met=reading(ttft_met),
+            gap_s=reading(gap_s),
+            gaps=reading(gaps.sum(axis=1)),
+            itl_judged=reading(mean_gaps.sum(axis=1)),
+            itl_met=reading(itl_met),
             preemptions=reading(preemptions),
             ttft_s=reading(ttft_s),
             itl_s=reading(itl_s),
@@ -144,7 +153,7 @@ class RunView:
             place, known = _find(last.id, scrape.id)
             before[known] = scrape.counts[place[known]]
         grown = increase(before, last.counts.astype(np.float64))
-        ttft, gaps = grown[:, : len(TTFT_BOUNDS)], grown[:, len(TTFT_BOUNDS) :]
+        ttft, gaps, _ = np.split(grown, HISTOGRAMS[1:-1], axis=1)
         return (
             quantile(LATENCY_QUANTILE, TTFT_BOUNDS, np.cumsum(ttft, axis=1)),
             quantile(LATENCY_QUANTILE, GAP_BOUNDS, np.cumsum(gaps, axis=1)),

@@ -81,7 +81,10 @@ GATEWAY = np.dtype(
 )
 
 TTFT_BOUNDS = np.array([*TTFT_BOUNDS_S, np.inf])
-GAP_BOUNDS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])
+GAP_BOUNDS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])  # of single gaps, and of the mean gap of a request
+
+HISTOGRAMS = np.cumsum([0, len(TTFT_BOUNDS), len(GAP_BOUNDS), len(GAP_BOUNDS)])
+"""Where each histogram begins in the counts that `kernel.read` puts side by side, and where they end."""
 
 
 class Engine(NamedTuple):
@@ -125,7 +128,8 @@ class State(NamedTuple):
     prefilling: IntColumn  # int64[R, M], requests in the order of scheduling
     prefill_left: IntColumn  # int64[R, M], tokens still to compute
     ttft_counts: IntColumn  # int64[R, 23], not cumulative, +Inf last
-    gap_counts: IntColumn  # int64[R, 20]
+    gap_counts: IntColumn  # int64[R, 20], of single gaps
+    mean_gap_counts: IntColumn  # int64[R, 20], of the mean gap of each finished request
 
     @classmethod
     def of(cls, trace: Trace, profile: Profile, rows: int) -> State:
@@ -150,6 +154,7 @@ class State(NamedTuple):
             wide(),
             np.zeros((rows, len(TTFT_BOUNDS)), np.int64),
             np.zeros((rows, len(GAP_BOUNDS)), np.int64),
+            np.zeros((rows, len(GAP_BOUNDS)), np.int64),
         )
 
     def with_rows(self, rows: int) -> State:
@@ -172,6 +177,7 @@ class State(NamedTuple):
         replica["waiting_head"] = replica["waiting_tail"] = replica["preempted_head"] = -1
         self.ttft_counts[row] = 0
         self.gap_counts[row] = 0
+        self.mean_gap_counts[row] = 0
 
 
 def new_gateway() -> Records:

@@ -1,0 +1,74 @@
+"""How likely a request misses its objective on replicas that are so busy: learned, with a prior.
+
+The share is kept in bins of demand over replicas, for TTFT and ITL each, older requests fading. Each bin begins with a
+few requests of a prior curve, so that it says something before it was seen and is soon outweighed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+
+BINS = 16
+WIDTH = 1 / BINS  # of demand over replicas: the last bin holds all beyond 1, too
+
+KINDS = 2
+"""First axis of the counts: TTFT, ITL."""
+
+PRIOR = np.clip((WIDTH * (np.arange(BINS) + 0.5) - 0.6) / 0.4, 0.0, 1.0) ** 4
+"""Nothing below 0.6, 2 % at 0.75, half at 0.94: a queue in front of one server that is not too regular."""
+
+PRIOR_REQUESTS = 30.0
+
+FADE_S = 86_400.0
+"""Time constant with which what was seen is forgotten."""
+
+
+def bin_of(load: FloatColumn) -> FloatColumn:
+    """Return the bin of demand over replicas; whole numbers."""
+    return np.asarray(np.clip(np.floor(load / WIDTH), 0, BINS - 1))
+
+
+def learn(
+    missed: FloatColumn,
+    seen: FloatColumn,
+    load: FloatColumn,
+    new_missed: FloatColumn,
+    new: FloatColumn,
+    passed_s: FloatColumn,
+) -> tuple[FloatColumn, FloatColumn]:
+    """Add requests that were served at a load; returns the counts of missed and of all, float64[KINDS, B, W] each.
+
+    load, passed_s: float64[W]; new_missed, new: float64[KINDS, W]. Where the load is not known nothing is added.
+    """
+    fade = np.exp(-passed_s / FADE_S)
+    missed, seen = missed * fade, seen * fade
+    rows = np.flatnonzero(~np.isnan(load))
+    place = bin_of(load[rows]).astype(np.int64)
+    missed[:, place, rows] += new_missed[:, rows]
+    seen[:, place, rows] += new[:, rows]
+    return missed, seen
+
+
+def curve(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
+    """Return the share that misses either objective, by bin; float64[B, W], never falling with the load.
+
+    Bins that contradict the order are pulled together: half way between the largest to the left and the smallest to
+    the right, which is what pooling them would give if they weighed the same.
+    """
+    rising = (missed + PRIOR_REQUESTS * PRIOR[:, None]) / (seen + PRIOR_REQUESTS)
+    falling = rising.copy()
+    for place in range(1, BINS):  # by hand: `accumulate` is slow on an axis that is not the last
+        np.maximum(rising[:, place], rising[:, place - 1], out=rising[:, place])
+        np.minimum(falling[:, -1 - place], falling[:, -place], out=falling[:, -1 - place])
+    return either((rising + falling) / 2)
+
+
+def either(of_kinds: FloatColumn) -> FloatColumn:
+    """Return how many miss at least one, of those that miss each; float64[KINDS, ...] to float64[...].
+
+    Nobody tells how many miss both. It is between none and all of the fewer: half is taken.
+    """
+    ttft, itl = of_kinds
+    return np.asarray(np.maximum(ttft, itl) + np.minimum(ttft, itl) / 2)

@@ -1,0 +1,93 @@
+"""The rules of all workloads, judged a share of them at a time, and what the rules in force ask for now.
+
+How a rule is judged is in `rules`; here is when, and what goes in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.core.columns import IntColumn
+from autoscaler.core.decision import Observation, Plan, TickInput
+from autoscaler.core.memory import SHARES, Memory
+from autoscaler.core.rules import EVERY_S, Rules, Seen, judge, learned_speed
+from autoscaler.core.work import Tally, count
+
+
+def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Plan, Memory]:
+    """Judge the rules that are due, and give the plan of every workload."""
+    due = _due(inp.now_s, memory)
+    if not due:
+        return memory.plan, memory
+    rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
+    columns = {name: column.copy() for name, column in vars(memory.plan).items()}
+    serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating
+    pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
+    for share in due:
+        rows = shares[share]
+        place[:] = -1
+        place[rows] = np.arange(len(rows))
+        pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
+        pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
+        tally, work[share] = count(work[share], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
+        rules[share] = judge(rules[share], _seen(inp, observation, tally, rows), inp.now_s)
+        for name, column in vars(_planned(rules[share])).items():
+            columns[name][rows] = column
+    plan = Plan(**columns)
+    return plan, replace(memory, rules=tuple(rules), plan=plan, work=tuple(work))
+
+
+def _due(now_s: float, memory: Memory) -> list[int]:
+    """Return the shares to judge now. Each has its own phase, so that with ticks of 5 s they take turns."""
+
+    def turn(share: int, time_s: float) -> float:
+        return math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9)
+
+    due = []
+    for share, rules in enumerate(memory.rules):
+        judged_s = float(np.fmax.reduce(rules.judged_s, initial=-EVERY_S))
+        if len(rules.rule) and turn(share, now_s) != turn(share, judged_s):
+            due.append(share)
+    return due
+
+
+def _seen(inp: TickInput, observation: Observation, tally: Tally, rows: IntColumn) -> Seen:
+    """Say what the tally of these rows shows."""
+    spec = inp.spec
+    ceiling = np.fmax(spec.max_replicas[rows], 1.0)
+    return Seen(
+        tally=tally,
+        replicas=(observation.ready - observation.joining - observation.asleep)[rows],
+        waiting=np.nan_to_num(observation.waiting[rows]),
+        cold_start_s=observation.cold_start_s[rows],
+        ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],
+        itl_objective_s=spec.itl_objective_s[rows],
+        budget=1 - spec.attainment[rows],
+        floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
+        ceiling=ceiling,
+    )
+
+
+def _planned(known: Rules) -> Plan:
+    """Say what these rules go by."""
+    in_force = np.nan_to_num(known.rule).astype(np.int64), np.arange(len(known.rule))
+    learned = learned_speed(known)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Plan(
+            idle_gap_s=learned.idle_gap_s,
+            prompt_token_s=learned.prompt_token_s,
+            output_token_s=learned.output_token_s,
+            demand=known.demand,
+            work_s=np.where(known.requests > 0, known.work_s / known.requests, np.nan),
+            busy=known.demand / known.replicas,
+            rule=known.rule,
+            watched_s=known.watched_s,
+            budget=known.budget,
+            paper_missed=np.where(known.arrived > 0, known.missed[in_force] / known.arrived, np.nan),
+            really_missed=np.where(known.served > 0, known.burnt / known.served, np.nan),
+            itl_judged=known.bin_seen[1].sum(axis=0),
+            replicas=known.replicas,
+        )

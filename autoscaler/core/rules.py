@@ -1,0 +1,452 @@
+"""Follow the rule that would have cost least: a family of simple rules, each with a fleet of its own on paper.
+
+A rule takes the level of demand over some time, holds its peak for some cold starts, and adds a margin. What it asks
+for comes one cold start later on paper as in truth, demand it cannot carry queues, and requests miss their objective
+in that queue or because replicas are too busy. So each rule has its cost and its misses on this very demand, and the
+cheapest that stays within the error budget is followed. What was really missed steers that budget, and a fleet on paper
+of the size that really served tells by how much paper is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.core import misses, speed
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn
+from autoscaler.core.work import LONGEST_STEP_S, Tally, busy_share
+
+PaperColumn = npt.NDArray[np.float32]
+"""What is kept for each rule: the large part of it all, for which seven digits are plenty."""
+
+LEVELS_S = np.array([20.0, 60.0, 240.0])
+"""Time constants of the level of demand."""
+
+HOLDS = np.array([0, 3, 10])
+"""Cold starts for which a peak is held: ski rental, in which a replica is kept about as long as another costs."""
+
+SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
+ROOT_MARGINS = np.array([0.5, 1.0, 1.6, 2.5, 4.5], np.float32)[:, None]
+BY_SHARE = len(SHARE_MARGINS)
+MARGINS = BY_SHARE + len(ROOT_MARGINS)
+"""Margin on the level: a share of it, or so many times its square root (square-root staffing)."""
+
+PREDICTORS = len(LEVELS_S) * len(HOLDS)
+RULES = PREDICTORS * MARGINS
+HOLD_OF_PREDICTOR = np.tile(HOLDS, len(LEVELS_S))
+
+MOST_BUSY = 0.9
+"""Share of its time that a replica can serve on paper: near 1 it does, but its gaps grow without bound."""
+
+LEAST_BUSY = 0.1
+"""The same of an engine that is hardly faster than the objective when idle: nobody would count on less."""
+
+NEARLY = 0.02
+"""Replicas that a fraction may lack: 3.02 are 3."""
+
+ENDLESS = 1e9
+"""Replicas, where nothing was predicted yet: more than any fleet has."""
+
+EVERY_S = 30.0
+"""How often rules are judged: two readings of an engine. Oftener costs more and decides no better."""
+
+SLOTS_A_COLD_START = 4
+LOWS = SLOTS_A_COLD_START + 2
+PEAKS = int(max(HOLDS)) * SLOTS_A_COLD_START + 1
+
+TOLERATED = 0.8
+"""Share of the TTFT objective that a wait may take; the prompt takes the rest."""
+
+WORK_WINDOW_S = 600.0
+"""Time constant of the work of a request: lengths drift over tens of minutes."""
+
+FEWEST_REQUESTS = 5.0
+"""Before their work is believed."""
+
+FADE_S = 2 * 86_400.0
+"""Time constant with which cost and misses of the past are forgotten: a few days."""
+
+BUDGET_S = 86_400.0
+"""Time constant of the error budget: what was missed a day ago is nearly forgiven."""
+
+REPAID_S = 12 * 3600.0
+"""Within so long what was missed too often is to be made up for, and what was saved is to be spent."""
+
+AIMED = 0.8
+"""Share of the error budget that is aimed at: what is promised on paper is not kept to the digit."""
+
+STRICTEST, LAXEST = 0.25, 1.3
+"""Of the error budget, however much of it was burnt or saved."""
+
+YOUNG_S = 3600.0
+"""Until so much was watched only the longest hold is followed: who has seen little gives nothing up quickly."""
+
+DOUBT_S = 200.0
+"""Seconds of arrivals for which every rule is believed to miss `DOUBT`, less with its margin and its hold."""
+
+DOUBT = 0.2
+DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
+"""Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
+
+CHEAPER = 0.99
+"""A rule is left for another only if that costs so much less, lest two equal ones take turns."""
+
+TRUST_REQUESTS = 300.0
+"""Requests that are believed to miss as promised, on paper and in truth, before any were seen."""
+
+LEAST_WRONG, MOST_WRONG = 0.25, 4.0
+"""By how much truth may be believed to differ from paper."""
+
+QUEUED_S = 0.5
+"""With more work in the queue than each replica does in so long, misses are those of the queue, not of the load."""
+
+
+@dataclass(frozen=True)
+class Rules(Columns):
+    """The fleets on paper, and what became of them; rows on the last axis. J predictors, M rules, B bins."""
+
+    judged_s: MomentColumn  # float64[W], when this was brought up to date; NaN: never
+    watched_s: FloatColumn  # seconds of demand seen, not fading
+    lessons: FloatColumn  # float64[speed.SUMS, W], fading
+    readings: FloatColumn  # of pods, that taught them, not fading
+    shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
+    work_s: FloatColumn  # busy replica-seconds, fading
+    requests: FloatColumn  # that they served, fading alike
+    demand: FloatColumn  # replicas kept busy by what comes; NaN: not known now
+    level: FloatColumn  # float64[L, W], its level over LEVELS_S
+    slot_s: MomentColumn  # when the present slot began
+    peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
+    lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
+    asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
+    backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
+    cost: PaperColumn  # float32[M, W], replica-seconds, fading
+    missed: PaperColumn  # float32[M, W], requests, fading
+    arrived: FloatColumn  # float64[W], all requests, fading alike
+    real_backlog: FloatColumn  # replica-seconds that wait before as many replicas as really served, on paper
+    promised: FloatColumn  # requests that miss there, over the error budget's time
+    burnt: FloatColumn  # requests that really missed, over the same
+    served: FloatColumn  # all requests, over the same
+    served_s: FloatColumn  # seconds of that
+    bin_missed: FloatColumn  # float64[KINDS, B, W], see `misses`
+    bin_seen: FloatColumn
+    rule: FloatColumn  # float64[W], the rule in force; NaN: none yet
+    budget: FloatColumn  # share of requests that it may miss
+    replicas: FloatColumn  # float64[W], what it asks for; NaN: it does not speak
+
+    @classmethod
+    def blank(cls, rows: int) -> Rules:
+        known = {name: np.zeros(rows) for name in cls.__dataclass_fields__}
+        known |= {name: np.full(rows, np.nan) for name in _UNKNOWN_AT_FIRST}
+        known["lessons"] = np.zeros((speed.SUMS, rows))
+        known["level"] = np.full((len(LEVELS_S), rows), np.nan)
+        known |= {name: np.zeros((misses.KINDS, misses.BINS, rows)) for name in ("bin_missed", "bin_seen")}
+        paper = {name: np.zeros((RULES, rows), np.float32) for name in ("backlog", "cost", "missed")}
+        paper["asked"] = np.full((RULES, rows), np.nan, np.float32)
+        paper["peaks"] = np.zeros((len(LEVELS_S), PEAKS, rows), np.float32)
+        paper["lows"] = np.full((PREDICTORS, LOWS, rows), ENDLESS, np.float32)
+        return cls(**{**known, **paper})  # type: ignore[arg-type]
+
+
+_UNKNOWN_AT_FIRST = ("judged_s", "shortest_gap_s", "demand", "slot_s", "rule", "budget", "replicas")
+
+RULES_PRESENT = frozenset(
+    ("judged_s", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog", "real_backlog", "replicas")
+)
+"""Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
+
+
+@dataclass(frozen=True)
+class Seen(Columns):
+    """What was seen since the rules were judged last; every field but the first float64[W]."""
+
+    tally: Tally
+    replicas: FloatColumn  # that served
+    waiting: FloatColumn  # requests that wait in them
+    cold_start_s: FloatColumn
+    ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
+    itl_objective_s: FloatColumn
+    budget: FloatColumn  # share of requests that may miss
+    floor: FloatColumn  # replicas
+    ceiling: FloatColumn
+
+
+def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
+    """Bring the fleets on paper up to date and say which rule is in force and what it asks for."""
+    step_s = now_s - rules.judged_s
+    step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
+    rules, arrivals = _measure(rules, seen, step_s)
+    usable = most_busy(learned_speed(rules).idle_gap_s, seen.itl_objective_s)
+    lived = ~np.isnan(rules.demand) & (step_s > 0) & (step_s <= LONGEST_STEP_S)
+    rules, likely = _learn_misses(rules, seen, usable, arrivals, np.where(lived, step_s, 0.0))
+    lived &= ~np.isnan(rules.asked[0])
+    rules = _account(rules, seen, usable, arrivals, likely, np.where(lived, step_s, 0.0))
+    rules = _predict(rules, seen, usable, step_s, now_s)
+    return replace(_follow(rules, seen), judged_s=np.full(len(step_s), now_s))
+
+
+def learned_speed(rules: Rules) -> speed.Speed:
+    """Return how fast replicas are, as far as it is known."""
+    return speed.fit(rules.lessons, rules.readings, rules.shortest_gap_s)
+
+
+def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, FloatColumn]:
+    """Turn what was counted into demand; also returns the requests that came on all replicas, float64[W].
+
+    Two estimates, each wrong where the other is right, are averaged: arrivals times the work of a request, which a
+    queue does not hide but longer answers do at first; and how busy replicas are, with what was added to their queues
+    and, as far as they are full, to their batches.
+    """
+    tally = seen.tally
+    rules = replace(
+        rules,
+        lessons=rules.lessons * np.exp(-step_s / speed.FADE_S) + tally.lessons,
+        readings=rules.readings + tally.readings,
+        shortest_gap_s=speed.shortest(rules.shortest_gap_s, tally.shortest_gap_s, step_s),
+    )
+    busy = busy_share(tally, learned_speed(rules).idle_gap_s)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        whole = np.where(tally.covered_s > 0, seen.replicas * step_s / tally.covered_s, np.nan)  # of those counted
+        served = ~np.isnan(busy) & (tally.began > 0) & (whole > 0)
+        fade = np.where(served, np.exp(-step_s / WORK_WINDOW_S), 1.0)
+        work_s = rules.work_s * fade + np.where(served, busy * seen.replicas * step_s, 0.0)
+        requests = rules.requests * fade + np.where(served, tally.began * whole, 0.0)
+        each_s = np.where(requests >= FEWEST_REQUESTS, work_s / requests, np.nan)
+        arrivals = tally.arrived * whole
+        grown = (tally.queue_grown + busy**2 * tally.batch_grown) * whole
+        offered = np.fmax(busy * seen.replicas + grown * each_s / step_s, 0.0)
+        brought = arrivals * each_s / step_s
+        demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
+    rules = replace(rules, work_s=work_s, requests=requests, demand=np.where(step_s > 0, demand, np.nan))
+    return rules, np.nan_to_num(arrivals)
+
+
+def _learn_misses(
+    rules: Rules, seen: Seen, usable: FloatColumn, arrivals: FloatColumn, step_s: FloatColumn
+) -> tuple[Rules, FloatColumn]:
+    """Learn how the load makes requests miss, and how far paper is from truth. step_s: 0 where nothing is known.
+
+    Also returns the share that misses by bin of the load, float64[B, W].
+    """
+    tally = seen.tally
+    with np.errstate(divide="ignore", invalid="ignore"):
+        load = rules.demand / np.maximum(seen.replicas, 1.0)
+        queued_s = seen.waiting * rules.work_s / rules.requests / np.maximum(seen.replicas, 1.0)
+        plain = (step_s > 0) & (load < 1.2) & ~(queued_s > QUEUED_S)  # a queue is modelled on its own
+    judged = np.stack([tally.ttft_judged, tally.itl_judged])
+    missed = np.stack([tally.ttft_missed, tally.itl_missed])
+    bin_missed, bin_seen = misses.learn(
+        rules.bin_missed, rules.bin_seen, np.where(plain, load, np.nan), missed, judged, step_s
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = misses.either(np.where(judged > 0, missed / judged, 0.0))
+    known = (step_s > 0) & (judged.max(axis=0) > 0)
+    fade = np.exp(-step_s / BUDGET_S)
+    ready = np.maximum(seen.replicas, 0.5)
+    demand = np.where(step_s > 0, rules.demand, 0.0)
+    backlog = np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0)
+    likely = misses.curve(bin_missed, bin_seen)
+    place = misses.bin_of(demand / ready).astype(np.int64)
+    promised = np.where(
+        backlog > TOLERATED * seen.ttft_objective_s * usable * ready, 1.0, likely[place, np.arange(len(place))]
+    )
+    rules = replace(
+        rules,
+        bin_missed=bin_missed,
+        bin_seen=bin_seen,
+        real_backlog=backlog,
+        promised=rules.promised * fade + np.where(known, promised * arrivals, 0.0),
+        burnt=rules.burnt * fade + np.where(known, share * arrivals, 0.0),
+        served=rules.served * fade + np.where(step_s > 0, arrivals, 0.0),
+        served_s=rules.served_s * fade + step_s,
+    )
+    return rules, likely
+
+
+def _account(
+    rules: Rules, seen: Seen, usable: FloatColumn, arrivals: FloatColumn, likely: FloatColumn, step_s: FloatColumn
+) -> Rules:
+    """Let every fleet on paper live through the step with what it had asked for. step_s: 0 where none can."""
+    lived = step_s > 0
+    fade = np.exp(-step_s / FADE_S)
+    arrived = np.where(lived, arrivals, 0.0)
+    demand = np.where(lived, rules.demand, 0.0)
+    by_bin = likely.ravel().astype(np.float32)
+    width = np.int32(len(step_s))
+    column = np.arange(width, dtype=np.int32)
+    last_bin = np.float32(misses.BINS - 1)
+    patience_s = TOLERATED * np.nan_to_num(seen.ttft_objective_s, nan=np.inf)
+    came, most, binned, patience, paper_fade, paper_arrived, paper_step_s = (
+        values.astype(np.float32)
+        for values in (
+            demand * step_s,
+            usable * step_s,
+            demand / misses.WIDTH,
+            patience_s * usable,
+            fade,
+            arrived,
+            step_s,
+        )
+    )
+    ready_then, reach = rules.lows[:, 0], slots(seen.cold_start_s)
+    for slot in range(1, LOWS):  # what stood for a whole cold start is ready by now
+        ready_then = np.where(slot <= reach, np.minimum(ready_then, rules.lows[:, slot]), ready_then)
+    backlog, cost, missed = np.empty_like(rules.backlog), np.empty_like(rules.cost), np.empty_like(rules.missed)
+    for predictor in range(PREDICTORS):  # one at a time fits the processor's cache
+        at = slice(predictor * MARGINS, (predictor + 1) * MARGINS)
+        ready = fleets(ready_then[predictor], usable, seen)
+        queue = np.maximum(rules.backlog[at] + (came - most * ready), np.float32(0))
+        place = np.minimum(binned / ready, last_bin)
+        share = by_bin.take(place.astype(np.int32) * width + column)
+        share[queue > patience * ready] = 1.0
+        share *= paper_arrived
+        share += rules.missed[at] * paper_fade
+        backlog[at], missed[at] = queue, share
+        cost[at] = rules.cost[at] * paper_fade + np.where(lived, rules.asked[at], np.float32(0)) * paper_step_s
+    if not lived.all():
+        backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
+    return replace(
+        rules,
+        watched_s=rules.watched_s + step_s,
+        backlog=backlog,
+        cost=cost,
+        missed=missed,
+        arrived=rules.arrived * fade + arrived,
+    )
+
+
+def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn, now_s: float) -> Rules:
+    """Follow the levels, hold their peaks, and note what is predicted; unknown demand changes nothing."""
+    gain = 1 - np.exp(-step_s / LEVELS_S[:, None])
+    level = np.where(np.isnan(rules.level), rules.demand, rules.level + gain * (rules.demand - rules.level))
+    level = np.where(np.isnan(level), rules.level, level)
+    slot_s = np.maximum(seen.cold_start_s / SLOTS_A_COLD_START, EVERY_S)
+    turned = ~(now_s - rules.slot_s < slot_s - 1e-6)
+    peaks = _push(rules.peaks, np.nan_to_num(level).astype(np.float32), turned, np.maximum)
+    predicted = _held(level.astype(np.float32), peaks, slots(seen.cold_start_s))
+    lows = _push(rules.lows, np.where(np.isnan(predicted), np.float32(ENDLESS), predicted), turned, np.minimum)
+    return replace(
+        rules,
+        level=level,
+        slot_s=np.where(turned, now_s, rules.slot_s),
+        peaks=peaks,
+        lows=lows,
+        asked=np.concatenate([fleets(one, usable, seen) for one in predicted]),
+    )
+
+
+def _held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
+    """Return each level, held for each of HOLDS; float32[J, W], NaN: not known. reach: slots in a cold start."""
+    held = np.repeat(level, len(HOLDS), axis=0)
+    highest = peaks[:, 0].copy()
+    for slot in range(1, PEAKS):
+        np.maximum(highest, peaks[:, slot], out=highest)
+        for place, hold in enumerate(HOLDS):
+            if hold and slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
+                np.copyto(held[place :: len(HOLDS)], highest, where=reach == slot // hold)
+    held[np.isnan(np.repeat(level, len(HOLDS), axis=0))] = np.nan
+    return held
+
+
+def _follow(rules: Rules, seen: Seen) -> Rules:
+    """Take the cheapest rule that stays within the budget, or within half of it beyond what every rule missed."""
+    rows = np.arange(len(rules.rule))
+    budget = steered(rules, seen.budget)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        doubt = np.where(rules.served_s > 0, rules.served / rules.served_s, 0.0) * DOUBT_S
+    weight = rules.arrived + doubt
+    believed = (doubt[None] * prior(rules.level[-1])).astype(np.float32)
+    wrong = wrongness(rules, seen.budget).astype(np.float32)
+    missed = np.empty_like(rules.missed)
+    young = rules.watched_s < YOUNG_S
+    for predictor, hold in enumerate(HOLD_OF_PREDICTOR):
+        at = slice(predictor * MARGINS, (predictor + 1) * MARGINS)
+        missed[at] = rules.missed[at] * wrong + believed * np.float32(np.exp(-DOUBT_HOLD * np.sqrt(hold)))
+        if hold != HOLDS[-1]:
+            missed[at, young] = np.inf
+    # What no rule could have avoided is no reason for the dearest of all.
+    allowed = (budget * weight).astype(np.float32)
+    least = missed.min(axis=0)
+    price = np.where(missed <= np.where(least <= allowed, allowed, least + allowed / 2), rules.cost, np.float32(np.inf))
+    cheapest = price.argmin(axis=0)
+    before = np.nan_to_num(rules.rule).astype(np.int64)
+    stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])
+    rule = np.where(stays, before, cheapest)
+    replicas = rules.asked[rule, rows].astype(np.float64)
+    speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
+    return replace(
+        rules,
+        rule=np.where(speaks, rule.astype(np.float64), rules.rule),
+        budget=budget,
+        replicas=np.where(speaks, replicas, np.nan),
+    )
+
+
+def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
+    """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
+
+    1 % promised, 0.8 % aimed at, 0.2 % missed in a day: what was saved may be spent within `REPAID_S`.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        coming = REPAID_S * np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
+        share = (AIMED * promised * (rules.served + coming) - rules.burnt) / coming
+    share = np.where(np.isnan(share), AIMED * promised, share)
+    return np.clip(share, STRICTEST * promised, LAXEST * promised)
+
+
+def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:
+    """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them."""
+    trusted = promised * TRUST_REQUESTS
+    ratio = (rules.burnt + trusted) / np.maximum(rules.promised + trusted, 1e-9)
+    return np.clip(ratio, LEAST_WRONG, MOST_WRONG)
+
+
+def prior(level: FloatColumn) -> FloatColumn:
+    """Return which share of requests each margin is believed to miss before anything was seen; float64[MARGINS, W]."""
+    roots = np.sqrt(np.maximum(np.nan_to_num(level), 0.05))
+    in_roots = np.concatenate([SHARE_MARGINS * roots, np.broadcast_to(ROOT_MARGINS, (len(ROOT_MARGINS), len(roots)))])
+    return np.asarray(DOUBT * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)
+
+
+def most_busy(idle_gap_s: FloatColumn, itl_objective_s: FloatColumn) -> FloatColumn:
+    """Return the busy share up to which the mean gap between tokens is within the objective; float64[W].
+
+    8 ms when idle and 100 ms allowed: 0.92, so MOST_BUSY; 40 ms when idle: 0.6.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.fmax(np.fmin(1 - idle_gap_s / itl_objective_s, MOST_BUSY), LEAST_BUSY)
+
+
+def slots(cold_start_s: FloatColumn) -> IntColumn:
+    """Return how many slots a cold start takes; int64[W], 1..SLOTS_A_COLD_START."""
+    count = np.ceil(cold_start_s / np.maximum(cold_start_s / SLOTS_A_COLD_START, EVERY_S) - 1e-9)
+    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SLOTS_A_COLD_START), dtype=np.int64)
+
+
+def fleets(predicted: npt.NDArray[np.floating], usable: FloatColumn, seen: Seen) -> PaperColumn:
+    """Return the replicas that each margin makes of a prediction; float32[MARGINS, W], whole."""
+    share = (predicted / usable).astype(np.float32)
+    root = (np.sqrt(predicted) / usable).astype(np.float32)
+    wanted = np.empty((MARGINS, len(predicted)), np.float32)
+    wanted[:BY_SHARE] = share * SHARE_MARGINS + (share - np.float32(NEARLY))
+    wanted[BY_SHARE:] = root * ROOT_MARGINS + (share - np.float32(NEARLY))
+    np.ceil(wanted, out=wanted)
+    np.maximum(wanted, seen.floor.astype(np.float32), out=wanted)
+    return np.minimum(wanted, seen.ceiling.astype(np.float32), out=wanted)
+
+
+def describe(rule: int) -> tuple[float, int, float, float]:
+    """Return what a rule is: time constant of its level, cold starts it holds a peak, and its two margins."""
+    predictor, margin = divmod(rule, MARGINS)
+    level, hold = divmod(predictor, len(HOLDS))
+    share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0
+    root = 0.0 if margin < BY_SHARE else float(ROOT_MARGINS[margin - BY_SHARE, 0])
+    return float(LEVELS_S[level]), int(HOLDS[hold]), share, root
+
+
+def _push(slots: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
+    """Put a value into the present slot, or into a new one where the time of the slot is over."""
+    pushed = np.where(turned, np.roll(slots, 1, axis=1), slots)
+    pushed[:, 0] = np.where(turned, value, extreme(slots[:, 0], value))
+    return pushed

@@ -1,0 +1,171 @@
+"""Load as work: what the engines' counters say between two readings, and how busy they were.
+
+Work is measured in replicas that it keeps busy, whatever it consists of: prompts, long contexts, large batches. See
+`speed` for how the gaps between tokens tell it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.core import speed
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn
+from autoscaler.core.samples import PodSamples
+
+FEWEST_GAPS = 20.0
+"""A mean over fewer gaps says little: one prompt beside them makes it."""
+
+SHORTEST_GAP_S, LONGEST_GAP_S = 1e-5, 60.0
+"""No engine writes faster or slower; a counter that says so is broken."""
+
+MOST_GROWN = 1e9
+"""No counter of a pod counts beyond this within two minutes."""
+
+LONGEST_STEP_S = 120.0
+"""After a longer hole in the readings of a pod it is counted anew."""
+
+COUNTED = (
+    "finished",
+    "first_tokens",
+    "ttft_met",
+    "gap_s",
+    "gaps",
+    "itl_judged",
+    "itl_met",
+    "prompt_tokens",
+    "generation_tokens",
+)
+
+
+@dataclass(frozen=True)
+class PodWork(Columns):
+    """What some pods showed when they were counted last. It knows its rows by id, and stands on no fleet's rows."""
+
+    pod_id: IntColumn  # int64[P], ascending
+    time_s: MomentColumn  # float64[P], of the reading; NaN: none
+    running: FloatColumn  # float64[P], requests
+    waiting: FloatColumn  # float64[P], requests
+    counter: FloatColumn  # float64[C, P], rows of COUNTED
+
+    @classmethod
+    def blank(cls, rows: int) -> PodWork:
+        unknown = np.full(rows, np.nan)
+        return cls(np.arange(rows), unknown, unknown, unknown, np.full((len(COUNTED), rows), np.nan))
+
+    def of(self, pod_id: IntColumn) -> PodWork:
+        """Return it for these pods, ids ascending; NaN for those it does not know."""
+        if np.array_equal(self.pod_id, pod_id):
+            return self
+        blank = replace(PodWork.blank(len(pod_id)), pod_id=pod_id)
+        if not len(self.pod_id):
+            return blank
+        place = np.minimum(np.searchsorted(self.pod_id, pod_id), len(self.pod_id) - 1)
+        known = self.pod_id[place] == pod_id
+        laid = {n: np.where(known, v[..., place], getattr(blank, n)) for n, v in vars(self).items() if n != "pod_id"}
+        return PodWork(pod_id, **laid)
+
+
+@dataclass(frozen=True)
+class Tally(Columns):
+    """What was counted on the pods of each workload since then; float64[W] unless stated."""
+
+    covered_s: FloatColumn  # pod-seconds that were counted
+    arrived: FloatColumn  # requests in them
+    queue_grown: FloatColumn  # requests that wait more than before
+    batch_grown: FloatColumn  # requests that run more than before
+    began: FloatColumn  # requests that got their first token
+    ttft_judged: FloatColumn  # those of which it is known whether within the objective
+    ttft_missed: FloatColumn  # those that were not
+    itl_judged: FloatColumn  # ended requests of which it is known whether within the objective
+    itl_missed: FloatColumn  # those that were not
+    gap_s: FloatColumn  # between tokens, added up
+    gaps: FloatColumn
+    shortest_gap_s: FloatColumn  # the shortest mean gap of a pod; NaN: none wrote enough to tell
+    kv_usage: FloatColumn  # 0..1, mean of the pods; 0 where nobody tells
+    readings: FloatColumn  # pods that taught something of their speed
+    lessons: FloatColumn  # float64[speed.SUMS, W], what they taught
+
+
+def count(
+    before: PodWork,
+    samples: PodSamples,
+    now_s: float,
+    pods: IntColumn,
+    pod_id: IntColumn,
+    pod_row: IntColumn,
+    rows: int,
+) -> tuple[Tally, PodWork]:
+    """Count what some pods did since they were counted last, by workload.
+
+    samples: as they came, [P]. pods: int64[n], which of them to count. pod_id: int64[n], theirs, ascending. pod_row:
+    int64[n], 0..rows-1, of whom each is.
+    Requests that arrived are those that ended and the change of those in flight: engines do not count arrivals. A pod
+    whose counters went back, or that was not read anew, is left out; the others speak for it.
+    """
+    before = before.of(pod_id)
+    read_s = np.minimum(samples.time_s[pods], now_s)
+    counter = np.stack([getattr(samples, name)[pods] for name in COUNTED])
+    running, waiting = samples.running[pods], samples.waiting[pods]
+    heard = ~np.isnan(read_s)
+    after = PodWork(
+        pod_id=pod_id,
+        time_s=np.where(heard, read_s, before.time_s),
+        running=np.where(heard, running, before.running),
+        waiting=np.where(heard, waiting, before.waiting),
+        counter=np.where(heard, counter, before.counter),
+    )
+
+    def total(values: FloatColumn, known: BoolColumn) -> FloatColumn:
+        return np.bincount(pod_row, np.where(known, values, 0.0), rows).astype(np.float64)
+
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        step_s = read_s - before.time_s
+        grown = counter - before.counter
+        counted = (step_s > 0) & (step_s <= LONGEST_STEP_S)
+        grown = np.where(counted & (grown >= 0) & (grown <= MOST_GROWN), grown, np.nan)
+        finished, began, ttft_met, gap_s, gaps, itl_judged, itl_met, prompts, outputs = grown
+        queue_grown, batch_grown = waiting - before.waiting, running - before.running
+        arrived = finished + queue_grown + batch_grown
+        came = np.abs(arrived) <= MOST_GROWN
+        pace_s = gap_s / gaps
+        paced = (gaps >= FEWEST_GAPS) & (pace_s >= SHORTEST_GAP_S) & (pace_s <= LONGEST_GAP_S)
+        taught = paced & (prompts + outputs >= 0)
+        lessons = speed.lessons(pace_s, prompts / step_s, outputs / step_s)
+        late, slow = began - np.minimum(ttft_met, began), itl_judged - np.minimum(itl_met, itl_judged)
+    shortest = np.full(rows, np.inf)
+    np.minimum.at(shortest, pod_row[paced], pace_s[paced])
+    kv_usage, kv_known = samples.kv_usage[pods], ~np.isnan(samples.kv_usage[pods])
+    tally = Tally(
+        covered_s=total(step_s, came),
+        arrived=np.maximum(total(arrived, came), 0.0),
+        queue_grown=total(queue_grown, came),
+        batch_grown=total(batch_grown, came),
+        began=total(began, began >= 0),
+        ttft_judged=total(began, late >= 0),
+        ttft_missed=total(late, late >= 0),
+        itl_judged=total(itl_judged, slow >= 0),
+        itl_missed=total(slow, slow >= 0),
+        gap_s=total(gap_s, paced),
+        gaps=total(gaps, paced),
+        shortest_gap_s=np.where(np.isinf(shortest), np.nan, shortest),
+        kv_usage=total(kv_usage, kv_known) / np.maximum(total(np.ones(len(pods)), kv_known), 1.0),
+        readings=total(np.ones(len(pods)), taught),
+        lessons=np.stack([total(lesson, taught) for lesson in lessons]),
+    )
+    return tally, after
+
+
+def busy_share(tally: Tally, idle_gap_s: FloatColumn) -> FloatColumn:
+    """Return how busy the replicas were, 0..1, float64[W]; NaN: they wrote too little to tell.
+
+    Computing: 1 - idle gap / gap, as in processor sharing, where work takes 1 / (1 - busy share) times as long as
+    alone. Of what computing leaves, the KV cache in use is taken as well: at the idle gap its contents would be there
+    that much shorter, and where the cache is full the replica can take nothing however idle it computes.
+
+    8 ms between tokens of an idle engine, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75 = 0.7.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        idle = np.clip(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - np.clip(tally.kv_usage, 0.0, 1.0))
+    return np.asarray(np.where(tally.gaps >= FEWEST_GAPS, 1 - idle, np.nan))
