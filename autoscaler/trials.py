@@ -194,12 +194,17 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         cold_start_s=setting.cold_start_s,
         cold_start_uncached_s=setting.cold_start_uncached_s,
         gpus_per_replica=offer.gpus,
-        max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, MOST_REPLICAS)),
+        max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, _ceiling(setting, policy))),
         seed=setting.seed,
     )
     if setting.start_replicas is None:
         return started(case), notes
     return replace(case, start_replicas=setting.start_replicas), notes
+
+
+def _ceiling(setting: Setting, policy: Policy) -> float:
+    """Return how many replicas anybody may ask for: what a given policy allows, and no limit by the shipped one."""
+    return policy.spec.replicas.max if setting.policies else MOST_REPLICAS
 
 
 def _policy(paths: tuple[Path, ...]) -> Policy:

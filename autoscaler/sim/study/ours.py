@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,11 @@ class OursTogether:
             for case, policy in zip(cases, policies, strict=True)
         )
         book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name, {})
-        self._rules = compile_specs(self._workloads, book)
+        rules = compile_specs(self._workloads, book)
+        # The ceiling is the case's, for everybody who is compared: it is a matter of the purse, not of the decision.
+        ceiling = np.array([float(case.max_replicas) for case in cases])
+        floor = np.fmin(rules.spec.min_replicas, ceiling)
+        self._rules = replace(rules, spec=replace(rules.spec, min_replicas=floor, max_replicas=ceiling))
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
         self._gpus = np.array([gpus])
         self._workload_id = np.arange(len(cases))
