@@ -68,7 +68,7 @@ def curve(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
 def either(of_kinds: FloatColumn) -> FloatColumn:
     """Return how many miss at least one, of those that miss each; float64[KINDS, ...] to float64[...].
 
-    Nobody tells how many miss both. It is between none and all of the fewer: half is taken.
+    Nobody tells how many miss both. It is between none and all of the fewer: half is taken. No more than all miss.
     """
     ttft, itl = of_kinds
-    return np.asarray(np.maximum(ttft, itl) + np.minimum(ttft, itl) / 2)
+    return np.asarray(np.minimum(np.maximum(ttft, itl) + np.minimum(ttft, itl) / 2, 1.0))

@@ -1,0 +1,98 @@
+"""The share of requests that miss, by how busy replicas are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core.misses import BINS, FADE_S, KINDS, PRIOR, bin_of, curve, either, learn
+
+NOTHING = np.zeros((KINDS, BINS, 1))
+TTFT, ITL = range(KINDS)
+
+
+def learned(load, missed, seen, *, kind=TTFT, passed_s=0.0, before=(NOTHING, NOTHING)):
+    """Counts after so many requests of one workload, of one kind."""
+    new_missed, new = np.zeros((KINDS, 1)), np.zeros((KINDS, 1))
+    new_missed[kind], new[kind] = missed, seen
+    return learn(*before, np.array([load]), new_missed, new, np.array([passed_s]))
+
+
+def place_of(load):
+    return int(bin_of(np.array([load]))[0])
+
+
+def test_before_anything_was_seen_the_prior_speaks_for_both_kinds():
+    np.testing.assert_allclose(curve(NOTHING, NOTHING)[:, 0], either(np.stack([PRIOR, PRIOR])))
+    assert PRIOR[place_of(0.5)] == 0
+    assert 0 < PRIOR[place_of(0.75)] < 0.1
+    assert PRIOR[-1] > 0.5
+
+
+@pytest.mark.parametrize("kind", range(KINDS))
+def test_many_requests_outweigh_it(kind):
+    """All bins of the other kind are seen to miss nothing."""
+    counts = learned(0.97, 9_000.0, 10_000.0, kind=kind)
+    for load in (np.arange(BINS) + 0.5) / BINS:
+        counts = learned(load, 0.0, 10_000.0, kind=1 - kind, before=counts)
+    assert curve(*counts)[-1, 0] == pytest.approx(0.9, abs=0.01)
+
+
+def test_demand_beyond_what_serves_falls_into_the_last_bin():
+    missed, seen = learned(7.0, 40.0, 50.0)
+    assert (missed[TTFT, -1, 0], seen[TTFT, -1, 0]) == (40, 50)
+    assert place_of(1e300) == BINS - 1
+    assert place_of(0.0) == 0
+
+
+def test_a_bin_that_contradicts_those_below_it_is_met_half_way():
+    place = place_of(0.82)
+    before = learned(0.82, 0.0, 1e6, kind=ITL)
+    share = curve(*learned(0.82, 0.0, 1e6, before=before))[:, 0]
+    below = either(np.stack([PRIOR, PRIOR]))[place - 1]
+    assert share[place] == pytest.approx(below / 2, rel=0.01)
+    assert share[place - 1] == pytest.approx(below / 2, rel=0.01)
+
+
+def test_who_misses_either_is_between_the_more_and_the_sum_of_both():
+    assert either(np.array([[0.1], [0.04]]))[0] == pytest.approx(0.12)
+    assert either(np.array([[0.0], [0.3]]))[0] == pytest.approx(0.3)
+
+
+def test_nobody_misses_more_often_than_always():
+    assert either(np.array([[1.0], [1.0]]))[0] == 1
+    assert curve(NOTHING, NOTHING).max() <= 1
+
+
+def test_an_unknown_load_teaches_nothing():
+    missed, seen = learned(np.nan, 5.0, 10.0)
+    assert missed.sum() == seen.sum() == 0
+
+
+def test_what_was_seen_fades_within_days():
+    before = learned(0.9, 50.0, 100.0)
+    missed, seen = learned(np.nan, 0.0, 0.0, passed_s=FADE_S, before=before)
+    assert seen.sum() == pytest.approx(100 / np.e)
+    assert missed.sum() == pytest.approx(50 / np.e)
+
+
+def test_each_workload_learns_its_own_and_what_was_given_is_left_as_it_is():
+    nothing = np.zeros((KINDS, BINS, 3))
+    load = np.array([0.97, np.nan, 0.3])
+    counts = learn(nothing, nothing, load, np.full((KINDS, 3), 5.0), np.full((KINDS, 3), 10.0), np.zeros(3))
+    assert counts[1].sum(axis=(0, 1)).tolist() == [20, 0, 20]
+    assert nothing.sum() == 0
+    alone = learn(NOTHING, NOTHING, load[:1], np.full((KINDS, 1), 5.0), np.full((KINDS, 1), 10.0), np.zeros(1))
+    np.testing.assert_array_equal(curve(*counts)[:, :1], curve(*alone))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, KINDS - 1), st.floats(0, 1e9), st.floats(0, 1), st.floats(1, 1e9)), max_size=12)
+)
+def test_the_curve_is_a_share_and_never_falls(lessons):
+    counts = (NOTHING, NOTHING)
+    for kind, load, share, seen in lessons:
+        counts = learned(load, share * seen, seen, kind=kind, passed_s=30.0, before=counts)
+    found = curve(*counts)[:, 0]
+    assert (np.diff(found) >= -1e-12).all()
+    assert ((found >= 0) & (found <= 1)).all()

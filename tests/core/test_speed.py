@@ -1,0 +1,156 @@
+"""The line through the readings: the idle gap and what tokens cost, found of a fleet that is never idle."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core import speed
+from autoscaler.core.speed import FEWEST_READINGS, IDLE_GAP_DRIFT, SHORTEST_SHARE, SUMS, fit, lessons, shortest
+
+IDLE_GAP_S, PROMPT_TOKEN_S, OUTPUT_TOKEN_S = 0.008, 25e-6, 180e-6
+DAY_S = 86_400.0
+
+
+def gap_of(prompt_per_s, output_per_s):
+    """Gap between tokens of an engine whose step takes a fixed time and more for every token."""
+    return IDLE_GAP_S / (1 - prompt_per_s * PROMPT_TOKEN_S - output_per_s * OUTPUT_TOKEN_S)
+
+
+def drawn(gap_s, prompt_per_s, output_per_s, shortest_gap_s=None):
+    """The line through these readings of one workload."""
+    sums = lessons(gap_s, prompt_per_s, output_per_s).sum(axis=1, keepdims=True)
+    least = np.array([gap_s.min() if shortest_gap_s is None else shortest_gap_s])
+    return fit(sums, np.array([float(len(gap_s))]), least)
+
+
+def busy_readings(random, count=400):
+    """Token rates of a fleet between a quarter and three quarters busy, each with a mix of its own."""
+    prompt_per_s, output_per_s = random.uniform(6_000, 16_000, count), random.uniform(600, 1_800, count)
+    return prompt_per_s, output_per_s
+
+
+def test_without_noise_the_three_are_found_of_a_fleet_that_is_never_idle():
+    prompt_per_s, output_per_s = busy_readings(np.random.default_rng(1))
+    gap_s = gap_of(prompt_per_s, output_per_s)
+    assert gap_s.min() > 1.3 * IDLE_GAP_S
+    line = drawn(gap_s, prompt_per_s, output_per_s)
+    assert line.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.002)
+    assert line.prompt_token_s[0] == pytest.approx(PROMPT_TOKEN_S, rel=0.005)
+    assert line.output_token_s[0] == pytest.approx(OUTPUT_TOKEN_S, rel=0.005)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gaps_that_scatter_by_five_percent_move_none_of_them_by_more_than_a_tenth(seed):
+    random = np.random.default_rng(seed)
+    prompt_per_s, output_per_s = busy_readings(random)
+    gap_s = gap_of(prompt_per_s, output_per_s) * random.lognormal(0, 0.05, len(prompt_per_s))
+    line = drawn(gap_s, prompt_per_s, output_per_s)
+    assert line.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.1)
+    assert line.prompt_token_s[0] == pytest.approx(PROMPT_TOKEN_S, rel=0.1)
+    assert line.output_token_s[0] == pytest.approx(OUTPUT_TOKEN_S, rel=0.1)
+
+
+def test_an_idle_fleet_shows_its_gap_and_no_cost_of_tokens():
+    """Without variation nothing is read out of noise."""
+    random = np.random.default_rng(2)
+    gap_s = IDLE_GAP_S * random.lognormal(0, 0.05, 200)
+    line = drawn(gap_s, np.full(200, 30.0), np.full(200, 12.0))
+    assert gap_s.min() * SHORTEST_SHARE <= line.idle_gap_s[0] <= gap_s.min()
+    assert line.prompt_token_s[0] == pytest.approx(0.0, abs=1e-12)
+    assert line.output_token_s[0] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_where_only_one_kind_of_token_varies_its_cost_is_found_and_the_other_is_no_negative_number():
+    prompt_per_s = np.linspace(1_000, 20_000, 50)
+    line = drawn(gap_of(prompt_per_s, 0.0), prompt_per_s, np.zeros(50))
+    assert line.prompt_token_s[0] == pytest.approx(PROMPT_TOKEN_S, rel=0.01)
+    assert line.output_token_s[0] == 0
+    assert line.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.01)
+
+
+def test_a_slope_that_comes_out_negative_is_none_and_the_other_is_drawn_alone():
+    """Gaps that get shorter with prompts, and longer with output."""
+    random = np.random.default_rng(3)
+    prompt_per_s, output_per_s = busy_readings(random)
+    gap_s = IDLE_GAP_S / (1 + prompt_per_s * 5e-6 - output_per_s * OUTPUT_TOKEN_S)
+    line = drawn(gap_s, prompt_per_s, output_per_s)
+    assert line.prompt_token_s[0] == 0
+    assert line.output_token_s[0] > 0.5 * OUTPUT_TOKEN_S
+    mirrored = drawn(
+        IDLE_GAP_S / (1 - prompt_per_s * PROMPT_TOKEN_S + output_per_s * 20e-6), prompt_per_s, output_per_s
+    )
+    assert mirrored.output_token_s[0] == 0
+    assert mirrored.prompt_token_s[0] > 0.5 * PROMPT_TOKEN_S
+
+
+def test_the_idle_gap_is_never_above_the_shortest_gap_nor_far_below_it():
+    prompt_per_s, output_per_s = busy_readings(np.random.default_rng(4))
+    gap_s = gap_of(prompt_per_s, output_per_s)
+    assert drawn(gap_s, prompt_per_s, output_per_s, 0.004).idle_gap_s[0] == 0.004
+    assert drawn(gap_s, prompt_per_s, output_per_s, 0.1).idle_gap_s[0] == pytest.approx(SHORTEST_SHARE * 0.1)
+
+
+def test_few_readings_say_nothing():
+    prompt_per_s, output_per_s = busy_readings(np.random.default_rng(5), int(FEWEST_READINGS) - 1)
+    assert all(np.isnan(value[0]) for value in drawn(gap_of(prompt_per_s, output_per_s), prompt_per_s, output_per_s))
+    prompt_per_s, output_per_s = busy_readings(np.random.default_rng(5), int(FEWEST_READINGS))
+    known = drawn(gap_of(prompt_per_s, output_per_s), prompt_per_s, output_per_s)
+    assert known.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.05)
+
+
+def test_the_shortest_gap_is_that_of_any_time_let_grow_a_little():
+    def one(known_s, seen_s, step_s):
+        return shortest(np.array([known_s]), np.array([seen_s]), np.array([step_s]))[0]
+
+    assert math.isnan(one(math.nan, math.nan, 0.0))
+    assert one(math.nan, 0.02, 0.0) == 0.02
+    assert one(0.01, math.nan, 0.0) == 0.01
+    assert one(0.01, 0.05, DAY_S) == pytest.approx(0.01 * (1 + IDLE_GAP_DRIFT))
+    assert one(0.01, 0.002, 30.0) == 0.002
+    assert one(0.01, 0.05, 100 * DAY_S) == one(0.01, 0.05, DAY_S)  # a pause is no reason to forget
+
+
+def test_an_engine_that_becomes_faster_is_believed_at_once_and_a_slower_one_by_two_percent_a_day():
+    gap_s = np.array([0.01])
+    assert shortest(gap_s, np.array([0.005]), np.array([30.0]))[0] == 0.005
+    for _ in range(int(10 * DAY_S / 30)):
+        gap_s = shortest(gap_s, np.array([0.02]), np.array([30.0]))
+    assert gap_s[0] == pytest.approx(0.01 * math.exp(10 * IDLE_GAP_DRIFT), rel=0.01)
+
+
+rates = st.one_of(st.sampled_from([0.0, 1e-12, 1.0, 1e9, 1e12]), st.floats(0, 1e12))
+readings = st.tuples(st.one_of(st.sampled_from([1e-5, 60.0]), st.floats(1e-5, 60.0)), rates, rates)
+
+
+@given(st.lists(st.lists(readings, min_size=1, max_size=40), min_size=1, max_size=4))
+def test_whatever_engines_count_the_line_is_finite_or_unknown_and_costs_nobody_less_than_no_time(fleets):
+    """Within what `work` lets through; of several workloads at once."""
+    columns = [np.array(fleet).T for fleet in fleets]
+    sums = np.stack([lessons(*column).sum(axis=1) for column in columns], axis=1)
+    assert sums.shape == (SUMS, len(fleets))
+    least = np.array([column[0].min() for column in columns])
+    line = fit(sums, np.array([float(column.shape[1]) for column in columns]), least)
+    enough = np.array([column.shape[1] >= FEWEST_READINGS for column in columns])
+    np.testing.assert_array_equal(~np.isnan(line.idle_gap_s), enough)
+    assert (line.idle_gap_s[enough] <= least[enough]).all()
+    assert (line.idle_gap_s[enough] >= SHORTEST_SHARE * least[enough] * (1 - 1e-9)).all()
+    for slope in (line.prompt_token_s, line.output_token_s):
+        assert not np.isinf(slope).any()
+        assert not (slope < 0).any()
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=SUMS, max_size=SUMS))
+def test_sums_that_no_readings_could_have_made_warn_of_nothing_and_give_no_negative_cost(numbers):
+    """Such as a damaged state file might hold."""
+    line = fit(np.array(numbers)[:, None], np.array([100.0]), np.array([0.01]))
+    assert 0.003 * (1 - 1e-9) <= line.idle_gap_s[0] <= 0.01
+    assert not line.prompt_token_s[0] < 0
+    assert not line.output_token_s[0] < 0
+
+
+def test_nothing_seen_is_nothing_known():
+    line = fit(np.zeros((speed.SUMS, 2)), np.array([0.0, 100.0]), np.array([math.nan, math.nan]))
+    assert all(np.isnan(value).all() for value in line)
