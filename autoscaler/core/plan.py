@@ -87,7 +87,7 @@ def _planned(known: Rules) -> Plan:
             watched_s=known.watched_s,
             budget=known.budget,
             paper_missed=np.where(known.arrived > 0, known.missed[in_force] / known.arrived, np.nan),
-            really_missed=np.where(known.served > 0, known.burnt / known.served, np.nan),
+            really_missed=np.where(known.counted > 0, known.burnt / known.counted, np.nan),
             itl_judged=known.bin_seen[1].sum(axis=0),
             replicas=known.replicas,
         )

@@ -127,6 +127,7 @@ class Rules(Columns):
     real_backlog: FloatColumn  # replica-seconds that wait before as many replicas as really served, on paper
     promised: FloatColumn  # requests that miss there, over the error budget's time
     burnt: FloatColumn  # requests that really missed, over the same
+    counted: FloatColumn  # all of which it is known whether they missed, over the same
     served: FloatColumn  # all requests, over the same
     served_s: FloatColumn  # seconds of that
     bin_missed: FloatColumn  # float64[KINDS, B, W], see `misses`
@@ -245,7 +246,7 @@ def _learn_misses(
     fade = np.exp(-step_s / BUDGET_S)
     ready = np.maximum(seen.replicas, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
-    backlog = np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0)
+    backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0), 0.0)
     likely = misses.curve(bin_missed, bin_seen)
     place = misses.bin_of(demand / ready).astype(np.int64)
     promised = np.where(
@@ -258,6 +259,7 @@ def _learn_misses(
         real_backlog=backlog,
         promised=rules.promised * fade + np.where(known, promised * arrivals, 0.0),
         burnt=rules.burnt * fade + np.where(known, share * arrivals, 0.0),
+        counted=rules.counted * fade + np.where(known, arrivals, 0.0),
         served=rules.served * fade + np.where(step_s > 0, arrivals, 0.0),
         served_s=rules.served_s * fade + step_s,
     )
@@ -386,11 +388,12 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
 def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
     """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
 
-    1 % promised, 0.8 % aimed at, 0.2 % missed in a day: what was saved may be spent within `REPAID_S`.
+    1 % promised, 0.8 % aimed at, 0.2 % missed in a day: what was saved may be spent within `REPAID_S`. What nobody
+    counted was neither saved nor burnt.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         coming = REPAID_S * np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
-        share = (AIMED * promised * (rules.served + coming) - rules.burnt) / coming
+        share = (AIMED * promised * (rules.counted + coming) - rules.burnt) / coming
     share = np.where(np.isnan(share), AIMED * promised, share)
     return np.clip(share, STRICTEST * promised, LAXEST * promised)
 

@@ -23,8 +23,8 @@ SHORTEST_GAP_S, LONGEST_GAP_S = 1e-5, 60.0
 MOST_GROWN = 1e9
 """No counter of a pod counts beyond this within two minutes."""
 
-LONGEST_STEP_S = 120.0
-"""After a longer hole in the readings of a pod it is counted anew."""
+SHORTEST_STEP_S, LONGEST_STEP_S = 0.1, 120.0
+"""What grew in less is no rate; after a longer hole in the readings of a pod it is counted anew."""
 
 COUNTED = (
     "finished",
@@ -123,7 +123,7 @@ def count(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         step_s = read_s - before.time_s
         grown = counter - before.counter
-        counted = (step_s > 0) & (step_s <= LONGEST_STEP_S)
+        counted = (step_s >= SHORTEST_STEP_S) & (step_s <= LONGEST_STEP_S)
         grown = np.where(counted & (grown >= 0) & (grown <= MOST_GROWN), grown, np.nan)
         finished, began, ttft_met, gap_s, gaps, itl_judged, itl_met, prompts, outputs = grown
         queue_grown, batch_grown = waiting - before.waiting, running - before.running

@@ -138,6 +138,11 @@ def test_after_a_long_hole_nothing_is_counted():
     assert (tally.arrived[0], tally.covered_s[0]) == (0, 0)
 
 
+def test_what_grew_between_two_readings_of_the_same_moment_is_no_rate():
+    tally = counted(readings(100.0), readings(100.0 + 1e-9, finished=60.0, gap_s=20.0, gaps=1000.0))
+    assert (tally.arrived[0], tally.covered_s[0], tally.readings[0]) == (0, 0, 0)
+
+
 # --- what was missed
 
 

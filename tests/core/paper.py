@@ -1,0 +1,67 @@
+"""One rule on paper, in plain Python: the slow second source for `autoscaler.core.rules`.
+
+It keeps all that it ever predicted and looks back, where the product keeps a few slots. Readings come as often as rules
+are judged, and a cold start takes at most as many of them as there are slots.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from autoscaler.core import misses
+from autoscaler.core.rules import EVERY_S, FADE_S, NEARLY, TOLERATED, Rules, describe
+
+
+@dataclass
+class Paper:
+    """A fleet that follows one rule, and lives through the demand that was measured."""
+
+    rule: int
+    cold_start_s: float
+    ttft_objective_s: float
+    usable: float  # share of its time that a replica serves
+    floor: float
+    ceiling: float
+    backlog: float = 0.0  # replica-seconds
+    cost: float = 0.0  # likewise
+    missed: float = 0.0  # requests
+    levels: list[float] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+
+    def live(self, after: Rules, arrived: float) -> None:
+        """Live through the step that ended in `after`.
+
+        One whose demand is not known costs nothing, and nobody knows what waits after it.
+        """
+        demand = float(after.demand[0])
+        if math.isnan(demand):
+            self.backlog = 0.0
+            demand = self.levels[-1] if self.levels else demand
+        elif self.predicted:
+            self._serve(demand, arrived, after)
+        if math.isnan(demand):
+            return
+        level_s, hold, *_ = describe(self.rule)
+        gain = 1 - math.exp(-EVERY_S / level_s)
+        self.levels.append(self.levels[-1] + gain * (demand - self.levels[-1]) if self.levels else demand)
+        self.predicted.append(max(self.levels[-1 - hold * self._reach() :]))
+
+    def asked(self, predicted: float) -> float:
+        *_, share, root = describe(self.rule)
+        wanted = predicted + share * predicted + root * math.sqrt(predicted)
+        return min(max(math.ceil(wanted / self.usable - NEARLY), self.floor), self.ceiling)
+
+    def _reach(self) -> int:
+        return math.ceil(self.cold_start_s / EVERY_S)
+
+    def _serve(self, demand: float, arrived: float, after: Rules) -> None:
+        ready = self.asked(min(self.predicted[-1 - self._reach() :]))  # what was asked for all the while has come
+        self.backlog = max(self.backlog + (demand - self.usable * ready) * EVERY_S, 0.0)
+        place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
+        late = float(misses.curve(after.bin_missed, after.bin_seen)[place, 0])
+        if self.backlog > TOLERATED * self.ttft_objective_s * self.usable * ready:
+            late = 1.0
+        fade = math.exp(-EVERY_S / FADE_S)
+        self.missed = self.missed * fade + late * arrived
+        self.cost = self.cost * fade + self.asked(self.predicted[-1]) * EVERY_S

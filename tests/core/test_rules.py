@@ -1,0 +1,465 @@
+"""Rules on paper: what each would have cost and missed, and which is followed."""
+
+import math
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core import rules as R
+from autoscaler.core import speed
+from autoscaler.core.work import LONGEST_STEP_S, SHORTEST_STEP_S, Tally
+from tests.core.paper import Paper
+
+NAN = math.nan
+WORK_S = 2.0  # of a request
+IDLE_GAP_S = 0.01
+HOUR = int(3600 / R.EVERY_S)  # steps
+
+
+def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
+    """What one step shows of workloads in which so many replicas are kept busy by what arrives; numbers or float64[W].
+
+    late: share of the requests served that missed TTFT. tally: single counts that are not those that follow.
+    """
+    demand = np.atleast_1d(np.asarray(demand, dtype=float))
+    rows = len(demand)
+    replicas = np.maximum(np.ceil(demand / 0.6), 1) if replicas is None else replicas
+    busy = np.minimum(demand / replicas, 0.95) if busy is None else busy
+    arrived, served = demand * R.EVERY_S / WORK_S, busy * replicas * R.EVERY_S / WORK_S
+    gap_s = np.broadcast_to(IDLE_GAP_S / (1 - busy), rows)
+    counts = {
+        **dict.fromkeys(Tally.__dataclass_fields__, 0.0),
+        "covered_s": replicas * R.EVERY_S,
+        "arrived": arrived,
+        "queue_grown": np.maximum(arrived - served, 0.0),
+        "began": served,
+        "ttft_judged": served,
+        "ttft_missed": late * served,
+        "gaps": 1000.0,
+        "gap_s": 1000.0 * gap_s,
+        "shortest_gap_s": IDLE_GAP_S,
+        "readings": replicas,
+        **(tally or {}),
+    }
+    counts["lessons"] = replicas * speed.lessons(gap_s, 1000.0 * demand / replicas, np.full(rows, 500.0))
+    told = {
+        "replicas": replicas,
+        "waiting": 0.0,
+        "cold_start_s": 60.0,
+        "ttft_objective_s": 1.0,
+        "itl_objective_s": 0.1,
+        "budget": 0.01,
+        "floor": 1.0,
+        "ceiling": 100.0,
+        **columns,
+    }
+    tables = [
+        {name: np.broadcast_to(np.asarray(value, float), (*np.shape(value)[:-1], rows)) for name, value in some.items()}
+        for some in (counts, told)
+    ]
+    return R.Seen(Tally(**tables[0]), **tables[1])
+
+
+def silence(**columns):
+    """A step in which no pod told anything."""
+    nothing = dict.fromkeys(Tally.__dataclass_fields__, 0.0) | {"shortest_gap_s": NAN}
+    quiet = seen(0.0, replicas=4, tally=nothing, **columns)
+    return replace(quiet, tally=replace(quiet.tally, lessons=np.zeros((speed.SUMS, 1))))
+
+
+def live(demands, rules=None, now_s=1000.0, **columns):
+    """Judge through these demands, one each step."""
+    rules = R.Rules.blank(np.size(demands[0])) if rules is None else rules
+    for demand in demands:
+        now_s += R.EVERY_S
+        rules = R.judge(rules, seen(demand, **columns), now_s)
+    return rules
+
+
+def judged(rules, shown, after_s=R.EVERY_S):
+    return R.judge(rules, shown, float(rules.judged_s[0]) + after_s)
+
+
+# --- demand
+
+
+def test_demand_is_arrivals_times_the_work_of_a_request():
+    assert live([3.0] * 100).demand[0] == pytest.approx(3.0, rel=0.01)
+
+
+def test_two_estimates_are_averaged_arrivals_times_work_and_how_busy_replicas_are():
+    """Arrivals say 2 replicas, gaps say 3 of 4: 2.5."""
+    known, quiet = live([3.0] * 100), {"began": 0.0, "queue_grown": 0.0}
+    both = judged(known, seen(3.0, replicas=4, busy=0.75, tally={**quiet, "arrived": 2 * R.EVERY_S / WORK_S}))
+    assert both.demand[0] == pytest.approx(2.5, rel=0.01)
+
+
+def test_a_queue_that_grows_is_demand_and_a_batch_that_grows_as_far_as_replicas_are_full():
+    known = live([3.0] * 100)
+    arrived = 3 * R.EVERY_S / WORK_S
+    queue = judged(known, seen(3.0, replicas=4, busy=0.75, tally={"began": 0.0, "queue_grown": 30.0}))
+    assert queue.demand[0] == pytest.approx((3 + 3 + 30 * WORK_S / R.EVERY_S) / 2, rel=0.01)
+    batch = {"began": 0.0, "queue_grown": 0.0, "batch_grown": 16.0, "arrived": arrived}
+    full = judged(known, seen(3.0, replicas=4, busy=0.75, tally=batch))
+    assert full.demand[0] == pytest.approx((3 + 3 + 0.75**2 * 16 * WORK_S / R.EVERY_S) / 2, rel=0.01)
+
+
+def test_a_queue_that_is_worked_off_is_no_demand():
+    known = live([3.0] * 100)
+    drained = {"began": 60.0, "arrived": 15.0, "queue_grown": -45.0}
+    after = judged(known, seen(1.0, replicas=4, busy=0.95, tally=drained))
+    assert after.demand[0] == pytest.approx(1.0, abs=0.15)
+
+
+def test_with_too_few_gaps_arrivals_alone_speak():
+    after = judged(live([3.0] * 100), seen(1.0, tally={"gaps": 5.0, "gap_s": 0.2, "began": 0.0}))
+    assert after.demand[0] == pytest.approx(1.0, rel=0.01)
+
+
+def test_pods_that_were_counted_speak_for_those_that_were_not():
+    half = {"covered_s": 2 * R.EVERY_S, "arrived": 1.5 * R.EVERY_S / WORK_S, "began": 0.0}
+    after = judged(live([3.0] * 100), seen(3.0, replicas=4, busy=0.75, tally=half))
+    assert after.demand[0] == pytest.approx(3.0, rel=0.01)
+    assert after.served[0] - live([3.0] * 100).served[0] == pytest.approx(45.0, rel=0.1)
+
+
+def test_demand_follows_answers_that_become_longer():
+    longer = live([3.0] * 100)
+    for _ in range(60):  # as many requests, each twice the work
+        longer = judged(longer, seen(6.0, tally={"arrived": 45.0, "began": 45.0, "ttft_judged": 0.0}))
+    assert longer.demand[0] == pytest.approx(6.0, rel=0.05)
+
+
+# --- who speaks
+
+
+def test_no_rule_speaks_before_the_speed_is_known():
+    rules, now_s = R.Rules.blank(1), 1000.0
+    while rules.readings[0] + 1 < speed.FEWEST_READINGS:
+        now_s += R.EVERY_S
+        rules = R.judge(rules, seen(0.5, replicas=1), now_s)
+        assert np.isnan(rules.demand[0])
+        assert np.isnan(rules.replicas[0])
+    assert not np.isnan(live([0.5, 0.5], rules, now_s, replicas=1).replicas[0])
+
+
+def test_without_a_promise_demand_is_known_and_no_rule_speaks():
+    rules = live([3.0] * 50, ttft_objective_s=NAN)
+    assert rules.demand[0] == pytest.approx(3.0, rel=0.01)
+    assert np.isnan(rules.replicas[0])
+    assert np.isnan(rules.rule[0])
+
+
+def test_unknown_demand_keeps_all_that_is_known_and_says_nothing():
+    rules = live([3.0] * 200)
+    after = judged(rules, silence())
+    assert np.isnan(after.replicas[0])
+    for name in ("cost", "missed", "level", "asked", "rule", "work_s", "requests", "bin_seen", "burnt", "served"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(rules, name), err_msg=name)
+    back = judged(after, seen(3.0))
+    assert back.replicas[0] == rules.replicas[0]
+
+
+def test_a_clock_that_stands_or_goes_back_costs_nothing():
+    rules = live([3.0] * 100)
+    for after_s in (0.0, -500.0):
+        after = judged(rules, seen(3.0), after_s)
+        np.testing.assert_array_equal(after.cost, rules.cost)
+        np.testing.assert_array_equal(after.missed, rules.missed)
+
+
+# --- on paper
+
+
+@pytest.mark.parametrize("cold_start_s", [30.0, 60.0, 120.0])
+def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
+    """Through waves, spikes, two steps of silence, and a rise that leaves queues at the end."""
+    random = np.random.default_rng(7)
+    waves = 4 + 3 * np.sin(np.arange(160) / 12) + random.uniform(0, 1, 160) + 8.0 * (random.random(160) < 0.03)
+    promises = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
+    papers = [Paper(rule, usable=R.MOST_BUSY, **promises) for rule in range(0, R.RULES, 5)]
+    rules, now_s = R.Rules.blank(1), 1000.0
+    for step, demand in enumerate([*waves, 9.0, 10.0]):
+        now_s += R.EVERY_S
+        shown = silence(**promises) if step in (70, 71) else seen(demand, late=0.02, **promises)
+        rules = R.judge(rules, shown, now_s)
+        for paper in papers:
+            paper.live(rules, float(shown.tally.arrived[0]))
+    assert max(paper.missed for paper in papers) > 2 * min(paper.missed for paper in papers) > 0
+    assert max(paper.backlog for paper in papers) > 0
+    for paper in papers:
+        for name in ("cost", "missed"):
+            said = float(getattr(rules, name)[paper.rule, 0])
+            assert said == pytest.approx(getattr(paper, name), rel=1e-4), (R.describe(paper.rule), name)
+        assert rules.asked[paper.rule, 0] == paper.asked(paper.predicted[-1])
+        assert rules.backlog[paper.rule, 0] == pytest.approx(paper.backlog, rel=1e-3, abs=1e-2)
+
+
+def test_replicas_on_paper_come_one_cold_start_after_they_were_asked_for():
+    quick, slow = (live([2.0] * 300 + [8.0] * 8, cold_start_s=cold_start_s) for cold_start_s in (30.0, 240.0))
+    assert (slow.missed >= 0.999 * quick.missed).all()
+    assert (slow.missed > 2 * quick.missed).any()
+
+
+def test_after_a_hole_no_queue_is_remembered_and_the_hole_costs_nothing():
+    rules = live([3.0] * 50 + [60.0] * 3, replicas=6.0)
+    assert rules.backlog.max() > 0
+    assert rules.real_backlog[0] > 0
+    after = judged(rules, seen(3.0), LONGEST_STEP_S + 1)
+    assert after.backlog.max() == after.real_backlog[0] == 0
+    np.testing.assert_array_equal(after.cost, rules.cost)
+    np.testing.assert_array_equal(after.missed, rules.missed)
+
+
+# --- which rule is in force
+
+
+def test_the_young_follow_only_the_longest_hold():
+    rules, now_s, chosen = R.Rules.blank(1), 1000.0, set()
+    while rules.watched_s[0] < R.YOUNG_S:
+        now_s += R.EVERY_S
+        rules = R.judge(rules, seen(3.0 + 2.0 * math.sin(now_s / 3000)), now_s)
+        if rules.watched_s[0] < R.YOUNG_S and not np.isnan(rules.rule[0]):
+            chosen.add(R.describe(int(rules.rule[0]))[1])
+    assert chosen == {R.HOLDS[-1]}
+
+
+@pytest.fixture(scope="module")
+def lived():
+    """The rules of workloads that lived through a day, by how their demand ran."""
+    random = np.random.default_rng(3)
+    steps = np.arange(24 * HOUR)
+    scatter = 0.3 * random.standard_normal((3, len(steps)))
+    demands = {
+        "steady": np.full(len(steps), 3.0),
+        "waves": 4.0 + 3.0 * np.sin(steps / HOUR),
+        "bursts": np.where((steps % 40 < 8) & (steps < steps[-12]), 6.0, 3.0),
+        "surges": np.where(steps % HOUR < 8, 30.0, 3.0),
+        **{f"size {size:g}": np.maximum(size + math.sqrt(size) * scatter[n], 0.05) for n, size in enumerate(SIZES)},
+    }
+    replicas = np.array([max(math.ceil(1.3 * run.max()), 1) for run in demands.values()], dtype=float)
+    cold_start_s = np.where(np.array(list(demands)) == "surges", 240.0, 60.0)
+    rules = live(np.stack(list(demands.values())).T, replicas=replicas, cold_start_s=cold_start_s, ceiling=1000.0)
+    return {name: rules.take(np.array([row])) for row, name in enumerate(demands)}
+
+
+SIZES = (1.0, 10.0, 100.0)
+
+
+def test_who_has_seen_waves_for_a_day_holds_no_longer_than_it_pays(lived):
+    rules = lived["waves"]
+    in_force = int(rules.rule[0])
+    assert R.describe(in_force)[1] < R.HOLDS[-1]
+    assert rules.cost[in_force, 0] < 0.8 * rules.cost[:, 0].max()
+
+
+@pytest.mark.parametrize("name", ["steady", "waves", "bursts", "size 1", "size 10", "size 100"])
+def test_the_rule_in_force_is_the_cheapest_of_those_within_the_budget(lived, name):
+    """All but what every rule is believed to miss before much was seen, which is little after a day."""
+    rules = lived[name]
+    in_force = int(rules.rule[0])
+    missed = rules.missed[:, 0] * float(R.wrongness(rules, np.array([0.01]))[0])
+    allowed = rules.budget[0] * rules.arrived[0]
+    assert missed[in_force] <= allowed
+    surely = missed <= 0.5 * allowed
+    assert rules.cost[in_force, 0] <= rules.cost[surely, 0].min() / R.CHEAPER * (1 + 1e-6)
+
+
+def test_steady_demand_is_carried_with_little_on_top(lived):
+    assert math.ceil(3 / R.MOST_BUSY) <= lived["steady"].replicas[0] <= 6
+
+
+def test_large_fleets_are_carried_with_less_on_top_than_small_ones(lived):
+    """Demand that scatters with the root of its size, as that of independent requests does."""
+    on_top = [lived[f"size {size:g}"].replicas[0] / size for size in SIZES]
+    assert on_top[0] > on_top[1] > on_top[2]
+    assert 1 < on_top[2] < 1.5
+
+
+def test_demand_that_doubles_now_and_then_asks_for_more_than_steady_demand(lived):
+    assert lived["bursts"].demand[0] == pytest.approx(3.0, rel=0.02)
+    assert lived["bursts"].replicas[0] > lived["steady"].replicas[0]
+
+
+def test_what_no_rule_could_avoid_is_no_reason_for_the_dearest(lived):
+    """Once an hour demand rises tenfold for as long as a cold start: any rule misses that, however much it spends."""
+    rules = lived["surges"]
+    assert rules.missed[:, 0].min() > rules.budget[0] * rules.arrived[0]
+    assert rules.cost[int(rules.rule[0]), 0] < 0.7 * rules.cost[:, 0].max()
+
+
+def test_floor_and_ceiling_hold():
+    assert live([0.1] * 60, floor=3.0).replicas[0] == 3
+    assert live([50.0] * 60, ceiling=7.0).replicas[0] == 7
+
+
+# --- what was really missed
+
+
+def test_more_real_misses_than_promised_make_it_strict_and_none_make_it_lax():
+    late, fine = live([3.0] * 6 * HOUR, late=0.05), live([3.0] * 6 * HOUR)
+    assert late.budget[0] == pytest.approx(R.STRICTEST * 0.01)
+    assert fine.budget[0] > R.AIMED * 0.01
+    assert late.replicas[0] > fine.replicas[0]
+    assert late.burnt[0] / late.served[0] == pytest.approx(0.05, rel=0.02)
+
+
+def test_where_nobody_counts_what_was_missed_paper_stands():
+    rules = live([3.0] * 6 * HOUR, tally={"ttft_judged": 0.0, "ttft_missed": 0.0})
+    assert rules.budget[0] == pytest.approx(R.AIMED * 0.01)
+    assert R.wrongness(rules, np.array([0.01]))[0] == 1
+    assert rules.counted[0] == 0
+    assert rules.served[0] > 0
+
+
+def state(**columns):
+    return replace(R.Rules.blank(1), **{name: np.array([value]) for name, value in columns.items()})
+
+
+@pytest.mark.parametrize(
+    ("burnt_fraction", "share"),
+    [(R.AIMED * 0.01, R.AIMED), (0.0, R.LAXEST), (0.1, R.STRICTEST)],
+)
+def test_the_budget_is_steered_between_its_bounds(burnt_fraction, share):
+    """As many as were aimed at: go on so; none: lax; ten times too many: strict."""
+    day = state(served=8640.0, counted=8640.0, served_s=86_400.0, burnt=8640.0 * burnt_fraction)
+    assert R.steered(day, np.array([0.01]))[0] == pytest.approx(share * 0.01)
+
+
+def test_what_was_burnt_is_made_up_for_within_the_stated_time():
+    day = state(served=8640.0, counted=8640.0, served_s=86_400.0, burnt=8640.0 * R.AIMED * 0.01 + 10.0)
+    coming = 8640.0 * R.REPAID_S / 86_400.0
+    assert R.steered(day, np.array([0.01]))[0] == pytest.approx(R.AIMED * 0.01 - 10.0 / coming)
+    assert R.steered(R.Rules.blank(1), np.array([0.01]))[0] == pytest.approx(R.AIMED * 0.01)
+
+
+def test_paper_is_as_wrong_as_the_fleet_on_it_that_really_served_within_bounds():
+    def wrong(burnt, promised):
+        return R.wrongness(state(burnt=burnt, promised=promised), np.array([0.01]))[0]
+
+    assert wrong(0.0, 0.0) == 1
+    assert wrong(203.0, 103.0) == pytest.approx(206 / 106)
+    assert wrong(1e6, 1.0) == R.MOST_WRONG
+    assert wrong(0.0, 1e6) == R.LEAST_WRONG
+
+
+def test_misses_are_learned_at_the_load_they_happened_at_and_not_while_a_queue_stands():
+    rules = live([3.0] * 200, replicas=4, late=0.2)
+    place = int(R.misses.bin_of(np.array([0.75]))[0])
+    assert rules.bin_missed[0, place, 0] / rules.bin_seen[0].sum() == pytest.approx(0.2, rel=0.05)
+    queue = judged(rules, seen(3.0, replicas=4, late=1.0, waiting=40.0))
+    np.testing.assert_allclose(queue.bin_missed, rules.bin_missed, rtol=0.01)
+    assert queue.burnt[0] > rules.burnt[0] + 40
+
+
+# --- small parts
+
+
+def test_an_engine_that_is_slow_when_idle_is_kept_less_busy():
+    def usable(idle_gap_s, objective_s):
+        return R.most_busy(np.array([idle_gap_s]), np.array([objective_s]))[0]
+
+    assert usable(0.04, 0.1) == pytest.approx(0.6)
+    assert usable(0.008, 0.1) == R.MOST_BUSY
+    assert usable(0.2, 0.1) == R.LEAST_BUSY
+    assert usable(0.008, NAN) == usable(NAN, 0.1) == R.MOST_BUSY
+
+
+@pytest.mark.parametrize(("cold_start_s", "slots"), [(1.0, 1), (30.0, 1), (31.0, 2), (60.0, 2), (120.0, 4), (900.0, 4)])
+def test_a_cold_start_takes_whole_slots_and_at_most_four(cold_start_s, slots):
+    assert R.slots(np.array([cold_start_s]))[0] == slots
+
+
+def test_an_unknown_cold_start_takes_one_slot():
+    assert R.slots(np.array([NAN]))[0] == 1
+
+
+@pytest.mark.parametrize("rule", range(R.RULES))
+def test_every_rule_is_described_by_its_own_numbers(rule):
+    level_s, hold, share, root = R.describe(rule)
+    assert level_s in R.LEVELS_S
+    assert hold in R.HOLDS
+    assert (share > 0) != (root > 0)
+    assert sum(R.describe(other) == R.describe(rule) for other in range(R.RULES)) == 1
+
+
+def test_larger_margins_are_believed_to_miss_less_before_anything_was_seen():
+    believed = R.prior(np.array([4.0]))[:, 0]
+    for kind in (believed[: R.BY_SHARE], believed[R.BY_SHARE :]):
+        assert (np.diff(kind) < 0).all()
+    assert (R.prior(np.array([100.0]))[: R.BY_SHARE] < R.prior(np.array([4.0]))[: R.BY_SHARE]).all()
+
+
+# --- values and rows
+
+
+def both(one, other):
+    """Two rows of what was seen."""
+    columns = {n: np.concatenate([v, vars(other)[n]]) for n, v in vars(one).items() if n != "tally"}
+    return R.Seen(Tally.stack([one.tally, other.tally]), **columns)
+
+
+def test_rows_do_not_touch_each_other():
+    rules, alone, now_s = R.Rules.blank(2), R.Rules.blank(1), 1000.0
+    for step in range(200):
+        now_s += R.EVERY_S
+        other = silence() if step % 7 == 0 else seen(1e8, ceiling=1e6, replicas=3, late=1.0)
+        rules = R.judge(rules, both(seen(3.0 + step % 3), other), now_s)
+        alone = R.judge(alone, seen(3.0 + step % 3), now_s)
+    for name, column in vars(alone).items():
+        np.testing.assert_array_equal(getattr(rules, name)[..., :1], column, err_msg=name)
+
+
+def test_judging_writes_into_nothing_it_was_given_and_gives_the_same_again():
+    rules, shown = live([3.0, 9.0, 2.0] * 20), seen(5.0, late=0.1)
+    for table in (rules, shown.tally, shown):
+        for field in fields(table):
+            if isinstance(column := getattr(table, field.name), np.ndarray):
+                column.flags.writeable = False
+    once, again = judged(rules, shown), judged(rules, shown)
+    for name, column in vars(once).items():
+        np.testing.assert_array_equal(getattr(again, name), column, err_msg=name)
+
+
+def test_what_is_kept_for_each_rule_stays_small():
+    rules = live([3.0] * 100)
+    for name in ("peaks", "lows", "asked", "backlog", "cost", "missed"):
+        assert getattr(rules, name).dtype == np.float32, name
+
+
+amounts = st.one_of(st.sampled_from([0.0, 1e-320, 1.0, 1e9]), st.floats(0, 1e9))
+shares = st.floats(0, 1)
+
+
+@st.composite
+def tallies(draw):
+    """Whatever `work.count` may give."""
+    gaps, judged = draw(st.one_of(st.just(0.0), st.floats(20, 1e9))), {k: draw(amounts) for k in ("ttft", "itl")}
+    return {
+        **{name: draw(amounts) for name in ("arrived", "began", "readings")},
+        **{name: draw(amounts) * draw(st.sampled_from([-1.0, 1.0])) for name in ("queue_grown", "batch_grown")},
+        "covered_s": draw(st.one_of(st.just(0.0), st.floats(SHORTEST_STEP_S, 1e3))),
+        "gaps": gaps,
+        "gap_s": gaps * draw(st.floats(1e-5, 60.0)),
+        "shortest_gap_s": draw(st.one_of(st.just(NAN), st.floats(1e-5, 60.0))),
+        "kv_usage": draw(shares),
+        **{f"{kind}_judged": count for kind, count in judged.items()},
+        **{f"{kind}_missed": count * draw(shares) for kind, count in judged.items()},
+    }
+
+
+@settings(max_examples=100)
+@given(st.lists(tallies(), max_size=4))
+def test_whatever_was_counted_a_count_within_bounds_comes_of_it_or_none(steps):
+    """Warnings are errors in these tests."""
+    rules = live([3.0] * 20)
+    for tally in steps:
+        rules = judged(rules, seen(3.0, tally=tally, floor=2.0, ceiling=50.0))
+        assert np.isnan(rules.replicas[0]) or 2 <= rules.replicas[0] <= 50
+        for name in ("cost", "missed", "backlog", "burnt", "served", "demand"):
+            column = getattr(rules, name)
+            assert not np.isinf(column).any(), name
+            assert not (column < 0).any(), name
