@@ -1,0 +1,259 @@
+"""When rules are judged, on what, and what they ask for in a whole tick."""
+
+import math
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core.decision import Plan, Signal
+from autoscaler.core.memory import SHARES
+from autoscaler.core.rules import EVERY_S
+from autoscaler.core.tick import tick
+from tests.core.world import Story, fleet, spec, world
+
+NAN = math.nan
+WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0
+LEARNED = {"concurrency": NAN}  # what an operator states stands, and no rule speaks
+
+
+class Serving(Story):
+    """Workloads whose pods share a demand, and count what they did."""
+
+    def __init__(self, rules, now_s=1000.0):
+        super().__init__(rules, now_s)
+        self._counters = {name: np.zeros(1000) for name in ("requests", "gap_s", "met")}  # by id of pod
+
+    def serve(self, cluster, demand, for_s, every_s=5.0, **how):
+        """Keep so many replicas busy for a while; returns the last decision."""
+        for _ in range(round(for_s / every_s)):
+            decision = self.tick(cluster, every_s, **self.counted(cluster, demand, every_s, **how))
+        return decision
+
+    def counted(self, cluster, demand, passed_s, late=0.0, asleep=0.0):
+        """Readings after so many seconds more. late: share of the requests that miss TTFT. asleep: by pod."""
+        awake = cluster.pod_ready & (np.broadcast_to(asleep, len(cluster.pods)) == 0)
+        replicas = np.maximum(np.bincount(cluster.pod_workload, awake, len(cluster.workloads)), 1)
+        busy = np.where(awake, np.minimum(demand / replicas, 0.95)[cluster.pod_workload], 0.0)
+        ended = busy * passed_s / WORK_S
+        grown = {"requests": ended, "gap_s": ended * TOKENS * IDLE_GAP_S / (1 - busy), "met": ended * (1 - late)}
+        for name, more in grown.items():
+            self._counters[name][cluster.pod_id] += more
+        ended, gap_s, met = (self._counters[name][cluster.pod_id] for name in grown)
+        tokens = {"generation_tokens": TOKENS * ended, "prompt_tokens": 500.0 * ended, "gaps": TOKENS * ended}
+        requests = {"finished": ended, "first_tokens": ended, "ttft_met": met}
+        return {"running": 4.0 * awake, "asleep": asleep, "gap_s": gap_s, **tokens, **requests}
+
+
+class Unjudged(Serving):
+    """Engines of which nobody knows how many requests met their objective."""
+
+    def counted(self, *args, **how):
+        return super().counted(*args, **how) | {"ttft_met": NAN}
+
+
+def learned(rules, cluster, demand, story=Serving, **how):
+    """The last decision after the engines were seen almost idle, and then busy for half an hour."""
+    told = story(rules)
+    told.serve(cluster, np.minimum(demand, 0.1), 600.0, **how)
+    return told.serve(cluster, demand, 1800.0, **how)
+
+
+def of(plan, row=0):
+    return {field.name: float(getattr(plan, field.name)[row]) for field in fields(Plan)}
+
+
+# --- when
+
+
+def test_each_share_of_the_workloads_is_judged_once_in_so_many_seconds_and_they_take_turns():
+    story, cluster = Serving(spec(SHARES, **LEARNED)), fleet([2] * SHARES)
+    story.serve(cluster, 1.0, 60.0)
+    at = []
+    for _ in range(24):
+        before = story.memory.rules
+        story.serve(cluster, 1.0, 5.0)
+        at += [(story.now_s, share) for share, rules in enumerate(story.memory.rules) if rules is not before[share]]
+    assert len(at) == len({now_s for now_s, _ in at}) == 24  # one share a tick
+    for share in range(SHARES):
+        assert set(np.diff([now_s for now_s, judged in at if judged == share])) == {EVERY_S}
+
+
+@pytest.mark.parametrize("every_s", [30.0, 45.0, 100.0])
+def test_slow_ticks_judge_everybody_every_time(every_s):
+    story, cluster = Serving(spec(SHARES, **LEARNED)), fleet([2] * SHARES)
+    for _ in range(6):
+        story.serve(cluster, 1.0, every_s, every_s)
+        assert {float(rules.judged_s[0]) for rules in story.memory.rules} == {story.now_s}
+
+
+def test_between_two_judgements_the_plan_stands():
+    story, cluster = Serving(spec(**LEARNED)), fleet([2])
+    story.serve(cluster, 1.0, 600.0)
+    plans = {id(story.memory.plan)}
+    for _ in range(5):
+        decision = story.serve(cluster, 1.0, 5.0)
+        plans.add(id(decision.plan))
+        assert decision.plan is story.memory.plan
+    assert len(plans) <= 2
+
+
+def test_a_workload_that_joins_a_share_changes_nothing_for_those_in_it():
+    alone, joined = Serving(spec(**LEARNED)), Serving(spec(**LEARNED))
+    one = fleet([2])
+    two = replace(fleet([2, 3]), workload_id=np.array([0, SHARES]))
+    alone.serve(one, 1.2, 600.0)
+    joined.serve(one, 1.2, 600.0)
+    expected = alone.serve(one, 1.2, 600.0)
+    joined.spec = spec(2, **LEARNED)
+    joined.serve(two, np.array([1.2, 0.1]), 300.0)
+    decision = joined.serve(two, np.array([1.2, 2.0]), 300.0)
+    assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
+    assert of(decision.plan, 1)["demand"] == pytest.approx(2.0, rel=0.05)
+
+
+# --- what
+
+
+def test_the_plan_says_what_was_found():
+    plan = of(learned(spec(**LEARNED), fleet([4]), 2.0, late=0.002).plan)
+    assert plan["idle_gap_s"] == pytest.approx(IDLE_GAP_S, rel=0.05)
+    assert plan["demand"] == pytest.approx(2.0, rel=0.05)
+    assert plan["work_s"] == pytest.approx(WORK_S, rel=0.05)
+    assert plan["busy"] == pytest.approx(plan["demand"] / plan["replicas"])
+    assert plan["really_missed"] == pytest.approx(0.002, rel=0.05)
+    assert 0 < plan["budget"] < 0.02
+    assert 0 < plan["paper_missed"] < 0.2  # no rule saw it rise so suddenly
+    assert 1800 < plan["watched_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
+
+
+def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
+    story, cluster = Serving(spec(**LEARNED)), fleet([2])
+    early = story.serve(cluster, 1.0, 60.0)
+    assert np.isnan(early.asks[Signal.FORECAST, 0])
+    assert early.asks[Signal.CONCURRENCY, 0] > 0
+    late = story.serve(cluster, 1.0, 900.0)
+    assert late.asks[Signal.FORECAST, 0] == late.plan.replicas[0] >= 1
+    assert np.isnan(late.asks[Signal.CONCURRENCY, 0])
+
+
+def test_without_a_promise_no_rule_speaks_and_a_tolerated_wait_is_one():
+    silent = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
+    assert np.isnan(silent.plan.replicas[0])
+    assert np.isnan(silent.asks[Signal.FORECAST, 0])
+    assert silent.plan.demand[0] > 0
+    patient = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=5.0), fleet([2]), 1.0)
+    assert patient.asks[Signal.FORECAST, 0] >= 1
+
+
+def test_without_a_policy_nothing_is_said():
+    decision = learned(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
+    assert np.isnan(decision.asks[:, 0]).all()
+    assert decision.replicas[0] == 2
+
+
+def test_floor_and_ceiling_of_the_policy_hold():
+    assert learned(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
+    assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
+
+
+def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
+    assert learned(spec(**LEARNED), fleet([2]), 1.0).plan.really_missed[0] == 0
+    uncounted = learned(spec(**LEARNED), fleet([2]), 1.0, Unjudged)
+    assert uncounted.asks[Signal.FORECAST, 0] >= 1
+    assert np.isnan(uncounted.plan.really_missed[0])
+
+
+def test_pods_that_start_or_leave_are_not_counted():
+    story = Serving(spec(**LEARNED))
+    story.serve(fleet([3], [1], pod_terminating=np.array([False, False, True, False])), 1.0, 60.0)
+    assert story.memory.work[0].pod_id.tolist() == [0, 1]
+
+
+def test_sleeping_engines_take_no_part():
+    """Two serve and two sleep: as much work for each request as where there are but the two."""
+    two = of(learned(spec(**LEARNED), fleet([2]), 1.0, late=0.01).plan)
+    four = of(learned(spec(**LEARNED), fleet([4]), 1.0, late=0.01, asleep=np.array([0.0, 0.0, 1.0, 1.0])).plan)
+    assert four == pytest.approx(two, nan_ok=True)
+
+
+def test_a_pod_that_restarts_changes_the_demand_of_nobody():
+    story, cluster = Serving(spec(**LEARNED)), fleet([4])
+    story.serve(cluster, 0.1, 600.0)
+    story.serve(cluster, 2.0, 1800.0)
+    for counter in story._counters.values():
+        counter[2] = 0.0
+    for _ in range(12):
+        decision = story.serve(cluster, 2.0, 5.0)
+        assert decision.plan.demand[0] == pytest.approx(2.0, rel=0.05)
+
+
+# --- bad input, rows, values
+
+NEW = ("gap_s", "gaps", "ttft_met", "itl_judged", "itl_met")
+ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32 - 1))
+def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_count_stays_within_bounds(seed):
+    """Warnings are errors in these tests."""
+    random = np.random.default_rng(seed)
+    alone, together = Serving(spec(**LEARNED)), Serving(spec(2, **LEARNED, max_replicas=9.0))
+    one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, SHARES]))
+    for step in range(40):
+        demand = 0.1 if step < 20 else 1.2
+        sane = alone.counted(one, demand, 30.0)
+        expected = alone.tick(one, 30.0, **sane)
+        columns = {name: np.append(np.broadcast_to(value, 2), np.full(3, 10.0 * step)) for name, value in sane.items()}
+        for name in NEW:
+            mine = columns.get(name, np.full(5, NAN))
+            columns[name] = np.append(mine[:2], random.choice(ABSURD, 3))
+        decision = together.tick(two, 30.0, **columns)
+        assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
+        assert decision.asks[Signal.FORECAST, 0] == pytest.approx(expected.asks[Signal.FORECAST, 0], nan_ok=True)
+        assert 1 <= decision.replicas[1] <= 9
+        assert not any(math.isinf(value) for value in of(decision.plan, 1).values())
+    assert expected.asks[Signal.FORECAST, 0] >= 1
+
+
+@pytest.mark.parametrize("jump", [1e6, -1e6])
+def test_a_new_objective_makes_its_counter_jump_and_nobody_late(jump):
+    story, cluster = Serving(spec(**LEARNED)), fleet([2])
+    story.serve(cluster, 0.1, 600.0)
+    story._counters["met"] += 2e6
+    story.serve(cluster, 1.0, 600.0)
+    story._counters["met"] += jump
+    assert story.serve(cluster, 1.0, 300.0).plan.really_missed[0] == 0
+    story.serve(cluster, 1.0, 60.0, late=1.0)
+    assert story.serve(cluster, 1.0, 60.0).plan.really_missed[0] > 0.01  # it goes on counting
+
+
+def arrays(value):
+    """Every array in it, however deep."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple) and not hasattr(value, "_fields"):
+        for part in value:
+            yield from arrays(part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from arrays(getattr(value, field.name))
+
+
+def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
+    story, cluster = Serving(spec(3, **LEARNED)), fleet([2, 3, 1])
+    story.serve(cluster, 0.5, 1200.0)
+    inp = world(story.now_s + 30, cluster, story.spec, **story.counted(cluster, 0.8, 30.0))
+    memory = story.memory
+    for array in (*arrays(memory), *arrays(inp)):
+        array.flags.writeable = False
+    (once, after), (again, too) = tick(inp, memory), tick(inp, memory)
+    np.testing.assert_array_equal(once.replicas, again.replicas)
+    np.testing.assert_array_equal(once.asks, again.asks)
+    assert after.rules[0] is not memory.rules[0]
+    for one, other in ((once.plan, again.plan), *zip(after.rules, too.rules, strict=True)):
+        for name, column in vars(one).items():
+            np.testing.assert_array_equal(getattr(other, name), column, err_msg=name)
