@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import memory, window
+from autoscaler.core.decision import Plan
 from autoscaler.core.memory import SHARES, Memory, PodMemory, WorkloadMemory
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
+from autoscaler.core.work import PodWork
 from tests.core.world import Story, fleet, spec
 
 ids = st.lists(st.integers(0, 30), unique=True, max_size=12).map(sorted)
@@ -34,6 +36,8 @@ def marked(workload_ids, pod_ids):
         mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
         mark(PodMemory.blank(len(pod_ids)), pod_ids),
         tuple(mark(Rules.blank(len(its)), its) for its in shares(workload_ids)),
+        mark(Plan.blank(len(workload_ids)), workload_ids),
+        tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(SHARES)),
     )
 
 
@@ -68,6 +72,7 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
     check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
     for rules, its in zip(aligned.rules, shares(later_workloads), strict=True):
         check(rules, Rules.blank(len(its)), its, set(workloads))
+    check(aligned.plan, Plan.blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads
     assert aligned.pod_id.tolist() == later_pods
 
@@ -78,6 +83,26 @@ def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
     assert np.isnan(back.workloads.busy_s[0])
     assert back.workloads.busy_s[1] == 2
     assert np.isnan(back.pods.time_s[0])
+
+
+@given(ids)
+def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_to_their_shares(workloads):
+    whole = marked(workloads, [])
+    together = whole.all_rules()
+    np.testing.assert_array_equal(together.demand, workloads)
+    np.testing.assert_array_equal(together.cost, np.broadcast_to(workloads, together.cost.shape))
+    apart = replace(whole, rules=Memory.empty().rules).with_rules(together)
+    for one, other in zip(whole.rules, apart.rules, strict=True):
+        for field in fields(one):
+            column, same = getattr(one, field.name), getattr(other, field.name)
+            np.testing.assert_array_equal(column, same, err_msg=field.name)
+            assert column.dtype == same.dtype
+
+
+def test_what_pods_were_read_stays_with_their_ids_whatever_rows_move():
+    """`PodWork` stands on no rows of a fleet."""
+    before = marked([1, 2], [7, 9])
+    assert memory.align(before, cluster([2], [9])).work is before.work
 
 
 def test_nothing_is_copied_while_nothing_moves():
