@@ -1,5 +1,6 @@
 """What outlives a process, and what must not."""
 
+from copy import copy
 from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
@@ -9,12 +10,24 @@ from hypothesis import strategies as st
 
 from autoscaler.core import kept
 from autoscaler.core.columns import moments
+from autoscaler.core.decision import Signal
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.memory import PRESENT, WINDOWS, Memory, PodMemory, WorkloadMemory, align
+from autoscaler.core.rules import EVERY_S, RULES_PRESENT, Rules
+from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
 DURATIONS = {
+    "plan.idle_gap_s",
+    "plan.output_token_s",
+    "plan.prompt_token_s",
+    "plan.watched_s",
+    "plan.work_s",
     "pods.observed_s",
+    "rules.served_s",
+    "rules.shortest_gap_s",
+    "rules.watched_s",
+    "rules.work_s",
     "workloads.arrivals_per_s",
     "workloads.cold_start_deviation_s",
     "workloads.cold_start_mean_s",
@@ -51,9 +64,14 @@ def columns(memory):
 IS_MOMENT = {place: is_moment for place, _, is_moment in columns(Memory.empty())}
 
 
-def test_every_table_of_memory_but_that_of_pods_is_kept():
-    named = {field.name for field in fields(Memory)} - {"workload_id", "pod_id", "pods"}
-    assert {place.partition(".")[0] for place in kept.blank()} == named
+NOT_KEPT = {"pods", "work", "plan"}
+"""Readings of pods, and what follows from the rules as they are judged: both are there again within a minute."""
+
+
+def test_every_table_of_memory_is_kept_but_readings_of_pods_and_what_follows_from_rules():
+    named = {field.name for field in fields(Memory)} - {"workload_id", "pod_id"}
+    assert {place.partition(".")[0] for place in kept.blank()} == named - NOT_KEPT
+    assert named > NOT_KEPT
 
 
 def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
@@ -77,6 +95,8 @@ def busy_story(start_s: float) -> Story:
             first_tokens=10.0 * count,
             finished=10.0 * count,
             prompt_tokens=900.0 * count,
+            gap_s=40.0 * count,
+            gaps=2000.0 * count,
         )
     return story
 
@@ -136,16 +156,21 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
             else:
                 expected = mine[place][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
+        assert column.dtype == kept.blank()[place].dtype, place
     for name in PRESENT - set(WINDOWS):
         np.testing.assert_array_equal(getattr(there.workloads, name), getattr(own.workloads, name), err_msg=name)
+    for name in RULES_PRESENT:
+        one, other = getattr(there.all_rules(), name), getattr(own.all_rules(), name)
+        np.testing.assert_array_equal(one, other, err_msg=name)
+        assert one.dtype == other.dtype, name
 
 
 def test_all_that_is_learned_is_kept_and_nothing_of_the_present():
     places = set(kept.blank())
-    learned = {field.name for field in fields(WorkloadMemory)} - PRESENT
-    assert {place.split(".")[1] for place in places if place.startswith("workloads.")} == learned
-    assert not any(place.startswith("pods.") for place in places)
-    assert {field.name for field in fields(WorkloadMemory)} >= PRESENT
+    for name, table, present in (("workloads", WorkloadMemory, PRESENT), ("rules", Rules, RULES_PRESENT)):
+        all_of_it = {field.name for field in fields(table)}
+        assert {place.split(".")[1] for place in places if place.startswith(f"{name}.")} == all_of_it - present
+        assert all_of_it > present
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():
@@ -166,7 +191,8 @@ def test_a_wall_clock_that_was_set_back_puts_nothing_into_the_future():
 def restarted(story: Story, cluster, away_s: float, *, recalled: bool = True) -> Story:
     """The same workloads in the hands of a process that starts `away_s` later, with a clock of its own."""
     what = kept.keep(story.memory, cluster.workloads, story.now_s, SAVED_S)
-    later = Story(story.spec, LATER_S)
+    later = copy(story)
+    later.now_s, later.memory = LATER_S, Memory.empty()
     if recalled:
         later.memory, _ = kept.recall(what, Memory.empty(), cluster, LATER_S, SAVED_S + away_s)
     return later
@@ -228,6 +254,24 @@ def test_idleness_before_a_restart_does_not_count():
     later = restarted(story, fleet([1]), 300.0)
     assert later.watch(fleet([1]), 110.0, running=0.0).replicas[0] == 1
     assert later.watch(fleet([1]), 30.0, running=0.0).replicas[0] == 0
+
+
+def test_the_same_rule_speaks_again_with_the_second_judgement_after_a_restart():
+    story, cluster = Serving(spec(**LEARNED)), fleet([4])
+    story.serve(cluster, 0.1, 900.0)
+    before = story.serve(cluster, 2.0, 3600.0)
+    assert before.asks[Signal.FORECAST, 0] > 0
+
+    blank = restarted(story, cluster, 30.0, recalled=False).serve(cluster, 2.0, 2 * EVERY_S)
+    assert np.isnan(blank.asks[Signal.FORECAST, 0])
+    later = restarted(story, cluster, 30.0)
+    assert np.isnan(later.serve(cluster, 2.0, 5.0).asks[Signal.FORECAST, 0])
+    after = later.serve(cluster, 2.0, 2 * EVERY_S)
+    for name in ("rule", "idle_gap_s", "really_missed"):
+        assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
+    assert after.plan.demand[0] == pytest.approx(2.0, rel=0.05)
+    assert after.plan.watched_s[0] > before.plan.watched_s[0]
+    assert after.asks[Signal.FORECAST, 0] == before.asks[Signal.FORECAST, 0]
 
 
 def test_pods_are_not_kept_and_give_their_rates_with_the_second_reading():

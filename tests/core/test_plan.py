@@ -12,39 +12,10 @@ from autoscaler.core.decision import Plan, Signal
 from autoscaler.core.memory import SHARES
 from autoscaler.core.rules import EVERY_S
 from autoscaler.core.tick import tick
-from tests.core.world import Story, fleet, spec, world
+from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
+from tests.core.world import fleet, spec, world
 
 NAN = math.nan
-WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0
-LEARNED = {"concurrency": NAN}  # what an operator states stands, and no rule speaks
-
-
-class Serving(Story):
-    """Workloads whose pods share a demand, and count what they did."""
-
-    def __init__(self, rules, now_s=1000.0):
-        super().__init__(rules, now_s)
-        self._counters = {name: np.zeros(1000) for name in ("requests", "gap_s", "met")}  # by id of pod
-
-    def serve(self, cluster, demand, for_s, every_s=5.0, **how):
-        """Keep so many replicas busy for a while; returns the last decision."""
-        for _ in range(round(for_s / every_s)):
-            decision = self.tick(cluster, every_s, **self.counted(cluster, demand, every_s, **how))
-        return decision
-
-    def counted(self, cluster, demand, passed_s, late=0.0, asleep=0.0):
-        """Readings after so many seconds more. late: share of the requests that miss TTFT. asleep: by pod."""
-        awake = cluster.pod_ready & (np.broadcast_to(asleep, len(cluster.pods)) == 0)
-        replicas = np.maximum(np.bincount(cluster.pod_workload, awake, len(cluster.workloads)), 1)
-        busy = np.where(awake, np.minimum(demand / replicas, 0.95)[cluster.pod_workload], 0.0)
-        ended = busy * passed_s / WORK_S
-        grown = {"requests": ended, "gap_s": ended * TOKENS * IDLE_GAP_S / (1 - busy), "met": ended * (1 - late)}
-        for name, more in grown.items():
-            self._counters[name][cluster.pod_id] += more
-        ended, gap_s, met = (self._counters[name][cluster.pod_id] for name in grown)
-        tokens = {"generation_tokens": TOKENS * ended, "prompt_tokens": 500.0 * ended, "gaps": TOKENS * ended}
-        requests = {"finished": ended, "first_tokens": ended, "ttft_met": met}
-        return {"running": 4.0 * awake, "asleep": asleep, "gap_s": gap_s, **tokens, **requests}
 
 
 class Unjudged(Serving):
@@ -57,8 +28,8 @@ class Unjudged(Serving):
 def learned(rules, cluster, demand, story=Serving, **how):
     """The last decision after the engines were seen almost idle, and then busy for half an hour."""
     told = story(rules)
-    told.serve(cluster, np.minimum(demand, 0.1), 600.0, **how)
-    return told.serve(cluster, demand, 1800.0, **how)
+    told.serve(cluster, np.minimum(demand, 0.1), 600.0, 15.0, **how)
+    return told.serve(cluster, demand, 1800.0, 15.0, **how)
 
 
 def of(plan, row=0):
@@ -183,7 +154,7 @@ def test_a_pod_that_restarts_changes_the_demand_of_nobody():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.serve(cluster, 0.1, 600.0)
     story.serve(cluster, 2.0, 1800.0)
-    for counter in story._counters.values():
+    for counter in story.counters.values():
         counter[2] = 0.0
     for _ in range(12):
         decision = story.serve(cluster, 2.0, 5.0)
@@ -223,9 +194,9 @@ def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_
 def test_a_new_objective_makes_its_counter_jump_and_nobody_late(jump):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 600.0)
-    story._counters["met"] += 2e6
+    story.counters["met"] += 2e6
     story.serve(cluster, 1.0, 600.0)
-    story._counters["met"] += jump
+    story.counters["met"] += jump
     assert story.serve(cluster, 1.0, 300.0).plan.really_missed[0] == 0
     story.serve(cluster, 1.0, 60.0, late=1.0)
     assert story.serve(cluster, 1.0, 60.0).plan.really_missed[0] > 0.01  # it goes on counting

@@ -1,0 +1,54 @@
+"""Workloads that tell all that rules are judged by: the gaps between tokens, and what was late."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+from autoscaler.core.decision import Decision
+from autoscaler.core.fleet import Fleet
+from autoscaler.core.spec import Spec
+from tests.core.world import Story
+
+WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0  # of a request; between its tokens on an idle engine; it writes
+LEARNED = {"concurrency": math.nan}  # what an operator states stands, and no rule speaks
+
+
+class Serving(Story):
+    """Workloads whose pods share a demand, and count what they did."""
+
+    def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
+        super().__init__(rules, now_s)
+        self.counters = {name: np.zeros(1000) for name in ("requests", "gap_s", "met")}  # by id of pod
+
+    def serve(
+        self, cluster: Fleet, demand: float | FloatColumn, for_s: float, every_s: float = 5.0, **how: Any
+    ) -> Decision:
+        """Keep so many replicas busy for a while; returns the last decision."""
+        for _ in range(round(for_s / every_s)):
+            decision = self.tick(cluster, every_s, **self.counted(cluster, demand, every_s, **how))
+        return decision
+
+    def counted(
+        self,
+        cluster: Fleet,
+        demand: float | FloatColumn,
+        passed_s: float,
+        late: float = 0.0,
+        asleep: float | FloatColumn = 0.0,
+    ) -> dict[str, Any]:
+        """Readings after so many seconds more. late: share of the requests that miss TTFT. asleep: by pod."""
+        awake = cluster.pod_ready & (np.broadcast_to(asleep, len(cluster.pods)) == 0)
+        replicas = np.maximum(np.bincount(cluster.pod_workload, awake, len(cluster.workloads)), 1)
+        busy = np.where(awake, np.minimum(demand / replicas, 0.95)[cluster.pod_workload], 0.0)
+        ended = busy * passed_s / WORK_S
+        grown = {"requests": ended, "gap_s": ended * TOKENS * IDLE_GAP_S / (1 - busy), "met": ended * (1 - late)}
+        for name, more in grown.items():
+            self.counters[name][cluster.pod_id] += more
+        ended, gap_s, met = (self.counters[name][cluster.pod_id] for name in grown)
+        tokens = {"generation_tokens": TOKENS * ended, "prompt_tokens": 500.0 * ended, "gaps": TOKENS * ended}
+        requests = {"finished": ended, "first_tokens": ended, "ttft_met": met}
+        return {"running": 4.0 * awake, "asleep": asleep, "gap_s": gap_s, **tokens, **requests}
