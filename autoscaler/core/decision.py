@@ -97,6 +97,7 @@ class Plan(Columns):
     idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
     prompt_token_s: FloatColumn  # time a prompt token takes
     output_token_s: FloatColumn  # time a generated token takes, beyond its share of the idle gap
+    readings: FloatColumn  # of single pods that taught these, from the first on
     demand: FloatColumn  # replicas that what arrives keeps busy
     work_s: FloatColumn  # busy replica-seconds of a request
     busy: FloatColumn  # 0..1, share of their time that the replicas are to be busy under the rule in force

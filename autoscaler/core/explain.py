@@ -10,9 +10,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from autoscaler.core import outlook
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.decision import Decision, Plan, Signal, Stage, TickInput
-from autoscaler.core.rules import describe
+from autoscaler.core.decision import Decision, Signal, Stage, TickInput
+from autoscaler.core.words import count, number, seconds
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Explanation:
     bound: str  # lower-case name of the last Stage that changed the count; "": none did
     asks: dict[str, float]  # by signal, NaN left out
     steps: tuple[Step, ...]
-    inputs: dict[str, float]  # the observation and capacity values behind it, NaN where unknown
+    forecast: tuple[outlook.Line, ...]  # what the forecast goes by; empty: no rules are judged
+    inputs: dict[str, float]  # observation, capacity and forecast in numbers, NaN where unknown
     sentence: str  # one sentence for people
 
 
@@ -65,6 +67,7 @@ def explain(inp: TickInput, decision: Decision, policies: Sequence[str], row: in
         bound=changing[-1] if changing else "",
         asks={s.name.lower(): float(a) for s, a in zip(Signal, decision.asks[:, row], strict=True) if not np.isnan(a)},
         steps=steps,
+        forecast=outlook.lines(seen.figures, inp, decision, row),
         inputs=seen.inputs(),
         sentence=_sentence(seen, signal, steps, current, wanted),
     )
@@ -90,6 +93,7 @@ class _Row:
 
     def __init__(self, inp: TickInput, decision: Decision, row: int) -> None:
         self.inp, self.decision, self.row = inp, decision, row
+        self.figures = outlook.read(inp, decision, row)
 
     def seen(self, name: str) -> float:
         return float(getattr(self.decision.observation, name)[self.row])
@@ -99,9 +103,6 @@ class _Row:
 
     def capacity(self, name: str) -> float:
         return float(getattr(self.decision.capacity, name)[self.row])
-
-    def plan(self, name: str) -> float:
-        return float(getattr(self.decision.plan, name)[self.row]) if self.decision.plan is not None else math.nan
 
     def ask(self, signal: Signal) -> float:
         return float(self.decision.asks[signal, self.row])
@@ -121,91 +122,59 @@ class _Row:
     def inputs(self) -> dict[str, float]:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
         capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
-        plan = {f"plan_{f.name}": self.plan(f.name) for f in fields(Plan)}
-        return observation | capacity | plan | {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s}
+        forecast = {f"forecast_{name}": value for name, value in vars(self.figures).items()}
+        return observation | capacity | forecast | {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s}
 
 
 def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current: int, wanted: int) -> str:
     if math.isnan(row.spec("max_replicas")):
-        return f"Keeps {_count(current)}: no valid policy is in force for it."
+        return f"Keeps {count(current)}: no valid policy is in force for it."
     verb = "Keeps" if wanted == current else f"Scales {'up' if wanted > current else 'down'} from {current} to"
     because = _SIGNAL_WORDS[signal](row) if signal is not None else "no signal has an opinion"
     if wanted == 0 < current:
-        because += f", and there was no work for {_seconds(row.spec('idle_after_s'))}"
+        because += f", and there was no work for {seconds(row.spec('idle_after_s'))}"
     limits = [step.reason for step in steps[1:] if step.reason]
-    return f"{verb} {_count(wanted)}: " + "; ".join([because, *limits]) + f"{_age(row)}."
-
-
-def _count(replicas: float) -> str:
-    return "1 replica" if replicas == 1 else f"{_number(replicas)} replicas"
-
-
-def _number(value: float) -> str:
-    """Write a number for people: three digits, but never as a power of ten."""
-    if not math.isfinite(value):
-        return "an unknown number of"
-    return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
-
-
-def _seconds(value: float) -> str:
-    if math.isnan(value):
-        return "an unknown time"
-    if 0 < value < 1:
-        return f"{value * 1000:.3g} ms"
-    return f"{_number(value)} s" if value < 120 else f"{_number(value / 60)} min"
+    return f"{verb} {count(wanted)}: " + "; ".join([because, *limits]) + f"{_age(row)}."
 
 
 def _age(row: _Row) -> str:
     age_s = row.seen("age_s")
-    return "" if math.isnan(age_s) else f" (inputs up to {_seconds(max(age_s, 0.0))} old)"
+    return "" if math.isnan(age_s) else f" (inputs up to {seconds(max(age_s, 0.0))} old)"
 
 
 def _asks(row: _Row, signal: Signal) -> str:
-    return f"asks for {_number(row.ask(signal))}"
+    return f"asks for {number(row.ask(signal))}"
 
 
 def _concurrency(row: _Row) -> str:
     gateway = row.seen("gateway_waiting")
-    held = f" and {_number(gateway)} at the gateway" if gateway > 0 else ""
-    load = f"{_number(row.seen('running'))} running, {_number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
-    each = f"{_number(row.capacity('concurrency'))} per replica, used to {row.spec('target_usage'):.0%}"
-    return f"{load} ask for {_number(row.ask(Signal.CONCURRENCY))} at {each}"
+    held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
+    load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
+    each = f"{number(row.capacity('concurrency'))} per replica, used to {row.spec('target_usage'):.0%}"
+    return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}"
 
 
 def _witnesses(row: _Row) -> str:
     """Say whose load this is, where the ask is for more replicas than those it was read from."""
     read, ready, asleep = row.seen("reporting"), row.seen("ready") - row.seen("joining"), row.seen("asleep")
-    silent = f" on {_number(read)} of {_number(ready)} replicas" if read < ready else ""
-    return f"{silent}{f', with {_count(asleep)} asleep,' if asleep > 0 else ''}"
+    silent = f" on {number(read)} of {number(ready)} replicas" if read < ready else ""
+    return f"{silent}{f', with {count(asleep)} asleep,' if asleep > 0 else ''}"
 
 
 def _latency(row: _Row, signal: Signal, name: str, seen: str, objective: str) -> str:
-    return f"{name} {_seconds(row.seen(seen))} against {_seconds(row.spec(objective))} {_asks(row, signal)}"
+    return f"{name} {seconds(row.seen(seen))} against {seconds(row.spec(objective))} {_asks(row, signal)}"
 
 
 def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
-    tokens = f"{_number(row.seen(seen))} {name} tokens/s"
-    return f"{tokens} ask for {_number(row.ask(signal))} at {_number(row.capacity(each))} per replica"
+    tokens = f"{number(row.seen(seen))} {name} tokens/s"
+    return f"{tokens} ask for {number(row.ask(signal))} at {number(row.capacity(each))} per replica"
 
 
 def _forecast(row: _Row) -> str:
-    level_s, hold, share, root = describe(int(row.plan("rule")))
-    held = f"its peak held for {hold} cold start{'s' * (hold > 1)}" if hold else "no peak held"
-    margin = f"{share:.0%} on top" if share else f"{root:.2g} times its square root on top"
-    return (
-        f"demand of {_number(row.plan('demand'))} busy replicas asks for {_number(row.ask(Signal.FORECAST))} by the "
-        f"cheapest rule within the error budget (level over {_seconds(level_s)}, {held}, {margin}; it would have "
-        f"missed {_percent(row.plan('paper_missed'))} of {_percent(row.plan('budget'))} allowed{_really_missed(row)})"
-    )
-
-
-def _percent(share: float) -> str:
-    return f"{_number(100 * share)}%" if share >= 1e-6 else "0%"
-
-
-def _really_missed(row: _Row) -> str:
-    missed = row.plan("really_missed")
-    return "" if math.isnan(missed) else f", and {_percent(missed)} were really late"
+    if row.figures.asked_replicas == 0:
+        return "nothing is in flight, and one replica would do for what is forecast"
+    demand, asked = count(row.figures.demand_replicas), number(row.figures.asked_replicas)
+    return f"what arrives keeps {demand} busy, and {asked} serve it within the error budget at least cost"
 
 
 _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
@@ -218,7 +187,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     Signal.TTFT: lambda r: _latency(r, Signal.TTFT, "TTFT", "ttft_s", "ttft_objective_s"),
     Signal.ITL: lambda r: _latency(r, Signal.ITL, "ITL", "itl_s", "itl_objective_s"),
     Signal.REJECTIONS: lambda r: (
-        f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {_number(r.ask(Signal.REJECTIONS))}"
+        f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {number(r.ask(Signal.REJECTIONS))}"
     ),
     Signal.SCHEDULE: lambda r: f"a pre-warm window {_asks(r, Signal.SCHEDULE)}",
     Signal.FORECAST: _forecast,
@@ -233,33 +202,33 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.DEMAND:
             return "the strongest signal"
         case Stage.UNKNOWN:
-            return f"{_doubt(row)}, so it holds {_number(after)}"
+            return f"{_doubt(row)}, so it holds {number(after)}"
         case Stage.BURST:
-            cold_start, tolerated = _seconds(row.seen("cold_start_s")), _seconds(row.spec("max_wait_s"))
+            cold_start, tolerated = seconds(row.seen("cold_start_s")), seconds(row.spec("max_wait_s"))
             return (
                 f"of the queue only what is left after one cold start of {cold_start} and would wait longer than "
-                f"{tolerated} counts, so {_number(after)} will do"
+                f"{tolerated} counts, so {number(after)} will do"
             )
         case Stage.TOLERANCE:
             if after == row.ask(Signal.SCHEDULE):
-                return f"the pre-warm window needs {_number(after)}"
-            return f"within {row.spec('tolerance'):.0%} of {_number(after)}, too little to act on"
+                return f"the pre-warm window needs {number(after)}"
+            return f"within {row.spec('tolerance'):.0%} of {number(after)}, too little to act on"
         case Stage.STABILIZATION:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
-            return f"stabilization over {_seconds(row.spec(which))} keeps {_number(after)}"
+            return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
         case Stage.IDLE:
             idle_after_s = row.spec("idle_after_s")
-            return "one stays" if math.isnan(idle_after_s) else f"one stays until {_seconds(idle_after_s)} without work"
+            return "one stays" if math.isnan(idle_after_s) else f"one stays until {seconds(idle_after_s)} without work"
         case Stage.RATE_LIMIT:
             which = "down_period_s" if after > before else "up_period_s"
-            return f"one step per {_seconds(row.spec(which))} allows {_number(after)}"
+            return f"one step per {seconds(row.spec(which))} allows {number(after)}"
         case Stage.BOUNDS:
-            return f"the {'minimum' if after > before else 'maximum'} is {_number(after)}"
+            return f"the {'minimum' if after > before else 'maximum'} is {number(after)}"
         case Stage.VARIANT:
             share = "takes over from dearer" if after > before else "leaves it to cheaper"
-            return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {_number(after)}"
+            return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {number(after)}"
         case Stage.GRANT:
-            return f"the pool of {_pool(row)} gives {_number(after)} of {_number(before)}"
+            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}"
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]
             return f"{rival} owns the count" if rival else "it is paused"
@@ -269,7 +238,7 @@ def _doubt(row: _Row) -> str:
     """Say why inputs are not trusted, or that nobody has an opinion."""
     view_age_s = row.inp.now_s - row.inp.fleet.time_s
     if not view_age_s <= row.spec("max_input_age_s"):
-        return f"the view of the cluster is {_seconds(view_age_s)} old"
+        return f"the view of the cluster is {seconds(view_age_s)} old"
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
     if row.seen("replicas") == 0:
@@ -283,4 +252,4 @@ def _pool(row: _Row) -> str:
     index = int(row.inp.fleet.pool[row.row])
     pool = row.inp.fleet.pools[index]
     size = float(row.inp.fleet.pool_gpus[index])
-    return f"{_number(size)} {pool.product or pool.resource}"
+    return f"{number(size)} {pool.product or pool.resource}"

@@ -80,6 +80,7 @@ def _planned(known: Rules) -> Plan:
             idle_gap_s=learned.idle_gap_s,
             prompt_token_s=learned.prompt_token_s,
             output_token_s=learned.output_token_s,
+            readings=known.readings,
             demand=known.demand,
             work_s=np.where(known.requests > 0, known.work_s / known.requests, np.nan),
             busy=known.demand / known.replicas,

@@ -162,12 +162,6 @@ def test_sentences_read_well(name):
             "at 10 per replica, used to 100% (inputs up to 0 s old).",
         ),
         ("ttft", "Scales up from 2 to 4 replicas: TTFT 1.62 s against 1 s asks for 3.24 (inputs up to 0 s old)."),
-        (
-            "forecast",
-            "Keeps 2 replicas: demand of 0.992 busy replicas asks for 2 by the cheapest rule within the error budget "
-            "(level over 60 s, no peak held, 0.5 times its square root on top; it would have missed 0.272% of 0.36% "
-            "allowed, and 0% were really late) (inputs up to 0 s old).",
-        ),
         ("wake", "Scales up from 0 to 1 replica: requests wait in front and nobody serves, which asks for 1."),
         (
             "all starting",
@@ -192,6 +186,34 @@ def test_sentences_read_well(name):
 )
 def test_sentences_are_those_one_would_say(name, sentence):
     assert CASES[name].sentence == sentence
+
+
+def test_a_forecast_says_what_it_found_and_why_it_asks_for_so_many():
+    case = CASES["forecast"]
+    assert re.fullmatch(
+        r"Keeps 2 replicas: what arrives keeps \S+ replicas? busy, and 2 serve it within the error budget "
+        r"at least cost \(inputs up to 0 s old\)\.",
+        case.sentence,
+    )
+    assert case.inputs["forecast_demand_replicas"] == pytest.approx(1, abs=0.1)
+    assert [line.name for line in case.forecast] == [
+        "demand",
+        "headroom",
+        "rule",
+        "paper",
+        "budget",
+        "replica",
+        "confidence",
+    ]
+
+
+def test_where_nothing_is_in_flight_no_demand_is_said_to_keep_replicas_busy():
+    row, story = 0, Told(spec(concurrency=NAN))
+    story.tick(fleet([1]))
+    asks = story.decision.asks.copy()
+    asks[Signal.FORECAST, row] = 0.0
+    story.decision = replace(story.decision, asks=asks)
+    assert "nothing is in flight, and one replica would do for what is forecast" in story.explain().sentence
 
 
 @pytest.mark.parametrize("signal", list(Signal))
@@ -239,7 +261,6 @@ def test_every_number_of_a_sentence_stands_in_the_columns_or_the_policy(name):
     known = [case.current, case.wanted, *case.asks.values(), *case.inputs.values(), *(s.replicas for s in case.steps)]
     known += [3.0, 75.0]  # GPUs of the scarce pool, age of the stale view
     known += [0.1, 0.8, 1.0, 2.0, 4.0, 10.0, 30.0, 60.0, 120.0, 900.0, 1000.0]  # of the policies
-    known += [20.0, 240.0, 3.0, 0.15, 0.4, 0.5, 1.6, 2.5]  # of the family of rules
     known += [value - known_2 for value in (case.inputs["ready"],) for known_2 in (case.inputs["joining"],)]
     said = {
         f"{form:.{digits}g}" for value in known if math.isfinite(value) for form in forms(value) for digits in (3, 8)

@@ -1,0 +1,180 @@
+"""The forecast of one workload for people: its figures, and a named line for each thing one asks of it.
+
+What a forecast is and how it comes about is in `rules` and `plan`; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autoscaler.core.decision import Decision, Signal, TickInput
+from autoscaler.core.rules import YOUNG_S, describe
+from autoscaler.core.speed import FEWEST_READINGS
+from autoscaler.core.words import count, number, percent, seconds
+
+SHORTEST_TOKEN_S = 1e-7
+"""No engine computes a token in less: a slope so flat is noise, and no limit."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing to know of a forecast."""
+
+    name: str  # one of demand, headroom, rule, paper, budget, replica, confidence, silent
+    text: str  # without a full stop
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The forecast in numbers; NaN: not known."""
+
+    demand_replicas: float  # replicas that what arrives now keeps busy
+    asked_replicas: float  # replicas that the rule in force asks for; NaN: the forecast has no opinion
+    headroom_replicas: float  # those, less the demand
+    request_s: float  # how long a request keeps a replica busy
+    idle_gap_s: float  # between two tokens of the only request of a replica
+    prompt_tokens_per_s: float  # that would keep a replica busy all the time; NaN: no limit was seen
+    generation_tokens_per_s: float  # likewise
+    readings: float  # of single pods, from which these were learned
+    watched_s: float  # seconds of demand on which rules were judged
+    level_s: float  # of the rule in force: time constant of the level it follows
+    held_cold_starts: float  # for which it holds a peak
+    margin_fraction: float  # of the level, which it adds
+    margin_roots: float  # square roots of the level, which it adds
+    promised_fraction: float  # of requests may miss their objective by the policy: the error budget
+    allowed_fraction: float  # of requests may miss under the rule in force, after what was burnt or saved
+    paper_missed_fraction: float  # would have missed under the rule in force
+    missed_fraction: float  # really missed within about a day; NaN: nobody counted
+    burnt_budgets: float  # that, in error budgets: above 1 the promise is broken
+
+
+def read(inp: TickInput, decision: Decision, row: int) -> Figures:
+    """Gather the figures of one row."""
+
+    def planned(name: str) -> float:
+        return float(getattr(decision.plan, name)[row]) if decision.plan is not None else math.nan
+
+    demand, asked = planned("demand"), float(decision.asks[Signal.FORECAST, row])
+    rule, missed, promised = planned("rule"), planned("really_missed"), 1 - float(inp.spec.attainment[row])
+    unknown = (math.nan,) * 4
+    level_s, hold, share, roots = unknown if math.isnan(rule) else describe(int(rule))
+    return Figures(
+        demand_replicas=demand,
+        asked_replicas=asked,
+        headroom_replicas=asked - demand,
+        request_s=planned("work_s"),
+        idle_gap_s=planned("idle_gap_s"),
+        prompt_tokens_per_s=_rate(planned("prompt_token_s")),
+        generation_tokens_per_s=_rate(planned("output_token_s")),
+        readings=planned("readings"),
+        watched_s=planned("watched_s"),
+        level_s=level_s,
+        held_cold_starts=hold,
+        margin_fraction=share,
+        margin_roots=roots,
+        promised_fraction=promised,
+        allowed_fraction=planned("budget"),
+        paper_missed_fraction=planned("paper_missed"),
+        missed_fraction=missed,
+        burnt_budgets=missed / promised if promised > 0 else math.nan,
+    )
+
+
+def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[Line, ...]:
+    """Say of one row what the forecast goes by and how sure it is; nothing where no policy is in force."""
+    spec = inp.spec
+    if math.isnan(spec.max_replicas[row]) or decision.plan is None:
+        return ()
+    speaks = not math.isnan(known.asked_replicas)
+    cold_start_s = float(decision.observation.cold_start_s[row])
+    said = {
+        "silent": "" if speaks else _why_silent(known, inp, row),
+        "demand": _demand(known),
+        "headroom": _headroom(known) if speaks else "",
+        "rule": _rule(known, cold_start_s) if speaks else "",
+        "paper": _paper(known) if speaks else "",
+        "budget": _budget(known),
+        "replica": _replica(known),
+        "confidence": _confidence(known),
+    }
+    return tuple(Line(name, text) for name, text in said.items() if text)
+
+
+def _rate(token_s: float) -> float:
+    return 1 / token_s if token_s > SHORTEST_TOKEN_S else math.nan
+
+
+def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
+    spec = inp.spec
+    stated = (spec.concurrency[row], spec.prefill_tokens_per_s[row], spec.decode_tokens_per_s[row])
+    if not all(math.isnan(value) for value in stated):
+        return "no forecast: the policy states what a replica can do, and that stands"
+    if math.isnan(spec.ttft_objective_s[row]) and math.isnan(spec.max_wait_s[row]):
+        return "no forecast: the policy promises no TTFT by which rules could be judged"
+    if not known.readings >= FEWEST_READINGS:
+        readings = number(known.readings) if known.readings > 0 else "no"
+        return f"no forecast yet: {readings} readings of busy replicas, {number(FEWEST_READINGS)} tell how fast one is"
+    return "no forecast: what arrives is not known now"
+
+
+def _demand(known: Figures) -> str:
+    if math.isnan(known.demand_replicas):
+        return ""
+    each = f", each request one for {seconds(known.request_s)}" if known.request_s > 0 else ""
+    return f"what arrives now keeps {count(known.demand_replicas)} busy{each}"
+
+
+def _headroom(known: Figures) -> str:
+    if math.isnan(known.headroom_replicas):
+        return ""
+    asked, demand = number(known.asked_replicas), number(known.demand_replicas)
+    return f"{count(known.headroom_replicas)}: {asked} asked for, less {demand} kept busy"
+
+
+def _rule(known: Figures, cold_start_s: float) -> str:
+    if math.isnan(known.level_s):
+        return ""
+    hold = known.held_cold_starts
+    held = f"holds its peak for {_times(hold, 'cold start')} of {seconds(cold_start_s)}" if hold else "holds no peak"
+    share = f"adds {percent(known.margin_fraction)}"
+    margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
+    young = known.watched_s < YOUNG_S
+    why = f"; in the first {seconds(YOUNG_S)} only the longest hold is followed" if young else ""
+    return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
+
+
+def _paper(known: Figures) -> str:
+    if math.isnan(known.paper_missed_fraction) or math.isnan(known.allowed_fraction):
+        return ""
+    missed, allowed = percent(known.paper_missed_fraction), percent(known.allowed_fraction)
+    return f"that rule would have missed {missed} of requests so far, {allowed} are allowed now"
+
+
+def _budget(known: Figures) -> str:
+    if math.isnan(known.promised_fraction):
+        return ""
+    promised = f"{percent(known.promised_fraction)} of requests may miss"
+    if math.isnan(known.missed_fraction):
+        return f"{promised}; nobody counts those that do"
+    burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"
+    return f"{promised}, {percent(known.missed_fraction)} of the last day did{burnt}"
+
+
+def _replica(known: Figures) -> str:
+    if math.isnan(known.idle_gap_s):
+        return ""
+    rates = (("prompt", known.prompt_tokens_per_s), ("generated", known.generation_tokens_per_s))
+    full = [f"{number(rate)} {kind}" for kind, rate in rates if not math.isnan(rate)]
+    busy = f"; {' or '.join(full)} tokens/s keep it busy all the time" if full else ""
+    return f"{seconds(known.idle_gap_s)} between tokens when idle{busy}"
+
+
+def _confidence(known: Figures) -> str:
+    readings = f"{_times(known.readings, 'reading')} of busy replicas" if known.readings > 0 else ""
+    watched = f"{seconds(known.watched_s)} of demand watched" if known.watched_s > 0 else ""
+    return ", ".join(part for part in (readings, watched) if part)
+
+
+def _times(value: float, thing: str) -> str:
+    return f"{number(value)} {thing}{'s' * (value != 1)}"

@@ -1,0 +1,36 @@
+"""Numbers as people say them. Sentences made of them are in `explain` and `outlook`."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float) -> str:
+    """Write a number: three digits, but never as a power of ten; less than a ten thousandth is none."""
+    if not math.isfinite(value):
+        return "an unknown number of"
+    if abs(value) < 1e-4:
+        return "0"
+    return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
+
+
+def count(replicas: float) -> str:
+    said = number(replicas)
+    return f"{said} replica" if said == "1" else f"{said} replicas"
+
+
+def seconds(value: float) -> str:
+    if math.isnan(value):
+        return "an unknown time"
+    if 0 < value < 1:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{number(value)} s"
+    return f"{number(value / 60)} min" if value < 7200 else f"{number(value / 3600)} h"
+
+
+def percent(share: float) -> str:
+    """Write a share in percent; less than a millionth is none."""
+    if math.isnan(share):
+        return "an unknown share"
+    return f"{number(100 * share)}%" if share >= 1e-6 else "0%"

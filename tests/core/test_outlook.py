@@ -1,0 +1,154 @@
+"""The forecast in figures and lines: right, readable, and silent on what is not known."""
+
+import math
+import re
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from autoscaler.core import outlook
+from autoscaler.core.decision import Plan, Signal
+from autoscaler.core.outlook import Figures
+from autoscaler.core.rules import BY_SHARE, HOLDS, MARGINS, RULES, SHARE_MARGINS
+from autoscaler.core.tick import tick
+from tests.core.world import Story, fleet, spec, world
+
+NAN = math.nan
+LEARNED = {
+    "idle_gap_s": 0.0078,
+    "prompt_token_s": 1 / 30_000,
+    "output_token_s": 1 / 12_500,
+    "readings": 3210.0,
+    "demand": 2.31,
+    "work_s": 0.134,
+    "busy": 0.5775,
+    "rule": float((len(HOLDS) + 1) * MARGINS + 1),  # level over 60 s, the middle hold, the second share
+    "watched_s": 7200.0,
+    "budget": 0.0065,
+    "paper_missed": 0.0046,
+    "really_missed": 0.025,
+    "itl_judged": 100.0,
+    "replicas": 4.0,
+}
+
+
+def made(rules=None, asked=4.0, **plan):
+    """A tick whose plan is made up: what the forecast knows is stated here, the rest of it is real."""
+    story = Story(rules or spec(concurrency=NAN))
+    story.tick(fleet([4]), running=4.0)
+    inp = world(story.now_s, fleet([4]), story.spec, running=4.0)
+    decision, _ = tick(inp, story.memory)
+    asks = decision.asks.copy()
+    asks[Signal.FORECAST] = asked
+    known = Plan(**{f.name: np.array([(LEARNED | plan)[f.name]]) for f in fields(Plan)})
+    return inp, replace(decision, asks=asks, plan=known)
+
+
+def told(rules=None, asked=4.0, **plan) -> dict[str, str]:
+    inp, decision = made(rules, asked, **plan)
+    return {line.name: line.text for line in outlook.lines(outlook.read(inp, decision, 0), inp, decision, 0)}
+
+
+def test_each_question_of_an_operator_has_a_line():
+    assert told() == {
+        "demand": "what arrives now keeps 2.31 replicas busy, each request one for 134 ms",
+        "headroom": "1.69 replicas: 4 asked for, less 2.31 kept busy",
+        "rule": "follows demand over 60 s, holds its peak for 3 cold starts of 90 s, adds 60%",
+        "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
+        "budget": "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt",
+        "replica": "7.8 ms between tokens when idle; "
+        "30000 prompt or 12500 generated tokens/s keep it busy all the time",
+        "confidence": "3210 readings of busy replicas, 2 h of demand watched",
+    }
+
+
+def test_the_figures_are_those_of_the_lines():
+    figures = outlook.read(*made(), 0)
+    assert figures == Figures(
+        demand_replicas=2.31,
+        asked_replicas=4.0,
+        headroom_replicas=pytest.approx(1.69),
+        request_s=0.134,
+        idle_gap_s=0.0078,
+        prompt_tokens_per_s=pytest.approx(30_000),
+        generation_tokens_per_s=pytest.approx(12_500),
+        readings=3210.0,
+        watched_s=7200.0,
+        level_s=60.0,
+        held_cold_starts=3,
+        margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),
+        margin_roots=0.0,
+        promised_fraction=pytest.approx(0.01),
+        allowed_fraction=0.0065,
+        paper_missed_fraction=0.0046,
+        missed_fraction=0.025,
+        burnt_budgets=pytest.approx(2.5),
+    )
+
+
+@pytest.mark.parametrize("rule", range(RULES))
+def test_every_rule_of_the_family_can_be_said(rule):
+    said = told(rule=float(rule))["rule"]
+    assert re.fullmatch(
+        r"follows demand over (20 s|60 s|4 min), holds (no peak|its peak for (3|10) cold starts of 90 s), "
+        r"adds (\d+%|[\d.]+ square roots? of it)",
+        said,
+    )
+    assert ("%" in said) == (rule % MARGINS < BY_SHARE)
+
+
+def test_who_has_watched_for_less_than_an_hour_hears_why_the_hold_is_long():
+    assert told(watched_s=1200.0)["rule"].endswith("; in the first 60 min only the longest hold is followed")
+
+
+@pytest.mark.parametrize(
+    ("rules", "plan", "why"),
+    [
+        ({"concurrency": 10.0}, {}, "no forecast: the policy states what a replica can do, and that stands"),
+        (
+            {"ttft_objective_s": NAN, "max_wait_s": NAN},
+            {},
+            "no forecast: the policy promises no TTFT by which rules could be judged",
+        ),
+        (
+            {},
+            {"readings": 0.0},
+            "no forecast yet: no readings of busy replicas, 16 tell how fast one is",
+        ),
+        ({}, {"readings": 7.0}, "no forecast yet: 7 readings of busy replicas, 16 tell how fast one is"),
+        ({}, {}, "no forecast: what arrives is not known now"),
+    ],
+)
+def test_a_silent_forecast_says_why(rules, plan, why):
+    said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **plan)
+    assert said["silent"] == why
+    assert not {"headroom", "rule", "paper"} & said.keys()
+
+
+def test_what_nobody_counts_is_not_said_to_be_met():
+    assert told(really_missed=NAN)["budget"] == "1% of requests may miss; nobody counts those that do"
+
+
+def test_a_slope_too_flat_to_be_true_is_no_limit():
+    said = told(prompt_token_s=0.0, output_token_s=1e-14)
+    assert said["replica"] == "7.8 ms between tokens when idle"
+
+
+def test_more_demand_than_the_policy_allows_replicas_is_a_headroom_below_zero():
+    assert told(demand=9.0)["headroom"] == "-5 replicas: 4 asked for, less 9 kept busy"
+
+
+def test_without_a_policy_or_rules_there_is_nothing_to_say():
+    inp, decision = made()
+    nobody = replace(inp, spec=spec(**dict.fromkeys(vars(spec()), NAN)))
+    assert outlook.lines(outlook.read(nobody, decision, 0), nobody, decision, 0) == ()
+    unplanned = replace(decision, plan=None)
+    assert outlook.lines(outlook.read(inp, unplanned, 0), inp, unplanned, 0) == ()
+
+
+@pytest.mark.parametrize("wild", [NAN, math.inf, -math.inf, -1.0, 0.0, 1e18])
+@pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "rule"])
+def test_no_line_says_nan_whatever_is_known(name, wild):
+    for text in told(**{name: wild}).values():
+        assert not re.search(r"\bnan\b|\binf\b|\d+e[+-]\d+", text)
