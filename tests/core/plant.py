@@ -29,7 +29,8 @@ class Plant:
     slots: int = 16
     cold_start_s: float = 60.0
     every_s: float = 5.0
-    idle_gap_s: float = np.nan  # between tokens of an idle engine; NaN: engines do not tell
+    idle_gap_s: float = np.nan  # between tokens of an idle engine; NaN: engines do not tell, nor what met its objective
+    full_kv_usage: float = 0.5  # of the KV cache, when all slots are taken
     gateway: bool = False  # holds requests while nobody serves
     now_s: float = 1000.0
     in_flight: float = 0.0
@@ -45,6 +46,7 @@ class Plant:
         self._next_id = 0
         self._counters: dict[int, float] = {}
         self._gap_s: dict[int, float] = {}
+        self._met: dict[int, float] = {}  # requests that had not to wait for longer than the TTFT objective
         self._resize(self.replicas, born_s=self.now_s - 10_000.0)
 
     @property
@@ -69,10 +71,12 @@ class Plant:
             if not room and not self.gateway:
                 self.lost, self.in_flight = self.lost + self.in_flight, 0.0
             served = min(self.in_flight, room) * step_s / SERVICE_S
+            in_time = room and (self.in_flight - room) * SERVICE_S / room <= self.rules.ttft_objective_s[0]
             self.in_flight -= served
             self.done += served
             for pod_id in self._ready_ids():
                 self._counters[pod_id] += served / self.ready
+                self._met[pod_id] += served / self.ready * bool(in_time)
                 busy = min(self.in_flight / room, 0.95)
                 self._gap_s[pod_id] += served / self.ready * TOKENS * self.idle_gap_s / (1 - busy)
 
@@ -87,6 +91,7 @@ class Plant:
         if not np.isnan(self.idle_gap_s):
             readings["gap_s"] = np.array([self._gap_s[pod_id] for pod_id in ready_ids] + [np.nan] * starting)
             readings["gaps"] = finished * TOKENS
+            readings["ttft_met"] = np.array([self._met[pod_id] for pod_id in ready_ids] + [np.nan] * starting)
         if self.gateway:
             readings |= {"front_waiting": np.floor(waiting) if not ready else 0.0, "front_arrivals_per_s": 0.0}
         cluster = self._fleet(ready_ids, starting)
@@ -96,7 +101,7 @@ class Plant:
             self.every_s,
             running=np.round(running) / each,
             waiting=np.floor(waiting) / each,
-            kv_usage=0.5 * running / (each * self.slots),
+            kv_usage=self.full_kv_usage * running / (each * self.slots),
             **readings,
         )
         self._resize(int(decision.replicas[0]), born_s=self.now_s)
@@ -121,8 +126,8 @@ class Plant:
     def _resize(self, wanted: int, born_s: float) -> None:
         """Create or delete pods; the youngest go first, as a ReplicaSet deletes those not ready before others."""
         for pod_id in sorted(self.born_s, reverse=True)[: max(len(self.born_s) - wanted, 0)]:
-            del self.born_s[pod_id], self._counters[pod_id], self._gap_s[pod_id]
+            del self.born_s[pod_id], self._counters[pod_id], self._gap_s[pod_id], self._met[pod_id]
         for _ in range(wanted - len(self.born_s)):
             self.born_s[self._next_id] = born_s
-            self._counters[self._next_id] = self._gap_s[self._next_id] = 0.0
+            self._counters[self._next_id] = self._gap_s[self._next_id] = self._met[self._next_id] = 0.0
             self._next_id += 1

@@ -1,6 +1,7 @@
 """The tick and a small plant in a closed loop: decisions settle, with the shipped policies and without flapping."""
 
 import math
+from copy import deepcopy
 from itertools import groupby
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from autoscaler.config.policy import load
 from autoscaler.config.specs import spec_row
-from autoscaler.core.decision import Signal
+from autoscaler.core.decision import Decision, Signal
 from autoscaler.core.spec import Spec
 from tests.core.plant import SERVICE_S, Plant
 from tests.core.world import spec
@@ -139,29 +140,73 @@ def test_a_wave_is_followed_with_two_turns_a_period():
     assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
 
 
-def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting():
-    plant = Plant(shipped("interactive"), replicas=3, every_s=5.0, idle_gap_s=0.01)
+def telling(replicas: int) -> Plant:
+    """A plant whose engines tell their gaps, so that a rule comes into force."""
+    return Plant(shipped("interactive"), replicas=replicas, every_s=15.0, idle_gap_s=0.01, full_kv_usage=0.1)
+
+
+def busy(per_s: float) -> float:
+    """Replicas that so many requests keep busy: their share of the slots."""
+    return per_s * SERVICE_S / 16
+
+
+@pytest.fixture(scope="module")
+def ramped() -> tuple[Plant, Decision]:
+    """Ten minutes of little load, an hour in which it grows tenfold, and two in which it stays."""
+    plant = telling(3)
     plant.run(lambda _: 0.4, 600)
-    decision = plant.run(lambda t: min(0.4 + t / 1000, 4.0), 3 * 3600)
-    assert decision.asks[Signal.FORECAST, 0] > 0
-    assert np.isnan(decision.asks[Signal.CONCURRENCY, 0])
-    last_hour = plant.counts[-720:]
-    assert len(set(last_hour)) == 1
+    return plant, plant.run(lambda t: min(0.4 + t / 1000, 4.0), 3 * 3600)
+
+
+def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting(ramped):
+    plant, decision = ramped
     assert decision.plan is not None
-    assert decision.plan.demand[0] == pytest.approx(4.0 * SERVICE_S / 16, rel=0.2)
-    assert 3 <= last_hour[0] <= 5
-    assert max(plant.waits[-720:]) == 0
+    assert decision.asks[Signal.FORECAST, 0] == decision.plan.replicas[0]
+    assert np.isnan(decision.asks[Signal.CONCURRENCY, 0])
+    assert decision.plan.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
+    assert decision.plan.demand[0] == pytest.approx(busy(4.0), rel=0.15)
+    last_hour = plant.counts[-240:]
+    assert len(set(last_hour)) == 1
+    assert busy(4.0) < last_hour[0] <= 2 * busy(4.0)
+    assert max(plant.waits) == 0
+
+
+def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_four_cold_starts(ramped):
+    plant = deepcopy(ramped[0])
+    before = len(plant.waits)
+    decision = plant.run(lambda _: 8.0, 3600)
+    waits, counts = plant.waits[before:], plant.counts[before:]
+    assert max(waits) > 1
+    assert max(waits[round(4 * plant.cold_start_s / plant.every_s) :]) == 0
+    assert decision.asks[Signal.FORECAST, 0] > 0
+    assert decision.plan is not None
+    assert decision.plan.demand[0] == pytest.approx(busy(8.0), rel=0.15)
+    assert busy(8.0) < counts[-1] <= 2.5 * busy(8.0)
+    assert max(counts) <= 3 * busy(8.0)
+    assert decision.plan.really_missed[0] > 0.001
+
+
+def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():
+    """Half of ten are busy from the start, so nobody knows how fast an idle engine is."""
+    plant = telling(10)
+    decision = plant.run(lambda _: 8.0, 3600)
+    assert decision.asks[Signal.FORECAST, 0] > 0
+    assert min(plant.counts) >= busy(8.0)
+    assert plant.counts[-1] <= 2 * busy(8.0)
+    assert max(plant.waits) == 0
 
 
 def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
-    plant = Plant(shipped("interactive"), replicas=4, every_s=15.0, idle_gap_s=0.01)
+    plant = telling(4)
     plant.run(lambda _: 0.4, 600)
     decision = plant.run(lambda t: 5 - 4.6 * math.cos(2 * math.pi * t / 7200), 4 * 7200)
     assert decision.asks[Signal.FORECAST, 0] > 0
-    last_two = plant.counts[-960:]
-    assert turns(last_two) <= 30  # at the edge between two counts it may give one up and take it back
-    assert np.mean(np.array(plant.waits[-960:]) > 1.0) < 0.01
-    assert np.mean(last_two) <= 2 * 5 * SERVICE_S / 16  # at a mean load of 3.1 replicas
+    counts, waits = np.array(plant.counts[-960:]), np.array(plant.waits[-960:])
+    assert turns(counts.tolist()) <= 30  # at the edge between two counts it may give one up and take it back
+    assert np.mean(waits > 1.0) < 0.01
+    assert np.mean(counts) <= 2 * busy(5.0)
+    assert counts.min() <= 2
+    assert busy(9.6) <= counts.max() <= 2 * busy(9.6)
 
 
 def test_a_stated_capacity_stands_and_no_rule_overrides_it():
