@@ -223,8 +223,12 @@ async def explain(url: str, namespace: str, name: str) -> int:
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise StartError(f"no answer from {url}: {error or type(error).__name__}; is the daemon there?") from error
     match body:
-        case {"explanation": {"sentence": str(sentence)}}:
+        case {"explanation": {"sentence": str(sentence), "forecast": list(lines)}}:
             print(sentence)
+            for line in lines:
+                match line:
+                    case {"name": str(title), "text": str(text)}:
+                        print(f"  {title:<12}{text}")
             return 0
         case {"error": str(problem)}:
             print(f"error: {problem}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """The command line: what each option refuses, in one sentence that names thing, value and what is allowed; codes."""
 
 import asyncio
+import json
 import re
 import socket
 import subprocess
@@ -257,6 +258,15 @@ async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_th
         told = await asyncio.to_thread(execute, tmp_path, "explain", "ns/llama", "--url", url)
         assert (told.returncode, told.stdout) == (code, ""), body
         assert part in error_line(told.stderr)
+
+
+async def test_explain_prints_the_sentence_and_the_lines_of_the_forecast(tmp_path: Path, exposition_server):
+    lines = [{"name": "headroom", "text": "1.69 replicas: 4 asked for, less 2.31 kept busy"}]
+    explanation = {"sentence": "Keeps 4 replicas.", "forecast": lines}
+    exposition_server.serve("/api/v1/workloads/ns/llama", _answer(json.dumps({"explanation": explanation}), 200))
+    told = await asyncio.to_thread(execute, tmp_path, "explain", "ns/llama", "--url", exposition_server.url)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout == "Keeps 4 replicas.\n  headroom    1.69 replicas: 4 asked for, less 2.31 kept busy\n"
 
 
 def _answer(body: str, status: int):

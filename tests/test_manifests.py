@@ -291,6 +291,21 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
             },
             "VllmAutoscalerObjectiveMissed",
         ),
+        firing(
+            good
+            | {
+                f"vllm_autoscaler_missed_requests_ratio{{{workload}}}": "0.02x300",
+                f"vllm_autoscaler_error_budget_ratio{{{workload}}}": "0.01x300",
+            },
+            "VllmAutoscalerErrorBudgetBurnt",
+        ),
+        firing(
+            good
+            | {
+                f"vllm_autoscaler_missed_requests_ratio{{{workload}}}": "0.01x300",
+                f"vllm_autoscaler_error_budget_ratio{{{workload}}}": "0.05x300",
+            }
+        ),
     ]
     (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": cases}))
     done = subprocess.run(

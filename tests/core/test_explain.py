@@ -208,10 +208,10 @@ def test_a_forecast_says_what_it_found_and_why_it_asks_for_so_many():
 
 
 def test_where_nothing_is_in_flight_no_demand_is_said_to_keep_replicas_busy():
-    row, story = 0, Told(spec(concurrency=NAN))
+    story = Told(spec(concurrency=NAN))
     story.tick(fleet([1]))
-    asks = story.decision.asks.copy()
-    asks[Signal.FORECAST, row] = 0.0
+    asks = np.full_like(story.decision.asks, NAN)
+    asks[Signal.FORECAST] = 0.0
     story.decision = replace(story.decision, asks=asks)
     assert "nothing is in flight, and one replica would do for what is forecast" in story.explain().sentence
 

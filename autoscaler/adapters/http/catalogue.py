@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.decision import Decision, Stage
+from autoscaler.core.decision import Decision, Signal, Stage
 from autoscaler.ports import TickRecord
 
 Column = Callable[[TickRecord], FloatColumn | BoolColumn]
@@ -52,6 +52,15 @@ def _observed(field: str) -> Callable[[TickRecord], FloatColumn]:
 def _able(field: str) -> Callable[[TickRecord], FloatColumn]:
     def column(tick: TickRecord) -> FloatColumn:
         values: FloatColumn = getattr(tick.decision.capacity, field)
+        return values
+
+    return column
+
+
+def _planned(field: str) -> Callable[[TickRecord], FloatColumn]:
+    def column(tick: TickRecord) -> FloatColumn:
+        plan = tick.decision.plan
+        values: FloatColumn = np.full(len(tick.policies), np.nan) if plan is None else getattr(plan, field)
         return values
 
     return column
@@ -99,6 +108,20 @@ WORKLOADS = (
     _gauge("capacity_prefill_tokens_per_second", "Prompt tokens one replica computes.", _able("prefill_tokens_per_s")),
     _gauge("capacity_decode_tokens_per_second", "Tokens one replica generates.", _able("decode_tokens_per_s")),
     _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _able("confidence")),
+    _gauge("forecast_demand_replicas", "Replicas that what arrives now keeps busy, as measured.", _planned("demand")),
+    _gauge(
+        "error_budget_ratio", "Share of requests that may miss by the policy.", lambda t: 1 - t.input.spec.attainment
+    ),
+    _gauge(
+        "error_budget_allowed_ratio",
+        "Share of requests that may miss under the forecast's rule, after what was burnt or saved.",
+        _planned("budget"),
+    ),
+    _gauge(
+        "missed_requests_ratio",
+        "Share of requests that missed TTFT or ITL within about a day; absent where nobody counts.",
+        _planned("really_missed"),
+    ),
     _gauge(
         "cold_start_seconds", "From asking for a replica until it serves: learned or stated.", _observed("cold_start_s")
     ),
@@ -174,10 +197,10 @@ def markdown() -> str:
         "characters are replaced.",
         "",
         f"**How many series.** A workload has at most {series} series, one more for each signal with an opinion (at",
-        "most 9), and one each for its policy, the stage that bound and a rival owner; in practice about 30.",
-        f"The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most",
-        f"{MAX_SOURCES} sources and {MAX_POOLS} pools are told apart. The Prometheus client library adds `process_*`",
-        "and, beside every counter and histogram of the daemon itself, a `_created` time.",
+        f"most {len(Signal)}), and one each for its policy, the stage that bound and a rival owner; in practice about",
+        f"30. The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At",
+        f"most {MAX_SOURCES} sources and {MAX_POOLS} pools are told apart. The Prometheus client library adds",
+        "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS), ("KEDA mode only", KEDA))
     for title, families in chapters:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
+from autoscaler.core.decision import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
 from autoscaler.core.explain import Explanation, Step
 from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
+from autoscaler.core.outlook import Line
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.core.spec import Schedule, Spec
 from autoscaler.ports import Change, Fate, Outcome, TickRecord
@@ -19,7 +20,19 @@ MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen2.5-32b", "mistral-small", "gemm
 TEAMS = ("search", "support", "assistants", "documents", "research")
 START_WALL_S = 1_795_000_000.0
 PERIOD_S = 5.0
-INPUTS = {"kv_usage": float("nan"), "cold_start_s": 95.0, "capacity_concurrency": 16.0, "capacity_confidence": 0.8}
+FORECAST = (
+    Line("headroom", "1.69 replicas: 4 asked for, less 2.31 kept busy"),
+    Line("budget", "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt"),
+)
+INPUTS = {
+    "kv_usage": float("nan"),
+    "cold_start_s": 95.0,
+    "capacity_concurrency": 16.0,
+    "capacity_confidence": 0.8,
+    "forecast_idle_gap_s": 0.0078,
+    "forecast_missed_fraction": 0.025,
+    "forecast_burnt_budgets": 2.5,
+}
 
 
 def workloads(count: int) -> tuple[Workload, ...]:
@@ -129,8 +142,19 @@ class World:
             replicas=wanted,
             active=wanted > 0,
             trusted=np.ones(count, dtype=bool),
+            plan=replace(
+                Plan.blank(count),
+                demand=load,
+                budget=np.full(count, 0.0065),
+                really_missed=np.full(count, 0.025),
+            ),
         )
-        spec = replace(Spec.filled(count), ttft_objective_s=objective, itl_objective_s=np.full(count, 0.05))
+        spec = replace(
+            Spec.filled(count),
+            ttft_objective_s=objective,
+            itl_objective_s=np.full(count, 0.05),
+            attainment=np.full(count, 0.99),
+        )
         no_windows = np.empty((count, 0))
         report = SourceReport("prometheus", queries=14, failed=0, duration_s=0.02)
         outcomes = tuple(
@@ -196,6 +220,7 @@ def explain(given: TickInput, decision: Decision, policies: tuple[str, ...], row
             )
             for stage in Stage
         ),
+        forecast=FORECAST,
         inputs=INPUTS,
         sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
     )

@@ -93,6 +93,11 @@ def test_values_are_those_of_the_last_tick() -> None:
     assert value(metrics, "ready_replicas", **where) == tick.decision.observation.ready[1]
     assert value(metrics, "ask_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
     assert value(metrics, "input_coverage_ratio", **where) == 1.0
+    assert tick.decision.plan is not None
+    assert value(metrics, "forecast_demand_replicas", **where) == tick.decision.plan.demand[1]
+    assert value(metrics, "error_budget_ratio", **where) == pytest.approx(0.01)
+    assert value(metrics, "error_budget_allowed_ratio", **where) == 0.0065
+    assert value(metrics, "missed_requests_ratio", **where) == 0.025
     assert value(metrics, "ticks_total", result="ok") == 2
     assert value(metrics, "last_tick_timestamp_seconds") == tick.wall_s
     assert value(metrics, "leader") == 1
@@ -111,6 +116,15 @@ def test_what_is_unknown_is_absent_and_not_zero() -> None:
     first, second = (member.ref.name for member in tick.input.fleet.workloads)
     assert value(metrics, "ttft_seconds", workload=first) is None
     assert value(metrics, "ttft_seconds", workload=second) == 0.0
+
+
+def test_where_no_rules_are_judged_the_forecast_is_absent_and_the_promise_is_not() -> None:
+    metrics, tick = Metrics(), World(2).tick()
+    metrics.record(replace(tick, decision=replace(tick.decision, plan=None)))
+    name = tick.input.fleet.workloads[0].ref.name
+    for family in ("forecast_demand_replicas", "error_budget_allowed_ratio", "missed_requests_ratio"):
+        assert value(metrics, family, workload=name) is None
+    assert value(metrics, "error_budget_ratio", workload=name) == pytest.approx(0.01)
 
 
 def test_before_the_first_tick_there_are_no_workloads_and_no_leader() -> None:

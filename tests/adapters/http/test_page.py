@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.history import MAX_TICKS
 from autoscaler.core.decision import Stage
 from autoscaler.core.fleet import Workload, WorkloadRef
 from tests.adapters.http.conftest import Daemon
-from tests.adapters.http.records import World
+from tests.adapters.http.records import FORECAST, World, explain
 from tests.harness.browser import screenshot
 
 pytestmark = pytest.mark.integration
@@ -174,6 +175,40 @@ async def test_a_click_opens_the_chart_with_every_decision_marked_and_explained(
 
     await page.get_by_role("link", name="All workloads").click()
     await expect(rows(page)).to_have_count(6)
+
+
+async def test_the_forecast_has_a_line_for_each_thing_to_know_and_burnt_budget_is_marked(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(1)
+    daemon.record(world.tick())
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    lines = page.locator("table.forecast tr")
+    await expect(lines.locator("th")).to_have_text([line.name.capitalize() for line in FORECAST])
+    await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
+    tile = page.locator("#detail .tiles div").filter(has_text="Budget burnt")
+    await expect(tile.locator("dd")).to_have_text("250 %")
+    await expect(tile).to_have_attribute("data-state", "missed")
+    await page.get_by_text("Inputs behind the decision").click()
+    values = page.locator("details td")
+    await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
+        "2.5 %"
+    )
+    await expect(values.filter(has_text="7.8 ms")).to_have_count(1)
+
+
+async def test_where_no_rules_are_judged_no_forecast_is_shown(daemon: Daemon, open_page: Open) -> None:
+    daemon.board = Board(lambda *tick: replace(explain(*tick), forecast=()))
+    async with daemon.another(port=0) as server:
+        daemon.server = server
+        world = World(1)
+        daemon.record(world.tick())
+        ref = world.members[0].ref
+        page = await open_page(f"/#{ref.namespace}/{ref.name}")
+        await expect(page.locator("table.steps tbody tr").first).to_be_visible()
+        await expect(page.locator("table.forecast")).to_be_hidden()
+        await page.close()
 
 
 async def test_the_decisions_are_reached_and_read_with_the_keyboard_alone(daemon: Daemon, open_page: Open) -> None:

@@ -17,7 +17,7 @@ from autoscaler.config.settings import HttpSettings
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
 from tests.adapters.http.conftest import MAX_AGE_S, Daemon
-from tests.adapters.http.records import World
+from tests.adapters.http.records import FORECAST, World
 
 API = "/api/v1/workloads"
 
@@ -225,6 +225,7 @@ async def test_one_workload_has_its_explanation_history_and_changes(
     assert body["workload"]["name"] == ref.name
     assert body["explanation"]["sentence"].endswith(".")
     assert body["explanation"]["inputs"]["kv_usage"] is None
+    assert body["explanation"]["forecast"] == [{"name": line.name, "text": line.text} for line in FORECAST]
     assert [step["stage"] for step in body["explanation"]["steps"]][:2] == ["demand", "unknown"]
     assert body["history"]["tick"] == list(range(12))
     assert body["history"]["wanted"] == [tick.decision.replicas[1] for tick in ticks]

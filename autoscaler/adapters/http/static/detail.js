@@ -96,6 +96,8 @@ export class Detail {
     replace(parts.figures, figures(workload, explanation.inputs));
     replace(parts.steps, explanation.steps, stepRow);
     replace(parts.asks, Object.entries(explanation.asks), askRow);
+    replace(parts.forecast, explanation.forecast, forecastRow);
+    parts.outlook.hidden = explanation.forecast.length === 0;
     replace(parts.inputs, Object.entries(explanation.inputs), inputRow);
     replace(parts.changes, this.changes.toReversed(), changeRow);
     parts.nothing.hidden = this.changes.length > 0;
@@ -118,10 +120,12 @@ function skeleton(root, namespace, name) {
     chart: element("div", { class: "chart" }),
     steps: element("tbody"),
     asks: element("tbody"),
+    forecast: element("tbody"),
     inputs: element("tbody"),
     changes: element("tbody"),
     nothing: element("p", { class: "muted" }, "No change since the daemon watches."),
   };
+  parts.outlook = card("Forecast", element("table", { class: "forecast" }, parts.forecast));
   const summary = element("summary", {}, "Inputs behind the decision");
   const space = element("span", { class: "namespace" }, `${namespace}/`);
   root.replaceChildren(
@@ -142,6 +146,7 @@ function skeleton(root, namespace, name) {
       element(
         "div",
         {},
+        parts.outlook,
         card("What each signal asks", table(["Signal", "Replicas"], parts.asks, "asks")),
         card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
       ),
@@ -186,6 +191,7 @@ function figures(workload, inputs) {
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
     ["TTFT / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
     ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
+    ["Budget burnt", share(inputs.forecast_burnt_budgets), inputs.forecast_burnt_budgets > 1 && "missed"],
     ["Cold start", duration(inputs.cold_start_s)],
     ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
   ].map(([title, value, state, note]) =>
@@ -210,6 +216,10 @@ function askRow([signal, replicas]) {
     element("th", { scope: "row" }, signalName(signal)),
     element("td", { class: "number" }, replicasText(replicas)),
   );
+}
+
+function forecastRow({ name, text }) {
+  return element("tr", {}, element("th", { scope: "row" }, words(name)), element("td", {}, text));
 }
 
 function inputRow([name, value]) {

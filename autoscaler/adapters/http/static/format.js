@@ -12,6 +12,7 @@ const SIGNALS = {
   rejections: "Rejections",
   schedule: "Schedule",
   wake: "Wake-up",
+  forecast: "Forecast",
 };
 
 const STAGES = {
@@ -55,6 +56,7 @@ export function precise(value) {
 export function duration(seconds) {
   if (seconds == null) return UNKNOWN;
   if (seconds === 0) return "0 s";
+  if (seconds < 0.00995) return `${precise(Number((seconds * 1000).toPrecision(2)))} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 299.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
   const short = { maximumFractionDigits: 1 };
@@ -76,7 +78,8 @@ export function byUnit(name, value) {
   if (value == null) return UNKNOWN;
   if (name.endsWith("_per_s")) return `${precise(value)} /s`;
   if (name.endsWith("_s")) return duration(value);
-  if (name.endsWith("_usage") || name.endsWith("_fraction") || name.endsWith("confidence")) return share(value);
+  if (name.endsWith("_fraction")) return `${precise(value * 100)} %`;
+  if (name.endsWith("_usage") || name.endsWith("confidence")) return share(value);
   return precise(value);
 }
 
