@@ -32,9 +32,9 @@ class Figures:
     demand_replicas: float  # replicas that what arrives now keeps busy
     asked_replicas: float  # replicas that the rule in force asks for; NaN: the forecast has no opinion
     headroom_replicas: float  # those, less the demand
-    request_s: float  # how long a request keeps a replica busy
+    requests_per_s: float  # as they come now, that would keep a replica busy all the time
     idle_gap_s: float  # between two tokens of the only request of a replica
-    prompt_tokens_per_s: float  # that would keep a replica busy all the time; NaN: no limit was seen
+    prompt_tokens_per_s: float  # that would do so, by how gaps grow with them; NaN: no growth was seen
     generation_tokens_per_s: float  # likewise
     readings: float  # of single pods, from which these were learned
     watched_s: float  # seconds of demand on which rules were judged
@@ -63,7 +63,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         demand_replicas=demand,
         asked_replicas=asked,
         headroom_replicas=asked - demand,
-        request_s=planned("work_s"),
+        requests_per_s=_rate(planned("work_s")),
         idle_gap_s=planned("idle_gap_s"),
         prompt_tokens_per_s=_rate(planned("prompt_token_s")),
         generation_tokens_per_s=_rate(planned("output_token_s")),
@@ -121,8 +121,7 @@ def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
 def _demand(known: Figures) -> str:
     if math.isnan(known.demand_replicas):
         return ""
-    each = f", each request one for {seconds(known.request_s)}" if known.request_s > 0 else ""
-    return f"what arrives now keeps {count(known.demand_replicas)} busy{each}"
+    return f"what arrives now keeps {count(known.demand_replicas)} busy"
 
 
 def _headroom(known: Figures) -> str:
@@ -164,10 +163,13 @@ def _budget(known: Figures) -> str:
 def _replica(known: Figures) -> str:
     if math.isnan(known.idle_gap_s):
         return ""
+    fill = (
+        f"{number(known.requests_per_s)} requests/s, as they come now, fill one; " if known.requests_per_s > 0 else ""
+    )
     rates = (("prompt", known.prompt_tokens_per_s), ("generated", known.generation_tokens_per_s))
     full = [f"{number(rate)} {kind}" for kind, rate in rates if not math.isnan(rate)]
-    busy = f"; {' or '.join(full)} tokens/s keep it busy all the time" if full else ""
-    return f"{seconds(known.idle_gap_s)} between tokens when idle{busy}"
+    tokens = f"; its limit is {' or '.join(full)} tokens/s" if full else ""
+    return f"{fill}{seconds(known.idle_gap_s)} between tokens when idle{tokens}"
 
 
 def _confidence(known: Figures) -> str:

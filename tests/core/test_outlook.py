@@ -52,13 +52,13 @@ def told(rules=None, asked=4.0, **plan) -> dict[str, str]:
 
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
-        "demand": "what arrives now keeps 2.31 replicas busy, each request one for 134 ms",
+        "demand": "what arrives now keeps 2.31 replicas busy",
         "headroom": "1.69 replicas: 4 asked for, less 2.31 kept busy",
         "rule": "follows demand over 60 s, holds its peak for 3 cold starts of 90 s, adds 60%",
         "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
         "budget": "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt",
-        "replica": "7.8 ms between tokens when idle; "
-        "30000 prompt or 12500 generated tokens/s keep it busy all the time",
+        "replica": "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle; "
+        "its limit is 30000 prompt or 12500 generated tokens/s",
         "confidence": "3210 readings of busy replicas, 2 h of demand watched",
     }
 
@@ -69,7 +69,7 @@ def test_the_figures_are_those_of_the_lines():
         demand_replicas=2.31,
         asked_replicas=4.0,
         headroom_replicas=pytest.approx(1.69),
-        request_s=0.134,
+        requests_per_s=pytest.approx(7.46, abs=0.01),
         idle_gap_s=0.0078,
         prompt_tokens_per_s=pytest.approx(30_000),
         generation_tokens_per_s=pytest.approx(12_500),
@@ -132,7 +132,7 @@ def test_what_nobody_counts_is_not_said_to_be_met():
 
 def test_a_slope_too_flat_to_be_true_is_no_limit():
     said = told(prompt_token_s=0.0, output_token_s=1e-14)
-    assert said["replica"] == "7.8 ms between tokens when idle"
+    assert said["replica"] == "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle"
 
 
 def test_more_demand_than_the_policy_allows_replicas_is_a_headroom_below_zero():

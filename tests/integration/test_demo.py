@@ -66,6 +66,24 @@ async def test_under_make_the_page_is_printed_and_ctrl_c_ends_make_and_demo(tmp_
         demo.kill()
 
 
+async def test_the_forecast_learns_from_what_the_replicas_serve_and_explain_tells_it(tmp_path: Path):
+    async with daemon(tmp_path, "demo", "--speed", "60") as demo:
+
+        async def learned() -> bool:
+            explanation = (await demo.workload("models", "chat-8b"))["explanation"]
+            return explanation["signal"] == "forecast" and "rule" in {line["name"] for line in explanation["forecast"]}
+
+        await eventually(learned, "a forecast in force", timeout_s=60, every_s=0.2)
+        inputs = (await demo.workload("models", "chat-8b"))["explanation"]["inputs"]
+        assert 0.004 < inputs["forecast_idle_gap_s"] < 0.02, "an 8B model on an H100"
+        assert 0 <= inputs["forecast_missed_fraction"] < 1, "somebody counts"
+        told = await run(tmp_path, "explain", "models/chat-8b", "--url", demo.url)
+        assert told.code == 0
+        assert re.search(
+            r"^  replica     \S+ requests/s, as they come now, fill one; \S+ ms between tokens", told.out, re.M
+        )
+
+
 async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
     arguments = ("--json", "--duration", "10s", "--speed", "120", "--seed", "7")
     async with daemon(tmp_path, "demo", *arguments, ready=False) as demo:
