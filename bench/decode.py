@@ -134,7 +134,7 @@ def cpu_s() -> float:
 async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
     """Sample, decide and explain as the daemon does; the first ticks, which meet every series anew, are told apart."""
     fleet = fleets.fleet(workloads)
-    plain = fleets.inputs(fleet, 1)[0]
+    plain = next(fleets.inputs(fleet, 1))
     objectives = Objectives(plain.spec.ttft_objective_s, plain.spec.itl_objective_s)
     names = ("interactive",) * workloads
     memory, clock = Memory.empty(), SystemClock()

@@ -6,7 +6,7 @@ The real loop (`daemon.loop.Loop`) over the real Prometheus source: queries (fiv
 policies), decode, join, policies and schedule, observe, decide, explain what changes. A server in another process (that
 of `decode.py`) answers over loopback. Each size runs in a process of its own, so that memory is its own too. All
 figures are CPU seconds (user and system) of that process, medians over ticks after the first two, which meet every
-series anew:
+series anew. Ticks come every five seconds, so that each of them judges the rules of a sixth of the workloads:
 
 * `whole_cpu_s`: the tick, up to the changes handed to a recording actuator; every sixth asks the slow queries as well;
 * `shown_cpu_s`: what the recorders add: metrics, API and page, readiness, log;
@@ -50,6 +50,7 @@ TARGET_CPU_S = 1.0
 TARGET_RSS_MIB = 400.0
 TARGET_GROWTH = 11.0
 WARM_UP_TICKS = 2
+PERIOD_S = 5.0
 
 
 class Cluster:
@@ -81,11 +82,11 @@ async def ticks(url: str, workloads: int, count: int) -> dict[str, float]:
             actuator=RecordingActuator(),
             recorders=recorders,
             leadership=AlwaysLeading(),
-            period_s=5.0,
+            period_s=PERIOD_S,
             deadline_s=120.0,
         )
         for _ in range(WARM_UP_TICKS + count):
-            began_s = decode.cpu_s()
+            due_s, began_s = clock.now_s() + PERIOD_S, decode.cpu_s()
             record = await loop.tick()
             ticked_s = decode.cpu_s()
             for recorder in recorders:
@@ -96,6 +97,7 @@ async def ticks(url: str, workloads: int, count: int) -> dict[str, float]:
             whole.append(ticked_s - began_s)
             shown.append(decode.cpu_s() - ticked_s)
             changed.append(len(record.outcomes))
+            await clock.sleep(max(due_s - clock.now_s(), 0.0))
     return {
         "first_cpu_s": whole[0],
         "whole_cpu_s": statistics.median(whole[WARM_UP_TICKS:]),
