@@ -113,7 +113,8 @@ class ScaleDown(Section):
     )
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=60.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S * 6)] = Field(
-        default=300.0, description="Shrink only to the most that any moment of this window asked for."
+        default=300.0,
+        description="Shrink only to the most that any moment of this window asked for; the forecast holds its own peaks.",
     )
 
 
@@ -132,7 +133,8 @@ class Capacity(Section):
     """What one replica can do. What is left out is learned from the engine."""
 
     concurrency: Annotated[float | None, Number(0.01, 100_000)] = Field(
-        default=None, description="Requests a replica runs at once within the objectives."
+        default=None,
+        description="Requests a replica runs at once within the objectives; where stated, nothing is forecast.",
     )
     prefill_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
         default=None, description="Prompt tokens a replica computes per second."
@@ -207,7 +209,8 @@ class PolicySpec(Section):
     scale_up: ScaleUp = ScaleUp()
     scale_down: ScaleDown = ScaleDown()
     tolerance: Annotated[float, Share(0.0, 0.9)] = Field(
-        default=0.1, description="Relative change of the count that is too small to act on."
+        default=0.1,
+        description="Relative change of the count that is too small to act on; the forecast counts whole replicas.",
     )
     scale_to_zero: ScaleToZero = ScaleToZero()
     capacity: Capacity = Capacity()
