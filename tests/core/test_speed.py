@@ -71,19 +71,34 @@ def test_where_only_one_kind_of_token_varies_its_cost_is_found_and_the_other_is_
     assert line.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.01)
 
 
-def test_a_slope_that_comes_out_negative_is_none_and_the_other_is_drawn_alone():
-    """Gaps that get shorter with prompts, and longer with output."""
-    random = np.random.default_rng(3)
+def test_the_line_is_that_of_least_squares_weighted_with_squared_gaps():
+    random = np.random.default_rng(6)
     prompt_per_s, output_per_s = busy_readings(random)
-    gap_s = IDLE_GAP_S / (1 + prompt_per_s * 5e-6 - output_per_s * OUTPUT_TOKEN_S)
+    gap_s = gap_of(prompt_per_s, output_per_s) * random.lognormal(0, 0.05, len(prompt_per_s))
+    line = drawn(gap_s, prompt_per_s, output_per_s, 1.0)
+    terms = np.stack([np.ones_like(gap_s), -prompt_per_s, -output_per_s]) * gap_s  # of 1 / gap, times the gap
+    idle_rate, by_prompt, by_output = np.linalg.lstsq(terms.T, np.ones_like(gap_s), rcond=None)[0]
+    idle_gap_s = float(line.idle_gap_s[0])
+    assert idle_gap_s == SHORTEST_SHARE  # of the shortest gap that is stated here
+    assert line.prompt_token_s[0] / idle_gap_s == pytest.approx(by_prompt, rel=1e-3)
+    assert line.output_token_s[0] / idle_gap_s == pytest.approx(by_output, rel=1e-3)
+    assert drawn(gap_s, prompt_per_s, output_per_s).idle_gap_s[0] == pytest.approx(1 / idle_rate, rel=1e-3)
+
+
+@pytest.mark.parametrize("faster", ["prompt", "output"])
+def test_a_slope_that_comes_out_negative_is_none_and_the_other_is_drawn_alone(faster):
+    """Gaps that get shorter with one kind of token, both kinds coming together."""
+    random = np.random.default_rng(3)
+    prompt_per_s, _ = busy_readings(random)
+    output_per_s = prompt_per_s / 9 + random.uniform(-100, 100, len(prompt_per_s))
+    gain = {"prompt": (-4e-6, OUTPUT_TOKEN_S), "output": (PROMPT_TOKEN_S, -40e-6)}[faster]
+    gap_s = IDLE_GAP_S / (1 - gain[0] * prompt_per_s - gain[1] * output_per_s)
     line = drawn(gap_s, prompt_per_s, output_per_s)
-    assert line.prompt_token_s[0] == 0
-    assert line.output_token_s[0] > 0.5 * OUTPUT_TOKEN_S
-    mirrored = drawn(
-        IDLE_GAP_S / (1 - prompt_per_s * PROMPT_TOKEN_S + output_per_s * 20e-6), prompt_per_s, output_per_s
-    )
-    assert mirrored.output_token_s[0] == 0
-    assert mirrored.prompt_token_s[0] > 0.5 * PROMPT_TOKEN_S
+    other = {"prompt": output_per_s, "output": prompt_per_s}[faster]
+    slope = -np.polyfit(other, 1 / gap_s, 1, w=gap_s)[0]
+    none, cost = {"prompt": line[1:], "output": line[:0:-1]}[faster]
+    assert none[0] == 0
+    assert cost[0] / line.idle_gap_s[0] == pytest.approx(slope, rel=1e-3)
 
 
 def test_the_idle_gap_is_never_above_the_shortest_gap_nor_far_below_it():
