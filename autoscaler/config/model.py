@@ -114,7 +114,7 @@ class ScaleDown(Section):
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=60.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S * 6)] = Field(
         default=300.0,
-        description="Shrink only to the most that any moment of this window asked for; the forecast holds its own peaks.",
+        description="Shrink only to the most any moment of this window asked for. The forecast holds its own peaks.",
     )
 
 
