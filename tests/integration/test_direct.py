@@ -85,7 +85,9 @@ async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(si
         assert told.code == 0
         pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
         assert user.token not in "".join([daemon.err, *pages])
-        assert said([told.out]) == said([explanation["sentence"]])
+        assert said(told.out.splitlines()[:1]) == said([explanation["sentence"]])
+        titles = [line.split()[0] for line in told.out.splitlines()[1:]]
+        assert titles == [line["name"] for line in explanation["forecast"]]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
