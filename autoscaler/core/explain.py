@@ -46,7 +46,7 @@ class Explanation:
 def explain(inp: TickInput, decision: Decision, policies: Sequence[str], row: int) -> Explanation:
     """Put one row of a decision into words.
 
-    policies: [W], name of the policy in force. Reads columns only; costs some 50 us, so it is done for rows that
+    policies: [W], name of the policy in force. Reads columns only; costs some 100 us, so it is done for rows that
     changed or were asked for.
     """
     seen = _Row(inp, decision, row)
