@@ -365,18 +365,17 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     believed = (doubt[None] * prior(rules.level[-1])).astype(np.float32)
     wrong = wrongness(rules, seen.budget).astype(np.float32)
     missed = np.empty_like(rules.missed)
-    young = rules.watched_s < YOUNG_S
     for predictor, hold in enumerate(HOLD_OF_PREDICTOR):
         at = slice(predictor * MARGINS, (predictor + 1) * MARGINS)
         missed[at] = rules.missed[at] * wrong + believed * np.float32(np.exp(-DOUBT_HOLD * np.sqrt(hold)))
-        if hold != HOLDS[-1]:
-            missed[at, young] = np.inf
     with np.errstate(divide="ignore", invalid="ignore"):
         fine = MISS_PRICE * np.nan_to_num(rules.work_s / rules.requests)
         missed -= (budget * weight).astype(np.float32)
         np.maximum(missed, np.float32(0), out=missed)
         missed *= fine.astype(np.float32)
         price = missed + rules.cost
+    shorter, young = np.repeat(HOLD_OF_PREDICTOR < HOLDS[-1], MARGINS), rules.watched_s < YOUNG_S
+    price[np.ix_(shorter, young)] = np.inf
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
     stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])

@@ -227,6 +227,14 @@ def test_the_young_follow_only_the_longest_hold():
     assert chosen == {R.HOLDS[-1]}
 
 
+def test_the_young_follow_only_the_longest_hold_also_where_requests_are_no_work():
+    """Engines as fast as when idle; a price of nothing is no reason to give anything up."""
+    rules = replace(live([3.0] * 10), work_s=np.zeros(1))
+    after = judged(rules, seen(3.0, busy=0.0, tally={"began": 0.0}))
+    assert after.work_s[0] == 0
+    assert R.describe(int(after.rule[0]))[1] == R.HOLDS[-1]
+
+
 @pytest.fixture(scope="module")
 def lived():
     """The rules of workloads that lived through a day, by how their demand ran."""
