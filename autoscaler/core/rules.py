@@ -374,7 +374,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
         np.maximum(missed, np.float32(0), out=missed)
         missed *= fine.astype(np.float32)
         price = missed + rules.cost
-    shorter, young = np.repeat(HOLD_OF_PREDICTOR < HOLDS[-1], MARGINS), rules.watched_s < YOUNG_S
+    shorter, young = np.repeat(HOLD_OF_PREDICTOR != HOLDS[-1], MARGINS), rules.watched_s < YOUNG_S
     price[np.ix_(shorter, young)] = np.inf
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
