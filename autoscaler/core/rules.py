@@ -59,6 +59,9 @@ PEAKS = int(max(HOLDS)) * SLOTS_A_COLD_START + 1
 TOLERATED = 0.8
 """Share of the TTFT objective that a wait may take; the prompt takes the rest."""
 
+FULL = 0.9
+"""Of the most requests that were ever seen in a replica: with a queue behind it so many fill it."""
+
 WORK_WINDOW_S = 600.0
 """Time constant of the work of a request: lengths drift over tens of minutes."""
 
@@ -116,6 +119,8 @@ class Rules(Columns):
     lessons: FloatColumn  # float64[speed.SUMS, W], fading
     readings: FloatColumn  # of pods, that taught them, not fading
     shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
+    most_running: FloatColumn  # requests, of the fullest pod ever, fading slowly
+    slots: FloatColumn  # requests that a replica can run; NaN: never seen full
     work_s: FloatColumn  # busy replica-seconds, fading
     requests: FloatColumn  # that they served, fading alike
     demand: FloatColumn  # replicas kept busy by what comes; NaN: not known now
@@ -154,7 +159,7 @@ class Rules(Columns):
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
-_UNKNOWN_AT_FIRST = ("judged_s", "shortest_gap_s", "demand", "slot_s", "rule", "budget", "replicas")
+_UNKNOWN_AT_FIRST = ("judged_s", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
 RULES_PRESENT = frozenset(
     ("judged_s", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog", "real_backlog", "replicas")
@@ -210,7 +215,8 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
         readings=rules.readings + tally.readings,
         shortest_gap_s=speed.shortest(rules.shortest_gap_s, tally.shortest_gap_s, step_s),
     )
-    busy = busy_share(tally, learned_speed(rules).idle_gap_s)
+    rules = _count_slots(rules, tally, step_s)
+    busy = busy_share(tally, learned_speed(rules).idle_gap_s, rules.slots)
     with np.errstate(divide="ignore", invalid="ignore"):
         whole = np.where(tally.covered_s > 0, seen.replicas * step_s / tally.covered_s, np.nan)  # of those counted
         served = ~np.isnan(busy) & (tally.began > 0) & (whole > 0)
@@ -225,6 +231,18 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
         demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
     rules = replace(rules, work_s=work_s, requests=requests, demand=np.where(step_s > 0, demand, np.nan))
     return rules, np.nan_to_num(arrivals)
+
+
+def _count_slots(rules: Rules, tally: Tally, step_s: FloatColumn) -> Rules:
+    """Learn how many requests a replica can run, from those that had a queue and ran as many as any ever did.
+
+    A queue alone says little: for a moment one waits for the token budget of a step as well.
+    """
+    fading = 1 - speed.IDLE_GAP_DRIFT * np.minimum(step_s, speed.DAY_S) / speed.DAY_S
+    most_running = np.fmax(rules.most_running * fading, tally.most_running)
+    slots = np.where(tally.full_running >= FULL * most_running, most_running, rules.slots)
+    slots = np.where(slots < FULL * most_running, np.nan, slots)  # it ran more than that without a queue
+    return replace(rules, most_running=most_running, slots=np.where(np.isnan(tally.slots), slots, tally.slots))
 
 
 def _learn_misses(
@@ -374,8 +392,8 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
         np.maximum(missed, np.float32(0), out=missed)
         missed *= fine.astype(np.float32)
         price = missed + rules.cost
-    shorter, young = np.repeat(HOLD_OF_PREDICTOR != HOLDS[-1], MARGINS), rules.watched_s < YOUNG_S
-    price[np.ix_(shorter, young)] = np.inf
+    holds, young = np.repeat(HOLD_OF_PREDICTOR, MARGINS), rules.watched_s < YOUNG_S
+    price[np.ix_(holds < HOLDS[-1], young)] = np.inf
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
     stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])
