@@ -40,9 +40,9 @@ SLOPE = 0.12
 """Measured over the aims 0.5 to 1 of the error budget."""
 
 
-def without_cache(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def busy_share(tally: work.Tally, idle_gap_s: Any) -> Any:
-        return plain(replace(tally, kv_usage=np.zeros_like(tally.kv_usage)), idle_gap_s)
+def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def busy_share(tally: work.Tally, idle_gap_s: Any, slots: Any) -> Any:
+        return plain(replace(tally, kv_usage=np.zeros_like(tally.kv_usage)), idle_gap_s, np.full_like(slots, np.nan))
 
     return busy_share
 
@@ -65,7 +65,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
     "the whole forecast": ((speed, "FEWEST_READINGS", math.inf),),
     "speed drawn from a line: the shortest gap instead": ((speed, "SHORTEST_SHARE", 1.0),),
-    "KV cache in the busy share": ((rules, "busy_share", without_cache(work.busy_share)),),
+    "KV cache and slots in the busy share": ((rules, "busy_share", without_room(work.busy_share)),),
     "misses learned by load: the prior instead": ((misses, "PRIOR_REQUESTS", 1e12),),
     "paper corrected by truth": ((rules, "LEAST_WRONG", 1.0), (rules, "MOST_WRONG", 1.0)),
     "steering by the error budget": ((rules, "STRICTEST", rules.AIMED), (rules, "LAXEST", rules.AIMED)),

@@ -20,6 +20,9 @@ FEWEST_GAPS = 20.0
 SHORTEST_GAP_S, LONGEST_GAP_S = 1e-5, 60.0
 """No engine writes faster or slower; a counter that says so is broken."""
 
+MOST_RUNNING = 1e6
+"""No pod runs more requests."""
+
 MOST_GROWN = 1e9
 """No counter of a pod counts beyond this within two minutes."""
 
@@ -84,6 +87,10 @@ class Tally(Columns):
     gaps: FloatColumn
     shortest_gap_s: FloatColumn  # the shortest mean gap of a pod; NaN: none wrote enough to tell
     kv_usage: FloatColumn  # 0..1, mean of the pods; 0 where nobody tells
+    running: FloatColumn  # requests, mean of the pods
+    most_running: FloatColumn  # requests, of the fullest pod; 0: none
+    full_running: FloatColumn  # requests, of the fullest pod that had a queue then and now; NaN: none had
+    slots: FloatColumn  # requests that a pod can run, where engines tell; NaN: none does
     readings: FloatColumn  # pods that taught something of their speed
     lessons: FloatColumn  # float64[speed.SUMS, W], what they taught
 
@@ -134,8 +141,16 @@ def count(
         taught = paced & (prompts + outputs >= 0)
         lessons = speed.lessons(pace_s, prompts / step_s, outputs / step_s)
         late, slow = began - np.minimum(ttft_met, began), itl_judged - np.minimum(itl_met, itl_judged)
+        full = counted & (before.waiting > 0) & (waiting > 0)
     shortest = np.full(rows, np.inf)
     np.minimum.at(shortest, pod_row[paced], pace_s[paced])
+    most_running, full_running, slots = np.zeros(rows), np.full(rows, -np.inf), np.full(rows, -np.inf)
+    max_running = samples.max_running[pods]
+    with np.errstate(invalid="ignore"):
+        run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running > 0) & (max_running <= MOST_RUNNING)
+    np.maximum.at(most_running, pod_row[run_known], running[run_known])
+    np.maximum.at(full_running, pod_row[full & run_known], running[full & run_known])
+    np.maximum.at(slots, pod_row[told], max_running[told])
     kv_usage, kv_known = samples.kv_usage[pods], ~np.isnan(samples.kv_usage[pods])
     tally = Tally(
         covered_s=total(step_s, came),
@@ -151,21 +166,27 @@ def count(
         gaps=total(gaps, paced),
         shortest_gap_s=np.where(np.isinf(shortest), np.nan, shortest),
         kv_usage=total(kv_usage, kv_known) / np.maximum(total(np.ones(len(pods)), kv_known), 1.0),
+        running=total(running, run_known) / np.maximum(total(np.ones(len(pods)), run_known), 1.0),
+        most_running=most_running,
+        full_running=np.where(np.isinf(full_running), np.nan, full_running),
+        slots=np.where(np.isinf(slots), np.nan, slots),
         readings=total(np.ones(len(pods)), taught),
         lessons=np.stack([total(lesson, taught) for lesson in lessons]),
     )
     return tally, after
 
 
-def busy_share(tally: Tally, idle_gap_s: FloatColumn) -> FloatColumn:
+def busy_share(tally: Tally, idle_gap_s: FloatColumn, slots: FloatColumn) -> FloatColumn:
     """Return how busy the replicas were, 0..1, float64[W]; NaN: they wrote too little to tell.
 
     Computing: 1 - idle gap / gap, as in processor sharing, where work takes 1 / (1 - busy share) times as long as
-    alone. Of what computing leaves, the KV cache in use is taken as well: at the idle gap its contents would be there
-    that much shorter, and where the cache is full the replica can take nothing however idle it computes.
+    alone. Of what computing leaves, the KV cache or the slots in use are taken as well, whichever is more: at the idle
+    gap requests would be there that much shorter, and where either is full the replica can take nothing however idle it
+    computes. slots: float64[W], requests that a replica can run; NaN: not known.
 
     8 ms between tokens of an idle engine, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75 = 0.7.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        idle = np.clip(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - np.clip(tally.kv_usage, 0.0, 1.0))
+        taken = np.clip(np.fmax(tally.kv_usage, tally.running / slots), 0.0, 1.0)
+        idle = np.clip(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - taken)
     return np.asarray(np.where(tally.gaps >= FEWEST_GAPS, 1 - idle, np.nan))

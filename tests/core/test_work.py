@@ -13,6 +13,7 @@ from autoscaler.core.work import COUNTED, LONGEST_STEP_S, MOST_GROWN, PodWork, T
 
 NAN = math.nan
 IDLE_GAP_S = np.array([0.01])
+NO_SLOTS = np.array([np.nan])
 
 
 def readings(time_s, pods=1, **columns):
@@ -36,15 +37,15 @@ def counted(*samples):
 
 def test_gaps_three_times_as_long_as_those_of_an_idle_engine_are_two_thirds_busy():
     tally = counted(readings(100.0), readings(130.0, gap_s=30.0, gaps=1000.0))
-    assert busy_share(tally, IDLE_GAP_S)[0] == pytest.approx(2 / 3)
+    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == pytest.approx(2 / 3)
 
 
 def test_of_what_computing_leaves_the_kv_cache_in_use_is_taken_as_well():
     """8 ms when idle, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75."""
     tally = counted(readings(100.0), readings(130.0, gap_s=20.0, gaps=1000.0, kv_usage=0.25))
-    assert busy_share(tally, np.array([0.008]))[0] == pytest.approx(0.7)
+    assert busy_share(tally, np.array([0.008]), NO_SLOTS)[0] == pytest.approx(0.7)
     full = counted(readings(100.0), readings(130.0, gap_s=10.0, gaps=1000.0, kv_usage=1.0))
-    assert busy_share(full, IDLE_GAP_S)[0] == 1
+    assert busy_share(full, IDLE_GAP_S, NO_SLOTS)[0] == 1
 
 
 def test_the_kv_cache_is_the_mean_of_the_pods_that_tell_and_empty_where_none_does():
@@ -55,24 +56,24 @@ def test_the_kv_cache_is_the_mean_of_the_pods_that_tell_and_empty_where_none_doe
 
 def test_an_engine_faster_than_when_idle_is_not_busy_and_no_less_than_that():
     tally = counted(readings(100.0), readings(130.0, gap_s=1.0, gaps=1000.0))
-    assert busy_share(tally, IDLE_GAP_S)[0] == 0
+    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == 0
 
 
 def test_too_few_gaps_tell_nothing():
     tally = counted(readings(100.0), readings(130.0, gap_s=0.5, gaps=19.0))
-    assert np.isnan(busy_share(tally, IDLE_GAP_S)[0])
+    assert np.isnan(busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0])
     assert tally.readings[0] == 0
 
 
 def test_gaps_without_a_known_idle_gap_tell_nothing():
     tally = counted(readings(100.0), readings(130.0, gap_s=20.0, gaps=1000.0))
-    assert np.isnan(busy_share(tally, np.array([NAN]))[0])
+    assert np.isnan(busy_share(tally, np.array([NAN]), NO_SLOTS)[0])
 
 
 def test_pods_count_by_what_they_wrote():
     """One writes 900 tokens 40 ms apart, one 100 tokens 10 ms apart: 37 ms on the whole."""
     tally = counted(readings(100.0, pods=2), readings(130.0, pods=2, gap_s=[36.0, 1.0], gaps=[900.0, 100.0]))
-    assert busy_share(tally, IDLE_GAP_S)[0] == pytest.approx(1 - 10 / 37)
+    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == pytest.approx(1 - 10 / 37)
     assert tally.shortest_gap_s[0] == pytest.approx(0.01)
 
 
@@ -228,5 +229,19 @@ def test_absurd_readings_stay_with_their_own_workload_and_nothing_counted_is_neg
             if field.name not in ("kv_usage", "queue_grown", "batch_grown"):
                 assert not (column < 0).any(), field.name
                 assert not np.isinf(column).any(), field.name
-        busy = busy_share(tally, np.array([0.01, 0.01]))
+        busy = busy_share(tally, np.array([0.01, 0.01]), NO_SLOTS)
         assert (np.isnan(busy) | ((busy >= 0) & (busy <= 1))).all()
+
+
+def test_where_slots_are_full_a_replica_is_busy_however_short_its_gaps():
+    tally = counted(readings(100.0), readings(115.0, gap_s=10.0, gaps=1000.0, running=24.0))
+    assert busy_share(tally, IDLE_GAP_S, np.array([24.0]))[0] == 1
+    assert busy_share(tally, IDLE_GAP_S, np.array([48.0]))[0] == pytest.approx(0.5)
+    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == 0
+
+
+def test_a_full_pod_is_one_that_had_a_queue_at_both_readings():
+    passing = counted(readings(100.0, running=24.0), readings(115.0, running=24.0, waiting=3.0))
+    lasting = counted(readings(100.0, running=24.0, waiting=1.0), readings(115.0, running=24.0, waiting=3.0))
+    assert np.isnan(passing.full_running[0])
+    assert lasting.full_running[0] == passing.most_running[0] == 24
