@@ -20,6 +20,9 @@ FEWEST_GAPS = 20.0
 SHORTEST_GAP_S, LONGEST_GAP_S = 1e-5, 60.0
 """No engine writes faster or slower; a counter that says so is broken."""
 
+QUEUED = 0.25
+"""Of those that run, so many wait where slots are full; fewer may wait for the token budget of the next step."""
+
 MOST_RUNNING = 1e6
 """No pod runs more requests."""
 
@@ -141,7 +144,7 @@ def count(
         taught = paced & (prompts + outputs >= 0)
         lessons = speed.lessons(pace_s, prompts / step_s, outputs / step_s)
         late, slow = began - np.minimum(ttft_met, began), itl_judged - np.minimum(itl_met, itl_judged)
-        full = counted & (before.waiting > 0) & (waiting > 0)
+        full = counted & (before.waiting > QUEUED * before.running) & (waiting > QUEUED * running)
     shortest = np.full(rows, np.inf)
     np.minimum.at(shortest, pod_row[paced], pace_s[paced])
     most_running, full_running, slots = np.zeros(rows), np.full(rows, -np.inf), np.full(rows, -np.inf)

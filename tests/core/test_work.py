@@ -241,7 +241,9 @@ def test_where_slots_are_full_a_replica_is_busy_however_short_its_gaps():
 
 
 def test_a_full_pod_is_one_that_had_a_queue_at_both_readings():
-    passing = counted(readings(100.0, running=24.0), readings(115.0, running=24.0, waiting=3.0))
-    lasting = counted(readings(100.0, running=24.0, waiting=1.0), readings(115.0, running=24.0, waiting=3.0))
+    passing = counted(readings(100.0, running=24.0), readings(115.0, running=24.0, waiting=30.0))
+    short = counted(readings(100.0, running=24.0, waiting=2.0), readings(115.0, running=24.0, waiting=2.0))
+    lasting = counted(readings(100.0, running=24.0, waiting=10.0), readings(115.0, running=24.0, waiting=30.0))
     assert np.isnan(passing.full_running[0])
+    assert np.isnan(short.full_running[0])
     assert lasting.full_running[0] == passing.most_running[0] == 24
