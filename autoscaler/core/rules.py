@@ -243,12 +243,12 @@ def _count_slots(rules: Rules, tally: Tally, idle_gap_s: FloatColumn, step_s: Fl
     A queue alone says little: who computes all the time has one, too, and for a moment one waits for the token budget
     of a step.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         spare = idle_gap_s * tally.gaps / tally.gap_s > 1 - COMPUTING
     fading = 1 - speed.IDLE_GAP_DRIFT * np.minimum(step_s, speed.DAY_S) / speed.DAY_S
     most_running = np.fmax(rules.most_running * fading, tally.most_running)
     slots = np.where(spare & (tally.full_running >= FULL * most_running), most_running, rules.slots)
-    slots = np.where(slots < FULL * most_running, np.nan, slots)  # it ran more than that without a queue
+    slots = np.where((slots < FULL * most_running) | (slots < 1), np.nan, slots)  # it ran more without a queue
     return replace(rules, most_running=most_running, slots=np.where(np.isnan(tally.slots), slots, tally.slots))
 
 

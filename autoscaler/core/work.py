@@ -150,7 +150,7 @@ def count(
     most_running, full_running, slots = np.zeros(rows), np.full(rows, -np.inf), np.full(rows, -np.inf)
     max_running = samples.max_running[pods]
     with np.errstate(invalid="ignore"):
-        run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running > 0) & (max_running <= MOST_RUNNING)
+        run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running >= 1) & (max_running <= MOST_RUNNING)
     np.maximum.at(most_running, pod_row[run_known], running[run_known])
     np.maximum.at(full_running, pod_row[full & run_known], running[full & run_known])
     np.maximum.at(slots, pod_row[told], max_running[told])
@@ -189,7 +189,7 @@ def busy_share(tally: Tally, idle_gap_s: FloatColumn, slots: FloatColumn) -> Flo
 
     8 ms between tokens of an idle engine, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75 = 0.7.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         taken = np.clip(np.fmax(tally.kv_usage, tally.running / slots), 0.0, 1.0)
         idle = np.clip(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - taken)
     return np.asarray(np.where(tally.gaps >= FEWEST_GAPS, 1 - idle, np.nan))
