@@ -85,8 +85,10 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks[Signal.WAKE] = wake(inp, observation, capacity)
     asks[Signal.FORECAST] = planned = forecast(inp, plan, asks)
     # The rule in force has weighed what the load asks for; the same load at a planned usage would only add to it.
-    asks[WEIGHED] = np.where(np.isnan(planned), asks[WEIGHED], np.nan)
-    asks[Signal.ITL] = np.where(np.isnan(planned) | ~(plan.itl_judged > 0), asks[Signal.ITL], np.nan)
+    # Unless a queue shows that it is wrong: one that stands longer than a replica takes to come.
+    silent = ~np.isnan(planned) & ~(observation.queue_wait_s > observation.cold_start_s)
+    asks[WEIGHED] = np.where(silent, np.nan, asks[WEIGHED])
+    asks[Signal.ITL] = np.where(silent & (plan.itl_judged > 0), np.nan, asks[Signal.ITL])
     # A row without limits has no valid policy: nobody may speak for it.
     return np.where(np.isnan(inp.spec.max_replicas), np.nan, asks)
 

@@ -353,3 +353,14 @@ def test_the_queue_is_no_part_of_what_lasts():
     story = Story(spec(cold_start_s=60.0, concurrency=10.0))
     story.watch(fleet([2]), 600, running=10.0, waiting=500.0, ttft_s=60.0)
     assert story.memory.workloads.lasting[0] == pytest.approx(2.0, rel=0.01)
+
+
+# --- beside the forecast
+
+
+def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start():
+    planned = replace(Plan.filled(1), replicas=np.array([2.0]))
+    short, long = (observation(running=40, waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
+    assert math.isnan(asked(Signal.CONCURRENCY, short, planned=planned))
+    assert asked(Signal.CONCURRENCY, long, rules=spec(target_usage=0.8), planned=planned) == pytest.approx(15)
+    assert asked(Signal.FORECAST, long, planned=planned) == 2
