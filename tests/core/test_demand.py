@@ -360,7 +360,8 @@ def test_the_queue_is_no_part_of_what_lasts():
 
 def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start():
     planned = replace(Plan.filled(1), replicas=np.array([2.0]))
+    learned = spec(target_usage=0.8, concurrency=NAN, prefill_tokens_per_s=NAN, decode_tokens_per_s=NAN)
     short, long = (observation(running=40, waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
-    assert math.isnan(asked(Signal.CONCURRENCY, short, planned=planned))
-    assert asked(Signal.CONCURRENCY, long, rules=spec(target_usage=0.8), planned=planned) == pytest.approx(15)
-    assert asked(Signal.FORECAST, long, planned=planned) == 2
+    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, planned=planned))
+    assert asked(Signal.CONCURRENCY, long, rules=learned, planned=planned) == pytest.approx(15)
+    assert asked(Signal.FORECAST, long, rules=learned, planned=planned) == 2
