@@ -137,4 +137,4 @@ class Decision:
     replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
     trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
-    plan: Plan | None = None  # None: no rules were judged
+    plan: Plan  # what the rules in force go by

@@ -53,7 +53,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     """Gather the figures of one row."""
 
     def planned(name: str) -> float:
-        return float(getattr(decision.plan, name)[row]) if decision.plan is not None else math.nan
+        return float(getattr(decision.plan, name)[row])
 
     demand, asked = planned("demand"), float(decision.asks[Signal.FORECAST, row])
     rule, missed, promised = planned("rule"), planned("really_missed"), 1 - float(inp.spec.attainment[row])
@@ -84,7 +84,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
 def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[Line, ...]:
     """Say of one row what the forecast goes by and how sure it is; nothing where no policy is in force."""
     spec = inp.spec
-    if math.isnan(spec.max_replicas[row]) or decision.plan is None:
+    if math.isnan(spec.max_replicas[row]):
         return ()
     speaks = not math.isnan(known.asked_replicas)
     cold_start_s = float(decision.observation.cold_start_s[row])

@@ -62,6 +62,9 @@ TOLERATED = 0.8
 FULL = 0.9
 """Of the most requests that were ever seen in a replica: with a queue behind it so many fill it."""
 
+SLOTS_FADE_S = 50 * 86_400.0
+"""Time constant with which the most requests are forgotten: an engine may be started again with fewer slots."""
+
 COMPUTING = 0.7
 """Share of its time: who computes more has a queue for that reason, not for want of slots."""
 
@@ -189,8 +192,8 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     """Bring the fleets on paper up to date and say which rule is in force and what it asks for."""
     step_s = now_s - rules.judged_s
     step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
-    rules, arrivals = _measure(rules, seen, step_s)
-    usable = most_busy(learned_speed(rules).idle_gap_s, seen.itl_objective_s)
+    rules, arrivals, idle_gap_s = _measure(rules, seen, step_s)
+    usable = most_busy(idle_gap_s, seen.itl_objective_s)
     lived = ~np.isnan(rules.demand) & (step_s > 0) & (step_s <= LONGEST_STEP_S)
     rules, likely = _learn_misses(rules, seen, usable, arrivals, np.where(lived, step_s, 0.0))
     lived &= ~np.isnan(rules.asked[0])
@@ -204,8 +207,8 @@ def learned_speed(rules: Rules) -> speed.Speed:
     return speed.fit(rules.lessons, rules.readings, rules.shortest_gap_s)
 
 
-def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, FloatColumn]:
-    """Turn what was counted into demand; also returns the requests that came on all replicas, float64[W].
+def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, FloatColumn, FloatColumn]:
+    """Turn what was counted into demand; also returns the requests that came on all replicas, and the idle gap.
 
     Two estimates, each wrong where the other is right, are averaged: arrivals times the work of a request, which a
     queue does not hide but longer answers do at first; and how busy replicas are, with what was added to their queues
@@ -234,7 +237,7 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
         brought = arrivals * each_s / step_s
         demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
     rules = replace(rules, work_s=work_s, requests=requests, demand=np.where(step_s > 0, demand, np.nan))
-    return rules, np.nan_to_num(arrivals)
+    return rules, np.nan_to_num(arrivals), idle_gap_s
 
 
 def _count_slots(rules: Rules, tally: Tally, idle_gap_s: FloatColumn, step_s: FloatColumn) -> Rules:
@@ -245,8 +248,7 @@ def _count_slots(rules: Rules, tally: Tally, idle_gap_s: FloatColumn, step_s: Fl
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         spare = idle_gap_s * tally.gaps / tally.gap_s > 1 - COMPUTING
-    fading = 1 - speed.IDLE_GAP_DRIFT * np.minimum(step_s, speed.DAY_S) / speed.DAY_S
-    most_running = np.fmax(rules.most_running * fading, tally.most_running)
+    most_running = np.fmax(rules.most_running * np.exp(-step_s / SLOTS_FADE_S), tally.most_running)
     slots = np.where(spare & (tally.full_running >= FULL * most_running), most_running, rules.slots)
     slots = np.where((slots < FULL * most_running) | (slots < 1), np.nan, slots)  # it ran more without a queue
     return replace(rules, most_running=most_running, slots=np.where(np.isnan(tally.slots), slots, tally.slots))

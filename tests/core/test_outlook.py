@@ -139,12 +139,10 @@ def test_more_demand_than_the_policy_allows_replicas_is_a_headroom_below_zero():
     assert told(demand=9.0)["headroom"] == "-5 replicas: 4 asked for, less 9 kept busy"
 
 
-def test_without_a_policy_or_rules_there_is_nothing_to_say():
+def test_without_a_policy_there_is_nothing_to_say():
     inp, decision = made()
     nobody = replace(inp, spec=spec(**dict.fromkeys(vars(spec()), NAN)))
     assert outlook.lines(outlook.read(nobody, decision, 0), nobody, decision, 0) == ()
-    unplanned = replace(decision, plan=None)
-    assert outlook.lines(outlook.read(inp, unplanned, 0), inp, unplanned, 0) == ()
 
 
 @pytest.mark.parametrize("wild", [NAN, math.inf, -math.inf, -1.0, 0.0, 1e18])

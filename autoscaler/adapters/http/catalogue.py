@@ -59,8 +59,7 @@ def _able(field: str) -> Callable[[TickRecord], FloatColumn]:
 
 def _planned(field: str) -> Callable[[TickRecord], FloatColumn]:
     def column(tick: TickRecord) -> FloatColumn:
-        plan = tick.decision.plan
-        values: FloatColumn = np.full(len(tick.policies), np.nan) if plan is None else getattr(plan, field)
+        values: FloatColumn = getattr(tick.decision.plan, field)
         return values
 
     return column

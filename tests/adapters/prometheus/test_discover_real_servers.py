@@ -1,6 +1,7 @@
 """Workloads found through a real Prometheus and a real VictoriaMetrics, with and without kube-state-metrics."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import numpy as np
@@ -66,21 +67,19 @@ async def servers(
         folder = tmp_path_factory.mktemp("servers")
         kube_state = Target(endpoints.address, "/kube-state", {"job": "kube-state-metrics"}, job="kube-state-metrics")
         dcgm = Target(endpoints.address, "/dcgm", {"namespace": "gpu", "pod": "dcgm-0"}, job="dcgm")
-        cluster = request.param(folder, engine(LLAMA[0]), engine("mixtral-0"), kube_state, dcgm)
-        pods = request.param(folder, engine(LLAMA[0]), engine(LLAMA[1]))
-        plain = request.param(folder, Target(endpoints.address, "/vllm", job="inference"))
-        async with cluster as cluster_server, pods as pods_server, plain as plain_server:
-            for server, expression in (
-                (cluster_server, "vllm:num_requests_running and on () kube_deployment_spec_replicas"),
-                (cluster_server, "DCGM_FI_DEV_FB_USED"),
-                (
-                    pods_server,
-                    'vllm:num_requests_running{pod=~".*b4b4b"} and on () vllm:num_requests_running{pod=~".*x2x8k"}',
-                ),
-                (plain_server, "vllm:num_requests_running"),
-            ):
-                await server.wait_for(expression, timeout_s=30)
-            yield {"cluster": cluster_server, "pods": pods_server, "plain": plain_server}
+        targets = {
+            "cluster": (engine(LLAMA[0]), engine("mixtral-0"), kube_state, dcgm),
+            "pods": (engine(LLAMA[0]), engine(LLAMA[1])),
+            "plain": (Target(endpoints.address, "/vllm", job="inference"),),
+        }
+        async with AsyncExitStack() as stack:
+            running = {
+                name: await stack.enter_async_context(request.param(folder, *scraped))
+                for name, scraped in targets.items()
+            }
+            for name, server in running.items():
+                await server.wait_for("up == 1", len(targets[name]), timeout_s=30)
+            yield running
 
 
 async def found(server: PromqlServer) -> Fleet:

@@ -113,10 +113,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("dcgm-0", DCGM, job="dcgm"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
-            await server.wait_for("vllm:num_requests_running", 8, timeout_s=30)
-            await server.wait_for("DCGM_FI_DEV_FB_USED", 4)
-            await server.wait_for("llm_d_epp_flow_control_queue_size", 2)
-            await server.wait_for("vllm:num_incoming_requests_total")
+            await server.wait_for("up == 1", len(targets), timeout_s=30)
             endpoints.serve("/tiny-moving", saturated)
             endpoints.serve("/router-0", ROUTER.replace("} 7", "} 19"))
             await server.wait_for('vllm:num_requests_waiting{pod="tiny-moving"} == 30')
