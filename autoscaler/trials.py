@@ -43,6 +43,7 @@ class Setting:
     policies: tuple[Path, ...] = ()  # one policy; none: the shipped `interactive`
     against: tuple[str, ...] = ()
     tuned: bool = False
+    planned: bool = False  # also a schedule made with the whole trace in hand
     cold_start_s: float = 60.0
     cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: every node has image and weights
     seed: int = 1
@@ -72,7 +73,7 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
     console = Console(stderr=True)
     for subject in subjects:
         with Bar(f"simulating {subject.trace}", console) as told:
-            proof = prove(subject, against, tuned=setting.tuned, workers=setting.jobs, ray=setting.ray, told=told)
+            proof = _prove(setting, subject, against, told)
         _show(proof)
         proofs.append(proof)
     _write(setting, proofs)
@@ -137,7 +138,7 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     notes += shortened
     subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
     with Bar(f"replaying {name}", Console(stderr=True)) as told:
-        proof = prove(subject, against, tuned=setting.tuned, workers=setting.jobs, ray=setting.ray, told=told)
+        proof = _prove(setting, subject, against, told)
         recorded = play(case, Recorded(past, case.cold_start_s))
     actual = as_row(past, case.goal, offer.gpus, setting.cold_start_s)
     runs = (
@@ -200,6 +201,18 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
     if setting.start_replicas is None:
         return started(case), notes
     return replace(case, start_replicas=setting.start_replicas), notes
+
+
+def _prove(setting: Setting, subject: Subject, against: Sequence[str], told: Bar) -> Proof:
+    return prove(
+        subject,
+        against,
+        tuned=setting.tuned,
+        planned=setting.planned,
+        workers=setting.jobs,
+        ray=setting.ray,
+        told=told,
+    )
 
 
 def _ceiling(setting: Setting, policy: Policy) -> float:

@@ -101,6 +101,7 @@ proof_options = options(
     click.option("--policy", type=EXISTING, help="File with one policy; default: the shipped `interactive`."),
     click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to run beside it."),
     click.option("--tuned", is_flag=True, help="Baselines also at their best setting with hindsight, and frontiers."),
+    click.option("--planned", is_flag=True, help="Also a schedule made with the whole trace in hand."),
     click.option("--cold-start", type=Duration(), default="60s", show_default=True, help="Mean, of one replica."),
     click.option(
         "--cold-start-uncached", type=Duration(), help="Mean of the first on a node; default: nodes have all they need."
@@ -196,6 +197,7 @@ def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
         policies=(given["policy"],) if given["policy"] else (),
         against=given["against"],
         tuned=given["tuned"],
+        planned=given["planned"],
         cold_start_s=given["cold_start"],
         cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
         seed=given["seed"],

@@ -53,12 +53,26 @@ def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_pat
     )
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
+    assert written["planned"] is None
     assert (written["trace"], written["profile"], written["seed"]) == ("ten-minutes", "8b-h100", 1)
     assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue", "static"]
     assert written["requests"] == 900
     assert 0 < written["clairvoyant"]["gpu_hours"] < written["policies"][0]["gpu_hours"]
     assert "ten-minutes: 900 requests" in result.output
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_plan_is_shown_beside_the_bound(trace: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "proof.json", tmp_path / "proof.html"
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--planned", "--json", out, "--html", page)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert set(written["planned"]) == {"gpu_hours", "attainment"}
+    assert written["planned"]["attainment"] >= 0.99
+    assert written["planned"]["gpu_hours"] >= written["clairvoyant"]["gpu_hours"]
+    assert [policy["name"] for policy in written["policies"]] == ["ours"]
+    assert "planned (knows the trace)" in result.output
+    assert "planned (knows the trace)" in page.read_text()
 
 
 def test_the_same_seed_writes_the_same_bytes(trace: Path, tmp_path: Path) -> None:
@@ -301,12 +315,13 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     run(case, recorder)
     ticks, out = tmp_path / "ticks.jsonl", tmp_path / "proof.json"
     ticks.write_text(recorder.out.getvalue())
-    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--json", out)
+    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--planned", "--json", out)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.1)
     by_name = {policy["name"]: policy for policy in written["policies"]}
     assert list(by_name) == ["ours", "actual", "recorded"]
+    assert written["planned"]["gpu_hours"] >= written["clairvoyant"]["gpu_hours"] > 0
     assert by_name["actual"]["attainment"] is None
     assert by_name["actual"]["gpu_hours"] == pytest.approx(0.5, rel=0.1)
 

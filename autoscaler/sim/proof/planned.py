@@ -1,30 +1,50 @@
 """A schedule made with the whole trace in hand: what knowing the future is worth with these engines and this router.
 
 It is an upper estimate of the best there is, as `clairvoyant` is a lower one: between the two lies what is not known.
-Not the best schedule, only one that meets the goal in the simulator and was made cheaper until it nearly did not.
+Not the best schedule, only the cheapest found that met the goal in the simulator.
+
+A schedule wants the work of the moment, averaged over some time, times a margin. Every average is run with every margin
+over the whole trace; that tells for each segment of the trace what each of these options costs there, and how many
+requests miss. Then every segment gets its own: the options that cost least in all for as many misses as are allowed, by
+a price per miss that is the same everywhere. What segments do to their neighbours is not in that table, so the mix is
+run, the table corrected by what came out, and a new mix chosen, some times over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn, IntColumn
-from autoscaler.sim.study.case import Case, Outcome, View
+from autoscaler.sim.proof.sweep import sweep
+from autoscaler.sim.study.case import Case, View
 from autoscaler.sim.study.run import run
-from autoscaler.sim.study.score import Row, summarize
+from autoscaler.sim.study.score import Row, summarize, within
 from autoscaler.sim.study.work import request_work_s
 
 BIN_S = 5.0
-SEGMENT_S = 300.0  # of one margin
-AVERAGED_S = (5.0, 30.0, 120.0)
-LEAST_MARGIN = 0.3
-MOST_MARGIN = 8.0
-HALVINGS = 7  # of the common margin
-STEP = 1.12  # by which margins of single segments are changed
+SEGMENT_S = 300.0  # that has one option
+ROUNDS = 12  # of mixing
+WIDER = 1.6  # steps of the margin where no option meets the goal
+MOST_MARGIN = 60.0
+DEAREST_MISS_S = 1e6  # replica-seconds that a request within its objectives may cost, at most
+
+
+class Option(NamedTuple):
+    """One way to want replicas: the work averaged over so long around each moment, times a margin."""
+
+    averaged_s: float
+    margin: float
+
+
+OPTIONS = tuple(
+    Option(averaged_s, margin) for averaged_s in (30.0, 120.0, 480.0) for margin in np.geomspace(1.0, 5.0, 8).tolist()
+)
+RUNS = len(OPTIONS) + ROUNDS  # about, for one case
 
 
 @dataclass(frozen=True)
@@ -57,103 +77,154 @@ class Planned:
         return int(self._replicas[min(place, len(self._replicas) - 1)])
 
 
-def planned(case: Case, rounds: int = 8, progress: Callable[[float], None] | None = None) -> Plan:
-    """Search a cheap schedule that meets the goal of `case`, in some 20 + `rounds` runs.
+def planned(
+    cases: Sequence[Case],
+    workers: int | None = None,
+    ray: bool = False,
+    told: Callable[[float], None] = lambda _share: None,
+) -> list[Plan]:
+    """Search a cheap schedule that meets the goal for each case, each as if it were alone, in some `RUNS` runs.
 
-    First, for the work averaged over different times, one margin over it is halved in on for all the trace. Then single
-    segments of the best get more where requests missed and less where none did. If no margin meets the goal, the plan
-    with the best attainment is returned. progress: called with the done part, 0..1.
+    If no schedule meets the goal, the one with the best attainment is returned. told: called with the done part, 0..1.
     """
-    search = _Search(case, len(AVERAGED_S) * HALVINGS + rounds, progress)
-    for averaged_s in AVERAGED_S:
-        low, high = LEAST_MARGIN, MOST_MARGIN
-        for _ in range(HALVINGS):
-            middle = math.sqrt(low * high)
-            attempt = search.attempt(averaged_s, np.full(search.segments, middle))
-            low, high = (low, middle) if attempt.meets else (middle, high)
-    allowed = 1 - case.goal.attainment
-    tried = search.best
-    for _ in range(rounds):
-        margins = np.where(tried.missed > 2 * allowed, tried.margins * STEP, tried.margins)
-        margins = np.where(tried.missed < allowed / 4, margins / STEP, margins)
-        if not tried.meets:
-            margins = margins * math.sqrt(STEP)
-        tried = search.attempt(tried.averaged_s, np.maximum(margins, LEAST_MARGIN))
-    return search.best.plan
+    shared = tuple(cases)
+    jobs = [(place, option) for place in range(len(shared)) for option in range(len(OPTIONS))]
+    attempts: list[_Attempt | None] = [None] * len(jobs)
+    for done, (at, attempt) in enumerate(sweep(_uniform, shared, jobs, workers, ray), 1):
+        attempts[at] = attempt
+        told(done / len(jobs) * len(OPTIONS) / RUNS)
+    tried = [each for each in attempts if each is not None]
+    mixes = [(place, tried[place * len(OPTIONS) :][: len(OPTIONS)]) for place in range(len(shared))]
+    plans: dict[int, Plan] = {}
+    for place, plan in sweep(_mixed, shared, mixes, workers, ray):
+        plans[place] = plan
+        told((len(OPTIONS) + ROUNDS * len(plans) / len(shared)) / RUNS)
+    return [plans[place] for place in range(len(shared))]
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    averaged_s: float
-    margins: FloatColumn  # float64[segments]
-    missed: FloatColumn  # float64[segments], share of the requests
-    plan: Plan
-    meets: bool
+    """A run of one option per segment."""
+
+    choice: IntColumn  # int64[segments], index of the option
+    missed: FloatColumn  # float64[segments], requests by arrival
+    wanted_s: FloatColumn  # float64[segments], replica-seconds asked for
+    row: Row
+
+
+def _uniform(cases: Sequence[Case], job: tuple[int, int]) -> _Attempt:
+    """Run one option over all of one case: what a worker does first."""
+    place, option = job
+    search = _Search(cases[place])
+    return search.attempt(np.full(search.segments, option))
+
+
+def _mixed(cases: Sequence[Case], job: tuple[int, list[_Attempt]]) -> Plan:
+    """Mix the options of one case: what a worker does then."""
+    place, attempts = job
+    case = cases[place]
+    search = _Search(case)
+    best = attempts[0]
+    for attempt in attempts[1:]:
+        best = _better(case, attempt, best)
+    while not _meets(case, best) and search.options[-1].margin * WIDER <= MOST_MARGIN:
+        search.options.append(Option(OPTIONS[0].averaged_s, search.options[-1].margin * WIDER))
+        wider = search.attempt(np.full(search.segments, len(search.options) - 1))
+        attempts = [*attempts, wider]
+        best = _better(case, wider, best)
+        if best is not wider:  # still more replicas do not help
+            break
+    missed, wanted_s = (np.array([getattr(each, name) for each in attempts]) for name in ("missed", "wanted_s"))
+    allowed = math.floor(len(case.trace.arrival_s) * (1 - case.goal.attainment) + 1e-9)
+    aim, everywhere = float(allowed), np.arange(search.segments)
+    for _ in range(ROUNDS):
+        attempt = search.attempt(_cheapest(missed, wanted_s, aim))
+        best = _better(case, attempt, best)
+        # Half of what was believed stays: what came out is due to the neighbours of this mix too.
+        for believed, found in ((missed, attempt.missed), (wanted_s, attempt.wanted_s)):
+            believed[attempt.choice, everywhere] = (believed[attempt.choice, everywhere] + found) / 2
+        aim *= math.sqrt(min(max(allowed / max(float(attempt.missed.sum()), 1.0), 0.5), 2.0))
+    return Plan(search.schedule(best.choice), best.row)
+
+
+def _cheapest(missed: FloatColumn, wanted_s: FloatColumn, may_miss: float) -> IntColumn:
+    """Choose one option per segment: the cheapest in all, up to the last price, with at most so many misses.
+
+    missed, wanted_s: float64[options, segments]. If there are more misses anyhow, the fewest there can be.
+    """
+    everywhere = np.arange(missed.shape[1])
+    low, high = 1 / DEAREST_MISS_S, DEAREST_MISS_S
+    for _ in range(50):
+        price_s = math.sqrt(low * high)
+        choice = np.argmin(wanted_s + price_s * missed, axis=0)
+        low, high = (low, price_s) if missed[choice, everywhere].sum() <= may_miss else (price_s, high)
+    cheapest: IntColumn = np.argmin(wanted_s + high * missed, axis=0)
+    return cheapest
+
+
+def _meets(case: Case, attempt: _Attempt) -> bool:
+    return attempt.row.attainment >= case.goal.attainment
+
+
+def _better(case: Case, one: _Attempt, other: _Attempt) -> _Attempt:
+    """Return the cheaper of two that meet the goal, else the one that comes nearer to it."""
+    if _meets(case, one) and _meets(case, other):
+        return one if one.row.gpu_hours < other.row.gpu_hours else other
+    return one if one.row.attainment > other.row.attainment else other
 
 
 class _Search:
-    """Runs schedules and remembers the best."""
+    """Makes schedules of one case out of options, and runs them."""
 
-    def __init__(self, case: Case, runs: int, progress: Callable[[float], None] | None) -> None:
+    def __init__(self, case: Case) -> None:
         self.segments = max(math.ceil(case.trace.duration_s / SEGMENT_S), 1)
-        self._case, self._runs, self._progress = case, runs, progress
-        self._done = 0
-        self._best: _Attempt | None = None
+        self.options = list(OPTIONS)
+        self._case = case
+        self._bins = max(math.ceil(case.trace.duration_s / BIN_S), 1)
+        place = np.minimum((case.trace.arrival_s / BIN_S).astype(np.int64), self._bins - 1)
+        prefill_s, decode_s = request_work_s(case)
+        self._load = np.bincount(place, prefill_s + decode_s, minlength=self._bins) / BIN_S
+        self._segment_of_bin = self._segments_of(np.arange(self._bins, dtype=np.float64) * BIN_S)
+        self._segment_of_request = self._segments_of(case.trace.arrival_s)
 
-    @property
-    def best(self) -> _Attempt:
-        assert self._best is not None
-        return self._best
+    def schedule(self, choice: IntColumn) -> Schedule:
+        needed = np.zeros(self._bins, np.int64)
+        for index in np.unique(choice).tolist():
+            averaged_s, margin = self.options[index]
+            here = choice[self._segment_of_bin] == index
+            needed[here] = np.ceil(_mean(self._load, round(averaged_s / BIN_S)) * margin - 1e-9)[here]
+        return _in_time(self._case, needed)
 
-    def attempt(self, averaged_s: float, margins: FloatColumn) -> _Attempt:
-        schedule = _schedule(self._case, averaged_s, margins)
+    def attempt(self, choice: IntColumn) -> _Attempt:
+        schedule = self.schedule(choice)
         outcome = run(self._case, Planned(schedule))
-        row = summarize(self._case, outcome)
-        missed = _missed_share(self._case, outcome, self.segments)
-        meets = row.attainment >= self._case.goal.attainment
-        attempt = _Attempt(averaged_s, margins, missed, Plan(schedule, row), meets)
-        if self._best is None or _better(attempt, self._best):
-            self._best = attempt
-        self._done += 1
-        if self._progress:
-            self._progress(min(self._done / self._runs, 1.0))
-        return attempt
+        ttft_met, itl_met = within(self._case, outcome)
+        missed = np.bincount(self._segment_of_request, ~(ttft_met & itl_met), self.segments).astype(np.float64)
+        wanted_s = np.bincount(self._segment_of_bin, schedule.replicas * BIN_S, self.segments).astype(np.float64)
+        return _Attempt(choice, missed, wanted_s, summarize(self._case, outcome))
+
+    def _segments_of(self, time_s: FloatColumn) -> IntColumn:
+        place: IntColumn = np.minimum((time_s / SEGMENT_S).astype(np.int64), self.segments - 1)
+        return place
 
 
-def _better(attempt: _Attempt, than: _Attempt) -> bool:
-    """Whether an attempt is cheaper among those that meet the goal, else whether it comes nearer to it."""
-    if attempt.meets and than.meets:
-        return attempt.plan.row.gpu_hours < than.plan.row.gpu_hours
-    return attempt.plan.row.attainment > than.plan.row.attainment
-
-
-def _missed_share(case: Case, outcome: Outcome, segments: int) -> FloatColumn:
-    missed = ~((outcome.ttft_s <= case.goal.ttft_s) & (outcome.itl_s <= case.goal.itl_s))
-    place = np.minimum((case.trace.arrival_s / SEGMENT_S).astype(np.int64), segments - 1)
-    asked = np.bincount(place, minlength=segments)
-    share: FloatColumn = np.bincount(place, missed, minlength=segments) / np.maximum(asked, 1)
-    return share
-
-
-def _schedule(case: Case, averaged_s: float, margins: FloatColumn) -> Schedule:
-    """Want as many replicas as the work takes, `margins` times; early enough, and kept through short valleys.
-
-    The work is averaged over `averaged_s` around each bin; margins: float64[segments].
-    """
-    trace = case.trace
-    bins = max(math.ceil(trace.duration_s / BIN_S), 1)
-    place = np.minimum((trace.arrival_s / BIN_S).astype(np.int64), bins - 1)
-    prefill_s, decode_s = request_work_s(case)
-    load = np.bincount(place, prefill_s + decode_s, minlength=bins) / BIN_S
-    load = _mean(load, round(averaged_s / BIN_S))
-    segment = np.minimum((np.arange(bins) * BIN_S / SEGMENT_S).astype(np.int64), len(margins) - 1)
-    needed = np.ceil(load * margins[segment] - 1e-9).astype(np.int64)
+def _in_time(case: Case, needed: IntColumn) -> Schedule:
+    """Ask for what is needed early enough, and keep it through short valleys. needed: int64[bins]."""
     # A start costs as much as a replica that idles for as long: shorter valleys are not worth leaving.
     valley = max(round(case.cold_start_s / BIN_S), 1)
     needed = -_highest(-_highest(needed, 0, valley), valley, 0)
-    lead = math.ceil(case.cold_start_s * math.exp(2 * case.cold_start_spread) / BIN_S) + 1
-    wanted = np.minimum(_highest(needed, 0, lead), case.max_replicas)
-    return Schedule(BIN_S, wanted)
+    wanted = _highest(needed, 0, _lead(case, case.cold_start_s))
+    if case.cold_start_uncached_s > case.cold_start_s:
+        # More than ever before may need a node that was never used, where a start takes longer.
+        before = np.maximum.accumulate(np.concatenate([[case.start_replicas], needed[:-1]]))
+        first = np.where(needed > before, needed, 0)
+        wanted = np.maximum(wanted, _highest(first, 0, _lead(case, case.cold_start_uncached_s)))
+    return Schedule(BIN_S, np.minimum(wanted, case.max_replicas))
+
+
+def _lead(case: Case, cold_start_s: float) -> int:
+    """Return the bins that a late cold start takes: two standard deviations above the mean."""
+    return math.ceil(cold_start_s * math.exp(2 * case.cold_start_spread) / BIN_S) + 1
 
 
 def _highest(values: IntColumn, before: int, after: int) -> IntColumn:

@@ -15,8 +15,11 @@ import numpy.typing as npt
 from autoscaler.config.model import Policy
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.proof.clairvoyant import bound
+from autoscaler.sim.proof.planned import RUNS as PLAN_RUNS
+from autoscaler.sim.proof.planned import Planned
+from autoscaler.sim.proof.planned import planned as make_plans
 from autoscaler.sim.proof.report.svg import thin
-from autoscaler.sim.proof.result import OURS, Params, Point, Proof, Run
+from autoscaler.sim.proof.result import OURS, PLANNED, Params, Point, Proof, Run
 from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.proof.tune import Tuned, tune
 from autoscaler.sim.study.baselines import BASELINES
@@ -33,6 +36,7 @@ Told = Callable[[float], None]  # how much is done, 0..1
 TIMELINE_ROWS = 1500  # kept of each run
 START_WINDOW_S = 600.0
 START_USAGE = 0.7
+GRID_RUNS = 30  # about, to tune a baseline
 
 
 class Unreachable(ValueError):
@@ -133,14 +137,16 @@ def prove(
     against: Sequence[str],
     *,
     tuned: bool = False,
+    planned: bool = False,
     workers: int | None = None,
     ray: bool = False,
     told: Told = lambda _share: None,
 ) -> Proof:
     """Run the policy and the baselines named in `against` over every workload of `subject`, and sum them up.
 
-    tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy. Where GPUs are
-    shared, the bound is still the sum over the workloads: who shares them can only do worse than who has them alone.
+    tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy. planned: also
+    a schedule made with the whole trace in hand. Where GPUs are shared, the bound is still the sum over the workloads:
+    who shares them can only do worse than who has them alone. So is the plan, which may want more than there are.
     Raises Unreachable before anything runs; ValueError for an unknown baseline, naming what is allowed.
     """
     unknown = [name for name in against if name not in BASELINES]
@@ -153,9 +159,10 @@ def prove(
     defaults = {name: _shared([_default(name, case) for case in subject.cases]) for name in documented}
     plan = [Entry(OURS, {}, subject.policy), *(Entry(name, defaults[name], subject.policy) for name in documented)]
     knob = [Entry(OURS, {"attainment": share}, with_attainment(subject.policy, share)) for share in OURS_ATTAINMENTS]
-    first = 0.25 if tuned and against else 0.9 if search else 1.0  # of the work
     everything = [*plan, *(knob if tuned else [])]
-    rows, bounds = _play(subject, everything, workers, ray, lambda share: told(share * first))
+    work = (len(everything) + 1, PLAN_RUNS if planned else 0, (GRID_RUNS if tuned else 1) * len(search))
+    told_played, told_planned, told_tuned = _stages(told, work)
+    rows, bounds = _play(subject, everything, workers, ray, told_played)
     runs = [
         Run(entry.name, False, entry.params, *row, default=entry.name != OURS)
         for entry, row in zip(plan, rows, strict=False)
@@ -163,11 +170,14 @@ def prove(
     frontier = {name: [_point(run.params, run.row) for run in runs if run.name == name] for name in (OURS, *against)}
     if tuned:
         frontier[OURS] += [_point(entry.params, row) for entry, (row, _) in zip(knob, rows[len(plan) :], strict=True)]
-    for name, params, points in _tune(subject, search, workers, ray, lambda share: told(first + share * (1 - first))):
+    schedule = _plan(subject, workers, ray, told_planned) if planned else None
+    for name, params, points in _tune(subject, search, workers, ray, told_tuned):
         frontier[name] += points
         runs.append(Run(name, True, _shared(params), *_replayed(subject, name, params)))
     if subject.shared and search and len(subject.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
+    if subject.shared and planned and len(subject.cases) > 1:
+        notes.append("planned: each model as if it had all GPUs; together they may want more than there are")
     return Proof(
         trace=subject.trace,
         profile=subject.profile,
@@ -183,6 +193,7 @@ def prove(
         clairvoyant_gpu_hours=bounds,
         runs=tuple(runs),
         frontier={name: tuple(points) for name, points in frontier.items()},
+        planned=schedule,
         notes=(*subject.notes, *notes),
     )
 
@@ -201,6 +212,15 @@ def _play(
     played = [run for result in results if isinstance(result, list) for run in result]
     rows = [add_up(subject.cases, played[at : at + len(each)]) for at in range(0, len(played), len(each))]
     return rows, sum(result for result in results if isinstance(result, float))
+
+
+def _stages(told: Told, runs: Sequence[int]) -> list[Told]:
+    """Return for each stage of some work, with about so many runs, what tells how much of all is done."""
+
+    def stage(start: int, count: int) -> Told:
+        return lambda share: told((start + share * count) / sum(runs))
+
+    return [stage(sum(runs[:place]), count) for place, count in enumerate(runs)]
 
 
 def _work(subject: Subject, job: Job) -> list[Played] | float:
@@ -293,6 +313,15 @@ def _tune(
         points = [_point(params, row) for params, row in best[0].found] if len(cases) == 1 else []
         found.append((name, [each.params for each in best], points))
     return found
+
+
+def _plan(subject: Subject, workers: int | None, ray: bool, told: Told) -> Run:
+    """Plan each workload with its whole trace in hand, as if it were alone, and add the plans up."""
+    cases = subject.cases
+    plans = make_plans(cases, workers, ray, told)
+    keep_ttft = len(cases) > 1
+    played = [play(case, Planned(plan.schedule), keep_ttft=keep_ttft) for case, plan in zip(cases, plans, strict=True)]
+    return Run(PLANNED, False, {}, *add_up(cases, played))
 
 
 def _replayed(subject: Subject, name: str, params: Sequence[Params]) -> tuple[Row, FloatColumn]:

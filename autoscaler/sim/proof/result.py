@@ -14,6 +14,7 @@ from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.score import Row
 
 OURS = "ours"
+PLANNED = "planned"
 Params = Mapping[str, float | int | str]
 
 
@@ -21,7 +22,7 @@ Params = Mapping[str, float | int | str]
 class Run:
     """One policy with one setting."""
 
-    name: str  # `ours`, or that of a baseline
+    name: str  # `ours`, or that of a baseline; `planned`: a schedule made with the whole trace in hand
     tuned: bool  # with hindsight, on this very trace
     params: Params  # of the setting, where all models of the trace have the same; empty for `ours`
     row: Row
@@ -56,7 +57,13 @@ class Proof:
     frontier: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # by policy: every setting that was tried
     cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: as any other
     gpus: float = math.inf  # that all models share; infinity: as many as each asks for
+    planned: Run | None = None  # cheapest schedule found for this very trace; None: not asked for
     notes: tuple[str, ...] = ()  # what a reader must know: requests left out, what was reconstructed
+
+    @property
+    def rows(self) -> tuple[Run, ...]:
+        """Return all that is shown side by side: every policy, and the schedule that knows the trace."""
+        return self.runs if self.planned is None else (*self.runs, self.planned)
 
     def ratio(self, gpu_hours: float) -> float:
         """Return GPU-hours over the clairvoyant bound; NaN without one."""

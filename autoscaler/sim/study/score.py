@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.sim.study.case import Case, Outcome
 
 FLAP_S = 600.0  # a change of direction so soon after the change before it is a flap
@@ -35,10 +35,9 @@ class Row:
 
 
 def summarize(case: Case, outcome: Outcome) -> Row:
-    """Return the row of `outcome`. An objective that is NaN is met by whoever finished (TTFT: by whoever began)."""
+    """Return the row of `outcome`."""
     trace, goal = case.trace, case.goal
-    ttft_met = outcome.ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
-    itl_met = outcome.itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
+    ttft_met, itl_met = within(case, outcome)
     met = ttft_met & itl_met
     count = max(len(met), 1)
     p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s, q) for q in (0.5, 0.95, 0.99))
@@ -61,6 +60,17 @@ def summarize(case: Case, outcome: Outcome) -> Row:
         breach_s=_breach_s(trace.arrival_s, met.astype(np.float64), goal.attainment),
         unfinished=int(np.isinf(outcome.e2e_s).sum()),
     )
+
+
+def within(case: Case, outcome: Outcome) -> tuple[BoolColumn, BoolColumn]:
+    """Return bool[N] each: who met the TTFT objective, who the ITL objective.
+
+    An objective that is NaN is met by whoever finished (TTFT: by whoever began).
+    """
+    goal = case.goal
+    ttft_met = outcome.ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
+    itl_met = outcome.itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
+    return ttft_met, itl_met
 
 
 def _breach_s(arrival_s: FloatColumn, met: FloatColumn, attainment: float) -> float:

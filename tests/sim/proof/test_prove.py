@@ -119,6 +119,21 @@ def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:
     assert any(point.gpu_hours == best.row.gpu_hours for point in proof.frontier["keda-rps"])
 
 
+def test_a_plan_is_a_row_of_its_own_that_meets_the_goal_and_is_not_below_the_bound() -> None:
+    shares: list[float] = []
+    proof = prove(subject(), ("keda-queue",), planned=True, workers=1, told=shares.append)
+    assert proof.planned is not None
+    assert [run.name for run in proof.rows] == ["ours", "keda-queue", "planned"]
+    assert [run.name for run in proof.runs] == ["ours", "keda-queue"]
+    assert proof.attains(proof.planned)
+    assert proof.planned.row.gpu_hours >= proof.clairvoyant_gpu_hours
+    assert len(proof.planned.timeline)
+    assert proof.best_baseline() in (None, proof.runs[1])
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert prove(subject(), (), workers=1).planned is None
+
+
 def test_the_same_seed_gives_the_same_proof_on_one_core_and_on_two() -> None:
     one, two = (prove(subject(), ("keda-queue",), workers=workers) for workers in (1, 2))
     assert [run.row for run in one.runs] == [run.row for run in two.runs]
@@ -144,11 +159,13 @@ def test_several_workloads_add_up_to_all_their_requests() -> None:
 
 def test_a_fleet_is_proved_model_by_model() -> None:
     fleet = subject(busy("a"), busy("b", per_s=0.5, seed=2))
-    proof = prove(fleet, ("static",), workers=1)
-    alone = [prove(subject(case), ("static",), workers=1) for case in fleet.cases]
+    proof = prove(fleet, ("static",), planned=True, workers=1)
+    alone = [prove(subject(case), ("static",), planned=True, workers=1) for case in fleet.cases]
     assert proof.models == 2
     assert proof.requests == sum(each.requests for each in alone)
     assert proof.clairvoyant_gpu_hours == pytest.approx(sum(each.clairvoyant_gpu_hours for each in alone))
+    plans = [each.planned.row for each in (proof, *alone) if each.planned is not None]
+    assert plans[0].gpu_hours == pytest.approx(plans[1].gpu_hours + plans[2].gpu_hours)
     for place, run in enumerate(proof.runs):
         assert run.row.gpu_hours == pytest.approx(sum(each.runs[place].row.gpu_hours for each in alone))
 
@@ -156,12 +173,13 @@ def test_a_fleet_is_proved_model_by_model() -> None:
 def test_a_fleet_with_plenty_of_gpus_is_proved_as_one_without_a_limit() -> None:
     fleet = subject(busy("a"), busy("b", per_s=0.5, seed=2))
     apart = prove(fleet, ("keda-rps", "static"), workers=1)
-    shared = prove(replace(fleet, gpus=500.0), ("keda-rps", "static"), workers=1)
+    shared = prove(replace(fleet, gpus=500.0), ("keda-rps", "static"), planned=True, workers=1)
     assert [run.row for run in shared.runs] == [run.row for run in apart.runs]
     assert all(np.array_equal(one.timeline, two.timeline) for one, two in zip(shared.runs, apart.runs, strict=True))
     assert shared.clairvoyant_gpu_hours == apart.clairvoyant_gpu_hours
     assert shared.gpus == 500.0
     assert any("tuned model by model" in note for note in shared.notes)
+    assert any(note.startswith("planned: each model as if it had all GPUs") for note in shared.notes)
 
 
 def test_on_too_few_gpus_every_policy_stays_within_them() -> None:

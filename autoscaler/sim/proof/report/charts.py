@@ -1,7 +1,7 @@
 """The pictures of a proof: the frontier of all policies, and what each did over the trace.
 
 Colours and strokes are classes of page.css: `series-0` to `series-11` tell baselines apart, `ours` is the shipped
-policy.
+policy, `planned` the schedule that knows the trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autoscaler.sim.proof.report.svg import (
     time_ticks,
 )
 from autoscaler.sim.proof.report.words import amount, label, share
-from autoscaler.sim.proof.result import OURS, Point, Proof, Run
+from autoscaler.sim.proof.result import OURS, PLANNED, Point, Proof, Run
 
 SERIES = 12  # colours of baselines; further ones begin anew
 NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
@@ -34,8 +34,8 @@ WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
 
 def colours(names: Sequence[str]) -> dict[str, str]:
     """Give each policy its class, the same in every picture."""
-    others = [name for name in dict.fromkeys(names) if name != OURS]
-    return {OURS: OURS, **{name: f"series-{index % SERIES}" for index, name in enumerate(others)}}
+    others = [name for name in dict.fromkeys(names) if name not in (OURS, PLANNED)]
+    return {OURS: OURS, PLANNED: PLANNED, **{name: f"series-{index % SERIES}" for index, name in enumerate(others)}}
 
 
 def frontier(proof: Proof, height: float = 430.0) -> str:
@@ -45,13 +45,13 @@ def frontier(proof: Proof, height: float = 430.0) -> str:
     Settings that cost more than any policy as it ran are left out.
     """
     top, bottom = 14.0, 44.0
-    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in proof.runs)}
-    for run in proof.runs:
+    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in proof.rows)}
+    for run in proof.rows:
         points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))
     known = [point for each in points.values() for point in each if math.isfinite(point.attainment)]
     if not known:
         return ""
-    dearest = 1.15 * max(run.row.gpu_hours for run in proof.runs)
+    dearest = 1.15 * max(run.row.gpu_hours for run in proof.rows)
     bound = proof.clairvoyant_gpu_hours
     shown = [point.gpu_hours for point in known if point.gpu_hours <= dearest] + ([bound] if bound > 0 else [])
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
@@ -69,7 +69,7 @@ def frontier(proof: Proof, height: float = 430.0) -> str:
     if bound > 0:
         parts.append(element("line", class_="bound", x1=x(bound), x2=x(bound), y1=top, y2=height - bottom))
         parts.append(text("clairvoyant bound", x(bound) + 5, height - bottom - 7, class_="label"))
-    chosen = {name: [run for run in proof.runs if run.name == name] for name in points}
+    chosen = {name: [run for run in proof.rows if run.name == name] for name in points}
     tints = colours(list(points))
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
         parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
@@ -140,7 +140,7 @@ def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH)
 
 def most_replicas(proof: Proof) -> float:
     """Return a top for the replica axis: ours and whoever met the goal fit below it, and a wild one is cut off."""
-    kept = [run for run in proof.runs if run.name == OURS or proof.attains(run)] or list(proof.runs)
+    kept = [run for run in proof.rows if run.name == OURS or proof.attains(run)] or list(proof.rows)
     tops = [float(run.timeline[:, 1:3].max()) for run in kept if len(run.timeline)]
     return nice_ticks(0.0, max(tops, default=1.0), 2)[-1]
 

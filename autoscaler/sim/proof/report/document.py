@@ -61,9 +61,16 @@ def _proof(proof: Proof) -> dict[str, Any]:
             "attainment": _number(goal.attainment),
         },
         "clairvoyant": {"gpu_hours": _number(proof.clairvoyant_gpu_hours)},
+        "planned": _planned(proof.planned),
         "policies": [_run(proof, run) for run in proof.runs],
         "notes": list(proof.notes),
     }
+
+
+def _planned(run: Run | None) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    return {"gpu_hours": _number(run.row.gpu_hours), "attainment": _number(run.row.attainment)}
 
 
 def _run(proof: Proof, run: Run) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def standalone(svg: str) -> str:
 
 def _proof(proof: Proof) -> str:
     order = in_order(proof)
-    tints = charts.colours([run.name for run in proof.runs])
+    tints = charts.colours([run.name for run in proof.rows])
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     facts = (
         f"{proof.requests:,} requests in {seconds(proof.duration_s)}{fleet(proof)} · profile {proof.profile} · "
@@ -81,17 +81,26 @@ def _proof(proof: Proof) -> str:
 <section class="card"><h2>The frontier</h2>
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
 hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
-policy beats.</p>
+policy beats.{_of_the_plan(proof)}</p>
 {charts.frontier(proof)}{_legend(proof, tints)}</section>
 <section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(proof, order)}</section>
 {_notes(proof)}
 </article>"""
 
 
+def _of_the_plan(proof: Proof) -> str:
+    if proof.planned is None:
+        return ""
+    return " The plan was made with the whole trace in hand: what can be had, where nobody can reach the bound."
+
+
 def _tiles(proof: Proof) -> str:
     ours = next((run for run in proof.runs if run.name == OURS), None)
     best = proof.best_baseline()
     tiles = [("clairvoyant bound", f"{amount(proof.clairvoyant_gpu_hours)} GPU-h", "")]
+    if proof.planned:
+        state = "" if proof.attains(proof.planned) else "missed"
+        tiles.append((f"GPU-hours, {label(proof.planned)}", amount(proof.planned.row.gpu_hours), state))
     if ours:
         state = "" if proof.attains(ours) else "missed"
         tiles.insert(0, ("attainment, ours", share(ours.row.attainment), state))
@@ -130,12 +139,12 @@ def _number(number: bool) -> str:
 
 
 def _legend(proof: Proof, tints: dict[str, str]) -> str:
-    names = dict.fromkeys([OURS, *sorted(run.name for run in proof.runs)])
+    names = dict.fromkeys([OURS, *sorted(run.name for run in proof.rows)])
     chips = (
         f'<button type="button" data-policy="{escape(name)}"><i class="swatch {tints[name]}"></i>'
         f"{escape(name)}</button>"
         for name in names
-        if any(run.name == name for run in proof.runs)
+        if any(run.name == name for run in proof.rows)
     )
     return f'<p class="legend">{"".join(chips)}</p>'
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autoscaler.sim.proof.report.words import COLUMNS, amount, cold_start, fleet, in_order, objective, seconds, verdict
-from autoscaler.sim.proof.result import OURS, Proof
+from autoscaler.sim.proof.result import OURS, PLANNED, Proof
 
 
 def print_proof(proof: Proof, console: Console) -> None:
@@ -23,7 +23,7 @@ def print_proof(proof: Proof, console: Console) -> None:
     for column in COLUMNS:
         table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
     for run in in_order(proof):
-        style = "bold" if run.name == OURS else "" if proof.attains(run) else "dim"
+        style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "" if proof.attains(run) else "dim")
         table.add_row(*(Text(column.write(proof, run)) for column in COLUMNS), style=style)
     console.print(table)
     if sentence := verdict(proof):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoscaler.sim.proof.result import OURS, Proof, Run
+from autoscaler.sim.proof.result import OURS, PLANNED, Proof, Run
 from autoscaler.sim.study.case import Goal
 
 UNKNOWN = "–"
@@ -50,7 +50,9 @@ def ratio(value: float) -> str:
 
 
 def label(run: Run) -> str:
-    """Name a run: `keda-queue (tuned)`, `keda-queue (default)`."""
+    """Name a run: `keda-queue (tuned)`, `keda-queue (default)`, `planned (knows the trace)`."""
+    if run.name == PLANNED:
+        return f"{run.name} (knows the trace)"
     return run.name + (" (tuned)" if run.tuned else " (default)" if run.default else "")
 
 
@@ -121,7 +123,7 @@ def in_order(proof: Proof) -> list[Run]:
         meets = proof.attains(run)
         return run.name != OURS, not meets, run.row.gpu_hours if meets else -run.row.attainment
 
-    return sorted(proof.runs, key=place)
+    return sorted(proof.rows, key=place)
 
 
 def verdict(proof: Proof) -> str:
@@ -131,6 +133,9 @@ def verdict(proof: Proof) -> str:
         return ""
     said = f"ours: {share(ours.row.attainment)} at {amount(ours.row.gpu_hours)} GPU-hours"
     said += "" if proof.attains(ours) else f", which misses the goal of {share(proof.goal.attainment)}"
+    plan = proof.planned
+    if plan is not None and proof.attains(plan) and plan.row.gpu_hours > 0:
+        said += f", {ratio(ours.row.gpu_hours / plan.row.gpu_hours)} the plan that knows the trace"
     others = [run for run in proof.runs if run.name != OURS]
     if not others:
         return f"{said}."

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.sim.proof.report.document import document, to_json, write_whole
-from tests.sim.proof.report.proofs import NEVER, proof, run
+from tests.sim.proof.report.proofs import NEVER, PLAN, proof, run
 
 PROMISED = {
     "name": str,
@@ -32,6 +32,13 @@ def test_the_promised_keys_are_there_with_their_types() -> None:
     for policy in written["policies"]:
         assert {key: type(policy[key]) for key in PROMISED} == PROMISED
     assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue"]
+
+
+def test_a_plan_has_a_key_of_its_own_beside_the_bound_and_is_no_policy() -> None:
+    (without, planned) = (json.loads(to_json([each])) for each in (proof(), proof(planned=PLAN)))
+    assert without["planned"] is None
+    assert planned["planned"] == {"gpu_hours": 11.0, "attainment": 0.992}
+    assert planned["policies"] == without["policies"]
 
 
 def test_every_key_is_documented() -> None:

@@ -10,7 +10,7 @@ from playwright.async_api import Browser
 from autoscaler.sim.proof.report import charts
 from autoscaler.sim.proof.report.page import page, standalone
 from tests.harness.browser import screenshot
-from tests.sim.proof.report.proofs import proof, run
+from tests.sim.proof.report.proofs import PLAN, proof, run
 
 
 def test_names_from_files_are_text_and_not_markup() -> None:
@@ -45,13 +45,20 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     assert "<svg" in text
 
 
+def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
+    text = page([proof(planned=PLAN)])
+    assert text.count('data-policy="planned"') == 4  # row, curve, chip, timeline
+    assert "planned (knows the trace): 99.20 % at 11 GPU-hours" in text
+    assert "planned" not in page([proof()]).partition("</style>")[2]
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     chromium: Browser, tmp_path: Path, scheme: str
 ) -> None:
     file = tmp_path / "proof.html"
-    file.write_text(page([proof()]), "utf-8")
+    file.write_text(page([proof(planned=PLAN)]), "utf-8")
     context = await chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     tab = await context.new_page()
     asked: list[str] = []
