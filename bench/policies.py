@@ -1,12 +1,13 @@
 """Every policy over every trace, at several sizes, cold starts and seeds: the table and the pictures of the README.
 
 Each case is one proof: the shipped policy as it is, every baseline at its best setting with hindsight, and the
-clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. A case that is done is kept in `results.jsonl` and
-not run again, so a stopped run goes on where it was. A size is reached by superposing copies until the clairvoyant's
-mean count is about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table
-tells how long that is.
+clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. `--planned` adds the schedule that is made with the
+whole trace in hand: its excess can be had, by who knows the future. A case that is done is kept in `results.jsonl` and
+not run again, so a stopped run goes on where it was; one that was done without a plan stays without. A size is reached
+by superposing copies until the clairvoyant's mean count is about that; of a trace that then has more than
+`--max-requests` only the beginning is run, and the table tells how long that is.
 
-    bench/policies.py --traces FOLDER --out FOLDER [--quick]
+    bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
 Without `--traces`, two small traces are generated.
 """
@@ -64,6 +65,7 @@ class Plan:
     profile: str = "8b-h100"
     against: tuple[str, ...] = tuple(BASELINES)
     gpus: float = math.inf  # that the models of one trace share
+    planned: bool = False  # also the schedule that knows the trace
 
 
 QUICK = Plan((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
@@ -166,8 +168,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the table as Markdown."""
     lines = [
         "| trace | length | clairvoyant mean | cold start | ours: attainment | ours: excess | best tuned baseline "
-        "| its attainment | its excess | ours / its |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| its attainment | its excess | ours / its | plan: excess | GPU-hours, ours / plan |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (name, _, _, cold_start_s), of_seeds in grouped(results).items():
         ours, wide = interval([each["excess"][OURS] for each in of_seeds])
@@ -188,8 +190,22 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             its, its_wide = interval([each["excess"][best] for each in of_seeds])
             its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
             row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
+        row += _of_the_plan(of_seeds)
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
+
+
+def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the plan's excess, and ours over the plan in GPU-hours; nothing where a seed ran without a plan."""
+    plans = [each["planned"] for each in results if each.get("planned")]
+    if len(plans) < len(results):
+        return ["", ""]
+    if any(plan["attainment"] < each["objective"]["attainment"] for plan, each in zip(plans, results, strict=True)):
+        return ["misses", ""]
+    bounds = [each["clairvoyant"]["gpu_hours"] for each in results]
+    excess = interval([plan["gpu_hours"] / bound - 1 for plan, bound in zip(plans, bounds, strict=True)])
+    ours = [_policy(each, OURS)["gpu_hours"] / plan["gpu_hours"] for plan, each in zip(plans, results, strict=True)]
+    return [_with_interval(*excess), _with_interval(*interval(ours))]
 
 
 def picture(results: dict[str, dict[str, Any]]) -> str:
@@ -245,7 +261,7 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
                 continue
             console.print(f"{key}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests")
             with Bar(subject.trace, console) as told:
-                proof = prove(subject, plan.against, tuned=True, workers=jobs, ray=ray, told=told)
+                proof = prove(subject, plan.against, tuned=True, planned=plan.planned, workers=jobs, ray=ray, told=told)
             results[key] = summary(proof, subject.cases[0].gpus_per_replica)
             with file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"key": key, "result": results[key]}) + "\n")
@@ -274,12 +290,13 @@ def main() -> None:
     parser.add_argument("--profile")
     parser.add_argument("--gpus", type=float, help="that the models of one trace share; default: no limit")
     parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
+    parser.add_argument("--planned", action="store_true", help="also a schedule made with the whole trace in hand")
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
     given = parser.parse_args()
     plan = QUICK if given.quick or given.traces is None else Plan()
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"planned": given.planned}
     for name, option in (
         ("sizes", "sizes"),
         ("cold_starts_s", "cold_starts"),
