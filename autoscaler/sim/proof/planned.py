@@ -3,11 +3,12 @@
 It is an upper estimate of the best there is, as `clairvoyant` is a lower one: between the two lies what is not known.
 Not the best schedule, only the cheapest found that met the goal in the simulator.
 
-A schedule wants the work of the moment, averaged over some time, times a margin. Every average is run with every margin
-over the whole trace; that tells for each segment of the trace what each of these options costs there, and how many
-requests miss. Then every segment gets its own: the options that cost least in all for as many misses as are allowed, by
-a price per miss that is the same everywhere. What segments do to their neighbours is not in that table, so the mix is
-run, the table corrected by what came out, and a new mix chosen, some times over.
+A schedule wants the work of the moment, averaged over some time, times a margin. Every average is run with several
+margins over the whole trace, more of them where the goal begins to be met. That tells for each segment of the trace
+what each of these options costs there, and how many requests miss. Then every segment gets its own: the options that
+cost least in all for as many misses as are allowed, by a price per miss that is the same everywhere. What segments do to
+their neighbours is not in that table, so the mix is run, the table corrected by what came out, and a new mix chosen,
+some times over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from autoscaler.sim.study.work import request_work_s
 
 BIN_S = 5.0
 SEGMENT_S = 300.0  # that has one option
-ROUNDS = 12  # of mixing
+HALVINGS = 3  # of the step between the margins of which one meets the goal and the other does not
+ROUNDS = 12  # of mixing, at most
 WIDER = 1.6  # steps of the margin where no option meets the goal
 MOST_MARGIN = 60.0
 DEAREST_MISS_S = 1e6  # replica-seconds that a request within its objectives may cost, at most
@@ -41,10 +43,10 @@ class Option(NamedTuple):
     margin: float
 
 
-OPTIONS = tuple(
-    Option(averaged_s, margin) for averaged_s in (30.0, 120.0, 480.0) for margin in np.geomspace(1.0, 5.0, 8).tolist()
-)
-RUNS = len(OPTIONS) + ROUNDS  # about, for one case
+AVERAGED_S = (30.0, 120.0, 480.0)
+MARGINS = tuple(np.geomspace(0.7, 4.0, 7).tolist())
+OPTIONS = tuple(Option(averaged_s, margin) for averaged_s in AVERAGED_S for margin in MARGINS)
+RUNS = len(OPTIONS) + len(AVERAGED_S) * HALVINGS + ROUNDS  # for one case, at most where an option meets the goal
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def planned(
     ray: bool = False,
     told: Callable[[float], None] = lambda _share: None,
 ) -> list[Plan]:
-    """Search a cheap schedule that meets the goal for each case, each as if it were alone, in some `RUNS` runs.
+    """Search a cheap schedule that meets the goal for each case, each as if it were alone, in about `RUNS` runs.
 
     If no schedule meets the goal, the one with the best attainment is returned. told: called with the done part, 0..1.
     """
@@ -98,7 +100,7 @@ def planned(
     plans: dict[int, Plan] = {}
     for place, plan in sweep(_mixed, shared, mixes, workers, ray):
         plans[place] = plan
-        told((len(OPTIONS) + ROUNDS * len(plans) / len(shared)) / RUNS)
+        told((len(OPTIONS) + (RUNS - len(OPTIONS)) * len(plans) / len(shared)) / RUNS)
     return [plans[place] for place in range(len(shared))]
 
 
@@ -124,27 +126,45 @@ def _mixed(cases: Sequence[Case], job: tuple[int, list[_Attempt]]) -> Plan:
     place, attempts = job
     case = cases[place]
     search = _Search(case)
+    attempts = [*attempts, *_finer(case, search, attempts)]
     best = attempts[0]
     for attempt in attempts[1:]:
         best = _better(case, attempt, best)
     while not _meets(case, best) and search.options[-1].margin * WIDER <= MOST_MARGIN:
-        search.options.append(Option(OPTIONS[0].averaged_s, search.options[-1].margin * WIDER))
-        wider = search.attempt(np.full(search.segments, len(search.options) - 1))
-        attempts = [*attempts, wider]
+        wider = search.everywhere(Option(AVERAGED_S[0], search.options[-1].margin * WIDER))
+        attempts.append(wider)
         best = _better(case, wider, best)
         if best is not wider:  # still more replicas do not help
             break
     missed, wanted_s = (np.array([getattr(each, name) for each in attempts]) for name in ("missed", "wanted_s"))
     allowed = math.floor(len(case.trace.arrival_s) * (1 - case.goal.attainment) + 1e-9)
     aim, everywhere = float(allowed), np.arange(search.segments)
+    ran: dict[bytes, _Attempt] = {}  # a mix that comes again comes out as it did
     for _ in range(ROUNDS):
-        attempt = search.attempt(_cheapest(missed, wanted_s, aim))
+        choice = _cheapest(missed, wanted_s, aim)
+        attempt = ran.get(choice.tobytes()) or search.attempt(choice)
+        ran[choice.tobytes()] = attempt
         best = _better(case, attempt, best)
         # Half of what was believed stays: what came out is due to the neighbours of this mix too.
         for believed, found in ((missed, attempt.missed), (wanted_s, attempt.wanted_s)):
             believed[attempt.choice, everywhere] = (believed[attempt.choice, everywhere] + found) / 2
         aim *= math.sqrt(min(max(allowed / max(float(attempt.missed.sum()), 1.0), 0.5), 2.0))
     return Plan(search.schedule(best.choice), best.row)
+
+
+def _finer(case: Case, search: _Search, attempts: Sequence[_Attempt]) -> list[_Attempt]:
+    """Halve for each average the step of the margin at which the goal begins to be met, some times."""
+    finer = []
+    for place, averaged_s in enumerate(AVERAGED_S):
+        meets = [_meets(case, each) for each in attempts[place * len(MARGINS) :][: len(MARGINS)]]
+        if True not in meets[1:] or meets[0]:
+            continue
+        low, high = MARGINS[meets.index(True) - 1], MARGINS[meets.index(True)]
+        for _ in range(HALVINGS):
+            middle = math.sqrt(low * high)
+            finer.append(search.everywhere(Option(averaged_s, middle)))
+            low, high = (low, middle) if _meets(case, finer[-1]) else (middle, high)
+    return finer
 
 
 def _cheapest(missed: FloatColumn, wanted_s: FloatColumn, may_miss: float) -> IntColumn:
@@ -194,6 +214,11 @@ class _Search:
             here = choice[self._segment_of_bin] == index
             needed[here] = np.ceil(_mean(self._load, round(averaged_s / BIN_S)) * margin - 1e-9)[here]
         return _in_time(self._case, needed)
+
+    def everywhere(self, option: Option) -> _Attempt:
+        """Run an option that is none of `OPTIONS` over all of the case; from now on it may be chosen."""
+        self.options.append(option)
+        return self.attempt(np.full(self.segments, len(self.options) - 1))
 
     def attempt(self, choice: IntColumn) -> _Attempt:
         schedule = self.schedule(choice)

@@ -100,7 +100,7 @@ def _tiles(proof: Proof) -> str:
     tiles = [("clairvoyant bound", f"{amount(proof.clairvoyant_gpu_hours)} GPU-h", "")]
     if proof.planned:
         state = "" if proof.attains(proof.planned) else "missed"
-        tiles.append((f"GPU-hours, {label(proof.planned)}", amount(proof.planned.row.gpu_hours), state))
+        tiles.append(("GPU-hours, planned", amount(proof.planned.row.gpu_hours), state))
     if ours:
         state = "" if proof.attains(ours) else "missed"
         tiles.insert(0, ("attainment, ours", share(ours.row.attainment), state))
