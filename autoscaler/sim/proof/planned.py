@@ -6,8 +6,8 @@ Not the best schedule, only the cheapest found that met the goal in the simulato
 A schedule wants the work of the moment, averaged over some time, times a margin. Every average is run with several
 margins over the whole trace, more of them where the goal begins to be met. That tells for each segment of the trace
 what each of these options costs there, and how many requests miss. Then every segment gets its own: the options that
-cost least in all for as many misses as are allowed, by a price per miss that is the same everywhere. What segments do to
-their neighbours is not in that table, so the mix is run, the table corrected by what came out, and a new mix chosen,
+cost least in all for as many misses as are allowed, by a price per miss that is the same everywhere. What segments do
+to their neighbours is not in that table, so the mix is run, the table corrected by what came out, and a new mix chosen,
 some times over.
 """
 
