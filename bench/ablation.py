@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from autoscaler.config.policy import load as load_policies
-from autoscaler.core import misses, rules, speed, work
+from autoscaler.core import misses, rules, speed, work, zero
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.proof.prove import goal_of
 from autoscaler.sim.study import trace as traces
@@ -70,6 +70,8 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "paper corrected by truth": ((rules, "LEAST_WRONG", 1.0), (rules, "MOST_WRONG", 1.0)),
     "steering by the error budget": ((rules, "STRICTEST", rules.AIMED), (rules, "LAXEST", rules.AIMED)),
     "doubt of the young": ((rules, "DOUBT", 0.0), (rules, "YOUNG_S", 0.0)),
+    "a rise continued for a cold start": ((rules, "MOST_RISE", 1.0),),
+    "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
     "holds: ski rental": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 0),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),
     "margins by a share": only(rule for rule, (_, _, _, root) in enumerate(DESCRIBED) if root > 0),

@@ -69,6 +69,11 @@ Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 with `min: 2` and `scaleToZero.enabled: true` an idle workload goes from 2 to 0 after `idleAfter`, and wakes to 2. With
 `min: 0` and `scaleToZero.enabled: false` the floor is 1, and `check` warns.
 
+With `idleAfter: auto` it goes to zero as the error budget bears it: for each of some rests it is counted how many
+requests would have waited for a wake-up within the last week, and the shortest is in force whose waits, and those of
+one wake-up more, stay within 60 % of what may miss. So it never does in the first hour, nor where too few requests come
+for one to miss, nor where no gateway is known to hold requests for a workload without replicas.
+
 ## Pre-warm windows
 
 A window begins when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least

@@ -124,8 +124,10 @@ class ScaleToZero(Section):
     enabled: Annotated[bool, Switch()] = Field(
         default=False, description="Go to zero when idle, whatever `replicas.min` says."
     )
-    idle_after: Annotated[float, Duration(1.0, HOUR_S * 168)] = Field(
-        default=900.0, description="Time without work after which it does. Counts only while `enabled`."
+    idle_after: Annotated[float | None, Duration(1.0, HOUR_S * 168, auto=True)] = Field(
+        default=None,
+        description="Time without work after which it does; `auto`: as soon as the error budget bears those who would "
+        "wait for the wake-up, and only where a gateway holds them. Counts only while `enabled`.",
     )
 
 

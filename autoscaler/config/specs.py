@@ -90,7 +90,7 @@ def spec_row(policy: PolicySpec) -> tuple[float, ...]:
         "down_period_s": down.per,
         "down_stabilization_s": down.stabilization,
         "tolerance": policy.tolerance,
-        "idle_after_s": to_zero.idle_after if to_zero.enabled else None,
+        "idle_after_s": (to_zero.idle_after or np.inf) if to_zero.enabled else None,
         "concurrency": capacity.concurrency,
         "prefill_tokens_per_s": capacity.prefill_tokens_per_second,
         "decode_tokens_per_s": capacity.decode_tokens_per_second,

@@ -1,6 +1,8 @@
 """Workloads together: share pools that are too small. Floors first, then priority, then weights.
 
-All in GPUs; a replica is granted whole or not at all. A pool whose size is unknown grants everything.
+What the workloads of one priority get goes to those that have work before those that rest, and among equals to those
+to whom most requests come: they would miss most. All in GPUs; a replica is granted whole or not at all. A pool whose
+size is unknown grants everything.
 """
 
 from __future__ import annotations
@@ -11,12 +13,26 @@ from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.spec import Spec
 
+HELD = 30.0
+"""So many times as many requests must come to who has no replica, before it gets that of an equal."""
 
-def share(wanted: FloatColumn, fleet: Fleet, spec: Spec, trusted: BoolColumn, free: BoolColumn) -> FloatColumn:
+
+def share(
+    wanted: FloatColumn,
+    fleet: Fleet,
+    spec: Spec,
+    trusted: BoolColumn,
+    free: BoolColumn,
+    rests: BoolColumn,
+    holds: BoolColumn,
+    arrivals_per_s: FloatColumn,
+) -> FloatColumn:
     """Grant each workload what its pool can give.
 
     wanted: float64[W], replicas. trusted: bool[W]; of what is not trusted nothing is known, so it keeps what it has.
     free: bool[W]; what is not free to change holds what it has, whatever it wants, and is not granted anything.
+    rests: bool[W]; these have no work, and can be woken. holds: bool[W]; these have GPUs. arrivals_per_s: float64[W],
+    requests; NaN: not known.
     Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum)
     are served by priority; then, priority by priority, what is left, by weight where it does not suffice for all of one
     priority.
@@ -36,6 +52,8 @@ def share(wanted: FloatColumn, fleet: Fleet, spec: Spec, trusted: BoolColumn, fr
             gpus_each[rows],
             np.nan_to_num(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
+            rests[rows],
+            _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows]),
             max(float(fleet.pool_gpus[pool] - np.sum(kept * gpus_each[rows])), 0.0),
         )
     return np.where(free, granted, wanted)
@@ -47,24 +65,48 @@ def _share_pool(
     gpus_each: FloatColumn,
     priority: FloatColumn,
     weight: FloatColumn,
+    rests: BoolColumn,
+    urgency: FloatColumn,
     gpus: float,
 ) -> FloatColumn:
     """Share `gpus` among rows of one pool; what is granted is at most `wanted`, and reaches `floor` first."""
-    granted = np.zeros(len(wanted))
-    for goal in (np.fmin(floor, wanted), wanted):
-        for level in np.unique(priority)[::-1]:
-            rows = np.flatnonzero(priority == level)
-            given = _fill(goal[rows] - granted[rows], gpus_each[rows], weight[rows], gpus)
-            granted[rows] += given
-            gpus = max(gpus - float(np.sum(given * gpus_each[rows])), 0.0)
+    levels = [np.flatnonzero(priority == level) for level in np.unique(priority)[::-1]]
+    floor = np.fmin(floor, wanted)
+
+    def fill(goals: list[FloatColumn], levels: list[IntColumn], gpus: float) -> FloatColumn:
+        granted = np.zeros(len(wanted))
+        for goal in goals:
+            for rows in levels:
+                given = _fill(goal[rows] - granted[rows], gpus_each[rows], weight[rows], urgency[rows], gpus)
+                granted[rows] += given
+                gpus = max(gpus - float(np.sum(given * gpus_each[rows])), 0.0)
+        return granted
+
+    granted = fill([floor, wanted], levels, gpus)
+    working = [np.where(rests, 0.0, goal) for goal in (floor, wanted)]
+    for rows in levels:  # who rests gives way to its equals, and to nobody else
+        if (rests[rows] & (granted[rows] > 0)).any() and (granted[rows] < wanted[rows]).any():
+            held = float(np.sum(granted[rows] * gpus_each[rows]))
+            granted[rows] = fill([*working, floor, wanted], [rows], held)[rows]
     return granted
 
 
-def _fill(replicas: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, gpus: float) -> FloatColumn:
+def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, holds: BoolColumn) -> FloatColumn:
+    """Return who comes first among equals: by requests that come for each GPU, and who has a replica already.
+
+    To hand one over takes a drained replica on one side and a cold start on the other, so the reason must be clear.
+    """
+    per_gpu = np.fmax(np.nan_to_num(arrivals_per_s), 0.0) / gpus_each
+    return np.where(holds, HELD * per_gpu, per_gpu)
+
+
+def _fill(
+    replicas: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, urgency: FloatColumn, gpus: float
+) -> FloatColumn:
     """Give replicas out of `gpus`, in proportion to weight, nobody more than asked: weighted max-min fairness.
 
     The water level rises until the GPUs are spent; whole replicas below it are given, and what rounding leaves goes to
-    those cut the most, in order of what they lost: one replica each, and then whatever still fits.
+    those cut the most, in order of what they lost, the urgent first: one replica each, and then whatever still fits.
     """
     replicas = np.fmax(replicas, 0.0)
     need = replicas * gpus_each
@@ -83,12 +125,8 @@ def _fill(replicas: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, gp
     left = gpus - float(np.sum(given * gpus_each))
     lost = share_gpus - given * gpus_each
     for at_most in (1.0, np.inf):
-        for row in _by_loss(lost):
+        for row in np.lexsort((-urgency, -np.round(lost, 9))):
             more = min(at_most, np.floor(left / gpus_each[row] + 1e-9), replicas[row] - given[row])
             given[row] += more
             left -= more * gpus_each[row]
     return given
-
-
-def _by_loss(lost: FloatColumn) -> IntColumn:
-    return np.asarray(np.argsort(-lost, kind="stable"))

@@ -137,4 +137,5 @@ class Decision:
     replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
     trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
+    idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
     plan: Plan  # what the rules in force go by

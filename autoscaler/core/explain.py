@@ -104,6 +104,10 @@ class _Row:
     def capacity(self, name: str) -> float:
         return float(getattr(self.decision.capacity, name)[self.row])
 
+    @property
+    def idle_after_s(self) -> float:
+        return float(self.decision.idle_after_s[self.row])
+
     def ask(self, signal: Signal) -> float:
         return float(self.decision.asks[signal, self.row])
 
@@ -132,7 +136,8 @@ def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current
     verb = "Keeps" if wanted == current else f"Scales {'up' if wanted > current else 'down'} from {current} to"
     because = _SIGNAL_WORDS[signal](row) if signal is not None else "no signal has an opinion"
     if wanted == 0 < current:
-        because += f", and there was no work for {seconds(row.spec('idle_after_s'))}"
+        because += f", and there was no work for {seconds(row.idle_after_s)}"
+        because += ", as the error budget bears" if math.isinf(row.spec("idle_after_s")) else ""
     limits = [step.reason for step in steps[1:] if step.reason]
     return f"{verb} {count(wanted)}: " + "; ".join([because, *limits]) + f"{_age(row)}."
 
@@ -217,8 +222,9 @@ def _reason(stage: Stage, row: _Row) -> str:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
             return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
         case Stage.IDLE:
-            idle_after_s = row.spec("idle_after_s")
-            return "one stays" if math.isnan(idle_after_s) else f"one stays until {seconds(idle_after_s)} without work"
+            if not math.isnan(row.idle_after_s):
+                return f"one stays until {seconds(row.idle_after_s)} without work"
+            return f"one stays{_awake_for(row)}"
         case Stage.RATE_LIMIT:
             which = "down_period_s" if after > before else "up_period_s"
             return f"one step per {seconds(row.spec(which))} allows {number(after)}"
@@ -232,6 +238,15 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]
             return f"{rival} owns the count" if rival else "it is paused"
+
+
+def _awake_for(row: _Row) -> str:
+    """Say why a workload that may go to zero as its error budget bears it does not."""
+    if not math.isinf(row.spec("idle_after_s")):
+        return ""
+    if math.isnan(row.seen("gateway_waiting")):
+        return ", for no gateway is known to hold requests at zero"
+    return ", for the error budget does not bear those who would wait for its return, as far as is known yet"
 
 
 def _doubt(row: _Row) -> str:

@@ -1,7 +1,8 @@
 """What outlives a process: what was learned of each workload, and how it comes onto the rows and clock of another one.
 
 Kept is what was learned over long, such as capacity, cold starts, lengths, and what became of
-each rule on paper. What follows the present begins anew (`memory.PRESENT`, `rules.RULES_PRESENT`). Pods are not kept:
+each rule on paper. What follows the present begins anew (`memory.PRESENT`,
+`rules.RULES_PRESENT`, `zero.ZERO_PRESENT`). Pods are not kept:
 their counters give a rate again with the second reading, and one over the pause would be no rate of now.
 """
 
@@ -18,12 +19,17 @@ from autoscaler.core.columns import moments
 from autoscaler.core.fleet import Fleet, Workload
 from autoscaler.core.memory import PRESENT, Memory, WorkloadMemory, align
 from autoscaler.core.rules import RULES_PRESENT, Rules
+from autoscaler.core.zero import ZERO_PRESENT, Zero
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
 Column = npt.NDArray[np.floating[Any]]
 Table = TypeVar("Table")
 
-_PRESENT_OF: Mapping[type, frozenset[str]] = {WorkloadMemory: PRESENT, Rules: RULES_PRESENT}
+_PRESENT_OF: Mapping[type, frozenset[str]] = {
+    WorkloadMemory: PRESENT,
+    Rules: RULES_PRESENT,
+    Zero: ZERO_PRESENT,
+}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from autoscaler.core.fleet import Fleet
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
 from autoscaler.core.work import PodWork
+from autoscaler.core.zero import Zero
 
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
@@ -30,7 +31,7 @@ they begin anew with it: nothing shrinks or counts as idle before a full window 
 SHARES = 6
 """Workloads are judged by their rules in so many shares, one after another: that no tick has to judge all."""
 
-Table = TypeVar("Table", "PodMemory", "WorkloadMemory", Window, Rules, Plan)
+Table = TypeVar("Table", "PodMemory", "WorkloadMemory", Window, Rules, Plan, Zero)
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,15 @@ class WorkloadMemory(Columns):
     highest_count: Window  # over scaleDown.per
     lowest_count: Window  # over scaleUp.per
 
+    zero: Zero  # what going to zero would have cost
+
     @classmethod
     def blank(cls, rows: int) -> WorkloadMemory:
         unknown, zero, window = np.full(rows, np.nan), np.zeros(rows), Window.blank(rows)
         columns = {f.name: unknown for f in fields(cls)}
         columns |= dict.fromkeys(("learned_s", "loaded_idle_s", "written_tokens", "served_requests"), zero)
         windows = dict.fromkeys(WINDOWS, window)
-        return cls(**{**columns, **windows})  # type: ignore[arg-type]
+        return cls(**{**columns, **windows, "zero": Zero.blank(rows)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

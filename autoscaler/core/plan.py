@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.columns import IntColumn
+from autoscaler.core import zero
+from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Observation, Plan, TickInput
 from autoscaler.core.memory import SHARES, Memory
 from autoscaler.core.rules import EVERY_S, Rules, Seen, judge, learned_speed
@@ -18,11 +19,15 @@ from autoscaler.core.work import Tally, count
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Plan, Memory]:
-    """Judge the rules that are due, and give the plan of every workload."""
+    """Judge the rules that are due, and give the plan of every workload.
+
+    What wake-ups cost of the error budget is not theirs to spend.
+    """
     due = _due(inp.now_s, memory)
     if not due:
         return memory.plan, memory
     rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
+    budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero)
     columns = {name: column.copy() for name, column in vars(memory.plan).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
@@ -33,7 +38,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
         tally, work[share] = count(work[share], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
-        rules[share] = judge(rules[share], _seen(inp, observation, tally, rows), inp.now_s)
+        rules[share] = judge(rules[share], _seen(inp, observation, tally, budget, rows), inp.now_s)
         for name, column in vars(_planned(rules[share])).items():
             columns[name][rows] = column
     plan = Plan(**columns)
@@ -54,8 +59,8 @@ def _due(now_s: float, memory: Memory) -> list[int]:
     return due
 
 
-def _seen(inp: TickInput, observation: Observation, tally: Tally, rows: IntColumn) -> Seen:
-    """Say what the tally of these rows shows."""
+def _seen(inp: TickInput, observation: Observation, tally: Tally, budget: FloatColumn, rows: IntColumn) -> Seen:
+    """Say what the tally of these rows shows. budget: float64[W of all], share of requests that may miss."""
     spec = inp.spec
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
     return Seen(
@@ -65,7 +70,7 @@ def _seen(inp: TickInput, observation: Observation, tally: Tally, rows: IntColum
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],
         itl_objective_s=spec.itl_objective_s[rows],
-        budget=1 - spec.attainment[rows],
+        budget=budget[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         ceiling=ceiling,
     )

@@ -27,6 +27,9 @@ LEVELS_S = np.array([20.0, 60.0, 240.0])
 HOLDS = np.array([0, 3, 10])
 """Cold starts for which a peak is held: ski rental, in which a replica is kept about as long as another costs."""
 
+MOST_RISE = 1.5
+"""Within a cold start the level is not believed to rise beyond so many times what it is."""
+
 SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
 ROOT_MARGINS = np.array([0.5, 1.0, 1.6, 2.5, 4.5], np.float32)[:, None]
 BY_SHARE = len(SHARE_MARGINS)
@@ -36,6 +39,8 @@ MARGINS = BY_SHARE + len(ROOT_MARGINS)
 PREDICTORS = len(LEVELS_S) * len(HOLDS)
 RULES = PREDICTORS * MARGINS
 HOLD_OF_PREDICTOR = np.tile(HOLDS, len(LEVELS_S))
+CAREFUL = np.arange(RULES) // MARGINS == len(HOLDS) - 1
+"""Rules on the fastest level with the longest hold."""
 
 MOST_BUSY = 0.9
 """Share of its time that a replica can serve on paper: near 1 it does, but its gaps grow without bound."""
@@ -356,8 +361,9 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
     level = np.where(np.isnan(level), rules.level, level)
     slot_s = np.maximum(seen.cold_start_s / SLOTS_A_COLD_START, EVERY_S)
     turned = ~(now_s - rules.slot_s < slot_s - 1e-6)
-    peaks = _push(rules.peaks, np.nan_to_num(level).astype(np.float32), turned, np.maximum)
-    predicted = _held(level.astype(np.float32), peaks, slots(seen.cold_start_s))
+    ahead = _rising(level, seen.cold_start_s).astype(np.float32)
+    peaks = _push(rules.peaks, np.nan_to_num(ahead), turned, np.maximum)
+    predicted = _held(ahead, peaks, slots(seen.cold_start_s))
     lows = _push(rules.lows, np.where(np.isnan(predicted), np.float32(ENDLESS), predicted), turned, np.minimum)
     return replace(
         rules,
@@ -367,6 +373,19 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
         lows=lows,
         asked=np.concatenate([fleets(one, usable, seen) for one in predicted]),
     )
+
+
+def _rising(level: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the levels, the fastest continued for a cold start where it rises; float64[L, W].
+
+    On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
+    are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40.
+    """
+    fast, slow = LEVELS_S[0], LEVELS_S[1]
+    slope = np.maximum(level[0] - level[1], 0.0) / (slow - fast)
+    ahead = level.copy()
+    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s), MOST_RISE * level[0])
+    return ahead
 
 
 def _held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
@@ -401,8 +420,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
         np.maximum(missed, np.float32(0), out=missed)
         missed *= fine.astype(np.float32)
         price = missed + rules.cost
-    holds, young = np.repeat(HOLD_OF_PREDICTOR, MARGINS), rules.watched_s < YOUNG_S
-    price[np.ix_(holds < HOLDS[-1], young)] = np.inf
+    price[np.ix_(~CAREFUL, rules.watched_s < YOUNG_S)] = np.inf
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
     stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])

@@ -66,12 +66,13 @@ def stabilize(
     return np.where(seen_enough, stable, np.fmax(stable, current)), highest, lowest
 
 
-def go_idle(wanted: FloatColumn, current: FloatColumn, spec: Spec, idle_s: FloatColumn) -> FloatColumn:
-    """Go to zero after a stated time without work; otherwise an awake workload keeps one replica.
+def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn, idle_s: FloatColumn) -> FloatColumn:
+    """Go to zero after some time without work; otherwise an awake workload keeps one replica.
 
-    idle_s: float64[W], seconds since there was work or doubt. At zero nothing happens until somebody wants a replica.
+    idle_after_s: float64[W], that time; NaN: never. idle_s: float64[W], seconds since there was work or doubt. At zero
+    nothing happens until somebody wants a replica.
     """
-    idle = idle_s >= spec.idle_after_s  # False where the policy never goes to zero
+    idle = idle_s >= idle_after_s  # False for NaN
     resting = np.where(idle | (current == 0), 0.0, 1.0)
     return np.where(wanted > 0, wanted, resting)
 

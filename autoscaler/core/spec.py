@@ -37,7 +37,7 @@ class Spec(Columns):
     down_stabilization_s: FloatColumn  # shrink only to the most that any moment of this window asked for
 
     tolerance: FloatColumn  # 0..1, relative change too small to act on
-    idle_after_s: FloatColumn  # seconds without work after which the workload goes to zero; NaN: never
+    idle_after_s: FloatColumn  # seconds without work until it goes to zero; NaN: never, inf: as the budget bears
 
     concurrency: FloatColumn  # stated requests a replica can run at once within the objective; NaN: learned
     prefill_tokens_per_s: FloatColumn  # stated prompt tokens per second of a replica; NaN: learned

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import arbitrate, burst, capacity, demand, plan, shape, variants
+from autoscaler.core import arbitrate, burst, capacity, demand, plan, shape, variants, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
 from autoscaler.core.observe import observe
 from autoscaler.core.readings import NOTHING_PER_S
+
+RESTING = 10
+"""Cold starts without work after which a replica may serve others of its priority."""
 
 
 def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
@@ -24,6 +27,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     observation, memory = observe(inp, memory)
     known_capacity, memory = capacity.learn(inp, observation, memory)
     memory = demand.follow(inp, observation, memory)
+    memory = follow_zero(inp, observation, memory)
     trusted = trust(inp, observation)
     planned, memory = plan.follow(inp, observation, memory)
 
@@ -62,7 +66,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     busy_s = np.where(working(observation, asks) | ~trusted, inp.now_s, remembered.busy_s)
     busy_s = np.where(np.isnan(busy_s), inp.now_s, busy_s)
-    stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, inp.spec, inp.now_s - busy_s)
+    idle_after_s, idle_s = zero.idle_after(inp, remembered.zero), inp.now_s - busy_s
+    stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
 
     limited, highest_count, lowest_count = shape.limit_rate(
         wanted, current, inp.spec, remembered.highest_count, remembered.lowest_count, inp.now_s
@@ -73,7 +78,16 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     ours = free(inp)
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
     stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, informed & governed)
-    stages[Stage.GRANT] = wanted = arbitrate.share(wanted, inp.fleet, inp.spec, trusted, governed)
+    stages[Stage.GRANT] = wanted = arbitrate.share(
+        wanted,
+        inp.fleet,
+        inp.spec,
+        trusted,
+        governed,
+        rests(observation, idle_s),
+        observation.ready + observation.starting > 0,
+        zero.pressing_per_s(remembered.zero, observation.cold_start_s),
+    )
     stages[Stage.OWNER] = wanted = np.where(ours, wanted, current)
 
     memory = replace(
@@ -98,9 +112,17 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         replicas=np.where(np.isnan(wanted), current, wanted),
         active=(wanted > 0) | np.isnan(wanted),
         trusted=trusted,
+        idle_after_s=idle_after_s,
         plan=planned,
     )
     return decision, memory
+
+
+def follow_zero(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
+    """Carry forward what going to zero would have cost."""
+    workloads = memory.workloads
+    followed = zero.follow(inp, observation, workloads.zero, inp.now_s - workloads.observed_s)
+    return replace(memory, workloads=replace(workloads, zero=followed))
 
 
 def trust(inp: TickInput, observation: Observation) -> BoolColumn:
@@ -148,6 +170,11 @@ def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
         | (asks[Signal.SCHEDULE] > 0)
     )
     return at_work
+
+
+def rests(observation: Observation, idle_s: FloatColumn) -> BoolColumn:
+    """Who had no work for many cold starts, and would be woken by a gateway: its replica may serve others. bool[W]."""
+    return np.asarray((idle_s >= RESTING * observation.cold_start_s) & ~np.isnan(observation.gateway_waiting))
 
 
 def share_service(inp: TickInput, wanted: FloatColumn, each: Capacity, steady: BoolColumn) -> FloatColumn:

@@ -99,7 +99,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
 def test_every_single_field_can_be_overridden_and_changes_its_column_alone(path: str):
     written = {"Share": "33%", "Number": "3.5", "Whole": "3", "StepKind": "3", "Switch": "true"}
     text = written.get(type(OVERRIDES[path].kind).__name__, "7s")
-    base = override(BOOK.policies["interactive"], (("scaleToZero.idleAfter", "9m"),))
+    base = override(BOOK.policies["realtime"], (("scaleToZero.idleAfter", "9m"),))
     before = spec_row(base.spec)
     after = spec_row(override(base, ((path, text),)).spec)
     changed = np.flatnonzero(~np.isclose(before, after, rtol=0, atol=0, equal_nan=True))
@@ -179,13 +179,19 @@ def test_overrides_keep_the_windows_of_the_policy():
     assert np.isnan(replicas[1]).all()
 
 
-@pytest.mark.parametrize(("enabled", "floor", "idle_after_s"), [(True, 0, 900), (False, 1, np.nan)])
+@pytest.mark.parametrize(("enabled", "floor", "idle_after_s"), [(True, 0, np.inf), (False, 1, np.nan)])
 def test_a_floor_of_zero_counts_as_one_unless_scale_to_zero_is_enabled(
     enabled: bool, floor: float, idle_after_s: float
 ):
     policy = PolicySpec.model_validate({"replicas": {"min": 0}, "scaleToZero": {"enabled": enabled}})
     row = Spec(*np.array(spec_row(policy)))
     np.testing.assert_array_equal([row.min_replicas, row.idle_after_s], [floor, idle_after_s])
+
+
+def test_an_idle_time_that_is_left_to_the_error_budget_is_infinite_and_a_stated_one_stands():
+    for stated, idle_after_s in (("auto", np.inf), ("20m", 1200.0)):
+        policy = PolicySpec.model_validate({"scaleToZero": {"enabled": True, "idleAfter": stated}})
+        assert Spec(*np.array(spec_row(policy))).idle_after_s == idle_after_s
 
 
 def test_no_workloads_are_no_rows():

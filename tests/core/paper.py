@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from autoscaler.core import misses
-from autoscaler.core.rules import EVERY_S, FADE_S, NEARLY, TOLERATED, Rules, describe
+from autoscaler.core.rules import EVERY_S, FADE_S, LEVELS_S, MOST_RISE, NEARLY, TOLERATED, Rules, describe
 
 
 @dataclass
@@ -27,6 +27,8 @@ class Paper:
     cost: float = 0.0  # likewise
     missed: float = 0.0  # requests
     levels: list[float] = field(default_factory=list)
+    slow: list[float] = field(default_factory=list)  # the next slower level
+    ahead: list[float] = field(default_factory=list)  # the level, continued where it is the fastest and rises
     predicted: list[float] = field(default_factory=list)
 
     def live(self, after: Rules, arrived: float) -> None:
@@ -37,20 +39,28 @@ class Paper:
         demand = float(after.demand[0])
         if math.isnan(demand):
             self.backlog = 0.0
-            demand = self.levels[-1] if self.levels else demand
+            if not self.levels:
+                return
         elif self.predicted:
             self._serve(demand, arrived, after)
-        if math.isnan(demand):
-            return
         level_s, hold, *_ = describe(self.rule)
-        gain = 1 - math.exp(-EVERY_S / level_s)
-        self.levels.append(self.levels[-1] + gain * (demand - self.levels[-1]) if self.levels else demand)
-        self.predicted.append(max(self.levels[-1 - hold * self._reach() :]))
+        for levels, over_s in ((self.levels, level_s), (self.slow, LEVELS_S[1])):
+            last, gain = levels[-1] if levels else demand, 1 - math.exp(-EVERY_S / over_s)
+            levels.append(last if math.isnan(demand) else last + gain * (demand - last))
+        self.ahead.append(self._ahead(level_s))
+        self.predicted.append(max(self.ahead[-1 - hold * self._reach() :]))
 
     def asked(self, predicted: float) -> float:
         *_, share, root = describe(self.rule)
         wanted = predicted + share * predicted + root * math.sqrt(predicted)
         return min(max(math.ceil(wanted / self.usable - NEARLY), self.floor), self.ceiling)
+
+    def _ahead(self, level_s: float) -> float:
+        level, slow = self.levels[-1], self.slow[-1]
+        if level_s > LEVELS_S[0] or level <= slow:
+            return level
+        slope = (level - slow) / (LEVELS_S[1] - LEVELS_S[0])
+        return min(level + slope * (LEVELS_S[0] + self.cold_start_s), MOST_RISE * level)
 
     def _reach(self) -> int:
         return math.ceil(self.cold_start_s / EVERY_S)

@@ -8,7 +8,9 @@ from autoscaler.core import arbitrate
 from tests.core.world import fleet, spec
 
 
-def shared(wanted, gpus, trusted=None, current=None, gpus_each=1.0, free=None, **columns):
+def shared(
+    wanted, gpus, trusted=None, current=None, gpus_each=1.0, free=None, rests=None, holds=None, arrivals=None, **columns
+):
     rows = len(wanted)
     cluster = fleet(
         [0] * rows,
@@ -19,7 +21,10 @@ def shared(wanted, gpus, trusted=None, current=None, gpus_each=1.0, free=None, *
     known = np.ones(rows, dtype=bool) if trusted is None else np.array(trusted)
     rules = spec(rows, **{"min_replicas": 0.0, **columns})
     unbound = np.ones(rows, dtype=bool) if free is None else np.array(free)
-    return arbitrate.share(np.array(wanted, float), cluster, rules, known, unbound).tolist()
+    idle = np.zeros(rows, dtype=bool) if rests is None else np.array(rests)
+    standing = np.array(current or [0] * rows) > 0 if holds is None else np.array(holds)
+    coming = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
+    return arbitrate.share(np.array(wanted, float), cluster, rules, known, unbound, idle, standing, coming).tolist()
 
 
 def test_a_pool_that_suffices_grants_everything():
@@ -134,3 +139,48 @@ def test_sharing_never_takes_what_is_not_trusted_or_not_free(rows, gpus, data):
         assert got <= wish
         assert ours or got == wish
         assert known or got >= min(has, wish)
+
+
+def test_who_rests_gives_way_to_its_equals_that_have_work():
+    two = {"min_replicas": [1.0, 1.0]}
+    assert shared([1, 3], gpus=3, rests=[True, False], **two) == [0, 3]
+    assert shared([1, 3], gpus=3, **two) == [1, 2]
+
+
+def test_what_those_with_work_leave_stays_with_who_rests():
+    assert shared([1, 2, 1], gpus=3, rests=[True, False, True], min_replicas=1.0) == [1, 2, 0]
+
+
+def test_who_rests_gives_way_to_no_lower_priority():
+    priority = [100.0, 1.0]
+    assert shared([1, 3], gpus=3, rests=[True, False], priority=priority, min_replicas=1.0) == [1, 2]
+    assert shared([1, 3], gpus=1, rests=[True, False], priority=priority, min_replicas=1.0) == [1, 0]
+
+
+def test_of_equals_with_one_replica_each_to_give_those_come_first_to_whom_most_requests_come():
+    assert shared([1, 1, 1], gpus=2, arrivals=[0.1, 3.0, 2.0], holds=[False] * 3) == [0, 1, 1]
+
+
+def test_who_has_a_replica_keeps_it_unless_far_more_requests_come_to_another():
+    holds = [True, False]
+    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 0.9], holds=holds) == [1, 0]
+    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 1.1], holds=holds) == [0, 1]
+
+
+def test_requests_are_weighed_by_the_gpus_they_take():
+    assert shared([1, 1], gpus=4, gpus_each=[4.0, 1.0], arrivals=[2.0, 1.0], holds=[False] * 2) == [0, 1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.sampled_from([0.0, 1.0]), st.booleans()), min_size=1),
+    st.integers(0, 20),
+)
+def test_rest_changes_nothing_of_what_each_priority_gets(rows, gpus):
+    wanted, floors, priority, rests = map(list, zip(*rows, strict=True))
+    rules = {"priority": priority, "min_replicas": [float(floor) for floor in floors]}
+    before, after = shared(wanted, gpus, **rules), shared(wanted, gpus, rests=rests, **rules)
+    for level in (0.0, 1.0):
+        assert sum(b for b, p in zip(before, priority, strict=True) if p == level) == sum(
+            a for a, p in zip(after, priority, strict=True) if p == level
+        )
+    assert all(given <= want for given, want in zip(after, wanted, strict=True))

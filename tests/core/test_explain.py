@@ -52,6 +52,7 @@ def cases() -> dict[str, Explanation]:
     """One decision for every signal and every stage."""
     asleep = fleet([0], replicas=[0])
     quiet_night = spec(idle_after_s=900.0, down_stabilization_s=60.0)
+    budgeted = spec(idle_after_s=math.inf, down_stabilization_s=60.0)
     batch = spec(up_stabilization_s=120.0)
     window = Schedule(*(np.array([[value]]) for value in (1000.0, 9000.0, 4.0, NAN)))
     scarce = {"pool_gpus": np.array([3.0])}
@@ -80,6 +81,10 @@ def cases() -> dict[str, Explanation]:
         "slow growth": told(fleet([1]), batch, watched_s=200, quiet={"running": 1.0}, running=10.0, waiting=31.0),
         "idle soon": told(fleet([1]), quiet_night, watched_s=300),
         "idle": told(fleet([1]), quiet_night, watched_s=1000),
+        "idle, as the budget bears": told(
+            fleet([1]), budgeted, watched_s=1000, quiet={"front_waiting": 0.0}, front_waiting=0.0
+        ),
+        "idle without gateway": told(fleet([1]), budgeted, watched_s=1000),
         "never idle": told(fleet([1]), watched_s=1000),
         "rate up": told(fleet([2]), spec(up_step_fraction=1.0, up_period_s=30.0), running=90.0),
         "rate down": told(
@@ -235,6 +240,8 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("stabilization", Stage.STABILIZATION),
         ("slow growth", Stage.STABILIZATION),
         ("idle soon", Stage.IDLE),
+        ("idle, as the budget bears", Stage.IDLE),
+        ("idle without gateway", Stage.IDLE),
         ("never idle", Stage.IDLE),
         ("rate up", Stage.RATE_LIMIT),
         ("rate down", Stage.RATE_LIMIT),
@@ -286,6 +293,13 @@ def test_the_binding_stage_of_all_rows_is_that_of_the_explanation_of_each():
         assert said == ("" if np.isnan(stage) else Stage(int(stage)).name.lower())
 
 
+def test_why_a_workload_that_may_go_to_zero_stays_is_said():
+    assert "the error budget does not bear those who would wait" in CASES["idle, as the budget bears"].sentence
+    assert "no gateway is known to hold requests" in CASES["idle without gateway"].sentence
+    for name in ("idle soon", "never idle"):
+        assert "budget" not in CASES[name].sentence and "gateway" not in CASES[name].sentence
+
+
 def test_inputs_hold_every_column_and_know_their_age():
     case = CASES["concurrency"]
     assert {"running", "waiting", "cold_start_s", "capacity_concurrency", "fleet_age_s"} <= case.inputs.keys()
@@ -305,7 +319,9 @@ wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 
 @given(st.data())
 def test_whatever_is_read_a_sentence_comes_of_it_without_nan(data):
     cluster = fleet([2], [1], pod_blocked=np.array([0, 0, data.draw(st.sampled_from(list(Blocked)))]))
-    rules = spec(idle_after_s=600.0, concurrency=data.draw(st.sampled_from([NAN, 8.0])))
+    rules = spec(
+        idle_after_s=data.draw(st.sampled_from([600.0, math.inf])), concurrency=data.draw(st.sampled_from([NAN, 8.0]))
+    )
     story = Told(rules)
     for _ in range(3):
         story.now_s += 5

@@ -34,6 +34,11 @@ DURATIONS = {
     "workloads.decode_tokens_per_s",
     "workloads.learned_s",
     "workloads.loaded_idle_s",
+    "workloads.zero.counted_s",
+    "workloads.zero.quiet_s",
+    "workloads.zero.recent_s",
+    "workloads.zero.rest_s",
+    "workloads.zero.waking_s",
 }
 """Columns of memory that end in `_s` and are no moments: every other one must be a MomentColumn."""
 

@@ -12,75 +12,9 @@ from autoscaler.core import rules as R
 from autoscaler.core import speed
 from autoscaler.core.work import LONGEST_STEP_S, SHORTEST_STEP_S, Tally
 from tests.core.paper import Paper
+from tests.core.shown import NAN, WORK_S, judged, live, seen, silence
 
-NAN = math.nan
-WORK_S = 2.0  # of a request
-IDLE_GAP_S = 0.01
 HOUR = int(3600 / R.EVERY_S)  # steps
-
-
-def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
-    """What one step shows of workloads in which so many replicas are kept busy by what arrives; numbers or float64[W].
-
-    late: share of the requests served that missed TTFT. tally: single counts that are not those that follow.
-    """
-    demand = np.atleast_1d(np.asarray(demand, dtype=float))
-    rows = len(demand)
-    replicas = np.maximum(np.ceil(demand / 0.6), 1) if replicas is None else replicas
-    busy = np.minimum(demand / replicas, 0.95) if busy is None else busy
-    arrived, served = demand * R.EVERY_S / WORK_S, busy * replicas * R.EVERY_S / WORK_S
-    gap_s = np.broadcast_to(IDLE_GAP_S / (1 - busy), rows)
-    counts = {
-        **dict.fromkeys(Tally.__dataclass_fields__, 0.0),
-        "covered_s": replicas * R.EVERY_S,
-        "arrived": arrived,
-        "queue_grown": np.maximum(arrived - served, 0.0),
-        "began": served,
-        "ttft_judged": served,
-        "ttft_missed": late * served,
-        "gaps": 1000.0,
-        "gap_s": 1000.0 * gap_s,
-        "shortest_gap_s": IDLE_GAP_S,
-        "readings": replicas,
-        **(tally or {}),
-    }
-    counts["lessons"] = replicas * speed.lessons(gap_s, 1000.0 * demand / replicas, np.full(rows, 500.0))
-    told = {
-        "replicas": replicas,
-        "waiting": 0.0,
-        "cold_start_s": 60.0,
-        "ttft_objective_s": 1.0,
-        "itl_objective_s": 0.1,
-        "budget": 0.01,
-        "floor": 1.0,
-        "ceiling": 100.0,
-        **columns,
-    }
-    tables = [
-        {name: np.broadcast_to(np.asarray(value, float), (*np.shape(value)[:-1], rows)) for name, value in some.items()}
-        for some in (counts, told)
-    ]
-    return R.Seen(Tally(**tables[0]), **tables[1])
-
-
-def silence(**columns):
-    """A step in which no pod told anything."""
-    nothing = dict.fromkeys(Tally.__dataclass_fields__, 0.0) | {"shortest_gap_s": NAN}
-    quiet = seen(0.0, replicas=4, tally=nothing, **columns)
-    return replace(quiet, tally=replace(quiet.tally, lessons=np.zeros((speed.SUMS, 1))))
-
-
-def live(demands, rules=None, now_s=1000.0, **columns):
-    """Judge through these demands, one each step."""
-    rules = R.Rules.blank(np.size(demands[0])) if rules is None else rules
-    for demand in demands:
-        now_s += R.EVERY_S
-        rules = R.judge(rules, seen(demand, **columns), now_s)
-    return rules
-
-
-def judged(rules, shown, after_s=R.EVERY_S):
-    return R.judge(rules, shown, float(rules.judged_s[0]) + after_s)
 
 
 # --- demand
@@ -215,24 +149,6 @@ def test_after_a_hole_no_queue_is_remembered_and_the_hole_costs_nothing():
 
 
 # --- which rule is in force
-
-
-def test_the_young_follow_only_the_longest_hold():
-    rules, now_s, chosen = R.Rules.blank(1), 1000.0, set()
-    while rules.watched_s[0] < R.YOUNG_S:
-        now_s += R.EVERY_S
-        rules = R.judge(rules, seen(3.0 + 2.0 * math.sin(now_s / 3000)), now_s)
-        if rules.watched_s[0] < R.YOUNG_S and not np.isnan(rules.rule[0]):
-            chosen.add(R.describe(int(rules.rule[0]))[1])
-    assert chosen == {R.HOLDS[-1]}
-
-
-def test_the_young_follow_only_the_longest_hold_also_where_requests_are_no_work():
-    """Engines as fast as when idle; a price of nothing is no reason to give anything up."""
-    rules = replace(live([3.0] * 10), work_s=np.zeros(1))
-    after = judged(rules, seen(3.0, busy=0.0, tally={"began": 0.0}))
-    assert after.work_s[0] == 0
-    assert R.describe(int(after.rule[0]))[1] == R.HOLDS[-1]
 
 
 @pytest.fixture(scope="module")

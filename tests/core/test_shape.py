@@ -119,12 +119,11 @@ def test_guesses_of_untrusted_times_do_not_delay_the_shrinking_afterwards():
     ],
 )
 def test_zero_is_reached_by_idleness_and_left_by_a_wish(wanted, current, idle_s, expected):
-    rules = spec(idle_after_s=600.0)
-    assert shape.go_idle(column(wanted), column(current), rules, column(idle_s))[0] == expected
+    assert shape.go_idle(column(wanted), column(current), column(600.0), column(idle_s))[0] == expected
 
 
 def test_without_scale_to_zero_one_replica_stays():
-    assert shape.go_idle(column(0), column(3), spec(), column(1e9))[0] == 1
+    assert shape.go_idle(column(0), column(3), column(np.nan), column(1e9))[0] == 1
 
 
 def limited(wanted, current, now_s, rules, windows=None):
@@ -170,7 +169,7 @@ def test_a_row_without_policy_passes_every_stage_unchanged():
     assert shape.bound(column(7), rules)[0] == 7
     assert limited(7, 7, 1000.0, rules)[0] == 7
     assert shape.tolerate(column(7), column(7), rules.tolerance)[0] == 7
-    assert shape.go_idle(column(7), column(7), rules, column(1e9))[0] == 7
+    assert shape.go_idle(column(7), column(7), rules.idle_after_s, column(1e9))[0] == 7
 
 
 def test_the_edge_of_the_tolerance_is_within_it_in_floating_point_too():

@@ -44,7 +44,7 @@ RULES = {
     "up_step_fraction": (NAN, 1.0),
     "down_step_fraction": (NAN, 0.25),
     "tolerance": (0.0, 0.1),
-    "idle_after_s": (NAN, 12.0),
+    "idle_after_s": (NAN, 12.0, math.inf),
     "decode_tokens_per_s": (NAN, 300.0),
     "priority": (1.0, 2.0),
 }

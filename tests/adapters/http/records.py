@@ -142,6 +142,7 @@ class World:
             replicas=wanted,
             active=wanted > 0,
             trusted=np.ones(count, dtype=bool),
+            idle_after_s=np.full(count, np.nan),
             plan=replace(
                 Plan.blank(count),
                 demand=load,

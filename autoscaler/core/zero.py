@@ -1,0 +1,139 @@
+"""Zero within the error budget: after how much rest a workload gives up its last replica, where nobody states it.
+
+Whoever comes while there is no replica waits for a cold start, and misses the objective. So for each of some rests it
+is counted on paper how many requests would have waited, had the workload always gone to zero after so long. The
+shortest whose misses the budget bears is in force; none where no gateway would hold those who come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.core.columns import Columns, FloatColumn
+from autoscaler.core.decision import Observation, TickInput
+
+RESTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
+"""Time without work after which a workload goes to zero; one of these."""
+
+SHARE = 0.6
+"""Of the error budget that wake-ups may cost; the rest is for the load."""
+
+YOUNG_S = 3600.0
+"""Before so much was watched nothing goes to zero: nobody knows yet how often it would be woken."""
+
+FADE_S = 7 * 86_400.0
+"""Time constant with which requests and misses are forgotten: a week has its nights and its weekend."""
+
+RECENT_S = 600.0
+"""Time constant of requests that came lately."""
+
+LATE_S = 20.0
+"""What a wake-up takes beside the cold start: until a scrape has seen the queue, and a tick the scrape."""
+
+MOST_REQUESTS = 1e6
+"""No workload has more in flight, and to none come more between two ticks; a counter that says so is broken."""
+
+LONGEST_STEP_S = 120.0
+"""Of a longer pause between two ticks nothing is known."""
+
+
+@dataclass(frozen=True)
+class Zero(Columns):
+    """What became of each rest on paper; float64[W] unless stated. T rests."""
+
+    in_flight: FloatColumn  # requests, gateway included, when it was known last; NaN: never
+    quiet_s: FloatColumn  # since somebody was there
+    waking_s: FloatColumn  # float64[T, W], until the replica on paper serves
+    waited: FloatColumn  # float64[T, W], requests that waited for one, fading
+    wakes: FloatColumn  # float64[T, W], fading
+    requests: FloatColumn  # all of them, fading
+    counted_s: FloatColumn  # seconds in which they came, fading
+    recent: FloatColumn  # requests, fading within minutes
+    recent_s: FloatColumn  # seconds in which they came, fading alike
+    rest_s: FloatColumn  # after which it goes to zero; NaN: it does not
+
+    @classmethod
+    def blank(cls, rows: int) -> Zero:
+        none, by_rest = np.zeros(rows), np.zeros((len(RESTS_S), rows))
+        unknown = np.full(rows, np.nan)
+        return cls(unknown, none, by_rest, by_rest, by_rest, none, none, none, none, unknown)
+
+
+ZERO_PRESENT = frozenset(("in_flight", "quiet_s", "waking_s", "recent", "recent_s", "rest_s"))
+"""Fields of `Zero` that follow the present and begin anew with a process; see `core.kept`."""
+
+
+def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: FloatColumn) -> Zero:
+    """Let the replicas on paper live through the time since the last tick, and choose the rest that is in force.
+
+    elapsed_s: float64[W], since that tick; NaN: there was none. While it is not known what is in flight nothing moves.
+    """
+    served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
+    in_flight = served + np.nan_to_num(observation.gateway_waiting)
+    known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS)
+    step_s = np.where(known, np.clip(np.nan_to_num(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
+    came = np.fmax(np.nan_to_num(in_flight - zero.in_flight) + np.where(known, np.nan_to_num(observation.ended), 0), 0)
+    came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
+    still = known & (in_flight == 0) & (came == 0)
+    fade, recently = np.exp(-step_s / FADE_S), np.exp(-step_s / RECENT_S)
+    waking_s, waited, wakes = np.fmax(zero.waking_s - step_s, 0.0), zero.waited * fade, zero.wakes * fade
+    some = np.flatnonzero(came > 0)  # for all others only time passes
+    woken = zero.quiet_s[some] >= RESTS_S[:, None]
+    waking_s[:, some] = np.where(woken, observation.cold_start_s[some] + LATE_S, waking_s[:, some])
+    waited[:, some] += np.where(waking_s[:, some] > 0, came[some], 0.0)
+    wakes[:, some] += woken
+    zero = Zero(
+        in_flight=np.where(known, in_flight, zero.in_flight),
+        quiet_s=np.where(still, zero.quiet_s + step_s, np.where(known, 0.0, zero.quiet_s)),
+        waking_s=waking_s,
+        waited=waited,
+        wakes=wakes,
+        requests=zero.requests * fade + came,
+        counted_s=zero.counted_s * fade + step_s,
+        recent=zero.recent * recently + came,
+        recent_s=zero.recent_s * recently + step_s,
+        rest_s=zero.rest_s,
+    )
+    return replace(zero, rest_s=_shortest(inp, observation, zero))
+
+
+def spent(zero: Zero) -> FloatColumn:
+    """Return the share of requests that waits for wake-ups under the rest in force; float64[W], 0 where none is."""
+    place = np.searchsorted(RESTS_S, np.where(np.isnan(zero.rest_s), RESTS_S[0], zero.rest_s))
+    waited = zero.waited[place, np.arange(len(place))]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.isnan(zero.rest_s), 0.0, np.nan_to_num(waited / zero.requests))
+
+
+def usual_per_s(zero: Zero) -> FloatColumn:
+    """Return the requests per second of the last days; float64[W]."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(zero.requests / zero.counted_s)
+
+
+def pressing_per_s(zero: Zero, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return at which rate requests come, as far as the last minutes tell; float64[W].
+
+    One more is assumed within one cold start more: of who was hardly watched little is known. 4 in 2 min, with a cold
+    start of 1 min: 5 in 3 min.
+    """
+    return (zero.recent + 1) / (zero.recent_s + cold_start_s)
+
+
+def idle_after(inp: TickInput, zero: Zero) -> FloatColumn:
+    """Return the rest that the policy states, or that the budget bears where it leaves it open; NaN: never."""
+    return np.where(np.isinf(inp.spec.idle_after_s), zero.rest_s, inp.spec.idle_after_s)
+
+
+def _shortest(inp: TickInput, observation: Observation, zero: Zero) -> FloatColumn:
+    """Return the shortest rest whose misses, with those of one more wake-up, the budget bears; NaN: none.
+
+    One more costs as much as those on paper did on average, of which one with a request more than usual is assumed.
+    """
+    usual = 1 + usual_per_s(zero) * (observation.cold_start_s + LATE_S)
+    expected = zero.waited + (zero.waited + usual) / (zero.wakes + 1)
+    bears = expected <= SHARE * (1 - inp.spec.attainment) * zero.requests
+    possible = (zero.counted_s >= YOUNG_S) & ~np.isnan(observation.gateway_waiting)
+    return np.where(possible & bears.any(axis=0), RESTS_S[bears.argmax(axis=0)], np.nan)

@@ -1,0 +1,203 @@
+"""Zero within the error budget: what wake-ups would have cost on paper, and the rest that this allows."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core import zero
+from autoscaler.core.decision import Observation
+from autoscaler.core.zero import LATE_S, RESTS_S, SHARE, YOUNG_S, Zero
+from tests.core.world import Story, fleet, spec, world
+
+STEP_S, COLD_START_S = 10.0, 60.0
+BUDGETED = {"idle_after_s": math.inf, "down_stabilization_s": 0.0}
+
+
+def seen(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0):
+    known = {
+        "ready": ready,
+        "running": in_flight if ready else np.nan,
+        "waiting": 0.0 if ready else np.nan,
+        "gateway_waiting": gateway,
+        "ended": ended,
+        "cold_start_s": COLD_START_S,
+    }
+    columns = {name: np.array([known.get(name, np.nan)]) for name in Observation.__dataclass_fields__}
+    return Observation(**columns)
+
+
+class Life:
+    """One workload with one replica on paper; requests come and end within a step."""
+
+    def __init__(self, **rules):
+        self.inp = world(0.0, fleet([1]), spec(**{**BUDGETED, **rules}))
+        self.zero = Zero.blank(1)
+
+    def step(self, came=0.0, step_s=STEP_S, **what):
+        self.zero = zero.follow(self.inp, seen(ended=came, **what), self.zero, np.array([step_s]))
+        return self.zero
+
+    def live(self, arrivals):
+        for came in arrivals:
+            self.step(came)
+        return self.zero
+
+    @property
+    def rest_s(self):
+        return float(self.zero.rest_s[0])
+
+
+def plain_waited(arrivals, rest_s):
+    """Count, for one rest, who would have waited and how often somebody woke it: one moment after the other."""
+    quiet_s = waking_s = waited = wakes = 0.0
+    for came in arrivals:
+        waking_s = max(waking_s - STEP_S, 0.0)
+        if came and quiet_s >= rest_s:
+            waking_s = COLD_START_S + LATE_S
+            wakes += 1
+        if came and waking_s > 0:
+            waited += came
+        quiet_s = 0.0 if came else quiet_s + STEP_S
+    return waited, wakes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 5)), max_size=12))
+def test_who_would_have_waited_is_counted_for_each_rest_as_if_it_had_been_in_force(bursts):
+    arrivals = [came for pause, came in bursts for came in [0] * pause + [came]]
+    life = Life()
+    life.step()  # the first one has nothing before it
+    life.live(arrivals)
+    for place, rest_s in enumerate(RESTS_S):
+        waited, wakes = plain_waited([0, *arrivals], rest_s)
+        # Within these hours hardly anything fades.
+        np.testing.assert_allclose(life.zero.waited[place, 0], waited, rtol=0.05)
+        np.testing.assert_allclose(life.zero.wakes[place, 0], wakes, rtol=0.05)
+    assert (np.diff(life.zero.waited[:, 0]) <= 1e-9).all()  # a longer rest never makes more wait
+
+
+def busy_then_quiet(life, hours, quiet_steps=40, each=5.0):
+    """An hour of plenty and a pause, again and again."""
+    for _ in range(hours):
+        life.live([each] * 360)
+        life.live([0.0] * quiet_steps)
+
+
+def test_the_shortest_rest_whose_misses_the_budget_bears_is_in_force():
+    life = Life()
+    busy_then_quiet(life, 6)
+    # Each pause of 400 s ends with some 40 requests that wait, of 1,800: more than the budget's part for wake-ups.
+    bears = [rest for rest, waited in zip(RESTS_S, life.zero.waited[:, 0], strict=True) if waited < 0.004 * 10_800]
+    assert life.rest_s == bears[0] == 420.0
+    life = Life(attainment=0.9)
+    busy_then_quiet(life, 6)
+    assert life.rest_s == RESTS_S[0]
+
+
+def test_what_wake_ups_cost_is_known_and_within_their_part_of_the_budget():
+    life = Life(attainment=0.9)
+    busy_then_quiet(life, 8)
+    spent = float(zero.spent(life.zero)[0])
+    assert 0.01 < spent < SHARE * 0.1
+    assert spent == pytest.approx(float(life.zero.waited[0, 0] / life.zero.requests[0]))
+
+
+def test_nothing_is_spent_where_no_rest_is_in_force():
+    assert zero.spent(Zero.blank(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_the_young_do_not_go_to_zero():
+    life = Life(attainment=0.5)
+    life.live([5.0] * int(YOUNG_S / STEP_S - 2))
+    assert math.isnan(life.rest_s)
+    life.live([5.0] * 4)
+    assert life.rest_s == RESTS_S[0]
+
+
+def test_without_a_gateway_that_holds_requests_nothing_goes_to_zero():
+    life = Life(attainment=0.5)
+    life.live([5.0] * 500)
+    assert life.rest_s == RESTS_S[0]
+    assert math.isnan(life.step(5.0, gateway=np.nan).rest_s[0])
+
+
+def test_who_has_had_no_request_yet_is_kept_for_the_first():
+    life = Life()
+    life.live([0.0] * 10_000)
+    assert math.isnan(life.rest_s)
+
+
+def test_requests_at_the_gateway_count_when_they_come_and_not_again_when_they_are_served():
+    life = Life()
+    life.step(ready=0.0)
+    life.step(ready=0.0, gateway=3.0)
+    assert life.zero.requests[0] == pytest.approx(3.0, rel=1e-3)
+    life.step(in_flight=3.0)
+    life.step(came=3.0)  # and those who came have ended
+    assert life.zero.requests[0] == pytest.approx(3.0, rel=1e-3)
+
+
+def test_while_nobody_is_heard_nothing_moves():
+    life = Life()
+    life.live([1.0, 0.0, 0.0])
+    before = life.zero
+    life.step(in_flight=np.nan)
+    np.testing.assert_array_equal(life.zero.quiet_s, before.quiet_s)
+    np.testing.assert_array_equal(life.zero.counted_s, before.counted_s)
+    np.testing.assert_array_equal(life.zero.waited, before.waited)
+
+
+def test_a_stated_rest_stands_and_an_open_one_is_filled_in():
+    inp = world(0.0, fleet([1, 1, 1]), spec(3, idle_after_s=[600.0, math.inf, np.nan]))
+    known = Zero.blank(3)
+    known.rest_s[:] = 1200.0
+    np.testing.assert_array_equal(zero.idle_after(inp, known), [600.0, 1200.0, np.nan])
+
+
+def test_who_comes_oftener_presses_more_and_the_unknown_is_given_one_request():
+    cold_start_s = np.full(1, 60.0)
+    quiet, loud, blank = Life(), Life(), Life()
+    quiet.live([0.0] * 60)
+    loud.live([1.0] * 60)
+    presses = [float(zero.pressing_per_s(life.zero, cold_start_s)[0]) for life in (quiet, blank, loud)]
+    assert presses == sorted(presses)
+    assert presses[1] == pytest.approx(1 / 60)
+
+
+# In the tick.
+
+
+def sparse(story, hours):
+    """A request every 20 s for some hours, each over within a tick."""
+    served = 0.0
+    for _ in range(int(hours * 180)):
+        served += 1
+        story.tick(fleet([1]), 20.0, finished=served, first_tokens=served, generation_tokens=served, front_waiting=0.0)
+    return served
+
+
+def rested(story, served, minutes, **front):
+    for _ in range(minutes * 3):
+        decision = story.tick(fleet([1]), 20.0, finished=served, first_tokens=served, generation_tokens=served, **front)
+    return decision
+
+
+def test_a_workload_goes_to_zero_as_its_budget_bears_it():
+    story = Story(spec(**BUDGETED, attainment=0.9))
+    served = sparse(story, 2)
+    assert rested(story, served, 1, front_waiting=0.0).replicas[0] == 1
+    decision = rested(story, served, 3, front_waiting=0.0)
+    assert decision.replicas[0] == 0
+    assert decision.idle_after_s[0] == RESTS_S[0]
+
+
+def test_it_stays_where_the_budget_does_not_bear_it_or_nobody_would_hold_requests():
+    for attainment, front in ((0.9999, {"front_waiting": 0.0}), (0.9, {})):
+        story = Story(spec(**BUDGETED, attainment=attainment))
+        served = sparse(story, 2)
+        decision = rested(story, served, 60, **front)
+        assert decision.replicas[0] == 1
+        assert math.isnan(decision.idle_after_s[0])
