@@ -105,6 +105,7 @@ class Plan(Columns):
     watched_s: FloatColumn  # seconds of demand the rules were judged on
     budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
     paper_missed: FloatColumn  # share that would have missed under the rule in force
+    unavoidable: FloatColumn  # share that misses however many replicas there are
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
     itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day
     replicas: FloatColumn  # what the rule asks for; NaN: it does not speak

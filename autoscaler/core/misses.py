@@ -21,6 +21,12 @@ PRIOR = np.clip((WIDTH * (np.arange(BINS) + 0.5) - 0.6) / 0.4, 0.0, 1.0) ** 4
 
 PRIOR_REQUESTS = 30.0
 
+LOW_BINS = 8
+"""In which misses grow in proportion to the load: below a half."""
+
+UNLOADED_REQUESTS = 1000.0
+"""Assumed to have been served on idle replicas, without a miss."""
+
 FADE_S = 86_400.0
 """Time constant with which what was seen is forgotten."""
 
@@ -63,6 +69,22 @@ def curve(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
         np.maximum(rising[:, place], rising[:, place - 1], out=rising[:, place])
         np.minimum(falling[:, -1 - place], falling[:, -place], out=falling[:, -1 - place])
     return either((rising + falling) / 2)
+
+
+def unavoidable(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
+    """Return the share that misses however many replicas there are; float64[W].
+
+    Neighbours make misses in proportion to the load while it is low, so the rest is where a line through the low bins
+    meets the axis: 2 % missed at 0.1 and 2 % at 0.4 are 2 %, 1 % and 4 % are none. Such are prompts that take longer
+    than the TTFT objective. Requests at no load that missed nothing are assumed, so that many must tell.
+    """
+    load = (WIDTH * (np.arange(LOW_BINS) + 0.5))[:, None]
+    missed, seen = missed[:, :LOW_BINS], seen[:, :LOW_BINS]
+    at, squared = (seen * load).sum(axis=1), (seen * load**2).sum(axis=1)
+    late, weighed = missed.sum(axis=1), (missed * load).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = (squared * late - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
+    return either(np.clip(np.nan_to_num(share), 0.0, 1.0))
 
 
 def either(of_kinds: FloatColumn) -> FloatColumn:

@@ -13,6 +13,9 @@ from autoscaler.core.rules import YOUNG_S, describe
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.words import count, number, percent, seconds
 
+WORTH_TELLING = 5e-4
+"""Share of requests; fewer that miss on any number of replicas are not told."""
+
 SHORTEST_TOKEN_S = 1e-7
 """No engine computes a token in less: a slope so flat is noise, and no limit."""
 
@@ -45,6 +48,7 @@ class Figures:
     promised_fraction: float  # of requests may miss their objective by the policy: the error budget
     allowed_fraction: float  # of requests may miss under the rule in force, after what was burnt or saved
     paper_missed_fraction: float  # would have missed under the rule in force
+    unavoidable_fraction: float  # misses however many replicas there are
     missed_fraction: float  # really missed within about a day; NaN: nobody counted
     burnt_budgets: float  # that, in error budgets: above 1 the promise is broken
 
@@ -76,6 +80,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         promised_fraction=promised,
         allowed_fraction=planned("budget"),
         paper_missed_fraction=planned("paper_missed"),
+        unavoidable_fraction=planned("unavoidable"),
         missed_fraction=missed,
         burnt_budgets=missed / promised if promised > 0 else math.nan,
     )
@@ -139,7 +144,7 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     share = f"adds {percent(known.margin_fraction)}"
     margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
     young = known.watched_s < YOUNG_S
-    why = f"; in the first {seconds(YOUNG_S)} only the longest hold is followed" if young else ""
+    why = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed" if young else ""
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
 
 
@@ -157,7 +162,9 @@ def _budget(known: Figures) -> str:
     if math.isnan(known.missed_fraction):
         return f"{promised}; nobody counts those that do"
     burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"
-    return f"{promised}, {percent(known.missed_fraction)} of the last day did{burnt}"
+    anyway = known.unavoidable_fraction
+    always = f"; {percent(anyway)} miss on any number of replicas" if anyway >= WORTH_TELLING else ""
+    return f"{promised}, {percent(known.missed_fraction)} of the last day did{burnt}{always}"
 
 
 def _replica(known: Figures) -> str:

@@ -27,7 +27,7 @@ LEVELS_S = np.array([20.0, 60.0, 240.0])
 HOLDS = np.array([0, 3, 10])
 """Cold starts for which a peak is held: ski rental, in which a replica is kept about as long as another costs."""
 
-MOST_RISE = 1.5
+MOST_RISE = 1.35
 """Within a cold start the level is not believed to rise beyond so many times what it is."""
 
 SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
@@ -85,8 +85,11 @@ FADE_S = 2 * 86_400.0
 BUDGET_S = 86_400.0
 """Time constant of the error budget: what was missed a day ago is nearly forgiven."""
 
-REPAID_S = 12 * 3600.0
-"""Within so long what was missed too often is to be made up for, and what was saved is to be spent."""
+REPAID_S = 3 * 3600.0
+"""Within so long what was missed too often is to be made up for."""
+
+SPENT_S = 12 * 3600.0
+"""Within so long what was saved may be spent: the next surge is a matter of hours."""
 
 AIMED = 0.75
 """Share of the error budget that is aimed at: what is promised on paper is not kept to the digit."""
@@ -94,10 +97,10 @@ AIMED = 0.75
 STRICTEST, LAXEST = 0.25, 1.3
 """Of the error budget, however much of it was burnt or saved."""
 
-YOUNG_S = 3600.0
-"""Until so much was watched only the longest hold is followed: who has seen little gives nothing up quickly."""
+YOUNG_S = 1800.0
+"""Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
-DOUBT_S = 200.0
+DOUBT_S = 150.0
 """Seconds of arrivals for which every rule is believed to miss `DOUBT`, less with its margin and its hold."""
 
 DOUBT = 0.2
@@ -283,7 +286,7 @@ def _learn_misses(
     ready = np.maximum(seen.replicas, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
     backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0), 0.0)
-    likely = misses.curve(bin_missed, bin_seen)
+    likely = np.maximum(misses.curve(bin_missed, bin_seen) - misses.unavoidable(bin_missed, bin_seen), 0.0)
     place = misses.bin_of(demand / ready).astype(np.int64)
     promised = np.where(
         backlog > TOLERATED * seen.ttft_objective_s * usable * ready, 1.0, likely[place, np.arange(len(place))]
@@ -438,12 +441,14 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
 def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
     """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
 
-    1 % promised, 0.75 % aimed at, 0.2 % missed in a day: what was saved may be spent within `REPAID_S`. What nobody
-    counted was neither saved nor burnt.
+    1 % promised, 0.75 % aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody
+    counted was neither saved nor burnt. What misses on any number of replicas is no rule's to miss.
     """
+    saved = AIMED * promised * rules.counted - rules.burnt
     with np.errstate(divide="ignore", invalid="ignore"):
-        coming = REPAID_S * np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
-        share = (AIMED * promised * (rules.counted + coming) - rules.burnt) / coming
+        usual_per_s = np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
+        share = AIMED * promised + saved / (usual_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
+    share -= misses.unavoidable(rules.bin_missed, rules.bin_seen)
     share = np.where(np.isnan(share), AIMED * promised, share)
     return np.clip(share, STRICTEST * promised, LAXEST * promised)
 
@@ -451,7 +456,8 @@ def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:
     """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them."""
     trusted = promised * TRUST_REQUESTS
-    ratio = (rules.burnt + trusted) / np.maximum(rules.promised + trusted, 1e-9)
+    avoidable = np.maximum(rules.burnt - misses.unavoidable(rules.bin_missed, rules.bin_seen) * rules.counted, 0.0)
+    ratio = (avoidable + trusted) / np.maximum(rules.promised + trusted, 1e-9)
     return np.clip(ratio, LEAST_WRONG, MOST_WRONG)
 
 

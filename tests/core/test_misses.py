@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.misses import BINS, FADE_S, KINDS, PRIOR, bin_of, curve, either, learn
+from autoscaler.core.misses import BINS, FADE_S, KINDS, PRIOR, bin_of, curve, either, learn, unavoidable
 
 NOTHING = np.zeros((KINDS, BINS, 1))
 TTFT, ITL = range(KINDS)
@@ -96,3 +96,42 @@ def test_the_curve_is_a_share_and_never_falls(lessons):
     found = curve(*counts)[:, 0]
     assert (np.diff(found) >= -1e-12).all()
     assert ((found >= 0) & (found <= 1)).all()
+
+
+LOADS = (np.arange(BINS) + 0.5) / BINS
+
+
+def at_each_load(share, requests=1e5):
+    """Counts of requests of which so many missed ITL at each load."""
+    seen = np.full((KINDS, BINS, 1), requests)
+    missed = np.zeros_like(seen)
+    missed[1, :, 0] = np.asarray(share) * requests
+    return missed, seen
+
+
+def test_what_misses_at_every_low_load_is_unavoidable_and_what_grows_with_the_load_is_not():
+    assert unavoidable(*at_each_load(0.02))[0] == pytest.approx(0.02, rel=0.02)
+    assert unavoidable(*at_each_load(0.1 * LOADS))[0] == pytest.approx(0.0, abs=1e-3)
+    assert unavoidable(*at_each_load(0.02 + 0.1 * LOADS))[0] == pytest.approx(0.02, rel=0.1)
+
+
+def test_few_requests_do_not_tell_what_is_unavoidable():
+    assert unavoidable(*at_each_load(0.02, requests=5.0))[0] < 0.002
+    assert unavoidable(NOTHING, NOTHING)[0] == 0
+
+
+def test_one_load_alone_does_not_tell_either():
+    missed, seen = at_each_load(0.02)
+    one = np.zeros_like(seen)
+    one[:, 4] = 1.0
+    assert unavoidable(missed * one, seen * one)[0] == pytest.approx(0.0, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, KINDS - 1), st.floats(0, 1e9), st.floats(0, 1), st.floats(1, 1e9)), max_size=12)
+)
+def test_what_is_unavoidable_is_a_share(lessons):
+    counts = (NOTHING, NOTHING)
+    for kind, load, share, seen in lessons:
+        counts = learned(load, share * seen, seen, kind=kind, passed_s=30.0, before=counts)
+    assert 0 <= unavoidable(*counts)[0] <= 1

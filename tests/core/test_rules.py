@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.core import misses, speed
 from autoscaler.core import rules as R
-from autoscaler.core import speed
 from autoscaler.core.work import LONGEST_STEP_S, SHORTEST_STEP_S, Tally
 from tests.core.paper import Paper
 from tests.core.shown import NAN, WORK_S, judged, live, seen, silence
@@ -257,11 +257,38 @@ def test_the_budget_is_steered_between_its_bounds(burnt_fraction, share):
     assert R.steered(day, np.array([0.01]))[0] == pytest.approx(share * 0.01)
 
 
-def test_what_was_burnt_is_made_up_for_within_the_stated_time():
-    day = state(served=8640.0, counted=8640.0, served_s=86_400.0, burnt=8640.0 * R.AIMED * 0.01 + 10.0)
-    coming = 8640.0 * R.REPAID_S / 86_400.0
-    assert R.steered(day, np.array([0.01]))[0] == pytest.approx(R.AIMED * 0.01 - 10.0 / coming)
+def test_what_was_burnt_is_made_up_for_soon_and_what_was_saved_is_spent_slowly():
+    for more, within_s in ((3.0, R.REPAID_S), (-3.0, R.SPENT_S)):
+        day = state(served=8640.0, counted=8640.0, served_s=86_400.0, burnt=8640.0 * R.AIMED * 0.01 + more)
+        coming = 8640.0 * within_s / 86_400.0
+        assert R.steered(day, np.array([0.01]))[0] == pytest.approx(R.AIMED * 0.01 - more / coming)
+    assert R.REPAID_S < R.SPENT_S
     assert R.steered(R.Rules.blank(1), np.array([0.01]))[0] == pytest.approx(R.AIMED * 0.01)
+
+
+def missing_anyway(share, rows=1):
+    """Rules that saw this share miss ITL at every low load, and nobody miss TTFT."""
+    seen = np.zeros((misses.KINDS, misses.BINS, rows))
+    seen[:, : misses.LOW_BINS] = 1e5
+    missed = np.zeros_like(seen)
+    missed[1] = share * seen[1]
+    return replace(R.Rules.blank(rows), bin_missed=missed, bin_seen=seen)
+
+
+def test_what_misses_on_any_number_of_replicas_is_no_rules_to_miss_and_makes_paper_no_more_wrong():
+    day = {"served": 8640.0, "counted": 8640.0, "served_s": 86_400.0, "burnt": 8640.0 * 0.01 * R.AIMED}
+    day |= {"promised": day["burnt"]}
+    day = {name: np.array([value]) for name, value in day.items()}
+    plain, anyway = replace(missing_anyway(0.0), **day), replace(missing_anyway(0.004), **day)
+    promised = np.array([0.01])
+    assert R.steered(plain, promised)[0] - R.steered(anyway, promised)[0] == pytest.approx(0.004, rel=0.05)
+    assert R.wrongness(anyway, promised)[0] < R.wrongness(plain, promised)[0]
+
+
+def test_no_replicas_are_bought_against_what_none_can_change():
+    """Two in a hundred miss whatever is done: the same rule is followed, for the same money, as if none did."""
+    careful, plain = (live([3.0] * 4 * HOUR, late=late) for late in (0.02, 0.0))
+    assert careful.replicas[0] <= plain.replicas[0] + 1
 
 
 def test_paper_is_as_wrong_as_the_fleet_on_it_that_really_served_within_bounds():
