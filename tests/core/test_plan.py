@@ -8,10 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autoscaler.core import plan, zero
 from autoscaler.core.decision import Plan, Signal
 from autoscaler.core.memory import SHARES
+from autoscaler.core.observe import observe
 from autoscaler.core.rules import EVERY_S
 from autoscaler.core.tick import tick
+from autoscaler.core.zero import RESTS_S
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
 from tests.core.world import fleet, spec, world
 
@@ -128,6 +131,33 @@ def test_without_a_policy_nothing_is_said():
 def test_floor_and_ceiling_of_the_policy_hold():
     assert learned(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
     assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
+
+
+def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
+    rules, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
+    plain, woken = Serving(rules), Serving(rules)
+    for story in (plain, woken):
+        story.serve(cluster, 1.0, 900.0, 15.0)
+    lived = woken.memory.workloads
+    often = replace(
+        lived.zero,
+        rest_s=np.array([RESTS_S[0]]),
+        waited=np.broadcast_to(0.04 * lived.zero.requests, lived.zero.waited.shape).copy(),
+    )
+    woken.memory = replace(woken.memory, workloads=replace(lived, zero=often))
+    before, after = (zero.spent(story.memory.workloads.zero)[0] for story in (plain, woken))
+    assert (before, after) == (0.0, pytest.approx(0.04))
+    now = [story.now_s + EVERY_S for story in (plain, woken)]
+    seen = [
+        world(at, cluster, rules, **story.counted(cluster, 1.0, EVERY_S))
+        for at, story in zip(now, (plain, woken), strict=True)
+    ]
+    observed = [observe(inp, story.memory)[0] for inp, story in zip(seen, (plain, woken), strict=True)]
+    plans = [
+        plan.follow(inp, shown, story.memory)[0]
+        for inp, shown, story in zip(seen, observed, (plain, woken), strict=True)
+    ]
+    assert plans[1].budget[0] < plans[0].budget[0]
 
 
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
