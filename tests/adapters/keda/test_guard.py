@@ -46,10 +46,12 @@ class Stuck(ExternalScalerServicer):
 
 
 @asynccontextmanager
-async def serving(service: ExternalScalerServicer, calls: Calls | None = None, deadline_s: float = 0.1):
+async def serving(
+    service: ExternalScalerServicer, calls: Calls | None = None, deadline_s: float = 0.1, grace_s: float = 0.2
+):
     settings = KedaSettings(host="127.0.0.1", port=0, deadline_s=deadline_s)
     async with (
-        KedaServer(settings, service, Lease(), calls, grace_s=0.2) as server,
+        KedaServer(settings, service, Lease(), calls, grace_s=grace_s) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         yield server, ExternalScalerStub(channel)
@@ -100,15 +102,23 @@ async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back
 
 
 async def test_calls_under_way_when_the_server_stops_are_answered():
+    came, may_answer = asyncio.Semaphore(0), asyncio.Event()
+
     class Slow(ExternalScalerServicer):
         async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
-            await asyncio.sleep(0.05)
+            came.release()
+            await may_answer.wait()
             return pb.IsActiveResponse(result=True)
 
-    async with serving(Slow(), deadline_s=1) as (server, stub):
+    async with serving(Slow(), deadline_s=10, grace_s=10) as (server, stub):
         calls = [asyncio.ensure_future(_answer(stub)) for _ in range(50)]
-        await asyncio.sleep(0.02)
-        await server.__aexit__(None, None, None)
+        for _ in calls:
+            await came.acquire()
+        stopping = asyncio.ensure_future(server.__aexit__(None, None, None))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        may_answer.set()
+        await stopping
         assert [response.result for response in await asyncio.gather(*calls)] == [True] * 50
 
 
