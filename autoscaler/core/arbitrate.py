@@ -124,8 +124,11 @@ def _fill(
     given: FloatColumn = np.floor(share_gpus / gpus_each + 1e-9)
     left = gpus - float(np.sum(given * gpus_each))
     lost = share_gpus - given * gpus_each
+    smallest = float(gpus_each.min())
     for at_most in (1.0, np.inf):
         for row in np.lexsort((-urgency, -np.round(lost, 9))):
+            if left < smallest - 1e-9:
+                return given
             more = min(at_most, np.floor(left / gpus_each[row] + 1e-9), replicas[row] - given[row])
             given[row] += more
             left -= more * gpus_each[row]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import misses, zero
+from autoscaler.core import zero
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Observation, Plan, TickInput
 from autoscaler.core.memory import SHARES, Memory
@@ -93,7 +93,7 @@ def _planned(known: Rules) -> Plan:
             watched_s=known.watched_s,
             budget=known.budget,
             paper_missed=np.where(known.arrived > 0, known.missed[in_force] / known.arrived, np.nan),
-            unavoidable=misses.unavoidable(known.bin_missed, known.bin_seen),
+            unavoidable=known.unavoidable,
             really_missed=np.where(known.counted > 0, known.burnt / known.counted, np.nan),
             itl_judged=known.bin_seen[1].sum(axis=0),
             replicas=known.replicas,

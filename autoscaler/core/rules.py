@@ -155,6 +155,7 @@ class Rules(Columns):
     served_s: FloatColumn  # seconds of that
     bin_missed: FloatColumn  # float64[KINDS, B, W], see `misses`
     bin_seen: FloatColumn
+    unavoidable: FloatColumn  # float64[W], share that misses on any number of replicas
     rule: FloatColumn  # float64[W], the rule in force; NaN: none yet
     budget: FloatColumn  # share of requests that it may miss
     replicas: FloatColumn  # float64[W], what it asks for; NaN: it does not speak
@@ -286,7 +287,8 @@ def _learn_misses(
     ready = np.maximum(seen.replicas, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
     backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0), 0.0)
-    likely = np.maximum(misses.curve(bin_missed, bin_seen) - misses.unavoidable(bin_missed, bin_seen), 0.0)
+    unavoidable = misses.unavoidable(bin_missed, bin_seen)
+    likely = np.maximum(misses.curve(bin_missed, bin_seen) - unavoidable, 0.0)
     place = misses.bin_of(demand / ready).astype(np.int64)
     promised = np.where(
         backlog > TOLERATED * seen.ttft_objective_s * usable * ready, 1.0, likely[place, np.arange(len(place))]
@@ -295,6 +297,7 @@ def _learn_misses(
         rules,
         bin_missed=bin_missed,
         bin_seen=bin_seen,
+        unavoidable=unavoidable,
         real_backlog=backlog,
         promised=rules.promised * fade + np.where(known, promised * arrivals, 0.0),
         burnt=rules.burnt * fade + np.where(known, share * arrivals, 0.0),
@@ -448,7 +451,7 @@ def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
     with np.errstate(divide="ignore", invalid="ignore"):
         usual_per_s = np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
         share = AIMED * promised + saved / (usual_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
-    share -= misses.unavoidable(rules.bin_missed, rules.bin_seen)
+    share -= rules.unavoidable
     share = np.where(np.isnan(share), AIMED * promised, share)
     return np.clip(share, STRICTEST * promised, LAXEST * promised)
 
@@ -456,7 +459,7 @@ def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:
     """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them."""
     trusted = promised * TRUST_REQUESTS
-    avoidable = np.maximum(rules.burnt - misses.unavoidable(rules.bin_missed, rules.bin_seen) * rules.counted, 0.0)
+    avoidable = np.maximum(rules.burnt - rules.unavoidable * rules.counted, 0.0)
     ratio = (avoidable + trusted) / np.maximum(rules.promised + trusted, 1e-9)
     return np.clip(ratio, LEAST_WRONG, MOST_WRONG)
 

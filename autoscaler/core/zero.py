@@ -32,6 +32,9 @@ RECENT_S = 600.0
 LATE_S = 20.0
 """What a wake-up takes beside the cold start: until a scrape has seen the queue, and a tick the scrape."""
 
+ASKED_AFTER_S = 60.0
+"""Of quiet, before it is asked for how long it may last; what was said before stands until then."""
+
 MOST_REQUESTS = 1e6
 """No workload has more in flight, and to none come more between two ticks; a counter that says so is broken."""
 
@@ -79,7 +82,8 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     still = known & (in_flight == 0) & (came == 0)
     fade, recently = np.exp(-step_s / FADE_S), np.exp(-step_s / RECENT_S)
     waking_s, waited, wakes = np.fmax(zero.waking_s - step_s, 0.0), zero.waited * fade, zero.wakes * fade
-    some = np.flatnonzero(came > 0)  # for all others only time passes
+    # For all others only time passes. Whoever wakes after a longer rest has woken after the shortest.
+    some = np.flatnonzero((came > 0) & ((zero.quiet_s >= RESTS_S[0]) | (waking_s[0] > 0)))
     woken = zero.quiet_s[some] >= RESTS_S[:, None]
     waking_s[:, some] = np.where(woken, observation.cold_start_s[some] + LATE_S, waking_s[:, some])
     waited[:, some] += np.where(waking_s[:, some] > 0, came[some], 0.0)
@@ -96,7 +100,11 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
         recent_s=zero.recent_s * recently + step_s,
         rest_s=zero.rest_s,
     )
-    return replace(zero, rest_s=_shortest(inp, observation, zero))
+    rows = np.flatnonzero(zero.quiet_s >= ASKED_AFTER_S)
+    rest_s = zero.rest_s.copy()
+    rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
+    rest_s[np.isnan(observation.gateway_waiting)] = np.nan
+    return replace(zero, rest_s=rest_s)
 
 
 def spent(zero: Zero) -> FloatColumn:
@@ -105,12 +113,6 @@ def spent(zero: Zero) -> FloatColumn:
     waited = zero.waited[place, np.arange(len(place))]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.isnan(zero.rest_s), 0.0, np.nan_to_num(waited / zero.requests))
-
-
-def usual_per_s(zero: Zero) -> FloatColumn:
-    """Return the requests per second of the last days; float64[W]."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(zero.requests / zero.counted_s)
 
 
 def pressing_per_s(zero: Zero, cold_start_s: FloatColumn) -> FloatColumn:
@@ -127,13 +129,13 @@ def idle_after(inp: TickInput, zero: Zero) -> FloatColumn:
     return np.where(np.isinf(inp.spec.idle_after_s), zero.rest_s, inp.spec.idle_after_s)
 
 
-def _shortest(inp: TickInput, observation: Observation, zero: Zero) -> FloatColumn:
+def _shortest(zero: Zero, attainment: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
     """Return the shortest rest whose misses, with those of one more wake-up, the budget bears; NaN: none.
 
     One more costs as much as those on paper did on average, of which one with a request more than usual is assumed.
     """
-    usual = 1 + usual_per_s(zero) * (observation.cold_start_s + LATE_S)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        usual = 1 + np.nan_to_num(zero.requests / zero.counted_s) * (cold_start_s + LATE_S)
     expected = zero.waited + (zero.waited + usual) / (zero.wakes + 1)
-    bears = expected <= SHARE * (1 - inp.spec.attainment) * zero.requests
-    possible = (zero.counted_s >= YOUNG_S) & ~np.isnan(observation.gateway_waiting)
-    return np.where(possible & bears.any(axis=0), RESTS_S[bears.argmax(axis=0)], np.nan)
+    bears = expected <= SHARE * (1 - attainment) * zero.requests
+    return np.where((zero.counted_s >= YOUNG_S) & bears.any(axis=0), RESTS_S[bears.argmax(axis=0)], np.nan)

@@ -272,7 +272,7 @@ def missing_anyway(share, rows=1):
     seen[:, : misses.LOW_BINS] = 1e5
     missed = np.zeros_like(seen)
     missed[1] = share * seen[1]
-    return replace(R.Rules.blank(rows), bin_missed=missed, bin_seen=seen)
+    return replace(R.Rules.blank(rows), bin_missed=missed, bin_seen=seen, unavoidable=misses.unavoidable(missed, seen))
 
 
 def test_what_misses_on_any_number_of_replicas_is_no_rules_to_miss_and_makes_paper_no_more_wrong():

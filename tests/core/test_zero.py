@@ -111,16 +111,17 @@ def test_nothing_is_spent_where_no_rest_is_in_force():
 
 def test_the_young_do_not_go_to_zero():
     life = Life(attainment=0.5)
-    life.live([5.0] * int(YOUNG_S / STEP_S - 2))
+    life.live([5.0] * int(YOUNG_S / STEP_S - 20) + [0.0] * 18)
     assert math.isnan(life.rest_s)
-    life.live([5.0] * 4)
+    life.live([0.0] * 4)
     assert life.rest_s == RESTS_S[0]
 
 
 def test_without_a_gateway_that_holds_requests_nothing_goes_to_zero():
     life = Life(attainment=0.5)
-    life.live([5.0] * 500)
+    life.live([5.0] * 500 + [0.0] * 10)
     assert life.rest_s == RESTS_S[0]
+    assert math.isnan(life.step(gateway=np.nan).rest_s[0])
     assert math.isnan(life.step(5.0, gateway=np.nan).rest_s[0])
 
 
