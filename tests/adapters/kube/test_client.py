@@ -188,10 +188,10 @@ async def test_in_a_pod_the_service_account_is_used(
 async def test_a_token_that_a_plug_in_renews_is_read_again(
     kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    plugin, state = tmp_path / "plugin", tmp_path / "called"
+    plugin, renewed = tmp_path / "plugin", tmp_path / "renewed"
     plugin.write_text(
-        f"#!{sys.executable}\nimport json, pathlib\nstate = pathlib.Path({str(state)!r})\n"
-        f"token = {kube_api.admin.token!r} if state.exists() else 'worthless'\nstate.touch()\n"
+        f"#!{sys.executable}\nimport json, pathlib\nrenewed = pathlib.Path({str(renewed)!r}).exists()\n"
+        f"token = {kube_api.admin.token!r} if renewed else 'worthless'\n"
         "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential', "
         "'status': {'token': token}}))\n"
     )
@@ -205,5 +205,6 @@ async def test_a_token_that_a_plug_in_renews_is_read_again(
     async with Kube.connect(KubeSettings(), credentials_age_s=0.2) as kube:
         with pytest.raises(ApiError, match="401"):
             await kube.request("GET", "/version")
+        renewed.touch()
         await asyncio.sleep(0.2)
         assert b"gitVersion" in await kube.request("GET", "/version")
