@@ -77,7 +77,10 @@ def _share_pool(
         granted = np.zeros(len(wanted))
         for goal in goals:
             for rows in levels:
-                given = _fill(goal[rows] - granted[rows], gpus_each[rows], weight[rows], urgency[rows], gpus)
+                # Beyond the floor the same ones stay first: what comes now changes with every tick, and would hand
+                # replicas back and forth.
+                first = np.where(granted[rows] > 0, 0.0, urgency[rows])
+                given = _fill(goal[rows] - granted[rows], gpus_each[rows], weight[rows], first, gpus)
                 granted[rows] += given
                 gpus = max(gpus - float(np.sum(given * gpus_each[rows])), 0.0)
         return granted

@@ -158,17 +158,25 @@ def test_who_rests_gives_way_to_no_lower_priority():
 
 
 def test_of_equals_with_one_replica_each_to_give_those_come_first_to_whom_most_requests_come():
-    assert shared([1, 1, 1], gpus=2, arrivals=[0.1, 3.0, 2.0], holds=[False] * 3) == [0, 1, 1]
+    assert shared([1, 1, 1], gpus=2, arrivals=[0.1, 3.0, 2.0], holds=[False] * 3, min_replicas=1.0) == [0, 1, 1]
 
 
 def test_who_has_a_replica_keeps_it_unless_far_more_requests_come_to_another():
     holds = [True, False]
-    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 0.9], holds=holds) == [1, 0]
-    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 1.1], holds=holds) == [0, 1]
+    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 0.9], holds=holds, min_replicas=1.0) == [1, 0]
+    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 1.1], holds=holds, min_replicas=1.0) == [0, 1]
+
+
+def test_beyond_the_floor_what_comes_now_hands_no_replica_to_another():
+    for arrivals in ([1.0, 100.0], [100.0, 1.0]):
+        assert shared([3, 3], gpus=5, arrivals=arrivals, holds=[True, True], min_replicas=1.0) == [3, 2]
 
 
 def test_requests_are_weighed_by_the_gpus_they_take():
-    assert shared([1, 1], gpus=4, gpus_each=[4.0, 1.0], arrivals=[2.0, 1.0], holds=[False] * 2) == [0, 1]
+    assert shared([1, 1], gpus=4, gpus_each=[4.0, 1.0], arrivals=[2.0, 1.0], holds=[False] * 2, min_replicas=1.0) == [
+        0,
+        1,
+    ]
 
 
 @given(
