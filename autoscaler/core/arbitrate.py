@@ -53,7 +53,7 @@ def share(
             np.nan_to_num(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
             rests[rows],
-            _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows]),
+            np.where(kept > 0, 0.0, _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows])),
             max(float(fleet.pool_gpus[pool] - np.sum(kept * gpus_each[rows])), 0.0),
         )
     return np.where(free, granted, wanted)

@@ -27,7 +27,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
     if not due:
         return memory.plan, memory
     rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
-    budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero)
+    budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.plan).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)

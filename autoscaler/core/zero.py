@@ -55,7 +55,7 @@ class Zero(Columns):
     counted_s: FloatColumn  # seconds in which they came, fading
     recent: FloatColumn  # requests, fading within minutes
     recent_s: FloatColumn  # seconds in which they came, fading alike
-    rest_s: FloatColumn  # after which it goes to zero; NaN: it does not
+    rest_s: FloatColumn  # after which it goes to zero; NaN: it does not, or a policy states when
 
     @classmethod
     def blank(cls, rows: int) -> Zero:
@@ -103,16 +103,20 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     rows = np.flatnonzero(zero.quiet_s >= ASKED_AFTER_S)
     rest_s = zero.rest_s.copy()
     rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
-    rest_s[np.isnan(observation.gateway_waiting)] = np.nan
+    rest_s[np.isnan(observation.gateway_waiting) | ~np.isinf(inp.spec.idle_after_s)] = np.nan
     return replace(zero, rest_s=rest_s)
 
 
-def spent(zero: Zero) -> FloatColumn:
-    """Return the share of requests that waits for wake-ups under the rest in force; float64[W], 0 where none is."""
+def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:
+    """Return the share of requests that waits for wake-ups under the rest in force; float64[W], 0 where none is.
+
+    At most their part of the error budget: a rest that has cost more is given up with the next quiet minute.
+    """
     place = np.searchsorted(RESTS_S, np.where(np.isnan(zero.rest_s), RESTS_S[0], zero.rest_s))
     waited = zero.waited[place, np.arange(len(place))]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(np.isnan(zero.rest_s), 0.0, np.nan_to_num(waited / zero.requests))
+        share = np.minimum(np.nan_to_num(waited / zero.requests), SHARE * (1 - attainment))
+    return np.where(np.isnan(zero.rest_s), 0.0, share)
 
 
 def pressing_per_s(zero: Zero, cold_start_s: FloatColumn) -> FloatColumn:

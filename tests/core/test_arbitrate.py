@@ -172,6 +172,12 @@ def test_beyond_the_floor_what_comes_now_hands_no_replica_to_another():
         assert shared([3, 3], gpus=5, arrivals=arrivals, holds=[True, True], min_replicas=1.0) == [3, 2]
 
 
+def test_who_is_not_heard_and_keeps_its_replicas_gets_no_other_before_its_equals():
+    silent = {"current": [2, 2], "trusted": [True, False], "holds": [True, True], "min_replicas": 1.0}
+    for arrivals in ([1.0, 100.0], [100.0, 1.0]):
+        assert shared([3, 3], gpus=4, arrivals=arrivals, **silent) == [2, 2]
+
+
 def test_requests_are_weighed_by_the_gpus_they_take():
     assert shared([1, 1], gpus=4, gpus_each=[4.0, 1.0], arrivals=[2.0, 1.0], holds=[False] * 2, min_replicas=1.0) == [
         0,

@@ -86,14 +86,21 @@ def test_each_workload_learns_its_own_and_what_was_given_is_left_as_it_is():
     np.testing.assert_array_equal(curve(*counts)[:, :1], curve(*alone))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, KINDS - 1), st.floats(0, 1e9), st.floats(0, 1), st.floats(1, 1e9)), max_size=12)
+anything_seen = st.lists(
+    st.tuples(st.integers(0, KINDS - 1), st.floats(0, 1e9), st.floats(0, 1), st.floats(1, 1e9)), max_size=12
 )
-def test_the_curve_is_a_share_and_never_falls(lessons):
+
+
+def all_learned(lessons):
     counts = (NOTHING, NOTHING)
     for kind, load, share, seen in lessons:
         counts = learned(load, share * seen, seen, kind=kind, passed_s=30.0, before=counts)
-    found = curve(*counts)[:, 0]
+    return counts
+
+
+@given(anything_seen)
+def test_the_curve_is_a_share_and_never_falls(lessons):
+    found = curve(*all_learned(lessons))[:, 0]
     assert (np.diff(found) >= -1e-12).all()
     assert ((found >= 0) & (found <= 1)).all()
 
@@ -127,11 +134,6 @@ def test_one_load_alone_does_not_tell_either():
     assert unavoidable(missed * one, seen * one)[0] == pytest.approx(0.0, abs=1e-9)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, KINDS - 1), st.floats(0, 1e9), st.floats(0, 1), st.floats(1, 1e9)), max_size=12)
-)
+@given(anything_seen)
 def test_what_is_unavoidable_is_a_share(lessons):
-    counts = (NOTHING, NOTHING)
-    for kind, load, share, seen in lessons:
-        counts = learned(load, share * seen, seen, kind=kind, passed_s=30.0, before=counts)
-    assert 0 <= unavoidable(*counts)[0] <= 1
+    assert 0 <= unavoidable(*all_learned(lessons))[0] <= 1

@@ -145,7 +145,7 @@ def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
         waited=np.broadcast_to(0.04 * lived.zero.requests, lived.zero.waited.shape).copy(),
     )
     woken.memory = replace(woken.memory, workloads=replace(lived, zero=often))
-    before, after = (zero.spent(story.memory.workloads.zero)[0] for story in (plain, woken))
+    before, after = (zero.spent(story.memory.workloads.zero, rules.attainment)[0] for story in (plain, woken))
     assert (before, after) == (0.0, pytest.approx(0.04))
     now = [story.now_s + EVERY_S for story in (plain, woken)]
     seen = [
@@ -158,6 +158,18 @@ def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
         for inp, shown, story in zip(seen, observed, (plain, woken), strict=True)
     ]
     assert plans[1].budget[0] < plans[0].budget[0]
+
+
+def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget():
+    story, cluster = Serving(spec(**LEARNED, idle_after_s=math.inf)), fleet([2])
+    story.serve(cluster, 1.0, 900.0, 15.0)
+    lived = story.memory.workloads
+    every_one = np.broadcast_to(lived.zero.requests, lived.zero.waited.shape).copy()
+    flooded = replace(lived.zero, rest_s=np.array([RESTS_S[0]]), waited=every_one)
+    story.memory = replace(story.memory, workloads=replace(lived, zero=flooded))
+    inp = world(story.now_s + EVERY_S, cluster, story.spec, **story.counted(cluster, 1.0, EVERY_S))
+    planned, _ = plan.follow(inp, observe(inp, story.memory)[0], story.memory)
+    assert planned.budget[0] > 0
 
 
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():

@@ -100,13 +100,13 @@ def test_the_shortest_rest_whose_misses_the_budget_bears_is_in_force():
 def test_what_wake_ups_cost_is_known_and_within_their_part_of_the_budget():
     life = Life(attainment=0.9)
     busy_then_quiet(life, 8)
-    spent = float(zero.spent(life.zero)[0])
+    spent = float(zero.spent(life.zero, life.inp.spec.attainment)[0])
     assert 0.01 < spent < SHARE * 0.1
     assert spent == pytest.approx(float(life.zero.waited[0, 0] / life.zero.requests[0]))
 
 
 def test_nothing_is_spent_where_no_rest_is_in_force():
-    assert zero.spent(Zero.blank(3)).tolist() == [0.0, 0.0, 0.0]
+    assert zero.spent(Zero.blank(3), np.full(3, 0.99)).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_young_do_not_go_to_zero():
@@ -123,6 +123,14 @@ def test_without_a_gateway_that_holds_requests_nothing_goes_to_zero():
     assert life.rest_s == RESTS_S[0]
     assert math.isnan(life.step(gateway=np.nan).rest_s[0])
     assert math.isnan(life.step(5.0, gateway=np.nan).rest_s[0])
+
+
+@pytest.mark.parametrize("stated", [math.nan, 600.0])
+def test_a_policy_that_leaves_nothing_open_spends_none_of_the_budget_on_wake_ups(stated):
+    life = Life(attainment=0.9, idle_after_s=stated)
+    busy_then_quiet(life, 6)
+    assert math.isnan(life.rest_s)
+    assert zero.spent(life.zero, life.inp.spec.attainment)[0] == 0
 
 
 def test_who_has_had_no_request_yet_is_kept_for_the_first():
