@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from autoscaler.config.policy import load as load_policies
-from autoscaler.core import misses, rules, speed, work, zero
+from autoscaler.core import error_budget, family, misses, rules, speed, work, zero
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.proof.prove import goal_of
 from autoscaler.sim.study import trace as traces
@@ -49,7 +49,7 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     """Let no other rules be followed."""
-    plain, forbidden = rules._follow, np.ones((rules.RULES, 1), bool)
+    plain, forbidden = rules._follow, np.ones((family.RULES, 1), bool)
     forbidden[list(followed)] = False
 
     def follow(known: rules.Rules, seen: rules.Seen) -> rules.Rules:
@@ -59,7 +59,7 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     return (rules, "_follow", follow), (rules, "YOUNG_S", 0.0)
 
 
-DESCRIBED = [rules.describe(rule) for rule in range(rules.RULES)]  # time constant, hold, share, root
+DESCRIBED = [family.describe(rule) for rule in range(family.RULES)]  # time constant, hold, share, root
 
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
@@ -67,12 +67,15 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "speed drawn from a line: the shortest gap instead": ((speed, "SHORTEST_SHARE", 1.0),),
     "KV cache and slots in the busy share": ((rules, "busy_share", without_room(work.busy_share)),),
     "misses learned by load: the prior instead": ((misses, "PRIOR_REQUESTS", 1e12),),
-    "paper corrected by truth": ((rules, "LEAST_WRONG", 1.0), (rules, "MOST_WRONG", 1.0)),
-    "steering by the error budget": ((rules, "STRICTEST", rules.AIMED), (rules, "LAXEST", rules.AIMED)),
-    "doubt of the young": ((rules, "DOUBT", 0.0), (rules, "YOUNG_S", 0.0)),
-    "a rise continued for a cold start": ((rules, "MOST_RISE", 1.0),),
+    "paper corrected by truth": ((error_budget, "LEAST_WRONG", 1.0), (error_budget, "MOST_WRONG", 1.0)),
+    "steering by the error budget": (
+        (error_budget, "STRICTEST", error_budget.AIMED),
+        (error_budget, "LAXEST", error_budget.AIMED),
+    ),
+    "doubt of the young": ((family, "DOUBT", 0.0), (rules, "YOUNG_S", 0.0)),
+    "a rise continued for a cold start": ((family, "MOST_RISE", 1.0),),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
-    "holds: ski rental": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 0),
+    "holds: one cold start and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 1),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),
     "margins by a share": only(rule for rule, (_, _, _, root) in enumerate(DESCRIBED) if root > 0),
     "choosing among rules: one minute, three cold starts, 60 % on top": only(

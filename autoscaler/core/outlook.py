@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.core.decision import Decision, Signal, TickInput
-from autoscaler.core.rules import YOUNG_S, describe
+from autoscaler.core.family import describe
+from autoscaler.core.rules import YOUNG_S
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.words import count, number, percent, seconds
 
@@ -139,8 +140,7 @@ def _headroom(known: Figures) -> str:
 def _rule(known: Figures, cold_start_s: float) -> str:
     if math.isnan(known.level_s):
         return ""
-    hold = known.held_cold_starts
-    held = f"holds its peak for {_times(hold, 'cold start')} of {seconds(cold_start_s)}" if hold else "holds no peak"
+    held = f"holds its peak for {_times(known.held_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
     share = f"adds {percent(known.margin_fraction)}"
     margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
     young = known.watched_s < YOUNG_S

@@ -1,10 +1,8 @@
-"""Follow the rule that would have cost least: a family of simple rules, each with a fleet of its own on paper.
+"""Follow the rule that would have cost least: every rule of the family has a fleet of its own on paper.
 
-A rule takes the level of demand over some time, holds its peak for some cold starts, and adds a margin. What it asks
-for comes one cold start later on paper as in truth, demand it cannot carry queues, and requests miss their objective
-in that queue or because replicas are too busy. So each rule has its cost and its misses on this very demand, and the
-cheapest that stays within the error budget is followed. What was really missed steers that budget, and a fleet on paper
-of the size that really served tells by how much paper is wrong.
+What a rule asks for comes one cold start later on paper as in truth, demand it cannot carry queues, and requests miss
+their objective in that queue or because replicas are too busy. So each rule has its cost and its misses on this very
+demand, and the cheapest that stays within the error budget is followed.
 """
 
 from __future__ import annotations
@@ -12,35 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from autoscaler.core import misses, speed
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn
+from autoscaler.core import error_budget, family, misses, speed
+from autoscaler.core.columns import Columns, FloatColumn, MomentColumn
+from autoscaler.core.family import PaperColumn
 from autoscaler.core.work import LONGEST_STEP_S, Tally, busy_share
-
-PaperColumn = npt.NDArray[np.float32]
-"""What is kept for each rule: the large part of it all, for which seven digits are plenty."""
-
-LEVELS_S = np.array([20.0, 60.0, 240.0])
-"""Time constants of the level of demand."""
-
-HOLDS = np.array([0, 3, 10])
-"""Cold starts for which a peak is held: ski rental, in which a replica is kept about as long as another costs."""
-
-MOST_RISE = 1.35
-"""Within a cold start the level is not believed to rise beyond so many times what it is."""
-
-SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
-ROOT_MARGINS = np.array([0.5, 1.0, 1.6, 2.5, 4.5], np.float32)[:, None]
-BY_SHARE = len(SHARE_MARGINS)
-MARGINS = BY_SHARE + len(ROOT_MARGINS)
-"""Margin on the level: a share of it, or so many times its square root (square-root staffing)."""
-
-PREDICTORS = len(LEVELS_S) * len(HOLDS)
-RULES = PREDICTORS * MARGINS
-HOLD_OF_PREDICTOR = np.tile(HOLDS, len(LEVELS_S))
-CAREFUL = np.arange(RULES) // MARGINS == len(HOLDS) - 1
-"""Rules on the fastest level with the longest hold."""
 
 MOST_BUSY = 0.9
 """Share of its time that a replica can serve on paper: near 1 it does, but its gaps grow without bound."""
@@ -48,18 +22,8 @@ MOST_BUSY = 0.9
 LEAST_BUSY = 0.1
 """The same of an engine that is hardly faster than the objective when idle: nobody would count on less."""
 
-NEARLY = 0.02
-"""Replicas that a fraction may lack: 3.02 are 3."""
-
-ENDLESS = 1e9
-"""Replicas, where nothing was predicted yet: more than any fleet has."""
-
 EVERY_S = 30.0
 """How often rules are judged: two readings of an engine. Oftener costs more and decides no better."""
-
-SLOTS_A_COLD_START = 4
-LOWS = SLOTS_A_COLD_START + 2
-PEAKS = int(max(HOLDS)) * SLOTS_A_COLD_START + 1
 
 TOLERATED = 0.8
 """Share of the TTFT objective that a wait may take; the prompt takes the rest."""
@@ -82,30 +46,11 @@ FEWEST_REQUESTS = 5.0
 FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
 
-BUDGET_S = 86_400.0
-"""Time constant of the error budget: what was missed a day ago is nearly forgiven."""
-
-REPAID_S = 3 * 3600.0
-"""Within so long what was missed too often is to be made up for."""
-
-SPENT_S = 12 * 3600.0
-"""Within so long what was saved may be spent: the next surge is a matter of hours."""
-
-AIMED = 0.8
-"""Share of the error budget that is aimed at: what is promised on paper is not kept to the digit."""
-
-STRICTEST, LAXEST = 0.25, 1.3
-"""Of the error budget, however much of it was burnt or saved."""
-
 YOUNG_S = 1800.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
-DOUBT_S = 150.0
-"""Seconds of arrivals for which every rule is believed to miss `DOUBT`, less with its margin and its hold."""
-
-DOUBT = 0.2
-DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
-"""Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
+DOUBT_S = 600.0
+"""Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
 
 MISS_PRICE = 1000.0
 """Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; who
@@ -113,12 +58,6 @@ pays much more pays for what could not be avoided, such as a burst that was over
 
 CHEAPER = 0.99
 """A rule is left for another only if that costs so much less, lest two equal ones take turns."""
-
-TRUST_REQUESTS = 300.0
-"""Requests that are believed to miss as promised, on paper and in truth, before any were seen."""
-
-LEAST_WRONG, MOST_WRONG = 0.25, 4.0
-"""By how much truth may be believed to differ from paper."""
 
 QUEUED_S = 0.5
 """With more work in the queue than each replica does in so long, misses are those of the queue, not of the load."""
@@ -165,12 +104,12 @@ class Rules(Columns):
         known = {name: np.zeros(rows) for name in cls.__dataclass_fields__}
         known |= {name: np.full(rows, np.nan) for name in _UNKNOWN_AT_FIRST}
         known["lessons"] = np.zeros((speed.SUMS, rows))
-        known["level"] = np.full((len(LEVELS_S), rows), np.nan)
+        known["level"] = np.full((len(family.LEVELS_S), rows), np.nan)
         known |= {name: np.zeros((misses.KINDS, misses.BINS, rows)) for name in ("bin_missed", "bin_seen")}
-        paper = {name: np.zeros((RULES, rows), np.float32) for name in ("backlog", "cost", "missed")}
-        paper["asked"] = np.full((RULES, rows), np.nan, np.float32)
-        paper["peaks"] = np.zeros((len(LEVELS_S), PEAKS, rows), np.float32)
-        paper["lows"] = np.full((PREDICTORS, LOWS, rows), ENDLESS, np.float32)
+        paper = {name: np.zeros((family.RULES, rows), np.float32) for name in ("backlog", "cost", "missed")}
+        paper["asked"] = np.full((family.RULES, rows), np.nan, np.float32)
+        paper["peaks"] = np.zeros((len(family.LEVELS_S), family.PEAKS, rows), np.float32)
+        paper["lows"] = np.full((len(family.PREDICTORS), family.LOWS, rows), family.ENDLESS, np.float32)
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
@@ -283,7 +222,7 @@ def _learn_misses(
     with np.errstate(divide="ignore", invalid="ignore"):
         share = misses.either(np.where(judged > 0, missed / judged, 0.0))
     known = (step_s > 0) & (judged.max(axis=0) > 0)
-    fade = np.exp(-step_s / BUDGET_S)
+    fade = np.exp(-step_s / error_budget.BUDGET_S)
     ready = np.maximum(seen.replicas, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
     backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0), 0.0)
@@ -333,13 +272,13 @@ def _account(
             step_s,
         )
     )
-    ready_then, reach = rules.lows[:, 0], slots(seen.cold_start_s)
-    for slot in range(1, LOWS):  # what stood for a whole cold start is ready by now
+    ready_then, reach = rules.lows[:, 0], family.slots(seen.cold_start_s)
+    for slot in range(1, family.LOWS):  # what stood for a whole cold start is ready by now
         ready_then = np.where(slot <= reach, np.minimum(ready_then, rules.lows[:, slot]), ready_then)
     backlog, cost, missed = np.empty_like(rules.backlog), np.empty_like(rules.cost), np.empty_like(rules.missed)
-    for predictor in range(PREDICTORS):  # one at a time fits the processor's cache
-        at = slice(predictor * MARGINS, (predictor + 1) * MARGINS)
-        ready = fleets(ready_then[predictor], usable, seen)
+    for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
+        at = family.rows_of(predictor)
+        ready = family.fleets(ready_then[predictor], usable, seen.floor, seen.ceiling)
         queue = np.maximum(rules.backlog[at] + (came - most * ready), np.float32(0))
         place = np.minimum(binned / ready, last_bin)
         share = by_bin.take(place.astype(np.int32) * width + column)
@@ -362,71 +301,41 @@ def _account(
 
 def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn, now_s: float) -> Rules:
     """Follow the levels, hold their peaks, and note what is predicted; unknown demand changes nothing."""
-    gain = 1 - np.exp(-step_s / LEVELS_S[:, None])
+    gain = 1 - np.exp(-step_s / family.LEVELS_S[:, None])
     level = np.where(np.isnan(rules.level), rules.demand, rules.level + gain * (rules.demand - rules.level))
     level = np.where(np.isnan(level), rules.level, level)
-    slot_s = np.maximum(seen.cold_start_s / SLOTS_A_COLD_START, EVERY_S)
-    turned = ~(now_s - rules.slot_s < slot_s - 1e-6)
-    ahead = _rising(level, seen.cold_start_s).astype(np.float32)
-    peaks = _push(rules.peaks, np.nan_to_num(ahead), turned, np.maximum)
-    predicted = _held(ahead, peaks, slots(seen.cold_start_s))
-    lows = _push(rules.lows, np.where(np.isnan(predicted), np.float32(ENDLESS), predicted), turned, np.minimum)
+    turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
+    ahead = family.rising(level, seen.cold_start_s).astype(np.float32)
+    peaks = family.push(rules.peaks, np.nan_to_num(ahead), turned, np.maximum)
+    predicted = family.held(ahead, peaks, family.slots(seen.cold_start_s))
+    lowest = np.where(np.isnan(predicted), np.float32(family.ENDLESS), predicted)
+    lows = family.push(rules.lows, lowest, turned, np.minimum)
     return replace(
         rules,
         level=level,
         slot_s=np.where(turned, now_s, rules.slot_s),
         peaks=peaks,
         lows=lows,
-        asked=np.concatenate([fleets(one, usable, seen) for one in predicted]),
+        asked=np.concatenate([family.fleets(one, usable, seen.floor, seen.ceiling) for one in predicted]),
     )
-
-
-def _rising(level: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the levels, the fastest continued for a cold start where it rises; float64[L, W].
-
-    On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
-    are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40.
-    """
-    fast, slow = LEVELS_S[0], LEVELS_S[1]
-    slope = np.maximum(level[0] - level[1], 0.0) / (slow - fast)
-    ahead = level.copy()
-    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s), MOST_RISE * level[0])
-    return ahead
-
-
-def _held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
-    """Return each level, held for each of HOLDS; float32[J, W], NaN: not known. reach: slots in a cold start."""
-    held = np.repeat(level, len(HOLDS), axis=0)
-    highest = peaks[:, 0].copy()
-    for slot in range(1, PEAKS):
-        np.maximum(highest, peaks[:, slot], out=highest)
-        for place, hold in enumerate(HOLDS):
-            if hold and slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
-                np.copyto(held[place :: len(HOLDS)], highest, where=reach == slot // hold)
-    held[np.isnan(np.repeat(level, len(HOLDS), axis=0))] = np.nan
-    return held
 
 
 def _follow(rules: Rules, seen: Seen) -> Rules:
     """Take the cheapest rule, where each request that is missed beyond the budget has a price as well."""
     rows = np.arange(len(rules.rule))
-    budget = steered(rules, seen.budget)
     with np.errstate(divide="ignore", invalid="ignore"):
-        doubt = np.where(rules.served_s > 0, rules.served / rules.served_s, 0.0) * DOUBT_S
-    weight = rules.arrived + doubt
-    believed = (doubt[None] * prior(rules.level[-1])).astype(np.float32)
-    wrong = wrongness(rules, seen.budget).astype(np.float32)
-    missed = np.empty_like(rules.missed)
-    for predictor, hold in enumerate(HOLD_OF_PREDICTOR):
-        at = slice(predictor * MARGINS, (predictor + 1) * MARGINS)
-        missed[at] = rules.missed[at] * wrong + believed * np.float32(np.exp(-DOUBT_HOLD * np.sqrt(hold)))
+        served_per_s = np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
+    budget = error_budget.steered(seen.budget, rules.burnt, rules.counted, served_per_s, rules.unavoidable)
+    doubt = np.nan_to_num(served_per_s) * DOUBT_S
+    believed = (doubt * family.doubted(rules.level[-1])).astype(np.float32)
+    missed = rules.missed * wrongness(rules, seen.budget).astype(np.float32) + believed.reshape(family.RULES, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
         fine = MISS_PRICE * np.nan_to_num(rules.work_s / rules.requests)
-        missed -= (budget * weight).astype(np.float32)
-        np.maximum(missed, np.float32(0), out=missed)
-        missed *= fine.astype(np.float32)
-        price = missed + rules.cost
-    price[np.ix_(~CAREFUL, rules.watched_s < YOUNG_S)] = np.inf
+    missed -= (budget * (rules.arrived + doubt)).astype(np.float32)
+    np.maximum(missed, np.float32(0), out=missed)
+    missed *= fine.astype(np.float32)
+    price = missed + rules.cost
+    price[np.ix_(~family.CAREFUL, rules.watched_s < YOUNG_S)] = np.inf
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
     stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])
@@ -441,34 +350,9 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     )
 
 
-def steered(rules: Rules, promised: FloatColumn) -> FloatColumn:
-    """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
-
-    1 % promised, 0.8 % aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody
-    counted was neither saved nor burnt. What misses on any number of replicas is no rule's to miss.
-    """
-    saved = AIMED * promised * rules.counted - rules.burnt
-    with np.errstate(divide="ignore", invalid="ignore"):
-        usual_per_s = np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
-        share = AIMED * promised + saved / (usual_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
-    share -= rules.unavoidable
-    share = np.where(np.isnan(share), AIMED * promised, share)
-    return np.clip(share, STRICTEST * promised, LAXEST * promised)
-
-
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:
-    """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them."""
-    trusted = promised * TRUST_REQUESTS
-    avoidable = np.maximum(rules.burnt - rules.unavoidable * rules.counted, 0.0)
-    ratio = (avoidable + trusted) / np.maximum(rules.promised + trusted, 1e-9)
-    return np.clip(ratio, LEAST_WRONG, MOST_WRONG)
-
-
-def prior(level: FloatColumn) -> FloatColumn:
-    """Return which share of requests each margin is believed to miss before anything was seen; float64[MARGINS, W]."""
-    roots = np.sqrt(np.maximum(np.nan_to_num(level), 0.05))
-    in_roots = np.concatenate([SHARE_MARGINS * roots, np.broadcast_to(ROOT_MARGINS, (len(ROOT_MARGINS), len(roots)))])
-    return np.asarray(DOUBT * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)
+    """Return how many requests really missed for each that was to miss on paper; see `error_budget.wrongness`."""
+    return error_budget.wrongness(promised, rules.burnt, rules.counted, rules.promised, rules.unavoidable)
 
 
 def most_busy(idle_gap_s: FloatColumn, itl_objective_s: FloatColumn) -> FloatColumn:
@@ -478,37 +362,3 @@ def most_busy(idle_gap_s: FloatColumn, itl_objective_s: FloatColumn) -> FloatCol
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.fmax(np.fmin(1 - idle_gap_s / itl_objective_s, MOST_BUSY), LEAST_BUSY)
-
-
-def slots(cold_start_s: FloatColumn) -> IntColumn:
-    """Return how many slots a cold start takes; int64[W], 1..SLOTS_A_COLD_START."""
-    count = np.ceil(cold_start_s / np.maximum(cold_start_s / SLOTS_A_COLD_START, EVERY_S) - 1e-9)
-    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SLOTS_A_COLD_START), dtype=np.int64)
-
-
-def fleets(predicted: npt.NDArray[np.floating], usable: FloatColumn, seen: Seen) -> PaperColumn:
-    """Return the replicas that each margin makes of a prediction; float32[MARGINS, W], whole."""
-    share = (predicted / usable).astype(np.float32)
-    root = (np.sqrt(predicted) / usable).astype(np.float32)
-    wanted = np.empty((MARGINS, len(predicted)), np.float32)
-    wanted[:BY_SHARE] = share * SHARE_MARGINS + (share - np.float32(NEARLY))
-    wanted[BY_SHARE:] = root * ROOT_MARGINS + (share - np.float32(NEARLY))
-    np.ceil(wanted, out=wanted)
-    np.maximum(wanted, seen.floor.astype(np.float32), out=wanted)
-    return np.minimum(wanted, seen.ceiling.astype(np.float32), out=wanted)
-
-
-def describe(rule: int) -> tuple[float, int, float, float]:
-    """Return what a rule is: time constant of its level, cold starts it holds a peak, and its two margins."""
-    predictor, margin = divmod(rule, MARGINS)
-    level, hold = divmod(predictor, len(HOLDS))
-    share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0
-    root = 0.0 if margin < BY_SHARE else float(ROOT_MARGINS[margin - BY_SHARE, 0])
-    return float(LEVELS_S[level]), int(HOLDS[hold]), share, root
-
-
-def _push(slots: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
-    """Put a value into the present slot, or into a new one where the time of the slot is over."""
-    pushed = np.where(turned, np.roll(slots, 1, axis=1), slots)
-    pushed[:, 0] = np.where(turned, value, extreme(slots[:, 0], value))
-    return pushed

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, field
 
 from autoscaler.core import misses
-from autoscaler.core.rules import EVERY_S, FADE_S, LEVELS_S, MOST_RISE, NEARLY, TOLERATED, Rules, describe
+from autoscaler.core.family import LEVELS_S, MOST_RISE, NEARLY, describe
+from autoscaler.core.rules import EVERY_S, FADE_S, TOLERATED, Rules
 
 
 @dataclass

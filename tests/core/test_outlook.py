@@ -9,8 +9,8 @@ import pytest
 
 from autoscaler.core import outlook
 from autoscaler.core.decision import Plan, Signal
+from autoscaler.core.family import BY_SHARE, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
 from autoscaler.core.outlook import Figures
-from autoscaler.core.rules import BY_SHARE, HOLDS, MARGINS, RULES, SHARE_MARGINS
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, spec, world
 
@@ -23,7 +23,7 @@ LEARNED = {
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,
-    "rule": float((len(HOLDS) + 1) * MARGINS + 1),  # level over 60 s, the middle hold, the second share
+    "rule": float(PREDICTORS.index((1, 3)) * MARGINS + 2),  # level over 60 s, 3 cold starts, the third share
     "watched_s": 7200.0,
     "budget": 0.0065,
     "paper_missed": 0.0046,
@@ -79,7 +79,7 @@ def test_the_figures_are_those_of_the_lines():
         watched_s=7200.0,
         level_s=60.0,
         held_cold_starts=3,
-        margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),
+        margin_fraction=pytest.approx(float(SHARE_MARGINS[2, 0])),
         margin_roots=0.0,
         promised_fraction=pytest.approx(0.01),
         allowed_fraction=0.0065,
@@ -94,7 +94,7 @@ def test_the_figures_are_those_of_the_lines():
 def test_every_rule_of_the_family_can_be_said(rule):
     said = told(rule=float(rule))["rule"]
     assert re.fullmatch(
-        r"follows demand over (20 s|60 s|4 min), holds (no peak|its peak for (3|10) cold starts of 90 s), "
+        r"follows demand over (20 s|60 s|4 min|15 min), holds its peak for (1|3|10) cold starts? of 90 s, "
         r"adds (\d+%|[\d.]+ square roots? of it)",
         said,
     )

@@ -1,0 +1,63 @@
+"""The error budget: which share of requests may still be missed, and how far paper is from truth.
+
+What was really missed steers what the rule in force may miss on paper, and a fleet on paper of the size that really
+served tells by how much paper is wrong. All columns float64[W]; counts of requests fade over `BUDGET_S`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.columns import FloatColumn
+
+BUDGET_S = 86_400.0
+"""Time constant of the error budget: what was missed a day ago is nearly forgiven."""
+
+REPAID_S = 3 * 3600.0
+"""Within so long what was missed too often is to be made up for."""
+
+SPENT_S = 12 * 3600.0
+"""Within so long what was saved may be spent: the next surge is a matter of hours."""
+
+AIMED = 0.75
+"""Share of the error budget that is aimed at: what is promised on paper is not kept to the digit."""
+
+STRICTEST, LAXEST = 0.25, 1.3
+"""Of the error budget, however much of it was burnt or saved."""
+
+TRUST_REQUESTS = 300.0
+"""Requests that are believed to miss as promised, on paper and in truth, before any were seen."""
+
+LEAST_WRONG, MOST_WRONG = 0.25, 4.0
+"""By how much truth may be believed to differ from paper."""
+
+
+def steered(
+    promised: FloatColumn, burnt: FloatColumn, counted: FloatColumn, served_per_s: FloatColumn, unavoidable: FloatColumn
+) -> FloatColumn:
+    """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
+
+    promised: share that may miss. burnt, counted: requests that missed, of so many. served_per_s: requests; NaN: not
+    known. unavoidable: share that misses on any number of replicas, which is no rule's to miss. 1 % promised, 0.75 %
+    aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved
+    nor burnt.
+    """
+    saved = AIMED * promised * counted - burnt
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = AIMED * promised + saved / (served_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
+    share -= unavoidable
+    share = np.where(np.isnan(share), AIMED * promised, share)
+    return np.clip(share, STRICTEST * promised, LAXEST * promised)
+
+
+def wrongness(
+    promised: FloatColumn, burnt: FloatColumn, counted: FloatColumn, on_paper: FloatColumn, unavoidable: FloatColumn
+) -> FloatColumn:
+    """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them.
+
+    on_paper: requests that were to miss before as many replicas as really served; the others as in `steered`.
+    """
+    trusted = promised * TRUST_REQUESTS
+    avoidable = np.maximum(burnt - unavoidable * counted, 0.0)
+    ratio = (avoidable + trusted) / np.maximum(on_paper + trusted, 1e-9)
+    return np.clip(ratio, LEAST_WRONG, MOST_WRONG)

@@ -1,0 +1,142 @@
+"""The family of rules: what each asks for, given the level of demand.
+
+A rule takes the level of demand over some time, holds its peak for some cold starts, and adds a margin: a predictor and
+a margin. How rules are judged, and which is followed, is in `rules`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+
+PaperColumn = npt.NDArray[np.float32]
+"""What is kept for each rule: the large part of it all, for which seven digits are plenty."""
+
+LEVELS_S = np.array([20.0, 60.0, 240.0, 900.0])
+"""Time constants of the level of demand."""
+
+PREDICTORS = ((0, 10), (1, 3), (2, 1), (2, 10), (3, 3))
+"""Which level, and for how many cold starts its peak is held: ski rental, in which a replica is kept about as long as
+another costs. At least for one: what is given up while it still loads was never of use."""
+
+LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
+
+SHARE_MARGINS = np.array([0.25, 0.4, 0.6, 0.85, 1.1, 1.5, 2.0], np.float32)[:, None]
+ROOT_MARGINS = np.array([0.5, 0.75, 1.0, 1.3, 1.6, 2.0, 2.5, 3.3, 4.5], np.float32)[:, None]
+BY_SHARE = len(SHARE_MARGINS)
+MARGINS = BY_SHARE + len(ROOT_MARGINS)
+"""Margin on the level: a share of it, or so many times its square root (square-root staffing)."""
+
+RULES = len(PREDICTORS) * MARGINS
+CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
+"""Rules on the fastest level with the longest hold."""
+
+MOST_RISE = 1.35
+"""Within a cold start the level is not believed to rise beyond so many times what it is."""
+
+NEARLY = 0.02
+"""Replicas that a fraction may lack: 3.02 are 3."""
+
+ENDLESS = 1e9
+"""Replicas, where nothing was predicted yet: more than any fleet has."""
+
+SHORTEST_SLOT_S = 30.0
+SLOTS_A_COLD_START = 4
+LOWS = SLOTS_A_COLD_START + 2
+PEAKS = LONGEST_HOLD * SLOTS_A_COLD_START + 1
+
+DOUBT = 0.2
+DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
+"""Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
+
+
+def describe(rule: int) -> tuple[float, int, float, float]:
+    """Return what a rule is: time constant of its level, cold starts it holds a peak, and its two margins."""
+    predictor, margin = divmod(rule, MARGINS)
+    level, hold = PREDICTORS[predictor]
+    share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0
+    root = 0.0 if margin < BY_SHARE else float(ROOT_MARGINS[margin - BY_SHARE, 0])
+    return float(LEVELS_S[level]), hold, share, root
+
+
+def rows_of(predictor: int) -> slice:
+    """Return the rules of a predictor: one for each margin."""
+    return slice(predictor * MARGINS, (predictor + 1) * MARGINS)
+
+
+def rising(level: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the levels, the fastest continued for a cold start where it rises; float64[L, W].
+
+    On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
+    are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40.
+    """
+    fast, slow = LEVELS_S[0], LEVELS_S[1]
+    slope = np.maximum(level[0] - level[1], 0.0) / (slow - fast)
+    ahead = level.copy()
+    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s), MOST_RISE * level[0])
+    return ahead
+
+
+def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
+    """Return what each predictor says: a level, held; float32[J, W], NaN: not known.
+
+    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold start.
+    """
+    said = level[[place for place, _ in PREDICTORS]]
+    highest = peaks[:, 0].copy()
+    for slot in range(1, PEAKS):
+        np.maximum(highest, peaks[:, slot], out=highest)
+        for predictor, (place, hold) in enumerate(PREDICTORS):
+            if slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
+                np.copyto(said[predictor], highest[place], where=reach == slot // hold)
+    for predictor, (place, _) in enumerate(PREDICTORS):
+        said[predictor, np.isnan(level[place])] = np.nan
+    return said
+
+
+def fleets(
+    predicted: npt.NDArray[np.floating], usable: FloatColumn, floor: FloatColumn, ceiling: FloatColumn
+) -> PaperColumn:
+    """Return the replicas that each margin makes of a prediction; float32[MARGINS, W], whole.
+
+    usable: share of its time that a replica serves. floor, ceiling: replicas.
+    """
+    share = (predicted / usable).astype(np.float32)
+    root = (np.sqrt(predicted) / usable).astype(np.float32)
+    wanted = np.empty((MARGINS, len(predicted)), np.float32)
+    wanted[:BY_SHARE] = share * SHARE_MARGINS + (share - np.float32(NEARLY))
+    wanted[BY_SHARE:] = root * ROOT_MARGINS + (share - np.float32(NEARLY))
+    np.ceil(wanted, out=wanted)
+    np.maximum(wanted, floor.astype(np.float32), out=wanted)
+    return np.minimum(wanted, ceiling.astype(np.float32), out=wanted)
+
+
+def doubted(level: FloatColumn) -> FloatColumn:
+    """Return which share of requests each rule is believed to miss before anything was seen; float64[J, MARGINS, W].
+
+    level: float64[W], replicas.
+    """
+    roots = np.sqrt(np.maximum(np.nan_to_num(level), 0.05))
+    in_roots = np.concatenate([SHARE_MARGINS * roots, np.broadcast_to(ROOT_MARGINS, (len(ROOT_MARGINS), len(roots)))])
+    by_hold = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))
+    return np.asarray(DOUBT * by_hold[:, None, None] * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)
+
+
+def slot_s(cold_start_s: FloatColumn) -> FloatColumn:
+    """Return how long a slot of the past is; float64[W]."""
+    return np.maximum(cold_start_s / SLOTS_A_COLD_START, SHORTEST_SLOT_S)
+
+
+def slots(cold_start_s: FloatColumn) -> IntColumn:
+    """Return how many slots a cold start takes; int64[W], 1..SLOTS_A_COLD_START."""
+    count = np.ceil(cold_start_s / slot_s(cold_start_s) - 1e-9)
+    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SLOTS_A_COLD_START), dtype=np.int64)
+
+
+def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
+    """Put a value into the present slot, or into a new one where the time of the slot is over."""
+    pushed = np.where(turned, np.roll(past, 1, axis=1), past)
+    pushed[:, 0] = np.where(turned, value, extreme(past[:, 0], value))
+    return pushed

@@ -1,0 +1,53 @@
+"""What may still be missed, and how far paper is from truth."""
+
+import numpy as np
+import pytest
+
+from autoscaler.core import error_budget as E
+
+PROMISED = 0.01
+DAY = 8640.0  # requests, one each ten seconds
+
+
+def steered(burnt, counted=DAY, served_per_s=0.1, unavoidable=0.0):
+    columns = (np.array([value]) for value in (PROMISED, burnt, counted, served_per_s, unavoidable))
+    return float(E.steered(*columns)[0])
+
+
+def wrongness(burnt, on_paper, counted=DAY, unavoidable=0.0):
+    columns = (np.array([value]) for value in (PROMISED, burnt, counted, on_paper, unavoidable))
+    return float(E.wrongness(*columns)[0])
+
+
+@pytest.mark.parametrize(
+    ("burnt_fraction", "share"), [(E.AIMED * PROMISED, E.AIMED), (0.0, E.LAXEST), (0.1, E.STRICTEST)]
+)
+def test_the_budget_is_steered_between_its_bounds(burnt_fraction, share):
+    """As many as were aimed at: go on so; none: lax; ten times too many: strict."""
+    assert steered(DAY * burnt_fraction) == pytest.approx(share * PROMISED)
+
+
+def test_what_was_burnt_is_made_up_for_soon_and_what_was_saved_is_spent_slowly():
+    for more, within_s in ((3.0, E.REPAID_S), (-3.0, E.SPENT_S)):
+        coming = DAY * within_s / 86_400.0
+        said = steered(DAY * E.AIMED * PROMISED + more)
+        assert said == pytest.approx(E.AIMED * PROMISED - more / coming)
+    assert E.REPAID_S < E.SPENT_S
+
+
+@pytest.mark.parametrize("served_per_s", [0.0, np.nan])
+def test_who_served_nobody_has_what_is_aimed_at(served_per_s):
+    assert steered(0.0, counted=0.0, served_per_s=served_per_s) == pytest.approx(E.AIMED * PROMISED)
+
+
+def test_what_misses_on_any_number_of_replicas_is_no_rules_to_miss_and_makes_paper_no_more_wrong():
+    burnt = DAY * PROMISED * E.AIMED
+    assert steered(burnt) - steered(burnt, unavoidable=0.004) == pytest.approx(0.004)
+    assert wrongness(burnt, burnt, unavoidable=0.004) < wrongness(burnt, burnt) == 1
+
+
+def test_paper_is_as_wrong_as_the_fleet_on_it_that_really_served_within_bounds():
+    assert wrongness(0.0, 0.0) == 1
+    assert wrongness(203.0, 103.0) == pytest.approx(206 / 106)
+    assert wrongness(1e6, 1.0) == E.MOST_WRONG
+    assert wrongness(0.0, 1e6) == E.LEAST_WRONG

@@ -1,0 +1,107 @@
+"""The family of rules: levels, holds and margins, each a pure function."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core import family
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(("cold_start_s", "slots"), [(1.0, 1), (30.0, 1), (31.0, 2), (60.0, 2), (120.0, 4), (900.0, 4)])
+def test_a_cold_start_takes_whole_slots_and_at_most_four(cold_start_s, slots):
+    assert family.slots(np.array([cold_start_s]))[0] == slots
+
+
+def test_an_unknown_cold_start_takes_one_slot():
+    assert family.slots(np.array([NAN]))[0] == 1
+
+
+@pytest.mark.parametrize("rule", range(family.RULES))
+def test_every_rule_is_described_by_its_own_numbers(rule):
+    level_s, hold, share, root = family.describe(rule)
+    assert (list(family.LEVELS_S).index(level_s), hold) in family.PREDICTORS
+    assert hold >= 1  # what is given up while it loads was never of use
+    assert (share > 0) != (root > 0)
+    assert sum(family.describe(other) == family.describe(rule) for other in range(family.RULES)) == 1
+
+
+def test_each_rule_belongs_to_one_predictor():
+    rows = np.concatenate([np.arange(family.RULES)[family.rows_of(each)] for each in range(len(family.PREDICTORS))])
+    np.testing.assert_array_equal(rows, np.arange(family.RULES))
+
+
+def test_the_careful_are_those_on_the_fastest_level_with_the_longest_hold():
+    careful = {family.describe(int(rule))[:2] for rule in np.flatnonzero(family.CAREFUL)}
+    assert careful == {(family.LEVELS_S[0], family.LONGEST_HOLD)}
+    assert family.CAREFUL.sum() == family.MARGINS
+
+
+def test_larger_margins_and_longer_holds_are_believed_to_miss_less_before_anything_was_seen():
+    believed, larger = family.doubted(np.array([4.0]))[..., 0], family.doubted(np.array([100.0]))[..., 0]
+    assert (np.diff(believed[:, : family.BY_SHARE]) < 0).all()
+    assert (np.diff(believed[:, family.BY_SHARE :]) < 0).all()
+    assert (larger[:, : family.BY_SHARE] < believed[:, : family.BY_SHARE]).all()
+    holds = np.array([hold for _, hold in family.PREDICTORS])
+    assert (np.diff(believed[np.argsort(holds, kind="stable")], axis=0) <= 0).all()
+
+
+def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
+    one = np.ones(1)
+    asked = family.fleets(4 * one, 0.8 * one, one, 100 * one)[:, 0]
+    by_share = [math.ceil(4 * (1 + share) / 0.8 - family.NEARLY) for share in family.SHARE_MARGINS[:, 0]]
+    by_root = [math.ceil((4 + 2 * root) / 0.8 - family.NEARLY) for root in family.ROOT_MARGINS[:, 0]]
+    assert asked.tolist() == by_share + by_root
+    bounded = family.fleets(4 * one, 0.8 * one, 9 * one, 12 * one)[:, 0]
+    assert bounded.tolist() == np.clip(asked, 9, 12).tolist()
+
+
+# --- a rise
+
+
+def test_no_rise_is_believed_to_lead_beyond_a_third_as_much_again():
+    level = np.array([[9.0], [1.0], [1.0], [1.0]])
+    assert family.rising(level, np.array([600.0]))[:, 0].tolist() == [family.MOST_RISE * 9.0, 1.0, 1.0, 1.0]
+
+
+def test_a_fall_is_not_continued():
+    level = np.array([[3.0], [6.0], [8.0], [9.0]])
+    np.testing.assert_array_equal(family.rising(level, np.array([60.0])), level)
+
+
+def test_a_rise_goes_on_for_a_cold_start():
+    level = np.array([[4.0], [3.9], [3.0], [2.0]])
+    assert family.rising(level, np.array([60.0]))[0, 0] == pytest.approx(4 + 80 * 0.1 / 40)
+
+
+# --- a peak that is held
+
+
+@given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SLOTS_A_COLD_START))
+def test_each_predictor_says_the_peak_of_its_level_over_its_hold(run, reach):
+    """Against looking back over all that ever was."""
+    past = np.zeros((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
+    scale = np.arange(1, len(family.LEVELS_S) + 1, dtype=np.float32)[:, None]  # levels that differ
+    for value in run:
+        level = scale * np.float32(value)
+        past = family.push(past, level, np.ones(1, bool), np.maximum)
+    said = family.held(level, past, np.array([reach]))[:, 0]
+    for predictor, (place, hold) in enumerate(family.PREDICTORS):
+        peak = max(float(np.float32(value)) for value in run[-1 - hold * reach :])
+        assert said[predictor] == pytest.approx(float(scale[place, 0]) * peak, rel=1e-6)
+
+
+def test_what_is_not_known_is_not_held():
+    level = np.full((len(family.LEVELS_S), 1), np.nan, np.float32)
+    past = np.ones((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
+    assert np.isnan(family.held(level, past, np.array([1]))).all()
+
+
+def test_a_slot_keeps_its_extreme_until_its_time_is_over():
+    past = np.array([[[5.0, 5.0], [3.0, 3.0]]], np.float32)
+    pushed = family.push(past, np.array([[4.0, 4.0]], np.float32), np.array([False, True]), np.maximum)
+    assert pushed[0].tolist() == [[5.0, 4.0], [3.0, 5.0]]
