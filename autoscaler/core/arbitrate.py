@@ -127,9 +127,16 @@ def _fill(
     given: FloatColumn = np.floor(share_gpus / gpus_each + 1e-9)
     left = gpus - float(np.sum(given * gpus_each))
     lost = share_gpus - given * gpus_each
+    hungry = np.lexsort((-urgency, -np.round(lost, 9)))
+    hungry = hungry[given[hungry] + 1 <= replicas[hungry]]
+    # One replica each as long as all of them fit, which is nearly all there is to give; then whatever still does.
+    taken = np.cumsum(gpus_each[hungry])
+    first = int(np.searchsorted(taken, left + 1e-9, side="right"))
+    given[hungry[:first]] += 1
+    left -= float(taken[first - 1]) if first else 0.0
     smallest = float(gpus_each.min())
-    for at_most in (1.0, np.inf):
-        for row in np.lexsort((-urgency, -np.round(lost, 9))):
+    for at_most, rows in ((1.0, hungry[first:]), (np.inf, hungry)):
+        for row in rows:
             if left < smallest - 1e-9:
                 return given
             more = min(at_most, np.floor(left / gpus_each[row] + 1e-9), replicas[row] - given[row])
