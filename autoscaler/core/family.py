@@ -33,8 +33,20 @@ RULES = len(PREDICTORS) * MARGINS
 CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
 """Rules on the fastest level with the longest hold."""
 
-MOST_RISE = 1.35
-"""Within a cold start the level is not believed to rise beyond so many times what it is."""
+MOST_RISE = 3.0
+"""The level is not believed to rise beyond so many times what it is."""
+
+RISE_SEEN_AFTER_S = 30.0
+"""Beside the cold start: a rise is asked about that often."""
+
+NO_RISE = 0.5
+"""Of the usual scatter between the two fastest levels: so much is no rise."""
+
+SCATTER, SCATTER_S = 0.1, 600.0
+"""Usual scatter, assumed to have been seen for so long before any was."""
+
+SCATTER_FADE_S = 10_000.0
+"""Time constant with which the scatter of the past is forgotten."""
 
 NEARLY = 0.02
 """Replicas that a fraction may lack: 3.02 are 3."""
@@ -66,16 +78,33 @@ def rows_of(predictor: int) -> slice:
     return slice(predictor * MARGINS, (predictor + 1) * MARGINS)
 
 
-def rising(level: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+def scattered(
+    scatter: FloatColumn, scatter_s: FloatColumn, level: FloatColumn, step_s: FloatColumn
+) -> tuple[FloatColumn, FloatColumn]:
+    """Add how far the two fastest levels are apart, as a share of the slower; returns its sum and that of the seconds.
+
+    scatter, scatter_s: float64[W], what is known so far, fading. level: float64[L, W]. step_s: float64[W].
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.abs(level[0] / level[1] - 1)
+    known_s = np.where(np.isfinite(apart), step_s, 0.0)
+    fade = np.exp(-known_s / SCATTER_FADE_S)
+    apart = np.minimum(np.where(known_s > 0, apart, 0.0), MOST_RISE)
+    return scatter * fade + apart * known_s, scatter_s * fade + known_s
+
+
+def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
     """Return the levels, the fastest continued for a cold start where it rises; float64[L, W].
 
     On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
-    are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40.
+    are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40. What demand usually scatters
+    is taken off first, so that steady demand is followed into a steep rise, and bursts as usual are not.
     """
     fast, slow = LEVELS_S[0], LEVELS_S[1]
-    slope = np.maximum(level[0] - level[1], 0.0) / (slow - fast)
+    usual = NO_RISE * (scatter + SCATTER * SCATTER_S) / (scatter_s + SCATTER_S)
+    slope = np.maximum(level[0] - (1 + usual) * level[1], 0.0) / (slow - fast)
     ahead = level.copy()
-    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s), MOST_RISE * level[0])
+    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s + RISE_SEEN_AFTER_S), MOST_RISE * level[0])
     return ahead
 
 

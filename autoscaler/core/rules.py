@@ -78,6 +78,8 @@ class Rules(Columns):
     requests: FloatColumn  # that they served, fading alike
     demand: FloatColumn  # replicas kept busy by what comes; NaN: not known now
     level: FloatColumn  # float64[L, W], its level over LEVELS_S
+    scatter: FloatColumn  # share of the level times seconds, fading, see `family.scattered`
+    scatter_s: FloatColumn  # those seconds, fading alike
     slot_s: MomentColumn  # when the present slot began
     peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
     lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
@@ -305,7 +307,9 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
     level = np.where(np.isnan(rules.level), rules.demand, rules.level + gain * (rules.demand - rules.level))
     level = np.where(np.isnan(level), rules.level, level)
     turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
-    ahead = family.rising(level, seen.cold_start_s).astype(np.float32)
+    lived_s = np.where(np.isnan(rules.demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
+    scatter, scatter_s = family.scattered(rules.scatter, rules.scatter_s, level, lived_s)
+    ahead = family.rising(level, scatter, scatter_s, seen.cold_start_s).astype(np.float32)
     peaks = family.push(rules.peaks, np.nan_to_num(ahead), turned, np.maximum)
     predicted = family.held(ahead, peaks, family.slots(seen.cold_start_s))
     lowest = np.where(np.isnan(predicted), np.float32(family.ENDLESS), predicted)
@@ -313,6 +317,8 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
     return replace(
         rules,
         level=level,
+        scatter=scatter,
+        scatter_s=scatter_s,
         slot_s=np.where(turned, now_s, rules.slot_s),
         peaks=peaks,
         lows=lows,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from autoscaler.core import misses
+from autoscaler.core import family, misses
 from autoscaler.core.family import LEVELS_S, MOST_RISE, NEARLY, describe
 from autoscaler.core.rules import EVERY_S, FADE_S, TOLERATED, Rules
 
@@ -28,6 +28,7 @@ class Paper:
     cost: float = 0.0  # likewise
     missed: float = 0.0  # requests
     levels: list[float] = field(default_factory=list)
+    apart: list[float] = field(default_factory=list)  # the fastest level from the next slower one
     slow: list[float] = field(default_factory=list)  # the next slower level
     ahead: list[float] = field(default_factory=list)  # the level, continued where it is the fastest and rises
     predicted: list[float] = field(default_factory=list)
@@ -48,6 +49,8 @@ class Paper:
         for levels, over_s in ((self.levels, level_s), (self.slow, LEVELS_S[1])):
             last, gain = levels[-1] if levels else demand, 1 - math.exp(-EVERY_S / over_s)
             levels.append(last if math.isnan(demand) else last + gain * (demand - last))
+        if not math.isnan(demand) and level_s == LEVELS_S[0]:
+            self.apart.append(abs(self.levels[-1] / self.slow[-1] - 1))
         self.ahead.append(self._ahead(level_s))
         self.predicted.append(max(self.ahead[-1 - hold * self._reach() :]))
 
@@ -60,8 +63,16 @@ class Paper:
         level, slow = self.levels[-1], self.slow[-1]
         if level_s > LEVELS_S[0] or level <= slow:
             return level
-        slope = (level - slow) / (LEVELS_S[1] - LEVELS_S[0])
-        return min(level + slope * (LEVELS_S[0] + self.cold_start_s), MOST_RISE * level)
+        slope = max(level - slow * (1 + family.NO_RISE * self._scatter()), 0.0) / (LEVELS_S[1] - LEVELS_S[0])
+        return min(level + slope * (LEVELS_S[0] + self.cold_start_s + family.RISE_SEEN_AFTER_S), MOST_RISE * level)
+
+    def _scatter(self) -> float:
+        """How far the fastest level usually was from the next: a mean in which a moment weighs less the older it is."""
+        whole, of_s = family.SCATTER * family.SCATTER_S, family.SCATTER_S
+        for age, apart in enumerate(reversed(self.apart)):
+            weight_s = EVERY_S * math.exp(-age * EVERY_S / family.SCATTER_FADE_S)
+            whole, of_s = whole + weight_s * apart, of_s + weight_s
+        return whole / of_s
 
     def _reach(self) -> int:
         return math.ceil(self.cold_start_s / EVERY_S)

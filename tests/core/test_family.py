@@ -63,19 +63,46 @@ def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
 # --- a rise
 
 
-def test_no_rise_is_believed_to_lead_beyond_a_third_as_much_again():
-    level = np.array([[9.0], [1.0], [1.0], [1.0]])
-    assert family.rising(level, np.array([600.0]))[:, 0].tolist() == [family.MOST_RISE * 9.0, 1.0, 1.0, 1.0]
+def risen(*level, cold_start_s=60.0, scatter=0.0):
+    """The levels of one workload, continued, where so much scatter was usual for long."""
+    column = np.array(level, dtype=float)[:, None]
+    return family.rising(column, np.array([scatter * 1e6]), np.array([1e6]), np.array([cold_start_s]))[:, 0]
+
+
+def test_a_rise_goes_on_for_a_cold_start_and_until_it_is_asked_about():
+    ahead = risen(4.0, 3.0, 2.0, 1.0, cold_start_s=10.0)
+    assert ahead[0] == pytest.approx(4 + (20 + 10 + family.RISE_SEEN_AFTER_S) / 40, rel=0.01)
+    assert ahead[1:].tolist() == [3.0, 2.0, 1.0]
+
+
+def test_no_rise_is_believed_to_lead_beyond_three_times_as_much():
+    assert risen(9.0, 1.0, 1.0, 1.0, cold_start_s=600.0).tolist() == [family.MOST_RISE * 9.0, 1.0, 1.0, 1.0]
 
 
 def test_a_fall_is_not_continued():
-    level = np.array([[3.0], [6.0], [8.0], [9.0]])
-    np.testing.assert_array_equal(family.rising(level, np.array([60.0])), level)
+    assert risen(3.0, 6.0, 8.0, 9.0).tolist() == [3.0, 6.0, 8.0, 9.0]
 
 
-def test_a_rise_goes_on_for_a_cold_start():
-    level = np.array([[4.0], [3.9], [3.0], [2.0]])
-    assert family.rising(level, np.array([60.0]))[0, 0] == pytest.approx(4 + 80 * 0.1 / 40)
+def test_what_scatters_as_usual_is_no_rise():
+    assert risen(4.0, 3.0, 3.0, 3.0, scatter=0.7)[0] == 4.0
+    assert risen(4.0, 3.0, 3.0, 3.0, scatter=0.3)[0] < risen(4.0, 3.0, 3.0, 3.0, scatter=0.1)[0]
+
+
+def test_scatter_is_the_mean_distance_of_the_two_fastest_levels_and_fades():
+    scatter = scatter_s = np.zeros(1)
+    for apart in (0.2, -0.4):
+        level = np.array([[3 * (1 + apart)], [3.0], [3.0], [3.0]])
+        scatter, scatter_s = family.scattered(scatter, scatter_s, level, np.array([30.0]))
+    assert scatter[0] / scatter_s[0] == pytest.approx(0.3, rel=0.01)
+    later, later_s = family.scattered(scatter, scatter_s, level * 0 + 1.0, np.array([3 * family.SCATTER_FADE_S]))
+    assert later[0] / later_s[0] < 0.01
+
+
+@pytest.mark.parametrize("level", [(0.0, 0.0), (1.0, 0.0), (NAN, NAN)])
+def test_where_there_is_nothing_to_scatter_around_nothing_is_learned(level):
+    column = np.array([*level, 0.0, 0.0])[:, None]
+    scatter, scatter_s = family.scattered(np.array([3.0]), np.array([30.0]), column, np.array([30.0]))
+    assert (scatter[0], scatter_s[0]) == (3.0, 30.0)
 
 
 # --- a peak that is held

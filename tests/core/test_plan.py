@@ -214,7 +214,7 @@ ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_count_stays_within_bounds(seed):
     """Warnings are errors in these tests."""
     random = np.random.default_rng(seed)
-    alone, together = Serving(spec(**LEARNED)), Serving(spec(2, **LEARNED, max_replicas=9.0))
+    alone, together = (Serving(spec(rows, **LEARNED, max_replicas=9.0)) for rows in (1, 2))
     one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, SHARES]))
     for step in range(40):
         demand = 0.1 if step < 20 else 1.2
