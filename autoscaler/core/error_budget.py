@@ -28,7 +28,7 @@ STRICTEST, LAXEST = 0.25, 1.3
 TRUST_REQUESTS = 300.0
 """Requests that are believed to miss as promised, on paper and in truth, before any were seen."""
 
-LEAST_WRONG, MOST_WRONG = 0.25, 4.0
+LEAST_WRONG, MOST_WRONG = 0.1, 4.0
 """By how much truth may be believed to differ from paper."""
 
 

@@ -49,7 +49,7 @@ FADE_S = 2 * 86_400.0
 YOUNG_S = 1800.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
-DOUBT_S = 600.0
+DOUBT_S = 150.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
 
 MISS_PRICE = 1000.0
