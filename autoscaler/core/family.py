@@ -6,6 +6,8 @@ a margin. How rules are judged, and which is followed, is in `rules`.
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,14 +32,19 @@ MARGINS = BY_SHARE + len(ROOT_MARGINS)
 """Margin on the level: a share of it, or so many times its square root (square-root staffing)."""
 
 RULES = len(PREDICTORS) * MARGINS
+
+_MEMBERS = LEVELS_S.tolist(), PREDICTORS, SHARE_MARGINS.tolist(), ROOT_MARGINS.tolist()
+SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
+"""Of this family: what another version wrote about its rules is not about these."""
+
 CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
 """Rules on the fastest level with the longest hold."""
 
+EVERY_S = 30.0
+"""How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
+
 MOST_RISE = 3.0
 """The level is not believed to rise beyond so many times what it is."""
-
-RISE_SEEN_AFTER_S = 30.0
-"""Beside the cold start: a rise is asked about that often."""
 
 NO_RISE = 0.5
 """Of the usual scatter between the two fastest levels: so much is no rise."""
@@ -54,7 +61,6 @@ NEARLY = 0.02
 ENDLESS = 1e9
 """Replicas, where nothing was predicted yet: more than any fleet has."""
 
-SHORTEST_SLOT_S = 30.0
 SLOTS_A_COLD_START = 4
 LOWS = SLOTS_A_COLD_START + 2
 PEAKS = LONGEST_HOLD * SLOTS_A_COLD_START + 1
@@ -94,7 +100,7 @@ def scattered(
 
 
 def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the levels, the fastest continued for a cold start where it rises; float64[L, W].
+    """Return the levels, the fastest continued until what is asked for now serves; float64[L, W].
 
     On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
     are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40. What demand usually scatters
@@ -104,7 +110,7 @@ def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, col
     usual = NO_RISE * (scatter + SCATTER * SCATTER_S) / (scatter_s + SCATTER_S)
     slope = np.maximum(level[0] - (1 + usual) * level[1], 0.0) / (slow - fast)
     ahead = level.copy()
-    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s + RISE_SEEN_AFTER_S), MOST_RISE * level[0])
+    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s + EVERY_S), MOST_RISE * level[0])
     return ahead
 
 
@@ -155,7 +161,7 @@ def doubted(level: FloatColumn) -> FloatColumn:
 
 def slot_s(cold_start_s: FloatColumn) -> FloatColumn:
     """Return how long a slot of the past is; float64[W]."""
-    return np.maximum(cold_start_s / SLOTS_A_COLD_START, SHORTEST_SLOT_S)
+    return np.maximum(cold_start_s / SLOTS_A_COLD_START, EVERY_S)
 
 
 def slots(cold_start_s: FloatColumn) -> IntColumn:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from autoscaler.core.columns import moments
 from autoscaler.core.fleet import Fleet, Workload
 from autoscaler.core.memory import PRESENT, Memory, WorkloadMemory, align
-from autoscaler.core.rules import RULES_PRESENT, Rules
+from autoscaler.core.rules import RULES_OF_FAMILY, RULES_PRESENT, Rules
 from autoscaler.core.zero import ZERO_PRESENT, Zero
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
@@ -30,6 +30,9 @@ _PRESENT_OF: Mapping[type, frozenset[str]] = {
     Rules: RULES_PRESENT,
     Zero: ZERO_PRESENT,
 }
+
+
+_OF_FAMILY = frozenset(f"rules.{name}" for name in ("family", *RULES_OF_FAMILY))
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def blank() -> Mapping[str, Column]:
 def recall(kept: Kept, memory: Memory, fleet: Fleet, now_s: float, wall_s: float) -> tuple[Memory, int]:
     """Lay what was kept over the memory of the workloads of `fleet` that are known again; also says how many those are.
 
-    Columns that are not in `kept` stay as they are. Pods that were ready by then count as learned from.
+    Columns that are not in `kept` stay as they are, and so does paper about another family of rules. Pods that were
+    ready by then count as learned from.
     """
     memory = align(memory, fleet)
     if not kept.workloads:
@@ -79,6 +83,10 @@ def recall(kept: Kept, memory: Memory, fleet: Fleet, now_s: float, wall_s: float
     row = np.array([row_of.get(key_of(workload), -1) for workload in fleet.workloads], dtype=np.int64)
     known = row >= 0
     kept_s = now_s - max(wall_s - kept.wall_s, 0.0)  # of a wall clock that was set back nothing is in the future
+
+    nothing = np.full(len(kept.workloads), np.nan)
+    paper_known = known & (kept.columns.get("rules.family", nothing)[row] == memory.all_rules().family)
+    paper_known &= all(f"rules.{name}" in kept.columns for name in RULES_OF_FAMILY)
 
     def filled(place: str, table: Table) -> Table:
         columns: dict[str, Any] = {}
@@ -89,7 +97,8 @@ def recall(kept: Kept, memory: Memory, fleet: Fleet, now_s: float, wall_s: float
                 columns[field.name] = filled(there, old)
             elif there in kept.columns:
                 new = kept.columns[there][..., row]
-                columns[field.name] = np.where(known, kept_s - new if field.name in moving else new, old)
+                lasts = paper_known if there in _OF_FAMILY else known
+                columns[field.name] = np.where(lasts, kept_s - new if field.name in moving else new, old)
         return replace(table, **columns)  # type: ignore[type-var]
 
     tables = {name: filled(name, table) for name, table in _tables(memory).items()}

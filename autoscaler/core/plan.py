@@ -13,8 +13,9 @@ import numpy as np
 from autoscaler.core import zero
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Observation, Plan, TickInput
+from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES, Memory
-from autoscaler.core.rules import EVERY_S, Rules, Seen, judge, learned_speed
+from autoscaler.core.rules import Rules, Seen, judge, learned_speed
 from autoscaler.core.work import Tally, count
 
 

@@ -22,9 +22,6 @@ MOST_BUSY = 0.9
 LEAST_BUSY = 0.1
 """The same of an engine that is hardly faster than the objective when idle: nobody would count on less."""
 
-EVERY_S = 30.0
-"""How often rules are judged: two readings of an engine. Oftener costs more and decides no better."""
-
 TOLERATED = 0.8
 """Share of the TTFT objective that a wait may take; the prompt takes the rest."""
 
@@ -67,6 +64,7 @@ QUEUED_S = 0.5
 class Rules(Columns):
     """The fleets on paper, and what became of them; rows on the last axis. J predictors, M rules, B bins."""
 
+    family: FloatColumn  # `family.SIGNATURE` of the one that the paper is about
     judged_s: MomentColumn  # float64[W], when this was brought up to date; NaN: never
     watched_s: FloatColumn  # seconds of demand seen, not fading
     lessons: FloatColumn  # float64[speed.SUMS, W], fading
@@ -105,6 +103,7 @@ class Rules(Columns):
     def blank(cls, rows: int) -> Rules:
         known = {name: np.zeros(rows) for name in cls.__dataclass_fields__}
         known |= {name: np.full(rows, np.nan) for name in _UNKNOWN_AT_FIRST}
+        known["family"] = np.full(rows, family.SIGNATURE)
         known["lessons"] = np.zeros((speed.SUMS, rows))
         known["level"] = np.full((len(family.LEVELS_S), rows), np.nan)
         known |= {name: np.zeros((misses.KINDS, misses.BINS, rows)) for name in ("bin_missed", "bin_seen")}
@@ -118,9 +117,12 @@ class Rules(Columns):
 _UNKNOWN_AT_FIRST = ("judged_s", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
 RULES_PRESENT = frozenset(
-    ("judged_s", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog", "real_backlog", "replicas")
+    ("judged_s", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog", "real_backlog", "rule", "replicas")
 )
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
+
+RULES_OF_FAMILY = frozenset(("watched_s", "cost", "missed", "arrived"))
+"""Fields of `Rules` that mean something only together, and only with the family they are about."""
 
 
 @dataclass(frozen=True)

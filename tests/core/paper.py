@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 
 from autoscaler.core import family, misses
-from autoscaler.core.family import LEVELS_S, MOST_RISE, NEARLY, describe
-from autoscaler.core.rules import EVERY_S, FADE_S, TOLERATED, Rules
+from autoscaler.core.family import EVERY_S, LEVELS_S, MOST_RISE, NEARLY, describe
+from autoscaler.core.rules import FADE_S, TOLERATED, Rules
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Paper:
         if level_s > LEVELS_S[0] or level <= slow:
             return level
         slope = max(level - slow * (1 + family.NO_RISE * self._scatter()), 0.0) / (LEVELS_S[1] - LEVELS_S[0])
-        return min(level + slope * (LEVELS_S[0] + self.cold_start_s + family.RISE_SEEN_AFTER_S), MOST_RISE * level)
+        return min(level + slope * (LEVELS_S[0] + self.cold_start_s + EVERY_S), MOST_RISE * level)
 
     def _scatter(self) -> float:
         """How far the fastest level usually was from the next: a mean in which a moment weighs less the older it is."""

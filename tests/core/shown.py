@@ -7,6 +7,7 @@ import numpy as np
 
 from autoscaler.core import rules as R
 from autoscaler.core import speed
+from autoscaler.core.family import EVERY_S
 from autoscaler.core.work import Tally
 
 NAN = math.nan
@@ -23,11 +24,11 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
     rows = len(demand)
     replicas = np.maximum(np.ceil(demand / 0.6), 1) if replicas is None else replicas
     busy = np.minimum(demand / replicas, 0.95) if busy is None else busy
-    arrived, served = demand * R.EVERY_S / WORK_S, busy * replicas * R.EVERY_S / WORK_S
+    arrived, served = demand * EVERY_S / WORK_S, busy * replicas * EVERY_S / WORK_S
     gap_s = np.broadcast_to(IDLE_GAP_S / (1 - busy), rows)
     counts = {
         **dict.fromkeys(Tally.__dataclass_fields__, 0.0),
-        "covered_s": replicas * R.EVERY_S,
+        "covered_s": replicas * EVERY_S,
         "arrived": arrived,
         "queue_grown": np.maximum(arrived - served, 0.0),
         "began": served,
@@ -69,10 +70,10 @@ def live(demands, rules=None, now_s=1000.0, **columns):
     """Judge through these demands, one each step."""
     rules = R.Rules.blank(np.size(demands[0])) if rules is None else rules
     for demand in demands:
-        now_s += R.EVERY_S
+        now_s += EVERY_S
         rules = R.judge(rules, seen(demand, **columns), now_s)
     return rules
 
 
-def judged(rules, shown, after_s=R.EVERY_S):
+def judged(rules, shown, after_s=EVERY_S):
     return R.judge(rules, shown, float(rules.judged_s[0]) + after_s)

@@ -71,7 +71,7 @@ def risen(*level, cold_start_s=60.0, scatter=0.0):
 
 def test_a_rise_goes_on_for_a_cold_start_and_until_it_is_asked_about():
     ahead = risen(4.0, 3.0, 2.0, 1.0, cold_start_s=10.0)
-    assert ahead[0] == pytest.approx(4 + (20 + 10 + family.RISE_SEEN_AFTER_S) / 40, rel=0.01)
+    assert ahead[0] == pytest.approx(4 + (20 + 10 + family.EVERY_S) / 40, rel=0.01)
     assert ahead[1:].tolist() == [3.0, 2.0, 1.0]
 
 

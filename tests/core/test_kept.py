@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from autoscaler.core import kept
 from autoscaler.core.columns import moments
 from autoscaler.core.decision import Signal
+from autoscaler.core.family import EVERY_S, SIGNATURE
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.memory import PRESENT, WINDOWS, Memory, PodMemory, WorkloadMemory, align
-from autoscaler.core.rules import EVERY_S, RULES_PRESENT, Rules
+from autoscaler.core.rules import RULES_OF_FAMILY, RULES_PRESENT, Rules
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
@@ -129,7 +130,9 @@ def filled(seen: Fleet, seed: int) -> Memory:
             return type(value)(**{field.name: fill(getattr(value, field.name)) for field in fields(value)})
         return random.random(value.shape).astype(value.dtype) if value.dtype.kind == "f" else value
 
-    return fill(align(Memory.empty(), seen))
+    memory = fill(align(Memory.empty(), seen))
+    rules = memory.all_rules()
+    return memory.with_rules(replace(rules, family=np.full_like(rules.family, SIGNATURE)))
 
 
 def workloads(names: list[int]) -> tuple[Workload, ...]:
@@ -169,6 +172,22 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
         one, other = getattr(there.all_rules(), name), getattr(own.all_rules(), name)
         np.testing.assert_array_equal(one, other, err_msg=name)
         assert one.dtype == other.dtype, name
+
+
+@pytest.mark.parametrize("lacking", ["another family", "no family", "no paper"])
+def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_again(lacking):
+    """As after an upgrade that changes the rules; files leave out columns of another shape."""
+    saved, own = kept.keep(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
+    columns = dict(saved.columns)
+    if lacking == "another family":
+        columns["rules.family"] = columns["rules.family"] + 1
+    else:
+        del columns["rules.family" if lacking == "no family" else "rules.cost"]
+    there, count = kept.recall(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
+    assert count == 1
+    for name in ("family", *RULES_OF_FAMILY):
+        np.testing.assert_array_equal(getattr(there.all_rules(), name), getattr(own.all_rules(), name), err_msg=name)
+    np.testing.assert_array_equal(there.all_rules().lessons, saved.columns["rules.lessons"])
 
 
 def test_all_that_is_learned_is_kept_and_nothing_of_the_present():

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from autoscaler.core import plan, zero
 from autoscaler.core.decision import Plan, Signal
+from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES
 from autoscaler.core.observe import observe
-from autoscaler.core.rules import EVERY_S
 from autoscaler.core.tick import tick
 from autoscaler.core.zero import RESTS_S
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from autoscaler.core import error_budget, family, speed
 from autoscaler.core import rules as R
+from autoscaler.core.family import EVERY_S
 from autoscaler.core.work import LONGEST_STEP_S, SHORTEST_STEP_S, Tally
 from tests.core.paper import Paper
 from tests.core.shown import NAN, WORK_S, judged, live, seen, silence
 
-HOUR = int(3600 / R.EVERY_S)  # steps
+HOUR = int(3600 / EVERY_S)  # steps
 
 
 # --- demand
@@ -27,18 +28,18 @@ def test_demand_is_arrivals_times_the_work_of_a_request():
 def test_two_estimates_are_averaged_arrivals_times_work_and_how_busy_replicas_are():
     """Arrivals say 2 replicas, gaps say 3 of 4: 2.5."""
     known, quiet = live([3.0] * 100), {"began": 0.0, "queue_grown": 0.0}
-    both = judged(known, seen(3.0, replicas=4, busy=0.75, tally={**quiet, "arrived": 2 * R.EVERY_S / WORK_S}))
+    both = judged(known, seen(3.0, replicas=4, busy=0.75, tally={**quiet, "arrived": 2 * EVERY_S / WORK_S}))
     assert both.demand[0] == pytest.approx(2.5, rel=0.01)
 
 
 def test_a_queue_that_grows_is_demand_and_a_batch_that_grows_as_far_as_replicas_are_full():
     known = live([3.0] * 100)
-    arrived = 3 * R.EVERY_S / WORK_S
+    arrived = 3 * EVERY_S / WORK_S
     queue = judged(known, seen(3.0, replicas=4, busy=0.75, tally={"began": 0.0, "queue_grown": 30.0}))
-    assert queue.demand[0] == pytest.approx((3 + 3 + 30 * WORK_S / R.EVERY_S) / 2, rel=0.01)
+    assert queue.demand[0] == pytest.approx((3 + 3 + 30 * WORK_S / EVERY_S) / 2, rel=0.01)
     batch = {"began": 0.0, "queue_grown": 0.0, "batch_grown": 16.0, "arrived": arrived}
     full = judged(known, seen(3.0, replicas=4, busy=0.75, tally=batch))
-    assert full.demand[0] == pytest.approx((3 + 3 + 0.75**2 * 16 * WORK_S / R.EVERY_S) / 2, rel=0.01)
+    assert full.demand[0] == pytest.approx((3 + 3 + 0.75**2 * 16 * WORK_S / EVERY_S) / 2, rel=0.01)
 
 
 def test_a_queue_that_is_worked_off_is_no_demand():
@@ -54,7 +55,7 @@ def test_with_too_few_gaps_arrivals_alone_speak():
 
 
 def test_pods_that_were_counted_speak_for_those_that_were_not():
-    half = {"covered_s": 2 * R.EVERY_S, "arrived": 1.5 * R.EVERY_S / WORK_S, "began": 0.0}
+    half = {"covered_s": 2 * EVERY_S, "arrived": 1.5 * EVERY_S / WORK_S, "began": 0.0}
     after = judged(live([3.0] * 100), seen(3.0, replicas=4, busy=0.75, tally=half))
     assert after.demand[0] == pytest.approx(3.0, rel=0.01)
     assert after.served[0] - live([3.0] * 100).served[0] == pytest.approx(45.0, rel=0.1)
@@ -73,7 +74,7 @@ def test_demand_follows_answers_that_become_longer():
 def test_no_rule_speaks_before_the_speed_is_known():
     rules, now_s = R.Rules.blank(1), 1000.0
     while rules.readings[0] + 1 < speed.FEWEST_READINGS:
-        now_s += R.EVERY_S
+        now_s += EVERY_S
         rules = R.judge(rules, seen(0.5, replicas=1), now_s)
         assert np.isnan(rules.demand[0])
         assert np.isnan(rules.replicas[0])
@@ -117,7 +118,7 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
     papers = [Paper(rule, usable=R.MOST_BUSY, **promises) for rule in range(0, family.RULES, 5)]
     rules, now_s = R.Rules.blank(1), 1000.0
     for step, demand in enumerate([*waves, 9.0, 10.0]):
-        now_s += R.EVERY_S
+        now_s += EVERY_S
         shown = silence(**promises) if step in (70, 71) else seen(demand, late=0.02, **promises)
         rules = R.judge(rules, shown, now_s)
         for paper in papers:
@@ -283,7 +284,7 @@ def both(one, other):
 def test_rows_do_not_touch_each_other():
     rules, alone, now_s = R.Rules.blank(2), R.Rules.blank(1), 1000.0
     for step in range(200):
-        now_s += R.EVERY_S
+        now_s += EVERY_S
         other = silence() if step % 7 == 0 else seen(1e8, ceiling=1e6, replicas=3, late=1.0)
         rules = R.judge(rules, both(seen(3.0 + step % 3), other), now_s)
         alone = R.judge(alone, seen(3.0 + step % 3), now_s)

@@ -7,6 +7,7 @@ import numpy as np
 
 from autoscaler.core import family
 from autoscaler.core import rules as R
+from autoscaler.core.family import EVERY_S
 from tests.core.shown import judged, live, seen
 
 
@@ -25,7 +26,7 @@ def test_the_fastest_level_goes_on_rising_for_a_cold_start_and_the_others_do_not
 def test_the_young_follow_the_fastest_level_and_hold_it_longest():
     rules, now_s, chosen = R.Rules.blank(1), 1000.0, set()
     while rules.watched_s[0] < R.YOUNG_S:
-        now_s += R.EVERY_S
+        now_s += EVERY_S
         rules = R.judge(rules, seen(3.0 + 2.0 * math.sin(now_s / 3000)), now_s)
         if rules.watched_s[0] < R.YOUNG_S and not np.isnan(rules.rule[0]):
             chosen.add(family.describe(int(rules.rule[0]))[:2])
