@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import socket
@@ -43,11 +44,16 @@ def require_binary(name: str, install: str, path: Path | None = None) -> Path:
 
 
 def free_port() -> int:
-    """Return a loopback TCP port that nobody listens on just now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a loopback TCP port that nobody listens on just now.
+
+    Below those that the system hands to outgoing connections, which would take it before the server does.
+    """
+    for _ in range(100):
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port of a hundred tried between 12000 and 32000 on 127.0.0.1")
 
 
 async def eventually(
