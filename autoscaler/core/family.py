@@ -100,7 +100,7 @@ def scattered(
 
 
 def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the levels, the fastest continued until what is asked for now serves; float64[L, W].
+    """Return the levels, the fastest continued to when replicas asked for at once would serve; float64[L, W].
 
     On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
     are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40. What demand usually scatters

@@ -31,7 +31,6 @@ _PRESENT_OF: Mapping[type, frozenset[str]] = {
     Zero: ZERO_PRESENT,
 }
 
-
 _OF_FAMILY = frozenset(f"rules.{name}" for name in ("family", *RULES_OF_FAMILY))
 
 
