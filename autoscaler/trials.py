@@ -47,7 +47,7 @@ class Setting:
     cold_start_s: float = 60.0
     cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: every node has image and weights
     seed: int = 1
-    start_replicas: int | None = None  # None: as many as the first ten minutes keep busy
+    start_replicas: int | None = None  # None: the fewest whose first ten minutes meet the goal
     gpus: float = math.inf  # that all models of a trace share; infinity: as many as each asks for
     json: Path | None = None
     html: Path | None = None

@@ -34,7 +34,7 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
-from autoscaler.sim.proof.report.charts import bars, frontier
+from autoscaler.sim.proof.report.charts import Dot, dots, frontier
 from autoscaler.sim.proof.report.document import document, write_whole
 from autoscaler.sim.proof.report.page import page, standalone
 from autoscaler.sim.proof.report.progress import Bar
@@ -101,12 +101,12 @@ def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
             kept = max(int(most_requests / factor), 2)
             end_s = float(trace.arrival_s[min(kept, len(trace.arrival_s) - 1)])
             part = traces.between(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
-        scaled = started(replace(case, trace=traces.scale(part, factor, case.seed)))
+        scaled = replace(case, trace=traces.scale(part, factor, case.seed))
         mean = bound(scaled).replica_s / scaled.trace.duration_s
         if 1 / CLOSE <= mean / size <= CLOSE or mean <= 0:
             break
         factor *= size / mean
-    return scaled
+    return started(scaled)
 
 
 def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Subject]]:
@@ -218,21 +218,21 @@ def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def picture(results: dict[str, dict[str, Any]]) -> str:
-    """Draw the excess of ours and of the three best baselines of each case, with intervals over seeds."""
-    groups = {}
+    """Draw GPU-hours over the bound for ours, a constant count, and the best baseline of each case that moves."""
+    rows = {}
     for (name, _, _, cold_start_s), of_seeds in grouped(results).items():
         mean = amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds])))
-        shown = {}
-        for policy in of_seeds[0]["excess"]:
-            value, wide = interval([each["excess"][policy] for each in of_seeds])
-            meets = all(each["meets"][policy] for each in of_seeds)
-            if meets or policy == OURS:
-                said = policy if meets else f"{policy} (misses)"
-                shown[said] = (value, value - wide, value + wide)
-        nearest = sorted(shown, key=lambda policy: (not policy.startswith(OURS), shown[policy][0]))[:4]
-        group = f"{name}, {mean} replicas, {cold_start_s:g} s"
-        groups[group] = {policy: shown[policy] for policy in nearest}
-    return standalone(bars("Excess over the clairvoyant bound", groups, "excess over the clairvoyant bound"))
+        moving = [{**each, "excess": {k: v for k, v in each["excess"].items() if k != "static"}} for each in of_seeds]
+        shown = {OURS: OURS, "constant count, tuned": "static", "best other baseline, tuned": best_baseline(moving)}
+        rows[f"{name}, {mean} replicas, {cold_start_s:g} s"] = {
+            said: _dot(of_seeds, policy) for said, policy in shown.items() if policy and policy in of_seeds[0]["excess"]
+        }
+    return standalone(dots("GPU-hours over the clairvoyant bound", rows, "GPU-hours / clairvoyant bound"))
+
+
+def _dot(results: Sequence[dict[str, Any]], policy: str) -> Dot:
+    value, wide = interval([1 + each["excess"][policy] for each in results])
+    return Dot(value, value - wide, value + wide, hollow=not all(each["meets"][policy] for each in results))
 
 
 def _policy(result: dict[str, Any], name: str) -> dict[str, Any]:

@@ -106,7 +106,11 @@ proof_options = options(
     click.option(
         "--cold-start-uncached", type=Duration(), help="Mean of the first on a node; default: nodes have all they need."
     ),
-    click.option("--start-replicas", type=click.IntRange(0, 1000), help="Default: what the first ten minutes need."),
+    click.option(
+        "--start-replicas",
+        type=click.IntRange(0, 1000),
+        help="Default: the fewest whose first ten minutes meet the goal.",
+    ),
     click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
     click.option("--json", type=OUT, metavar="FILE", help="Write the proof as JSON; docs/simulate.md lists the keys."),
     click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one page."),

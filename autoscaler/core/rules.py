@@ -43,7 +43,13 @@ FEWEST_REQUESTS = 5.0
 FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
 
-YOUNG_S = 1800.0
+SETTLED_S = 600.0
+"""Until so much was watched a fleet on paper has at least what really serves: that was found, no rule asked for it."""
+
+FOUND_KEPT = 0.75
+"""Share of the fleet that was found which is kept for as long as any peak is held: whoever sized it had a reason."""
+
+YOUNG_S = 1200.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
 DOUBT_S = 150.0
@@ -67,6 +73,7 @@ class Rules(Columns):
     family: FloatColumn  # `family.SIGNATURE` of the one that the paper is about
     judged_s: MomentColumn  # float64[W], when this was brought up to date; NaN: never
     watched_s: FloatColumn  # seconds of demand seen, not fading
+    found: FloatColumn  # replicas that served when demand was first known
     lessons: FloatColumn  # float64[speed.SUMS, W], fading
     readings: FloatColumn  # of pods, that taught them, not fading
     shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
@@ -114,7 +121,7 @@ class Rules(Columns):
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
-_UNKNOWN_AT_FIRST = ("judged_s", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
+_UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
 RULES_PRESENT = frozenset(
     ("judged_s", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog", "real_backlog", "rule", "replicas")
@@ -279,18 +286,19 @@ def _account(
     ready_then, reach = rules.lows[:, 0], family.slots(seen.cold_start_s)
     for slot in range(1, family.LOWS):  # what stood for a whole cold start is ready by now
         ready_then = np.where(slot <= reach, np.minimum(ready_then, rules.lows[:, slot]), ready_then)
+    floor = np.where(rules.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
     backlog, cost, missed = np.empty_like(rules.backlog), np.empty_like(rules.cost), np.empty_like(rules.missed)
     for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
         at = family.rows_of(predictor)
-        ready = family.fleets(ready_then[predictor], usable, seen.floor, seen.ceiling)
+        ready = family.fleets(ready_then[predictor], usable, floor, seen.ceiling)
         queue = np.maximum(rules.backlog[at] + (came - most * ready), np.float32(0))
         place = np.minimum(binned / ready, last_bin)
         share = by_bin.take(place.astype(np.int32) * width + column)
         share[queue > patience * ready] = 1.0
-        share *= paper_arrived
-        share += rules.missed[at] * paper_fade
         backlog[at], missed[at] = queue, share
         cost[at] = rules.cost[at] * paper_fade + np.where(lived, rules.asked[at], np.float32(0)) * paper_step_s
+    missed *= paper_arrived
+    missed += rules.missed * paper_fade
     if not lived.all():
         backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
     return replace(
@@ -316,15 +324,19 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
     predicted = family.held(ahead, peaks, family.slots(seen.cold_start_s))
     lowest = np.where(np.isnan(predicted), np.float32(family.ENDLESS), predicted)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
+    found = np.where(np.isnan(rules.found) & ~np.isnan(level[0]), seen.replicas, rules.found)
+    young = rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s
+    floor = np.fmax(seen.floor, np.where(young, np.ceil(FOUND_KEPT * found), np.nan))
     return replace(
         rules,
+        found=found,
         level=level,
         scatter=scatter,
         scatter_s=scatter_s,
         slot_s=np.where(turned, now_s, rules.slot_s),
         peaks=peaks,
         lows=lows,
-        asked=np.concatenate([family.fleets(one, usable, seen.floor, seen.ceiling) for one in predicted]),
+        asked=np.concatenate([family.fleets(one, usable, floor, seen.ceiling) for one in predicted]),
     )
 
 

@@ -23,14 +23,23 @@ SUMS = 9
 FADE_S = 6 * 3600.0
 """Time constant with which readings are forgotten: contexts get longer, engines are upgraded."""
 
-FEWEST_READINGS = 16.0
+FEWEST_READINGS = 4.0
 """Of single pods, before the line is believed."""
 
 PROMPT_UNIT, OUTPUT_UNIT = 1e4, 1e3
 """Tokens a second, so that all sums are of one magnitude."""
 
-RIDGE = 1e-5
-"""Share of the weights by which both slopes are pulled to 0: without variation nothing is read out of noise."""
+PROMPT_SHARE, OUTPUT_SHARE = 1 / 160, 1 / 110
+"""What a token is believed to take of the idle gap before much was read, whatever the model and the device: both times
+grow with the weights, one as they are read and one as they are computed with, so their ratio is that of a device's
+arithmetic to its bandwidth. In the profile table a prompt token takes 1/230 to 1/66, a generated one with a context of
+a thousand 1/290 to 1/44."""
+
+DOUBTED = 0.5
+"""Share of these by which they may be wrong."""
+
+NOISE = 0.1
+"""Share by which the gap of a single reading is off the line: readings outweigh belief by how much they vary beyond."""
 
 SHORTEST_SHARE = 0.3
 """The idle gap is at least this share of the shortest gap seen: no line is believed far beyond what was seen."""
@@ -79,15 +88,18 @@ def shortest(known_s: FloatColumn, seen_s: FloatColumn, step_s: FloatColumn) -> 
 def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -> Speed:
     """Draw the line through the readings. sums: float64[SUMS, W].
 
-    Neither token takes less than no time: where a slope comes out that way, the other is drawn alone.
+    Belief counts like readings that say it. Neither token takes less than no time: where a slope comes out that way,
+    the other is drawn alone.
     """
+    belief = PROMPT_SHARE * PROMPT_UNIT, OUTPUT_SHARE * OUTPUT_UNIT
+    sure = [(NOISE / (DOUBTED * slope)) ** 2 for slope in belief]
     weight, prompt, output, prompt2, cross, output2, rate, rate_prompt, rate_output = sums
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ridge = RIDGE * weight
         # Around the means the intercept drops out, and two unknowns are left.
-        prompt2, output2 = prompt2 - prompt**2 / weight + ridge, output2 - output**2 / weight + ridge
+        prompt2, output2 = prompt2 - prompt**2 / weight + sure[0], output2 - output**2 / weight + sure[1]
         cross = cross - prompt * output / weight
-        falls_prompt, falls_output = prompt * rate / weight - rate_prompt, output * rate / weight - rate_output
+        falls_prompt = prompt * rate / weight - rate_prompt + sure[0] * belief[0]
+        falls_output = output * rate / weight - rate_output + sure[1] * belief[1]
         determinant = prompt2 * output2 - cross**2
         by_prompt = (falls_prompt * output2 - falls_output * cross) / determinant
         by_output = (falls_output * prompt2 - falls_prompt * cross) / determinant

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autoscaler.core import family, misses
 from autoscaler.core.family import EVERY_S, LEVELS_S, MOST_RISE, NEARLY, describe
-from autoscaler.core.rules import FADE_S, TOLERATED, Rules
+from autoscaler.core.rules import FADE_S, FOUND_KEPT, SETTLED_S, TOLERATED, Rules
 
 
 @dataclass
@@ -24,6 +24,9 @@ class Paper:
     usable: float  # share of its time that a replica serves
     floor: float
     ceiling: float
+    watched_s: float = 0.0
+    found: float = 0.0  # replicas that served when its demand was first known
+    kept: float = 0.0  # of which so many are not given up yet
     backlog: float = 0.0  # replica-seconds
     cost: float = 0.0  # likewise
     missed: float = 0.0  # requests
@@ -33,8 +36,8 @@ class Paper:
     ahead: list[float] = field(default_factory=list)  # the level, continued where it is the fastest and rises
     predicted: list[float] = field(default_factory=list)
 
-    def live(self, after: Rules, arrived: float) -> None:
-        """Live through the step that ended in `after`.
+    def live(self, after: Rules, arrived: float, replicas: float) -> None:
+        """Live through the step that ended in `after`, in which so many replicas really served.
 
         One whose demand is not known costs nothing, and nobody knows what waits after it.
         """
@@ -44,20 +47,24 @@ class Paper:
             if not self.levels:
                 return
         elif self.predicted:
-            self._serve(demand, arrived, after)
+            self._serve(demand, arrived, after, replicas)
         level_s, hold, *_ = describe(self.rule)
         for levels, over_s in ((self.levels, level_s), (self.slow, LEVELS_S[1])):
             last, gain = levels[-1] if levels else demand, 1 - math.exp(-EVERY_S / over_s)
             levels.append(last if math.isnan(demand) else last + gain * (demand - last))
         if not math.isnan(demand) and level_s == LEVELS_S[0]:
             self.apart.append(abs(self.levels[-1] / self.slow[-1] - 1))
+        self.found = self.found or replicas
         self.ahead.append(self._ahead(level_s))
         self.predicted.append(max(self.ahead[-1 - hold * self._reach() :]))
+        young = self.watched_s < family.LONGEST_HOLD * self.cold_start_s
+        self.kept = max(self.floor, math.ceil(FOUND_KEPT * self.found)) if young else self.floor
 
-    def asked(self, predicted: float) -> float:
+    def asked(self, predicted: float, floor: float | None = None) -> float:
         *_, share, root = describe(self.rule)
         wanted = predicted + share * predicted + root * math.sqrt(predicted)
-        return min(max(math.ceil(wanted / self.usable - NEARLY), self.floor), self.ceiling)
+        least = self.kept if floor is None else floor
+        return min(max(math.ceil(wanted / self.usable - NEARLY), least), self.ceiling)
 
     def _ahead(self, level_s: float) -> float:
         level, slow = self.levels[-1], self.slow[-1]
@@ -77,11 +84,14 @@ class Paper:
     def _reach(self) -> int:
         return math.ceil(self.cold_start_s / EVERY_S)
 
-    def _serve(self, demand: float, arrived: float, after: Rules) -> None:
-        ready = self.asked(min(self.predicted[-1 - self._reach() :]))  # what was asked for all the while has come
+    def _serve(self, demand: float, arrived: float, after: Rules, replicas: float) -> None:
+        floor = max(self.floor, replicas) if self.watched_s < SETTLED_S else self.floor
+        self.watched_s += EVERY_S
+        lowest = min(self.predicted[-1 - self._reach() :])  # what was asked for all the while has come
+        ready = self.asked(lowest, floor)
         self.backlog = max(self.backlog + (demand - self.usable * ready) * EVERY_S, 0.0)
         place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
-        late = float(misses.curve(after.bin_missed, after.bin_seen)[place, 0])
+        late = max(float(misses.curve(after.bin_missed, after.bin_seen)[place, 0] - after.unavoidable[0]), 0.0)
         if self.backlog > TOLERATED * self.ttft_objective_s * self.usable * ready:
             late = 1.0
         fade = math.exp(-EVERY_S / FADE_S)

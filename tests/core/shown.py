@@ -13,6 +13,7 @@ from autoscaler.core.work import Tally
 NAN = math.nan
 WORK_S = 2.0  # of a request
 IDLE_GAP_S = 0.01
+PROMPT_TOKEN_S, OUTPUT_TOKEN_S = IDLE_GAP_S / 180, IDLE_GAP_S / 100  # near to what is believed of every engine
 
 
 def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
@@ -40,7 +41,8 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
         "readings": replicas,
         **(tally or {}),
     }
-    counts["lessons"] = replicas * speed.lessons(gap_s, 1000.0 * demand / replicas, np.full(rows, 500.0))
+    half = busy / 2  # of what it computes are prompts, the other half answers
+    counts["lessons"] = replicas * speed.lessons(gap_s, half / PROMPT_TOKEN_S, half / OUTPUT_TOKEN_S)
     told = {
         "replicas": replicas,
         "waiting": 0.0,

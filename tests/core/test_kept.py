@@ -282,21 +282,21 @@ def test_idleness_before_a_restart_does_not_count():
 
 
 def test_the_same_rule_speaks_again_with_the_second_judgement_after_a_restart():
-    story, cluster = Serving(spec(**LEARNED)), fleet([4])
+    story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
-    before = story.serve(cluster, 2.0, 3600.0)
+    before = story.serve(cluster, 1.2, 3600.0)
     assert before.asks[Signal.FORECAST, 0] > 0
 
-    blank = restarted(story, cluster, 30.0, recalled=False).serve(cluster, 2.0, 2 * EVERY_S)
+    blank = restarted(story, cluster, 30.0, recalled=False).serve(cluster, 1.2, EVERY_S)
     assert np.isnan(blank.asks[Signal.FORECAST, 0])
     later = restarted(story, cluster, 30.0)
-    assert np.isnan(later.serve(cluster, 2.0, 5.0).asks[Signal.FORECAST, 0])
-    after = later.serve(cluster, 2.0, 2 * EVERY_S)
+    assert np.isnan(later.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0])
+    after = later.serve(cluster, 1.2, EVERY_S - 5.0)
     for name in ("rule", "idle_gap_s", "really_missed"):
         assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
-    assert after.plan.demand[0] == pytest.approx(2.0, rel=0.05)
-    assert after.plan.watched_s[0] > before.plan.watched_s[0]
+    assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
     assert after.asks[Signal.FORECAST, 0] == before.asks[Signal.FORECAST, 0]
+    assert later.serve(cluster, 1.2, EVERY_S).plan.watched_s[0] > before.plan.watched_s[0]
 
 
 def test_pods_are_not_kept_and_give_their_rates_with_the_second_reading():

@@ -102,9 +102,10 @@ def test_every_rule_of_the_family_can_be_said(rule):
 
 
 def test_who_has_watched_for_little_hears_why_the_hold_is_long():
-    assert told(watched_s=1200.0)["rule"].endswith(
-        "; in the first 30 min only the fastest level with the longest hold is followed"
+    assert told(watched_s=900.0)["rule"].endswith(
+        "; in the first 20 min only the fastest level with the longest hold is followed"
     )
+    assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
 
 
 @pytest.mark.parametrize(
@@ -119,9 +120,9 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long():
         (
             {},
             {"readings": 0.0},
-            "no forecast yet: no readings of busy replicas, 16 tell how fast one is",
+            "no forecast yet: no readings of busy replicas, 4 tell how fast one is",
         ),
-        ({}, {"readings": 7.0}, "no forecast yet: 7 readings of busy replicas, 16 tell how fast one is"),
+        ({}, {"readings": 3.0}, "no forecast yet: 3 readings of busy replicas, 4 tell how fast one is"),
         ({}, {}, "no forecast: what arrives is not known now"),
     ],
 )

@@ -105,7 +105,7 @@ def test_the_plan_says_what_was_found():
 
 def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
-    early = story.serve(cluster, 1.0, 60.0)
+    early = story.serve(cluster, 1.0, EVERY_S)
     assert np.isnan(early.asks[Signal.FORECAST, 0])
     assert early.asks[Signal.CONCURRENCY, 0] > 0
     late = story.serve(cluster, 1.0, 900.0)

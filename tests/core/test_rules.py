@@ -111,7 +111,7 @@ def test_a_clock_that_stands_or_goes_back_costs_nothing():
 
 @pytest.mark.parametrize("cold_start_s", [30.0, 60.0, 120.0])
 def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
-    """Through waves, spikes, two steps of silence, and a rise that leaves queues at the end."""
+    """Found too large; through waves, spikes, two steps of silence, and a rise that leaves queues at the end."""
     random = np.random.default_rng(7)
     waves = 4 + 3 * np.sin(np.arange(160) / 12) + random.uniform(0, 1, 160) + 8.0 * (random.random(160) < 0.03)
     promises = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
@@ -119,10 +119,11 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
     rules, now_s = R.Rules.blank(1), 1000.0
     for step, demand in enumerate([*waves, 9.0, 10.0]):
         now_s += EVERY_S
-        shown = silence(**promises) if step in (70, 71) else seen(demand, late=0.02, **promises)
+        replicas = 24.0 if step < 4 else None
+        shown = silence(**promises) if step in (70, 71) else seen(demand, replicas=replicas, late=0.02, **promises)
         rules = R.judge(rules, shown, now_s)
         for paper in papers:
-            paper.live(rules, float(shown.tally.arrived[0]))
+            paper.live(rules, float(shown.tally.arrived[0]), float(shown.replicas[0]))
     assert max(paper.missed for paper in papers) > 2 * min(paper.missed for paper in papers) > 0
     assert max(paper.backlog for paper in papers) > 0
     for paper in papers:
@@ -147,6 +148,16 @@ def test_after_a_hole_no_queue_is_remembered_and_the_hole_costs_nothing():
     assert after.backlog.max() == after.real_backlog[0] == 0
     np.testing.assert_array_equal(after.cost, rules.cost)
     np.testing.assert_array_equal(after.missed, rules.missed)
+
+
+def test_what_the_found_fleet_carried_is_no_miss_of_any_rule_at_first_and_is_one_later():
+    """Demand of one replica becomes that of six, and ten were found: first within what is not charged, then beyond."""
+    early, late = (live([1.0] * steps + [6.0] * 6, replicas=10, cold_start_s=30.0) for steps in (10, 60))
+    assert early.watched_s[0] <= R.SETTLED_S < late.watched_s[0]
+    assert early.missed.max() == early.backlog.max() == 0
+    assert early.cost.min() < 0.7 * 10 * early.watched_s[0]  # though hardly any of them asked for so many
+    assert late.missed.max() > 0
+    assert late.backlog.max() > 0
 
 
 # --- which rule is in force
@@ -223,6 +234,23 @@ def test_what_no_rule_could_avoid_is_no_reason_for_the_dearest(lived):
 def test_floor_and_ceiling_hold():
     assert live([0.1] * 60, floor=3.0).replicas[0] == 3
     assert live([50.0] * 60, ceiling=7.0).replicas[0] == 7
+
+
+@pytest.mark.parametrize("cold_start_s", [30.0, 60.0, 240.0])
+def test_of_a_fleet_found_larger_than_its_load_needs_three_quarters_are_kept_for_ten_cold_starts(cold_start_s):
+    found, asked = {"replicas": 12, "cold_start_s": cold_start_s}, []
+    rules = live([1.0, 1.0], **found)  # its demand is known from here on
+    needed = live([1.0] * 120, replicas=2, cold_start_s=cold_start_s).replicas[0]
+    for _ in range(round(family.LONGEST_HOLD * cold_start_s / EVERY_S)):
+        asked.append(rules.replicas[0])
+        rules = judged(rules, seen(1.0, **found))
+    assert set(asked) == {9.0}
+    assert rules.replicas[0] < 9
+    assert needed < 9
+
+
+def test_one_idle_replica_that_was_found_is_not_made_two():
+    assert live([0.1] * 30, replicas=1).replicas[0] == 1
 
 
 # --- what was really missed

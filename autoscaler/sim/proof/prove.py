@@ -5,8 +5,10 @@ known here, nor how a proof is shown.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,19 +25,21 @@ from autoscaler.sim.proof.result import OURS, PLANNED, Params, Point, Proof, Run
 from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.proof.tune import Tuned, tune
 from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, FleetScaler, Goal, Outcome, Scaler
 from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.ours import Ours, OursTogether
 from autoscaler.sim.study.run import run, run_fleet
 from autoscaler.sim.study.score import Row, summarize
+from autoscaler.sim.study.trace import between
 from autoscaler.sim.study.work import request_work_s, servable
 
 OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # the knob of the shipped policy's own curve
 Told = Callable[[float], None]  # how much is done, 0..1
 
 TIMELINE_ROWS = 1500  # kept of each run
-START_WINDOW_S = 600.0
-START_USAGE = 0.7
+START_S = 600.0  # the beginning of a trace
+START_MANY = 4.0  # times what its work keeps busy
 GRID_RUNS = 30  # about, to tune a baseline
 
 
@@ -124,12 +128,28 @@ def check_goal(case: Case) -> tuple[str, ...]:
 
 
 def started(case: Case) -> Case:
-    """Return the case begun with the replicas that the work of its first ten minutes keeps busy to 70 %."""
-    prefill_s, decode_s = request_work_s(case)
-    window_s = min(START_WINDOW_S, case.trace.duration_s)
-    work_s = float((prefill_s + decode_s)[case.trace.arrival_s < window_s].sum())
-    wanted = max(math.ceil(work_s / window_s / START_USAGE), 1)
-    return replace(case, start_replicas=min(wanted, case.max_replicas))
+    """Return the case begun like a service that ran before: with the fewest replicas whose beginning meets the goal.
+
+    The beginning is its first ten minutes. Where a few times what its work keeps busy do not meet the goal, the fewest
+    that come as near. Raises Unreachable like `check_goal`.
+    """
+    check_goal(case)
+    window_s = min(START_S, case.trace.duration_s)
+    beginning = replace(case, trace=between(case.trace, 0.0, window_s))
+    if not len(beginning.trace.arrival_s):
+        return replace(case, start_replicas=1)
+
+    @cache
+    def attained(count: int) -> float:
+        begun = replace(beginning, start_replicas=count)
+        return summarize(begun, run(begun, Static(count))).attainment
+
+    prefill_s, decode_s = request_work_s(beginning)
+    busy = float((prefill_s + decode_s).sum()) / window_s
+    many = min(math.ceil(START_MANY * max(busy, 1.0)), case.max_replicas)
+    enough = min(case.goal.attainment, attained(many))
+    counts = range(1, many + 1)
+    return replace(case, start_replicas=counts[bisect_left(counts, True, key=lambda count: attained(count) >= enough)])
 
 
 def prove(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.config.policy import load
+from autoscaler.core.family import EVERY_S
 from autoscaler.sim.proof.prove import (
     OURS_ATTAINMENTS,
     Subject,
@@ -17,6 +18,7 @@ from autoscaler.sim.proof.prove import (
     with_attainment,
 )
 from autoscaler.sim.study.case import Case, Goal, View
+from autoscaler.sim.study.trace import between
 from tests.sim.study import small
 
 INTERACTIVE = load().policies["interactive"]
@@ -174,8 +176,13 @@ def test_a_fleet_with_plenty_of_gpus_is_proved_as_one_without_a_limit() -> None:
     fleet = subject(busy("a"), busy("b", per_s=0.5, seed=2))
     apart = prove(fleet, ("keda-rps", "static"), workers=1)
     shared = prove(replace(fleet, gpus=500.0), ("keda-rps", "static"), planned=True, workers=1)
-    assert [run.row for run in shared.runs] == [run.row for run in apart.runs]
-    assert all(np.array_equal(one.timeline, two.timeline) for one, two in zip(shared.runs, apart.runs, strict=True))
+    (ours, *others), (alone, *expected) = shared.runs, apart.runs
+    assert [run.row for run in others] == [run.row for run in expected]
+    assert all(np.array_equal(one.timeline, two.timeline) for one, two in zip(others, expected, strict=True))
+    # Of several workloads each has its own turn to be judged, seconds after it would have had it alone.
+    later_s = (ours.row.scale_ups + ours.row.scale_downs) * EVERY_S
+    assert ours.row.gpu_hours == pytest.approx(alone.row.gpu_hours, abs=later_s / 3600)
+    assert ours.row.attainment == pytest.approx(alone.row.attainment, abs=0.005)
     assert shared.clairvoyant_gpu_hours == apart.clairvoyant_gpu_hours
     assert shared.gpus == 500.0
     assert any("tuned model by model" in note for note in shared.notes)
@@ -193,11 +200,42 @@ def test_on_too_few_gpus_every_policy_stays_within_them() -> None:
     assert len(proof.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
 
 
+def attained(case: Case, count: int, until_s: float) -> float:
+    """Share of the requests before `until_s` that so many replicas serve by the goal, none of which come or go."""
+    beginning = replace(case, trace=between(case.trace, 0.0, until_s), start_replicas=count)
+    return play(beginning, Constant(count)).row.attainment
+
+
+@pytest.mark.parametrize(("duration_s", "until_s"), [(50.0, 50.0), (900.0, 600.0)])
+def test_a_study_begins_with_the_fewest_that_serve_its_beginning_by_the_goal(duration_s: float, until_s: float) -> None:
+    """Its first ten minutes; what comes after them is not looked at."""
+    case = replace(busy(per_s=40.0, duration_s=duration_s), goal=Goal(0.4, 0.02, 0.99))
+    later = case.trace.arrival_s >= until_s
+    case.trace.output_tokens[later] = 4000
+    count = started(case).start_replicas
+    assert count > 1
+    assert attained(case, count, until_s) >= case.goal.attainment > attained(case, count - 1, until_s)
+
+
+def test_a_study_whose_beginning_is_empty_begins_with_one() -> None:
+    case = busy()
+    trace = replace(case.trace, arrival_s=600.0 + case.trace.arrival_s, duration_s=1200.0)
+    assert started(replace(case, trace=trace, start_replicas=7)).start_replicas == 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_study_whose_goal_is_out_of_reach_begins_with_no_more_than_there_may_be(most: int) -> None:
+    few = replace(busy(per_s=60.0), max_replicas=most)
+    count = started(few).start_replicas
+    assert 1 <= count <= most
+    assert attained(few, count, 600.0) == attained(few, most, 600.0) < few.goal.attainment
+
+
 def test_a_study_begins_with_what_its_first_minutes_need() -> None:
     assert started(busy(per_s=0.01)).start_replicas == 1
     one, two = (started(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))
     assert one > 2
-    assert abs(two - 2 * one) <= 1
+    assert 1.5 * one <= two <= 2 * one  # many wait for each other less than few do
 
 
 def test_another_attainment_changes_nothing_else_of_a_policy() -> None:

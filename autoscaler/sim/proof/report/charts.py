@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import NamedTuple
 
 from autoscaler.sim.proof.report.svg import (
     Scale,
@@ -145,49 +146,56 @@ def most_replicas(proof: Proof) -> float:
     return nice_ticks(0.0, max(tops, default=1.0), 2)[-1]
 
 
-def bars(title: str, groups: Mapping[str, Mapping[str, tuple[float, float, float]]], unit: str) -> str:
-    """Draw horizontal bars with intervals: {group: {policy: (value, low, high)}}; NaN is drawn as missing.
+class Dot(NamedTuple):
+    """A value with its interval; NaN: not known. What is `hollow` missed the goal."""
 
-    What stands in brackets behind a policy's name does not change its colour. Nothing is drawn below zero.
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    hollow: bool = False
+
+
+def dots(title: str, rows: Mapping[str, Mapping[str, Dot]], unit: str) -> str:
+    """Draw a row of dots for each case on one axis of powers of ten, so that a wild one flattens nobody: {row: {name:
+    dot}}. What is not above zero is not drawn.
     """
-    line, head, left = 19.0, 26.0, 250.0
-    tints = colours([_policy(name) for each in groups.values() for name in each])
-    ends = [end for each in groups.values() for value, _, high in each.values() for end in (value, high)]
-    ticks = nice_ticks(0.0, max(filter(math.isfinite, ends), default=1.0), 6)
-    x = Scale(0.0, ticks[-1], left, WIDTH - RIGHT - 60)
-    parts, at = [], 8.0
-    for group, each in groups.items():
-        parts.append(text(group, 8.0, at + 15, class_="group"))
-        at += head
-        for name, (value, low, high) in each.items():
-            middle = at + line / 2
-            parts.append(text(name, left - 8, middle + 4, class_="label", text_anchor="end"))
-            if math.isfinite(value):
-                box = {"x": left, "y": at + 3, "width": max(x(value) - left, 0.5), "height": line - 6}
-                parts.append(element("rect", class_=f"bar {tints[_policy(name)]}", rx=2.0, **box))
-                if math.isfinite(low) and math.isfinite(high):
-                    parts.append(
-                        element("line", class_="whisker", x1=x(max(low, 0.0)), x2=x(high), y1=middle, y2=middle)
-                    )
-                parts.append(
-                    text(
-                        f"{value:.2f}",
-                        x(max(value, high) if math.isfinite(high) else value) + 6,
-                        middle + 4,
-                        class_="label",
-                    )
-                )
-            else:
-                parts.append(text("misses the goal", left + 6, middle + 4, class_="label"))
-            at += line
-        at += 8
-    parts += [text(amount(tick), x(tick), at + 12, class_="label", text_anchor="middle") for tick in ticks]
-    parts.append(text(unit, WIDTH - RIGHT, at + 28, class_="label", text_anchor="end"))
-    return _picture(title, at + 36, parts)
+    line, head, left = 18.0, 30.0, 300.0
+    names = list(dict.fromkeys(name for each in rows.values() for name in each))
+    tints = colours(names)
+    known = [value for each in rows.values() for dot in each.values() for value in dot[:3] if 0 < value < math.inf]
+    low, high = (min(known), max(known)) if known else (1.0, 10.0)
+    x = Scale(math.log10(low * 0.95), math.log10(high * 1.05), left, WIDTH - RIGHT)
+    foot = head + line * len(rows) + 6
+    ticks = [step * 10.0**power for power in range(-3, 7) for step in (1, 2, 5)]
+    parts, legend = [], left
+    for tick in (tick for tick in ticks if low * 0.95 <= tick <= high * 1.05):
+        at = x(math.log10(tick))
+        parts.append(element("line", class_="grid", x1=at, x2=at, y1=head - 6, y2=foot))
+        parts.append(text(amount(tick), at, foot + 14, class_="label", text_anchor="middle"))
+    for name in names:
+        parts.append(element("circle", class_=f"dot {tints[name]}", cx=legend, cy=10.0, r=5.0))
+        parts.append(text(name, legend + 9, 14.0, class_="label"))
+        legend += 30 + 7.0 * len(name)
+    for place, (row, each) in enumerate(rows.items()):
+        middle = head + line * (place + 0.5)
+        parts.append(text(row, left - 12, middle + 4, class_="label", text_anchor="end"))
+        for name, dot in sorted(each.items(), key=lambda entry: entry[0] == OURS):  # ours lies on top
+            parts.append(_dot(name, dot, f"{row}, {name}", tints[name], x, middle))
+    parts.append(text(unit, WIDTH - RIGHT, foot + 30, class_="label", text_anchor="end"))
+    return _picture(title, foot + 38, parts)
 
 
-def _policy(name: str) -> str:
-    return name.partition(" (")[0]
+def _dot(name: str, dot: Dot, said: str, tint: str, x: Scale, middle: float) -> str:
+    if not 0 < dot.value < math.inf:
+        return ""
+    drawn = []
+    if 0 < dot.low < dot.high < math.inf:
+        ends = x(math.log10(dot.low)), x(math.log10(dot.high))
+        drawn.append(element("line", class_="whisker", x1=ends[0], x2=ends[1], y1=middle, y2=middle))
+    title = f"<title>{escape(f'{said}: {dot.value:.2f}')}{', misses the goal' if dot.hollow else ''}</title>"
+    shape = f"dot {tint}{' hollow' if dot.hollow else ''}"
+    drawn.append(element("circle", title, class_=shape, cx=x(math.log10(dot.value)), cy=middle, r=5.0))
+    return "".join(drawn)
 
 
 def _level(x: Scale, at: float, said: str) -> str:

@@ -28,7 +28,7 @@ def test_every_picture_is_well_formed_on_its_own() -> None:
     for picture in (
         charts.frontier(made),
         charts.timeline(made, made.runs[0], charts.most_replicas(made)),
-        charts.bars("excess", {"a": {"ours": (0.1, 0.05, 0.2), "hpa": (float("nan"),) * 3}}, "excess"),
+        charts.dots("excess", {"a": {"ours": charts.Dot(0.1, 0.05, 0.2), "hpa": charts.Dot(float("nan"))}}, "excess"),
     ):
         ElementTree.fromstring(standalone(picture))
 
@@ -79,13 +79,19 @@ async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     assert problems == []
 
 
-def test_bars_keep_a_policys_colour_and_stay_above_zero() -> None:
-    groups = {
-        "a": {"ours": (0.1, -0.5, 0.7), "hpa": (0.3, float("nan"), float("nan"))},
-        "b": {"ours (misses)": (9, 8, 9)},
+def test_dots_tell_who_missed_and_lie_in_order_of_their_values_on_an_axis_of_powers_of_ten() -> None:
+    dot = charts.Dot
+    rows = {
+        "a": {"ours": dot(2.0, 1.5, 2.5), "hpa": dot(20.0), "static": dot(0.0)},
+        "b": {"ours": dot(200.0, hollow=True), "hpa": dot(float("inf"))},
     }
-    drawn = ElementTree.fromstring(charts.bars("excess", groups, "excess"))
+    drawn = ElementTree.fromstring(charts.dots("cost", rows, "times the bound"))
     space = "{http://www.w3.org/2000/svg}"
-    assert [bar.get("class") for bar in drawn.iter(f"{space}rect")] == ["bar ours", "bar series-0", "bar ours"]
-    start = min(float(bar.get("x", "nan")) for bar in drawn.iter(f"{space}rect"))
-    assert all(float(line.get("x1", "nan")) >= start for line in drawn.iter(f"{space}line"))
+    told = [circle for circle in drawn.iter(f"{space}circle") if circle.find(f"{space}title") is not None]
+    at = {str(circle.findtext(f"{space}title")): float(circle.get("cx", "nan")) for circle in told}
+    assert list(at) == ["a, hpa: 20.00", "a, ours: 2.00", "b, ours: 200.00, misses the goal"]
+    assert at["b, ours: 200.00, misses the goal"] - at["a, hpa: 20.00"] == pytest.approx(
+        at["a, hpa: 20.00"] - at["a, ours: 2.00"], abs=0.2
+    )
+    assert [circle.get("class") for circle in told] == ["dot series-0", "dot ours", "dot ours hollow"]
+    assert len([line for line in drawn.iter(f"{space}line") if line.get("class") == "whisker"]) == 1
