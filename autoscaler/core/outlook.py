@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.core.decision import Decision, Signal, TickInput
-from autoscaler.core.family import describe
-from autoscaler.core.rules import YOUNG_S
+from autoscaler.core.family import LONGEST_HOLD, describe
+from autoscaler.core.rules import FOUND_KEPT, YOUNG_S
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.words import count, number, percent, seconds
 
@@ -145,6 +145,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
     young = known.watched_s < YOUNG_S
     why = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed" if young else ""
+    if known.watched_s < LONGEST_HOLD * cold_start_s:
+        why += f"; of the replicas that were found {percent(FOUND_KEPT)} are kept for {LONGEST_HOLD} cold starts"
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
 
 

@@ -101,10 +101,11 @@ def test_every_rule_of_the_family_can_be_said(rule):
     assert ("%" in said) == (rule % MARGINS < BY_SHARE)
 
 
-def test_who_has_watched_for_little_hears_why_the_hold_is_long():
-    assert told(watched_s=900.0)["rule"].endswith(
-        "; in the first 20 min only the fastest level with the longest hold is followed"
-    )
+def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():
+    careful = "; in the first 20 min only the fastest level with the longest hold is followed"
+    kept = "; of the replicas that were found 75% are kept for 10 cold starts"
+    assert told(watched_s=899.0)["rule"].endswith(f"adds 60%{careful}{kept}")
+    assert told(watched_s=900.0)["rule"].endswith(f"adds 60%{careful}")  # ten cold starts of 90 s
     assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
 
 
