@@ -110,6 +110,7 @@ async def test_with_a_thousand_workloads_a_tick_is_drawn_before_anybody_notices(
 async def test_back_from_a_workload_the_list_is_where_it_was_left(daemon: Daemon, open_page: Open) -> None:
     daemon.record(World(300).tick())
     page = await open_page()
+    await expect(rows(page)).not_to_have_count(0)  # before the list is there nothing can be scrolled
     await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, 4000)")
     row = page.locator("#rows tr[aria-rowindex='112']")
     name = await row.locator("a").text_content()
