@@ -123,9 +123,8 @@ class Rules(Columns):
 
 _UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
-RULES_PRESENT = frozenset(
-    ("judged_s", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog", "real_backlog", "rule", "replicas")
-)
+RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog"))
+RULES_PRESENT |= frozenset(("real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
 RULES_OF_FAMILY = frozenset(("watched_s", "cost", "missed", "arrived"))
