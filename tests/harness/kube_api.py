@@ -80,6 +80,14 @@ def granted(*roles: Manifest) -> set[Permission]:
     }
 
 
+def logged(log: str) -> list[dict[str, Any]]:
+    """Return the events of an audit log; a last line that the server is still writing is none yet.
+
+    The server answers a request after its event is written, so what the caller itself was answered is never missed.
+    """
+    return [json.loads(line) for line in log.split("\n")[:-1]]
+
+
 def load_manifests(*paths: Path) -> list[dict[str, Any]]:
     """Return the documents of YAML files, empty ones left out."""
     return [document for path in paths for document in yaml.safe_load_all(path.read_text()) if document]
@@ -338,7 +346,6 @@ class KubeApi:
 
         Who was not let in at all (401) has no name.
         """
-        events = (json.loads(line) for line in self.audit_log.read_text().splitlines())
         return [
             AuditEvent(
                 user=event["user"].get("username", ""),
@@ -348,7 +355,7 @@ class KubeApi:
                 code=event["responseStatus"]["code"],
                 user_agent=event.get("userAgent", ""),
             )
-            for event in events
+            for event in logged(self.audit_log.read_text())
             if "objectRef" in event and (user is None or event["user"].get("username") == user.name)
         ]
 

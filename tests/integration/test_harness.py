@@ -1,6 +1,7 @@
 """Each server of the harness really starts, answers and can be taken away."""
 
 import asyncio
+import json
 import ssl
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as serve_exposition
 from tests.harness.fixtures import StartPromql
-from tests.harness.kube_api import ApiError, KubeApi, Permission, granted
+from tests.harness.kube_api import ApiError, KubeApi, Permission, granted, logged
 from tests.harness.process import Process, ServerFailed, answers, eventually
 from tests.harness.promql import Target
 
@@ -68,6 +69,18 @@ async def test_a_service_account_may_do_what_its_role_says_and_the_audit_log_sho
             await CoreV1Api(client).list_namespaced_secret(namespace)
     assert kube_api.used(user) == granted(READER) == {Permission("", "pods", "list")}
     assert kube_api.refused(user) == {Permission("", "secrets", "list")}
+
+
+async def test_an_audit_line_that_is_being_written_is_not_read_yet(kube_api: KubeApi, namespace: str):
+    user = await kube_api.service_account(namespace, "reader", READER)
+    async with kube_api.client(user) as client:
+        await CoreV1Api(client).list_namespaced_pod(namespace)
+    log = kube_api.audit_log.read_text()
+    whole, _, _ = log.rpartition("\n")
+    *earlier, last = whole.splitlines()
+    assert logged("\n".join([*earlier, last]) + "\n")[-1] == json.loads(last)
+    for written in (1, len(last) // 2, len(last)):
+        assert logged("\n".join([*earlier, last[:written]])) == [json.loads(line) for line in earlier]
 
 
 async def test_after_an_outage_the_server_is_back_on_the_same_port_with_its_data(kube_api: KubeApi, namespace: str):
