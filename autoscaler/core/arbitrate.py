@@ -1,5 +1,8 @@
 """Workloads together: share pools that are too small. Floors first, then priority, then weights.
 
+Before any peak that is past is held for anybody, everybody has what it needs for the load that is there: GPUs that one
+holds for a peak to come again are of more use to whoever has the work, whatever its priority.
+
 What the workloads of one priority get goes to those that have work before those that rest, and among equals to those
 to whom most requests come: they would miss most. All in GPUs; a replica is granted whole or not at all. A pool whose
 size is unknown grants everything.
@@ -19,6 +22,7 @@ HELD = 30.0
 
 def share(
     wanted: FloatColumn,
+    needed: FloatColumn,
     fleet: Fleet,
     spec: Spec,
     trusted: BoolColumn,
@@ -29,13 +33,13 @@ def share(
 ) -> FloatColumn:
     """Grant each workload what its pool can give.
 
-    wanted: float64[W], replicas. trusted: bool[W]; of what is not trusted nothing is known, so it keeps what it has.
-    free: bool[W]; what is not free to change holds what it has, whatever it wants, and is not granted anything.
-    rests: bool[W]; these have no work, and can be woken. holds: bool[W]; these have GPUs. arrivals_per_s: float64[W],
-    requests; NaN: not known.
-    Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum)
-    are served by priority; then, priority by priority, what is left, by weight where it does not suffice for all of one
-    priority.
+    wanted: float64[W], replicas. needed: float64[W], how many of them are for more than a past peak. trusted: bool[W];
+    of what is not trusted nothing is known, so it keeps what it has. free: bool[W]; what is not free to change holds
+    what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
+    holds: bool[W]; these have GPUs. arrivals_per_s: float64[W], requests; NaN: not known.
+    Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum),
+    then what is needed, then what is wanted are each served priority by priority, by weight where what is left does not
+    suffice for all of one priority.
     """
     granted = wanted.copy()
     gpus_each = fleet.gpus_per_replica
@@ -49,6 +53,7 @@ def share(
         granted[rows] = kept + _share_pool(
             np.where(free[rows], wanted[rows] - kept, 0.0),
             np.nan_to_num(spec.min_replicas[rows]) - kept,
+            needed[rows] - kept,
             gpus_each[rows],
             np.nan_to_num(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
@@ -62,6 +67,7 @@ def share(
 def _share_pool(
     wanted: FloatColumn,
     floor: FloatColumn,
+    needed: FloatColumn,
     gpus_each: FloatColumn,
     priority: FloatColumn,
     weight: FloatColumn,
@@ -69,9 +75,9 @@ def _share_pool(
     urgency: FloatColumn,
     gpus: float,
 ) -> FloatColumn:
-    """Share `gpus` among rows of one pool; what is granted is at most `wanted`, and reaches `floor` first."""
+    """Share `gpus` among rows of one pool; what is granted is at most `wanted`, and reaches `floor`, then `needed`."""
     levels = [np.flatnonzero(priority == level) for level in np.unique(priority)[::-1]]
-    floor = np.fmin(floor, wanted)
+    goals = [np.fmin(floor, wanted), np.fmin(needed, wanted), wanted]
 
     def fill(goals: list[FloatColumn], levels: list[IntColumn], gpus: float) -> FloatColumn:
         granted = np.zeros(len(wanted))
@@ -85,12 +91,12 @@ def _share_pool(
                 gpus = max(gpus - float(np.sum(given * gpus_each[rows])), 0.0)
         return granted
 
-    granted = fill([floor, wanted], levels, gpus)
-    working = [np.where(rests, 0.0, goal) for goal in (floor, wanted)]
+    granted = fill(goals, levels, gpus)
+    working = [np.where(rests, 0.0, goal) for goal in goals]
     for rows in levels:  # who rests gives way to its equals, and to nobody else
         if (rests[rows] & (granted[rows] > 0)).any() and (granted[rows] < wanted[rows]).any():
             held = float(np.sum(granted[rows] * gpus_each[rows]))
-            granted[rows] = fill([*working, floor, wanted], [rows], held)[rows]
+            granted[rows] = fill([*working, *goals], [rows], held)[rows]
     return granted
 
 

@@ -208,6 +208,15 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
     return np.asarray(np.ceil(strongest(others) - 1e-6))
 
 
+def needed(wanted: FloatColumn, asks: FloatColumn, planned: Plan) -> FloatColumn:
+    """Return how many of the replicas wanted are for more than a peak that the forecast remembers; float64[W].
+
+    All of them where it is not the forecast that wants them.
+    """
+    forecast = np.where(np.isnan(planned.needed), np.inf, planned.needed)
+    return np.fmin(wanted, np.fmax(forecast, beside_forecast(asks)))
+
+
 def load_known(asks: FloatColumn) -> BoolColumn:
     """Say where somebody has measured the load, so that less can be known to suffice. bool[W].
 

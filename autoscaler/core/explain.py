@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from autoscaler.core import outlook
+from autoscaler.core import demand, outlook
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.words import count, number, seconds
@@ -123,6 +123,12 @@ class _Row:
             return math.isnan(before) != math.isnan(after)
         return math.ceil(before - 1e-6) != math.ceil(after - 1e-6)
 
+    def needed(self, wanted: float) -> float:
+        """Return how many of the replicas wanted are for more than a peak that is past."""
+        only = np.array([self.row])
+        asks, planned = self.decision.asks[:, only], self.decision.plan.take(only)
+        return float(demand.needed(np.array([wanted]), asks, planned)[0])
+
     def inputs(self) -> dict[str, float]:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
         capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
@@ -234,7 +240,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             share = "takes over from dearer" if after > before else "leaves it to cheaper"
             return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {number(after)}"
         case Stage.GRANT:
-            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}"
+            past = ", the others are for a peak that is past" if after >= row.needed(before) else ""
+            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{past}"
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]
             return f"{rival} owns the count" if rival else "it is paused"

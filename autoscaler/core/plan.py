@@ -98,4 +98,5 @@ def _planned(known: Rules) -> Plan:
             really_missed=np.where(known.counted > 0, known.burnt / known.counted, np.nan),
             itl_judged=known.bin_seen[1].sum(axis=0),
             replicas=known.replicas,
+            needed=known.needed,
         )

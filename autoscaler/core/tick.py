@@ -80,6 +80,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, informed & governed)
     stages[Stage.GRANT] = wanted = arbitrate.share(
         wanted,
+        demand.needed(wanted, asks, planned),
         inp.fleet,
         inp.spec,
         trusted,

@@ -9,9 +9,21 @@ from tests.core.world import fleet, spec
 
 
 def shared(
-    wanted, gpus, trusted=None, current=None, gpus_each=1.0, free=None, rests=None, holds=None, arrivals=None, **columns
+    wanted,
+    gpus,
+    needed=None,
+    trusted=None,
+    current=None,
+    gpus_each=1.0,
+    free=None,
+    rests=None,
+    holds=None,
+    arrivals=None,
+    **columns,
 ):
     rows = len(wanted)
+    wanted = np.array(wanted, float)
+    needed = wanted if needed is None else np.array(needed, float)
     cluster = fleet(
         [0] * rows,
         replicas=current or [0] * rows,
@@ -24,7 +36,7 @@ def shared(
     idle = np.zeros(rows, dtype=bool) if rests is None else np.array(rests)
     standing = np.array(current or [0] * rows) > 0 if holds is None else np.array(holds)
     coming = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
-    return arbitrate.share(np.array(wanted, float), cluster, rules, known, unbound, idle, standing, coming).tolist()
+    return arbitrate.share(wanted, needed, cluster, rules, known, unbound, idle, standing, coming).tolist()
 
 
 def test_a_pool_that_suffices_grants_everything():
@@ -46,6 +58,21 @@ def test_floors_come_before_priority():
 def test_equals_share_by_weight_and_nobody_gets_more_than_asked():
     assert shared([10, 10], gpus=9, weight=[1.0, 2.0]) == [3, 6]
     assert shared([10, 2], gpus=9, weight=[1.0, 2.0]) == [7, 2]
+
+
+def test_a_peak_that_is_past_is_held_for_nobody_before_all_have_what_they_need():
+    ranks = {"priority": [1000.0, 10.0]}
+    assert shared([10, 6], gpus=12, needed=[4, 6], **ranks) == [6, 6]
+    assert shared([10, 6], gpus=8, needed=[4, 6], **ranks) == [4, 4]
+    assert shared([10, 6], gpus=8, needed=[9, 6], **ranks) == [8, 0]
+
+
+@given(st.lists(st.tuples(claim := st.integers(0, 9), claim, claim, claim), min_size=1, max_size=8), st.integers(0, 60))
+def test_nobody_gets_less_for_what_others_hold_for_a_past_peak(rows, gpus):
+    floor, needed, wanted = (np.cumsum([row[:3] for row in rows], axis=1)[:, place].tolist() for place in range(3))
+    ranks = {"priority": [float(row[3]) for row in rows], "min_replicas": floor}
+    without = shared(needed, gpus, **ranks)
+    assert all(given >= alone for given, alone in zip(shared(wanted, gpus, needed, **ranks), without, strict=True))
 
 
 def test_replicas_are_granted_whole():

@@ -365,3 +365,15 @@ def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start()
     assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, planned=planned))
     assert asked(Signal.CONCURRENCY, long, rules=learned, planned=planned) == pytest.approx(15)
     assert asked(Signal.FORECAST, long, rules=learned, planned=planned) == 2
+
+
+def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_others_want():
+    def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN):
+        asks = np.full((len(Signal), 1), NAN)
+        asks[Signal.FORECAST], asks[Signal.SCHEDULE] = forecast, others
+        return demand.needed(np.array([wanted]), asks, replace(Plan.filled(1), needed=np.array([remembers_not])))[0]
+
+    assert needed(8.0, forecast=8.0, remembers_not=3.0) == 3
+    assert needed(8.0, forecast=8.0, remembers_not=3.0, others=5.0) == 5
+    assert needed(8.0, others=2.0) == 8  # the forecast is silent: nobody knows of a memory
+    assert needed(2.0, forecast=8.0, remembers_not=3.0) == 2  # a bound cut it

@@ -16,6 +16,7 @@ from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples
 from autoscaler.core.spec import Schedule
 from autoscaler.core.tick import tick
+from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, samples, spec, world
 
 NAN = math.nan
@@ -93,6 +94,7 @@ def cases() -> dict[str, Explanation]:
         "maximum": told(fleet([2]), spec(max_replicas=4.0), running=90.0),
         "minimum": told(fleet([2]), spec(min_replicas=2.0, down_stabilization_s=10.0), watched_s=60),
         "grant": told(fleet([2], **scarce), **busy),
+        "past peak": told_past_peak(),
         "paused": told(fleet([1], paused=np.array([True])), **busy),
         "rival": told(fleet([1], rival=("HorizontalPodAutoscaler/chat",)), **busy),
         "no policy": told(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
@@ -122,6 +124,21 @@ def told_forecast():
         gap_s += 30.0 * 100 * (0.01 if step < 5 else 0.02)
         counters = {"finished": ended, "first_tokens": ended, "generation_tokens": 100 * ended, "ttft_met": ended}
         story.tick(fleet([2]), 15, running=4.0, gap_s=gap_s, gaps=100 * ended, **counters)
+    return story.explain()
+
+
+class ToldServing(Serving, Told):
+    """Workloads that serve a demand, and explain their last tick."""
+
+
+def told_past_peak():
+    """Two share eight GPUs. The first has had its peak and would hold seven, the second has become busy."""
+    story = ToldServing(spec(2, priority=[1000.0, 10.0], cold_start_s=60.0, **LEARNED))
+    for demand in (0.4, 0.8, 1.2, 1.6):
+        story.serve(fleet([2, 2]), demand, 60)
+    crowded = fleet([6, 2], pool_gpus=np.array([8.0]))
+    for demand, for_s in (([4.0, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
+        story.serve(crowded, np.array(demand), for_s)
     return story.explain()
 
 
@@ -186,6 +203,12 @@ def test_sentences_read_well(name):
             "Scales up from 2 to 3 replicas: 20 running, 14 waiting ask for 3.4 at 10 per replica, used to 100%; "
             "the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
         ),
+        (
+            "past peak",
+            "Scales down from 6 to 5 replicas: what arrives keeps 0.223 replicas busy, and 9 serve it within the error "
+            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 5 of 9, the others are for a peak that is "
+            "past (inputs up to 0 s old).",
+        ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
     ],
 )
@@ -248,6 +271,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("maximum", Stage.BOUNDS),
         ("minimum", Stage.BOUNDS),
         ("grant", Stage.GRANT),
+        ("past peak", Stage.GRANT),
         ("paused", Stage.OWNER),
         ("rival", Stage.OWNER),
     ],

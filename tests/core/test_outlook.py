@@ -30,6 +30,7 @@ LEARNED = {
     "unavoidable": 0.002,
     "really_missed": 0.025,
     "itl_judged": 100.0,
+    "needed": 3.0,
     "replicas": 4.0,
 }
 

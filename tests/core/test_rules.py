@@ -253,6 +253,25 @@ def test_one_idle_replica_that_was_found_is_not_made_two():
     assert live([0.1] * 30, replicas=1).replicas[0] == 1
 
 
+@pytest.mark.parametrize("cold_start_s", [60.0, 120.0])
+def test_after_a_peak_no_more_is_needed_than_for_its_last_three_cold_starts(cold_start_s):
+    """What is asked for holds it longer, with the same margin."""
+    shown = {"cold_start_s": cold_start_s, "replicas": 2}
+    calm, peak = (seen(demand, **shown) for demand in (2.0, 6.0))
+    rules = live([2.0] * 10, **shown)
+
+    def enough(demand):
+        margin = int(rules.rule[0]) % family.MARGINS
+        return family.fleets(np.array([demand]), np.array([R.MOST_BUSY]), np.ones(1), np.full(1, 100.0))[margin, 0]
+
+    for _ in range(10):
+        rules = judged(rules, peak)
+    assert rules.needed[0] == enough(6.0)
+    for _ in range(round((3 * cold_start_s + 270) / EVERY_S)):
+        rules = judged(rules, calm)
+    assert rules.needed[0] == enough(2.0) < enough(6.0) <= rules.replicas[0]
+
+
 # --- what was really missed
 
 
@@ -365,7 +384,7 @@ def test_whatever_was_counted_a_count_within_bounds_comes_of_it_or_none(steps):
     rules = live([3.0] * 20)
     for tally in steps:
         rules = judged(rules, seen(3.0, tally=tally, floor=2.0, ceiling=50.0))
-        assert np.isnan(rules.replicas[0]) or 2 <= rules.replicas[0] <= 50
+        assert np.isnan(rules.replicas[0]) or 2 <= rules.needed[0] <= rules.replicas[0] <= 50
         for name in ("cost", "missed", "backlog", "burnt", "served", "demand"):
             column = getattr(rules, name)
             assert not np.isinf(column).any(), name

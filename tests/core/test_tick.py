@@ -11,6 +11,7 @@ from autoscaler.core.fleet import Blocked
 from autoscaler.core.memory import Memory
 from autoscaler.core.spec import Schedule
 from autoscaler.core.tick import tick
+from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, samples, spec, world
 
 NAN = math.nan
@@ -318,6 +319,21 @@ def test_a_pool_that_lost_a_node_cuts_the_lowest_priority():
     assert story.watch(fleet([4, 4], pool_gpus=np.array([8.0])), 60, running=10.0).replicas.tolist() == [4, 4]
     decision = story.tick(fleet([4, 4], pool_gpus=np.array([6.0])), running=10.0)
     assert decision.replicas.tolist() == [2, 4]
+
+
+def test_gpus_held_for_a_peak_that_is_past_go_to_who_has_the_work():
+    """The first ranks higher. It needs as many again when its peak comes again, and then has them."""
+    story = Serving(spec(2, priority=[1000.0, 10.0], max_replicas=9.0, cold_start_s=60.0, **LEARNED))
+    few, many = (fleet([count, 2], pool_gpus=np.array([8.0])) for count in (2, 6))
+    for demand in (0.4, 0.8, 1.2, 1.6):  # by which the speed of a replica is learned
+        story.serve(few, demand, 60)
+    story.serve(many, np.array([4.0, 1.0]), 120)
+    held = story.serve(many, np.array([1.0, 1.0]), 300)
+    assert held.replicas.tolist() == [6, 2]
+    crowded = story.serve(many, np.array([1.0, 1.9]), 180)
+    assert crowded.plan.replicas[0] >= held.plan.replicas[0] > 6  # it would hold them, and has no use for them
+    assert crowded.replicas.tolist() == [5, 3]
+    assert story.serve(many, np.array([5.0, 1.0]), 240).replicas.tolist() == [7, 1]
 
 
 # --- changes of policy
