@@ -203,7 +203,7 @@ class PolicySpec(Section):
     priority: Annotated[int, Whole(-1_000_000, 1_000_000)] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
-        "A past peak is held for nobody before all have what they need now.",
+        "A reserve is held for nobody before all have what their load needs.",
     )
     weight: Annotated[float, Number(0.001, 1_000_000)] = Field(
         default=1.0, description="Share of short GPUs among workloads of one priority."

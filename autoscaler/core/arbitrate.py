@@ -1,7 +1,7 @@
 """Workloads together: share pools that are too small. Floors first, then priority, then weights.
 
-Before any peak that is past is held for anybody, everybody has what it needs for the load that is there: GPUs that one
-holds for a peak to come again are of more use to whoever has the work, whatever its priority.
+Before a reserve is held for anybody, everybody has what it needs for the load that is there: GPUs that one holds for
+what may come are of more use to whoever has the work, whatever its priority.
 
 What the workloads of one priority get goes to those that have work before those that rest, and among equals to those
 to whom most requests come: they would miss most. All in GPUs; a replica is granted whole or not at all. A pool whose
@@ -33,7 +33,7 @@ def share(
 ) -> FloatColumn:
     """Grant each workload what its pool can give.
 
-    wanted: float64[W], replicas. needed: float64[W], how many of them are for more than a past peak. trusted: bool[W];
+    wanted: float64[W], replicas. needed: float64[W], how many of them are no reserve. trusted: bool[W];
     of what is not trusted nothing is known, so it keeps what it has. free: bool[W]; what is not free to change holds
     what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
     holds: bool[W]; these have GPUs. arrivals_per_s: float64[W], requests; NaN: not known.

@@ -209,7 +209,7 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
 
 
 def needed(wanted: FloatColumn, asks: FloatColumn, planned: Plan) -> FloatColumn:
-    """Return how many of the replicas wanted are for more than a peak that the forecast remembers; float64[W].
+    """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
     All of them where it is not the forecast that wants them.
     """

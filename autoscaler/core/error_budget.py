@@ -22,7 +22,7 @@ SPENT_S = 12 * 3600.0
 AIMED = 0.75
 """Share of the error budget that is aimed at: what is promised on paper is not kept to the digit."""
 
-STRICTEST, LAXEST = 0.25, 1.3
+STRICTEST, LAXEST = 0.1, 1.3
 """Of the error budget, however much of it was burnt or saved."""
 
 TRUST_REQUESTS = 300.0

@@ -124,7 +124,7 @@ class _Row:
         return math.ceil(before - 1e-6) != math.ceil(after - 1e-6)
 
     def needed(self, wanted: float) -> float:
-        """Return how many of the replicas wanted are for more than a peak that is past."""
+        """Return how many of the replicas wanted are for the load that is there."""
         only = np.array([self.row])
         asks, planned = self.decision.asks[:, only], self.decision.plan.take(only)
         return float(demand.needed(np.array([wanted]), asks, planned)[0])
@@ -240,8 +240,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             share = "takes over from dearer" if after > before else "leaves it to cheaper"
             return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {number(after)}"
         case Stage.GRANT:
-            past = ", the others are for a peak that is past" if after >= row.needed(before) else ""
-            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{past}"
+            reserve = ", the others are a reserve" if after >= row.needed(before) else ""
+            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}"
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]
             return f"{rival} owns the count" if rival else "it is paused"

@@ -40,8 +40,8 @@ SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
 CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
 """Rules on the fastest level with the longest hold."""
 
-FORGETFUL = PREDICTORS.index((1, 3))
-"""The predictor that stands for what is needed now: a level that is not too jumpy, and peaks of three cold starts."""
+NEEDED = PREDICTORS.index((1, 3)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
+"""The rule that says what the load needs: the highest of the last three cold starts, and one square root more."""
 
 EVERY_S = 30.0
 """How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
@@ -85,11 +85,6 @@ def describe(rule: int) -> tuple[float, int, float, float]:
 def rows_of(predictor: int) -> slice:
     """Return the rules of a predictor: one for each margin."""
     return slice(predictor * MARGINS, (predictor + 1) * MARGINS)
-
-
-def forgetful(rule: IntColumn) -> IntColumn:
-    """Return the rules with the same margins as these that forget soon; int64[W]."""
-    return np.asarray(FORGETFUL * MARGINS + rule % MARGINS)
 
 
 def scattered(

@@ -36,6 +36,7 @@ class Figures:
     demand_replicas: float  # replicas that what arrives now keeps busy
     asked_replicas: float  # replicas that the rule in force asks for; NaN: the forecast has no opinion
     headroom_replicas: float  # those, less the demand
+    needed_replicas: float  # of those asked for, for the load of the last cold starts; the others are a reserve
     requests_per_s: float  # as they come now, that would keep a replica busy all the time
     idle_gap_s: float  # between two tokens of the only request of a replica
     prompt_tokens_per_s: float  # that would do so, by how gaps grow with them; NaN: no growth was seen
@@ -68,6 +69,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         demand_replicas=demand,
         asked_replicas=asked,
         headroom_replicas=asked - demand,
+        needed_replicas=planned("needed") if not math.isnan(asked) else math.nan,
         requests_per_s=_rate(planned("work_s")),
         idle_gap_s=planned("idle_gap_s"),
         prompt_tokens_per_s=_rate(planned("prompt_token_s")),
@@ -134,7 +136,10 @@ def _headroom(known: Figures) -> str:
     if math.isnan(known.headroom_replicas):
         return ""
     asked, demand = number(known.asked_replicas), number(known.demand_replicas)
-    return f"{count(known.headroom_replicas)}: {asked} asked for, less {demand} kept busy"
+    said = f"{count(known.headroom_replicas)}: {asked} asked for, less {demand} kept busy"
+    if not known.needed_replicas < known.asked_replicas:
+        return said
+    return f"{said}; {number(known.needed_replicas)} would do for the load of the last minutes"
 
 
 def _rule(known: Figures, cold_start_s: float) -> str:

@@ -105,7 +105,7 @@ class Rules(Columns):
     rule: FloatColumn  # float64[W], the rule in force; NaN: none yet
     budget: FloatColumn  # share of requests that it may miss
     replicas: FloatColumn  # float64[W], what it asks for; NaN: it does not speak
-    needed: FloatColumn  # what it would ask for, had it forgotten all but the last few cold starts
+    needed: FloatColumn  # of those, for the load that is there: what `family.NEEDED` asks for
 
     @classmethod
     def blank(cls, rows: int) -> Rules:
@@ -362,7 +362,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])
     rule = np.where(stays, before, cheapest)
     replicas = rules.asked[rule, rows].astype(np.float64)
-    needed = np.fmin(rules.asked[family.forgetful(rule), rows].astype(np.float64), replicas)
+    needed = np.fmin(rules.asked[family.NEEDED].astype(np.float64), replicas)
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,

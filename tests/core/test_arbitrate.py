@@ -60,7 +60,7 @@ def test_equals_share_by_weight_and_nobody_gets_more_than_asked():
     assert shared([10, 2], gpus=9, weight=[1.0, 2.0]) == [7, 2]
 
 
-def test_a_peak_that_is_past_is_held_for_nobody_before_all_have_what_they_need():
+def test_no_reserve_is_held_for_anybody_before_all_have_what_their_load_needs():
     ranks = {"priority": [1000.0, 10.0]}
     assert shared([10, 6], gpus=12, needed=[4, 6], **ranks) == [6, 6]
     assert shared([10, 6], gpus=8, needed=[4, 6], **ranks) == [4, 4]
@@ -68,7 +68,7 @@ def test_a_peak_that_is_past_is_held_for_nobody_before_all_have_what_they_need()
 
 
 @given(st.lists(st.tuples(claim := st.integers(0, 9), claim, claim, claim), min_size=1, max_size=8), st.integers(0, 60))
-def test_nobody_gets_less_for_what_others_hold_for_a_past_peak(rows, gpus):
+def test_nobody_gets_less_for_what_others_hold_in_reserve(rows, gpus):
     floor, needed, wanted = (np.cumsum([row[:3] for row in rows], axis=1)[:, place].tolist() for place in range(3))
     ranks = {"priority": [float(row[3]) for row in rows], "min_replicas": floor}
     without = shared(needed, gpus, **ranks)

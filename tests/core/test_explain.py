@@ -94,7 +94,7 @@ def cases() -> dict[str, Explanation]:
         "maximum": told(fleet([2]), spec(max_replicas=4.0), running=90.0),
         "minimum": told(fleet([2]), spec(min_replicas=2.0, down_stabilization_s=10.0), watched_s=60),
         "grant": told(fleet([2], **scarce), **busy),
-        "past peak": told_past_peak(),
+        "reserve": told_reserve(),
         "paused": told(fleet([1], paused=np.array([True])), **busy),
         "rival": told(fleet([1], rival=("HorizontalPodAutoscaler/chat",)), **busy),
         "no policy": told(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
@@ -131,8 +131,8 @@ class ToldServing(Serving, Told):
     """Workloads that serve a demand, and explain their last tick."""
 
 
-def told_past_peak():
-    """Two share eight GPUs. The first has had its peak and would hold seven, the second has become busy."""
+def told_reserve():
+    """Two share eight GPUs. The first has had its peak and holds a reserve, the second has become busy."""
     story = ToldServing(spec(2, priority=[1000.0, 10.0], cold_start_s=60.0, **LEARNED))
     for demand in (0.4, 0.8, 1.2, 1.6):
         story.serve(fleet([2, 2]), demand, 60)
@@ -204,10 +204,10 @@ def test_sentences_read_well(name):
             "the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
         ),
         (
-            "past peak",
-            "Scales down from 6 to 5 replicas: what arrives keeps 0.223 replicas busy, and 9 serve it within the error "
-            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 5 of 9, the others are for a peak that is "
-            "past (inputs up to 0 s old).",
+            "reserve",
+            "Scales down from 6 to 4 replicas: what arrives keeps 0.223 replicas busy, and 9 serve it within the error "
+            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 9, the others are a reserve "
+            "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
     ],
@@ -271,7 +271,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("maximum", Stage.BOUNDS),
         ("minimum", Stage.BOUNDS),
         ("grant", Stage.GRANT),
-        ("past peak", Stage.GRANT),
+        ("reserve", Stage.GRANT),
         ("paused", Stage.OWNER),
         ("rival", Stage.OWNER),
     ],

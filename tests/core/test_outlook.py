@@ -55,7 +55,7 @@ def told(rules=None, asked=4.0, **plan) -> dict[str, str]:
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
         "demand": "what arrives now keeps 2.31 replicas busy",
-        "headroom": "1.69 replicas: 4 asked for, less 2.31 kept busy",
+        "headroom": "1.69 replicas: 4 asked for, less 2.31 kept busy; 3 would do for the load of the last minutes",
         "rule": "follows demand over 60 s, holds its peak for 3 cold starts of 90 s, adds 60%",
         "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
         "budget": "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt; "
@@ -72,6 +72,7 @@ def test_the_figures_are_those_of_the_lines():
         demand_replicas=2.31,
         asked_replicas=4.0,
         headroom_replicas=pytest.approx(1.69),
+        needed_replicas=3.0,
         requests_per_s=pytest.approx(7.46, abs=0.01),
         idle_gap_s=0.0078,
         prompt_tokens_per_s=pytest.approx(30_000),
@@ -144,7 +145,7 @@ def test_a_slope_too_flat_to_be_true_is_no_limit():
 
 
 def test_more_demand_than_the_policy_allows_replicas_is_a_headroom_below_zero():
-    assert told(demand=9.0)["headroom"] == "-5 replicas: 4 asked for, less 9 kept busy"
+    assert told(demand=9.0, needed=4.0)["headroom"] == "-5 replicas: 4 asked for, less 9 kept busy"
 
 
 def test_without_a_policy_there_is_nothing_to_say():
