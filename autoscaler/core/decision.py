@@ -140,4 +140,5 @@ class Decision:
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
     trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
+    needed: FloatColumn  # float64[W], replicas of those before the grant that the load needs; the others are a reserve
     plan: Plan  # what the rules in force go by

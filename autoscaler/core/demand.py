@@ -211,9 +211,9 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
 def needed(wanted: FloatColumn, asks: FloatColumn, planned: Plan) -> FloatColumn:
     """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
-    All of them where it is not the forecast that wants them.
+    All of them where the forecast does not speak, whatever its rule goes by.
     """
-    forecast = np.where(np.isnan(planned.needed), np.inf, planned.needed)
+    forecast = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, planned.needed)
     return np.fmin(wanted, np.fmax(forecast, beside_forecast(asks)))
 
 

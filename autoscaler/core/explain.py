@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from autoscaler.core import demand, outlook
+from autoscaler.core import outlook
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.words import count, number, seconds
@@ -123,12 +123,6 @@ class _Row:
             return math.isnan(before) != math.isnan(after)
         return math.ceil(before - 1e-6) != math.ceil(after - 1e-6)
 
-    def needed(self, wanted: float) -> float:
-        """Return how many of the replicas wanted are for the load that is there."""
-        only = np.array([self.row])
-        asks, planned = self.decision.asks[:, only], self.decision.plan.take(only)
-        return float(demand.needed(np.array([wanted]), asks, planned)[0])
-
     def inputs(self) -> dict[str, float]:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
         capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
@@ -240,7 +234,7 @@ def _reason(stage: Stage, row: _Row) -> str:
             share = "takes over from dearer" if after > before else "leaves it to cheaper"
             return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {number(after)}"
         case Stage.GRANT:
-            reserve = ", the others are a reserve" if after >= row.needed(before) else ""
+            reserve = ", the others are a reserve" if after >= row.decision.needed[row.row] else ""
             return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}"
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]

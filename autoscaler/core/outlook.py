@@ -69,7 +69,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         demand_replicas=demand,
         asked_replicas=asked,
         headroom_replicas=asked - demand,
-        needed_replicas=planned("needed") if not math.isnan(asked) else math.nan,
+        needed_replicas=min(asked, planned("needed")),
         requests_per_s=_rate(planned("work_s")),
         idle_gap_s=planned("idle_gap_s"),
         prompt_tokens_per_s=_rate(planned("prompt_token_s")),

@@ -77,10 +77,13 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     ours = free(inp)
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
+    no_reserve = demand.needed(wanted, asks, planned)
     stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, informed & governed)
+    # What one variant takes over from another for the load is no reserve there either.
+    no_reserve = np.fmin(share_service(inp, no_reserve, known_capacity, informed & governed), wanted)
     stages[Stage.GRANT] = wanted = arbitrate.share(
         wanted,
-        demand.needed(wanted, asks, planned),
+        no_reserve,
         inp.fleet,
         inp.spec,
         trusted,
@@ -114,6 +117,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         active=(wanted > 0) | np.isnan(wanted),
         trusted=trusted,
         idle_after_s=idle_after_s,
+        needed=no_reserve,
         plan=planned,
     )
     return decision, memory

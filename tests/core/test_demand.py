@@ -377,3 +377,14 @@ def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_other
     assert needed(8.0, forecast=8.0, remembers_not=3.0, others=5.0) == 5
     assert needed(8.0, others=2.0) == 8  # the forecast is silent: nobody knows of a memory
     assert needed(2.0, forecast=8.0, remembers_not=3.0) == 2  # a bound cut it
+
+
+@pytest.mark.parametrize("why", ["capacity is stated", "the load is not known"])
+def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why):
+    """What is wanted there is held by others: a stabilization window, or doubt, which never shrinks."""
+    stated = why == "capacity is stated"
+    found = observation(running=10) if stated else observation(ready=0, reporting=0, starting=2)
+    inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
+    planned = replace(Plan.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
+    asks = demand.ask(inp, found, capacity(), memory(), planned)
+    assert demand.needed(np.array([8.0]), asks, planned)[0] == 8

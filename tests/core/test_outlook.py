@@ -148,6 +148,11 @@ def test_more_demand_than_the_policy_allows_replicas_is_a_headroom_below_zero():
     assert told(demand=9.0, needed=4.0)["headroom"] == "-5 replicas: 4 asked for, less 9 kept busy"
 
 
+def test_of_none_asked_for_none_is_needed():
+    assert outlook.read(*made(asked=0.0), 0).needed_replicas == 0
+    assert math.isnan(outlook.read(*made(asked=NAN), 0).needed_replicas)
+
+
 def test_without_a_policy_there_is_nothing_to_say():
     inp, decision = made()
     nobody = replace(inp, spec=spec(**dict.fromkeys(vars(spec()), NAN)))

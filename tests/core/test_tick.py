@@ -11,6 +11,7 @@ from autoscaler.core.fleet import Blocked
 from autoscaler.core.memory import Memory
 from autoscaler.core.spec import Schedule
 from autoscaler.core.tick import tick
+from autoscaler.core.variants import Variants
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, samples, spec, world
 
@@ -334,6 +335,22 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     assert crowded.plan.replicas[0] >= held.plan.replicas[0] > 6  # it would hold them, and has no use for them
     assert crowded.replicas.tolist() == [4, 4]
     assert story.serve(many, np.array([5.0, 1.0]), 240).replicas.tolist() == [7, 1]
+
+
+def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
+    """The cheaper variant shares a pool with another workload that ranks higher, and holds a reserve there."""
+    story = Serving(spec(3, priority=[10.0, 10.0, 1000.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
+    story.variants = Variants(service=np.array([0, 0, -1]), cost=np.array([1.0, 9.0, 1.0]))
+    pools = {"pool": np.array([0, 1, 0]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([8.0, 100.0])}
+    few, many = fleet([2, 2, 2], **pools), fleet([2, 2, 6], **pools)
+    for demand in (0.4, 0.8, 1.2, 1.6):
+        story.serve(few, demand, 60)
+    story.serve(many, np.array([1.0, 1.0, 4.0]), 120)
+    assert story.serve(many, np.array([1.0, 1.0, 1.0]), 300).replicas.tolist() == [2, 2, 6]
+    crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
+    assert crowded.plan.needed.tolist() == [4, 4, 2]
+    assert crowded.replicas.tolist() == [6, 2, 2]
+    assert crowded.needed.tolist() == [6, 2, 2]
 
 
 # --- changes of policy

@@ -14,6 +14,7 @@ from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.spec import Schedule, Spec
 from autoscaler.core.tick import tick
+from autoscaler.core.variants import Variants
 
 PLAIN_SPEC: dict[str, float] = {
     "ttft_objective_s": 1.0,
@@ -123,7 +124,14 @@ def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Sampl
     )
 
 
-def world(now_s: float, cluster: Fleet, rules: Spec, schedule: Schedule | None = None, **columns: Any) -> TickInput:
+def world(
+    now_s: float,
+    cluster: Fleet,
+    rules: Spec,
+    schedule: Schedule | None = None,
+    variants: Variants | None = None,
+    **columns: Any,
+) -> TickInput:
     """A TickInput in which the cluster view is fresh."""
     rows = len(cluster.workloads)
     return TickInput(
@@ -132,18 +140,23 @@ def world(now_s: float, cluster: Fleet, rules: Spec, schedule: Schedule | None =
         spec=rules,
         schedule=schedule or no_schedule(rows),
         samples=samples(cluster, now_s, **columns),
+        variants=variants,
     )
 
 
 class Story:
     """Steps one memory through ticks; the clock moves only by hand."""
 
+    variants: Variants | None = None
+
     def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
         self.spec, self.now_s, self.memory = rules, now_s, Memory.empty()
 
     def tick(self, cluster: Fleet, after_s: float = 5.0, **columns: Any) -> Decision:
         self.now_s += after_s
-        decision, self.memory = tick(world(self.now_s, cluster, self.spec, **columns), self.memory)
+        decision, self.memory = tick(
+            world(self.now_s, cluster, self.spec, variants=self.variants, **columns), self.memory
+        )
         return decision
 
     def watch(self, cluster: Fleet, for_s: float, every_s: float = 5.0, **columns: Any) -> Decision:

@@ -143,6 +143,7 @@ class World:
             active=wanted > 0,
             trusted=np.ones(count, dtype=bool),
             idle_after_s=np.full(count, np.nan),
+            needed=wanted,
             plan=replace(
                 Plan.blank(count),
                 demand=load,

@@ -118,6 +118,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         active=active,
         trusted=np.array([row.trusted for row in rows], dtype=bool),
         idle_after_s=np.full(count, np.nan),
+        needed=wanted,
         plan=Plan.blank(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))
