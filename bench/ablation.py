@@ -53,8 +53,8 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     forbidden[list(followed)] = False
 
     def follow(known: rules.Rules, seen: rules.Seen) -> rules.Rules:
-        chosen = plain(replace(known, missed=np.where(forbidden, np.float32(np.inf), known.missed)), seen)
-        return replace(chosen, missed=known.missed)
+        chosen = plain(replace(known, cost=np.where(forbidden, np.float32(np.inf), known.cost)), seen)
+        return replace(chosen, cost=known.cost)
 
     return (rules, "_follow", follow), (rules, "YOUNG_S", 0.0)
 
