@@ -46,7 +46,7 @@ NEEDED = PREDICTORS.index((1, 3)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().to
 EVERY_S = 30.0
 """How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
 
-MOST_RISE = 3.0
+MOST_RISE = 2.0
 """The level is not believed to rise beyond so many times what it is."""
 
 NO_RISE = 0.5
