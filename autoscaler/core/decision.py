@@ -109,7 +109,7 @@ class Plan(Columns):
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
     itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day
     replicas: FloatColumn  # what the rule asks for; NaN: it does not speak
-    needed: FloatColumn  # of those, for the load that is there; NaN: likewise
+    needed: FloatColumn  # what the load that is there needs, be that more or less
 
     @classmethod
     def blank(cls, rows: int) -> Plan:

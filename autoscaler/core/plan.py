@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core import zero
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Observation, Plan, TickInput
-from autoscaler.core.family import EVERY_S
+from autoscaler.core.family import EVERY_S, NEEDED
 from autoscaler.core.memory import SHARES, Memory
 from autoscaler.core.rules import Rules, Seen, judge, learned_speed
 from autoscaler.core.work import Tally, count
@@ -98,5 +98,5 @@ def _planned(known: Rules) -> Plan:
             really_missed=np.where(known.counted > 0, known.burnt / known.counted, np.nan),
             itl_judged=known.bin_seen[1].sum(axis=0),
             replicas=known.replicas,
-            needed=known.needed,
+            needed=known.asked[NEEDED].astype(np.float64),
         )

@@ -105,7 +105,6 @@ class Rules(Columns):
     rule: FloatColumn  # float64[W], the rule in force; NaN: none yet
     budget: FloatColumn  # share of requests that it may miss
     replicas: FloatColumn  # float64[W], what it asks for; NaN: it does not speak
-    needed: FloatColumn  # of those, for the load that is there: what `family.NEEDED` asks for
 
     @classmethod
     def blank(cls, rows: int) -> Rules:
@@ -122,11 +121,10 @@ class Rules(Columns):
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
-_UNKNOWN_AT_FIRST = ["judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget"]
-_UNKNOWN_AT_FIRST += ["replicas", "needed"]
+_UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
 RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog"))
-RULES_PRESENT |= frozenset(("real_backlog", "rule", "replicas", "needed"))
+RULES_PRESENT |= frozenset(("real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
 RULES_OF_FAMILY = frozenset(("watched_s", "cost", "missed", "arrived"))
@@ -362,14 +360,12 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])
     rule = np.where(stays, before, cheapest)
     replicas = rules.asked[rule, rows].astype(np.float64)
-    needed = np.fmin(rules.asked[family.NEEDED].astype(np.float64), replicas)
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,
         rule=np.where(speaks, rule.astype(np.float64), rules.rule),
         budget=budget,
         replicas=np.where(speaks, replicas, np.nan),
-        needed=np.where(speaks, needed, np.nan),
     )
 
 

@@ -24,6 +24,11 @@ class Serving(Story):
         super().__init__(rules, now_s)
         self.counters = {name: np.zeros(1000) for name in ("requests", "gap_s", "met")}  # by id of pod
 
+    def learn(self, cluster: Fleet) -> None:
+        """Keep a little busy, then more: by that the speed of a replica is learned."""
+        for demand in (0.4, 0.8, 1.2, 1.6):
+            self.serve(cluster, demand, 60)
+
     def serve(
         self, cluster: Fleet, demand: float | FloatColumn, for_s: float, every_s: float = 5.0, **how: Any
     ) -> Decision:

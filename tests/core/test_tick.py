@@ -326,8 +326,7 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     """The first ranks higher. It needs as many again when its peak comes again, and then has them."""
     story = Serving(spec(2, priority=[1000.0, 10.0], max_replicas=9.0, cold_start_s=60.0, **LEARNED))
     few, many = (fleet([count, 2], pool_gpus=np.array([8.0])) for count in (2, 6))
-    for demand in (0.4, 0.8, 1.2, 1.6):  # by which the speed of a replica is learned
-        story.serve(few, demand, 60)
+    story.learn(few)
     story.serve(many, np.array([4.0, 1.0]), 120)
     held = story.serve(many, np.array([1.0, 1.0]), 300)
     assert held.replicas.tolist() == [6, 2]
@@ -343,8 +342,7 @@ def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
     story.variants = Variants(service=np.array([0, 0, -1]), cost=np.array([1.0, 9.0, 1.0]))
     pools = {"pool": np.array([0, 1, 0]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([8.0, 100.0])}
     few, many = fleet([2, 2, 2], **pools), fleet([2, 2, 6], **pools)
-    for demand in (0.4, 0.8, 1.2, 1.6):
-        story.serve(few, demand, 60)
+    story.learn(few)
     story.serve(many, np.array([1.0, 1.0, 4.0]), 120)
     assert story.serve(many, np.array([1.0, 1.0, 1.0]), 300).replicas.tolist() == [2, 2, 6]
     crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
