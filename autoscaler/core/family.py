@@ -25,11 +25,22 @@ another costs. At least for one: what is given up while it still loads was never
 
 LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
 
+RISEN = len(LEVELS_S)
+"""Row after the levels: the fastest, continued to when replicas asked for now would serve."""
+
+HELD = (*PREDICTORS, (RISEN, LONGEST_HOLD))
+"""What is held: what each predictor says, and last the rise."""
+
+MOST_BUSY = 0.93
+"""Share of its time that a replica can serve on paper. How many miss near it, for their queue or for the gaps between
+their tokens, the curve of `misses` says."""
+
 SHARE_MARGINS = np.array([0.25, 0.4, 0.6, 0.85, 1.1, 1.5, 2.0], np.float32)[:, None]
-ROOT_MARGINS = np.array([0.5, 0.75, 1.0, 1.3, 1.6, 2.0, 2.5, 3.3, 4.5], np.float32)[:, None]
+ROOT_MARGINS = np.array([0.0, 0.12, 0.25, 0.5, 0.75, 1.0, 1.3, 1.6, 2.0, 2.5, 3.3, 4.5], np.float32)[:, None]
 BY_SHARE = len(SHARE_MARGINS)
 MARGINS = BY_SHARE + len(ROOT_MARGINS)
-"""Margin on the level: a share of it, or so many times its square root (square-root staffing)."""
+"""Margin on the level: a share of it, or so many times its square root (square-root staffing); none where load is
+steady."""
 
 RULES = len(PREDICTORS) * MARGINS
 
@@ -46,7 +57,7 @@ NEEDED = PREDICTORS.index((1, 3)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().to
 EVERY_S = 30.0
 """How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
 
-MOST_RISE = 2.0
+MOST_RISE = 3.0
 """The level is not believed to rise beyond so many times what it is."""
 
 NO_RISE = 0.5
@@ -103,7 +114,7 @@ def scattered(
 
 
 def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the levels, the fastest continued to when replicas asked for at once would serve; float64[L, W].
+    """Return the levels, and after them the fastest, continued to when replicas asked for now serve; float64[L + 1, W].
 
     On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
     are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40. What demand usually scatters
@@ -112,37 +123,45 @@ def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, col
     fast, slow = LEVELS_S[0], LEVELS_S[1]
     usual = NO_RISE * (scatter + SCATTER * SCATTER_S) / (scatter_s + SCATTER_S)
     slope = np.maximum(level[0] - (1 + usual) * level[1], 0.0) / (slow - fast)
-    ahead = level.copy()
-    ahead[0] = np.minimum(level[0] + slope * (fast + cold_start_s + EVERY_S), MOST_RISE * level[0])
-    return ahead
+    risen = np.minimum(level[0] + slope * (fast + cold_start_s + EVERY_S), MOST_RISE * level[0])
+    return np.concatenate([level, risen[None]])
 
 
 def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
-    """Return what each predictor says: a level, held; float32[J, W], NaN: not known.
+    """Return what each predictor says, a level, held, and last the rise; float32[J + 1, W], NaN: not known.
 
-    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold start.
+    level: float32[L + 1, W]. peaks: float32[L + 1, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold
+    start.
     """
-    said = level[[place for place, _ in PREDICTORS]]
+    said = level[[place for place, _ in HELD]]
     highest = peaks[:, 0].copy()
     for slot in range(1, PEAKS):
         np.maximum(highest, peaks[:, slot], out=highest)
-        for predictor, (place, hold) in enumerate(PREDICTORS):
+        for predictor, (place, hold) in enumerate(HELD):
             if slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
                 np.copyto(said[predictor], highest[place], where=reach == slot // hold)
-    for predictor, (place, _) in enumerate(PREDICTORS):
+    for predictor, (place, _) in enumerate(HELD):
         said[predictor, np.isnan(level[place])] = np.nan
     return said
 
 
-def fleets(
-    predicted: npt.NDArray[np.floating], usable: FloatColumn, floor: FloatColumn, ceiling: FloatColumn
-) -> PaperColumn:
+def least(held: PaperColumn, predictor: int, floor: FloatColumn) -> FloatColumn:
+    """Return the replicas that a predictor has with any margin: on the fastest level, those for the rise; float64[W].
+
+    held: float32[J + 1, W]. A margin is for what cannot be seen coming, so it is not put on top of what can.
+    """
+    if PREDICTORS[predictor][0] > 0:
+        return floor
+    return np.asarray(np.fmax(floor, np.ceil(held[-1] / MOST_BUSY - NEARLY)), dtype=np.float64)
+
+
+def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
     """Return the replicas that each margin makes of a prediction; float32[MARGINS, W], whole.
 
-    usable: share of its time that a replica serves. floor, ceiling: replicas.
+    floor, ceiling: replicas.
     """
-    share = (predicted / usable).astype(np.float32)
-    root = (np.sqrt(predicted) / usable).astype(np.float32)
+    share = (predicted / MOST_BUSY).astype(np.float32)
+    root = (np.sqrt(predicted) / MOST_BUSY).astype(np.float32)
     wanted = np.empty((MARGINS, len(predicted)), np.float32)
     wanted[:BY_SHARE] = share * SHARE_MARGINS + (share - np.float32(NEARLY))
     wanted[BY_SHARE:] = root * ROOT_MARGINS + (share - np.float32(NEARLY))

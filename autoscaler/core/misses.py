@@ -1,7 +1,8 @@
 """How likely a request misses its objective on replicas that are so busy: learned, with a prior.
 
 The share is kept in bins of demand over replicas, for TTFT and ITL each, older requests fading. Each bin begins with a
-few requests of a prior curve, so that it says something before it was seen and is soon outweighed.
+few requests of a prior curve, so that it says something before it was seen and is soon outweighed. Where that curve
+begins to rise is learned from all bins together: loads that were never seen are judged by those that were.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ WIDTH = 1 / BINS  # of demand over replicas: the last bin holds all beyond 1, to
 KINDS = 2
 """First axis of the counts: TTFT, ITL."""
 
-PRIOR = np.clip((WIDTH * (np.arange(BINS) + 0.5) - 0.6) / 0.4, 0.0, 1.0) ** 4
-"""Nothing below 0.6, 2 % at 0.75, half at 0.94: a queue in front of one server that is not too regular."""
+KNEES = np.array([0.6, 0.75, 0.88])
+"""From which load on requests may begin to miss: later, the more of them a replica serves at once."""
+
+SHAPES = np.clip((WIDTH * (np.arange(BINS) + 0.5) - KNEES[:, None]) / (1 - KNEES[:, None]), 0.0, 1.0) ** 4
+"""The curve of each knee, float64[KNEES, BINS]. Of 0.6: 2 % at 0.75, half at 0.94."""
+
+ANYWHERE = 0.003
+"""Share that may miss at any load, such as those that all meet a replica which has just become ready."""
+
+CLUSTER = 20.0
+"""Requests that tell as much as one would alone: neighbours miss together."""
 
 PRIOR_REQUESTS = 30.0
 
@@ -63,12 +73,24 @@ def curve(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
     Bins that contradict the order are pulled together: half way between the largest to the left and the smallest to
     the right, which is what pooling them would give if they weighed the same.
     """
-    rising = (missed + PRIOR_REQUESTS * PRIOR[:, None]) / (seen + PRIOR_REQUESTS)
+    rising = (missed + PRIOR_REQUESTS * _believed(missed, seen)) / (seen + PRIOR_REQUESTS)
     falling = rising.copy()
     for place in range(1, BINS):  # by hand: `accumulate` is slow on an axis that is not the last
         np.maximum(rising[:, place], rising[:, place - 1], out=rising[:, place])
         np.minimum(falling[:, -1 - place], falling[:, -place], out=falling[:, -1 - place])
     return either((rising + falling) / 2)
+
+
+def _believed(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
+    """Return the curve that loads which were seen suggest for those which were not; float64[KINDS, B, W].
+
+    The mean of the curves of all knees, each by how likely it makes what was seen: who misses nothing at 0.8 begins to
+    miss later than at 0.6.
+    """
+    expected = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE)
+    told = np.tensordot(np.log(expected), missed, (1, 1)) + np.tensordot(np.log(1 - expected), seen - missed, (1, 1))
+    likely = np.exp((told - told.max(axis=0)) / CLUSTER)  # float64[KNEES, KINDS, W]
+    return np.moveaxis(np.tensordot(SHAPES, likely / likely.sum(axis=0), (0, 0)), 0, 1)
 
 
 def unavoidable(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:

@@ -104,7 +104,8 @@ def gather(
             sums[name] += covered * np.interp(middle, time_s, np.nan_to_num(getattr(engine, name)))
     sums["pods"] = np.sum([*present.values(), np.zeros(steps)], axis=0)
     silent = sums["pods"] <= 0
-    quiet = silent & (sums["arrivals"] <= 0)  # nobody reported, and nobody can be told later to have come
+    told = sums["arrivals"] + sum(sums[name] for name in COUNTERS)
+    quiet = silent & (told <= 0)  # nobody reported, and nothing was told of it later
     unknown = {name: silent if name in ("pods", "running", "waiting") else quiet for name in sums}
     return {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}, len(added)
 

@@ -70,7 +70,6 @@ def _seen(inp: TickInput, observation: Observation, tally: Tally, budget: FloatC
         waiting=np.nan_to_num(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],
-        itl_objective_s=spec.itl_objective_s[rows],
         budget=budget[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         ceiling=ceiling,

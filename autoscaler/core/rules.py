@@ -13,14 +13,8 @@ import numpy as np
 
 from autoscaler.core import error_budget, family, misses, speed
 from autoscaler.core.columns import Columns, FloatColumn, MomentColumn
-from autoscaler.core.family import PaperColumn
+from autoscaler.core.family import MOST_BUSY, PaperColumn
 from autoscaler.core.work import LONGEST_STEP_S, Tally, busy_share
-
-MOST_BUSY = 0.9
-"""Share of its time that a replica can serve on paper: near 1 it does, but its gaps grow without bound."""
-
-LEAST_BUSY = 0.1
-"""The same of an engine that is hardly faster than the objective when idle: nobody would count on less."""
 
 TOLERATED = 0.8
 """Share of the TTFT objective that a wait may take; the prompt takes the rest."""
@@ -52,7 +46,7 @@ FOUND_KEPT = 0.75
 YOUNG_S = 1200.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
-DOUBT_S = 150.0
+DOUBT_S = 220.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
 
 MISS_PRICE = 1000.0
@@ -86,8 +80,8 @@ class Rules(Columns):
     scatter: FloatColumn  # share of the level times seconds, fading, see `family.scattered`
     scatter_s: FloatColumn  # those seconds, fading alike
     slot_s: MomentColumn  # when the present slot began
-    peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
-    lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
+    peaks: PaperColumn  # float32[L + 1, PEAKS, W], highest level, and rise, by slot, the present one first
+    lows: PaperColumn  # float32[J + 1, LOWS, W], lowest prediction, and rise, by slot
     asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
     backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
     cost: PaperColumn  # float32[M, W], replica-seconds, fading
@@ -116,8 +110,8 @@ class Rules(Columns):
         known |= {name: np.zeros((misses.KINDS, misses.BINS, rows)) for name in ("bin_missed", "bin_seen")}
         paper = {name: np.zeros((family.RULES, rows), np.float32) for name in ("backlog", "cost", "missed")}
         paper["asked"] = np.full((family.RULES, rows), np.nan, np.float32)
-        paper["peaks"] = np.zeros((len(family.LEVELS_S), family.PEAKS, rows), np.float32)
-        paper["lows"] = np.full((len(family.PREDICTORS), family.LOWS, rows), family.ENDLESS, np.float32)
+        paper["peaks"] = np.zeros((family.RISEN + 1, family.PEAKS, rows), np.float32)
+        paper["lows"] = np.full((len(family.HELD), family.LOWS, rows), family.ENDLESS, np.float32)
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
@@ -140,7 +134,6 @@ class Seen(Columns):
     waiting: FloatColumn  # requests that wait in them
     cold_start_s: FloatColumn
     ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
-    itl_objective_s: FloatColumn
     budget: FloatColumn  # share of requests that may miss
     floor: FloatColumn  # replicas
     ceiling: FloatColumn
@@ -150,13 +143,12 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     """Bring the fleets on paper up to date and say which rule is in force and what it asks for."""
     step_s = now_s - rules.judged_s
     step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
-    rules, arrivals, idle_gap_s = _measure(rules, seen, step_s)
-    usable = most_busy(idle_gap_s, seen.itl_objective_s)
+    rules, arrivals = _measure(rules, seen, step_s)
     lived = ~np.isnan(rules.demand) & (step_s > 0) & (step_s <= LONGEST_STEP_S)
-    rules, likely = _learn_misses(rules, seen, usable, arrivals, np.where(lived, step_s, 0.0))
+    rules, likely = _learn_misses(rules, seen, arrivals, np.where(lived, step_s, 0.0))
     lived &= ~np.isnan(rules.asked[0])
-    rules = _account(rules, seen, usable, arrivals, likely, np.where(lived, step_s, 0.0))
-    rules = _predict(rules, seen, usable, step_s, now_s)
+    rules = _account(rules, seen, arrivals, likely, np.where(lived, step_s, 0.0))
+    rules = _predict(rules, seen, step_s, now_s)
     return replace(_follow(rules, seen), judged_s=np.full(len(step_s), now_s))
 
 
@@ -165,8 +157,8 @@ def learned_speed(rules: Rules) -> speed.Speed:
     return speed.fit(rules.lessons, rules.readings, rules.shortest_gap_s)
 
 
-def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, FloatColumn, FloatColumn]:
-    """Turn what was counted into demand; also returns the requests that came on all replicas, and the idle gap.
+def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, FloatColumn]:
+    """Turn what was counted into demand; also returns the requests that came on all replicas.
 
     Two estimates, each wrong where the other is right, are averaged: arrivals times the work of a request, which a
     queue does not hide but longer answers do at first; and how busy replicas are, with what was added to their queues
@@ -195,7 +187,7 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
         brought = arrivals * each_s / step_s
         demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
     rules = replace(rules, work_s=work_s, requests=requests, demand=np.where(step_s > 0, demand, np.nan))
-    return rules, np.nan_to_num(arrivals), idle_gap_s
+    return rules, np.nan_to_num(arrivals)
 
 
 def _count_slots(rules: Rules, tally: Tally, idle_gap_s: FloatColumn, step_s: FloatColumn) -> Rules:
@@ -212,9 +204,7 @@ def _count_slots(rules: Rules, tally: Tally, idle_gap_s: FloatColumn, step_s: Fl
     return replace(rules, most_running=most_running, slots=np.where(np.isnan(tally.slots), slots, tally.slots))
 
 
-def _learn_misses(
-    rules: Rules, seen: Seen, usable: FloatColumn, arrivals: FloatColumn, step_s: FloatColumn
-) -> tuple[Rules, FloatColumn]:
+def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: FloatColumn) -> tuple[Rules, FloatColumn]:
     """Learn how the load makes requests miss, and how far paper is from truth. step_s: 0 where nothing is known.
 
     Also returns the share that misses by bin of the load, float64[B, W].
@@ -235,12 +225,12 @@ def _learn_misses(
     fade = np.exp(-step_s / error_budget.BUDGET_S)
     ready = np.maximum(seen.replicas, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
-    backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - usable * ready) * step_s, 0.0), 0.0)
+    backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - MOST_BUSY * ready) * step_s, 0.0), 0.0)
     unavoidable = misses.unavoidable(bin_missed, bin_seen)
     likely = np.maximum(misses.curve(bin_missed, bin_seen) - unavoidable, 0.0)
     place = misses.bin_of(demand / ready).astype(np.int64)
     promised = np.where(
-        backlog > TOLERATED * seen.ttft_objective_s * usable * ready, 1.0, likely[place, np.arange(len(place))]
+        backlog > TOLERATED * seen.ttft_objective_s * MOST_BUSY * ready, 1.0, likely[place, np.arange(len(place))]
     )
     rules = replace(
         rules,
@@ -257,9 +247,7 @@ def _learn_misses(
     return rules, likely
 
 
-def _account(
-    rules: Rules, seen: Seen, usable: FloatColumn, arrivals: FloatColumn, likely: FloatColumn, step_s: FloatColumn
-) -> Rules:
+def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColumn, step_s: FloatColumn) -> Rules:
     """Let every fleet on paper live through the step with what it had asked for. step_s: 0 where none can."""
     lived = step_s > 0
     fade = np.exp(-step_s / FADE_S)
@@ -274,9 +262,9 @@ def _account(
         values.astype(np.float32)
         for values in (
             demand * step_s,
-            usable * step_s,
+            MOST_BUSY * step_s,
             demand / misses.WIDTH,
-            patience_s * usable,
+            patience_s * MOST_BUSY,
             fade,
             arrived,
             step_s,
@@ -289,7 +277,7 @@ def _account(
     backlog, cost, missed = np.empty_like(rules.backlog), np.empty_like(rules.cost), np.empty_like(rules.missed)
     for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
         at = family.rows_of(predictor)
-        ready = family.fleets(ready_then[predictor], usable, floor, seen.ceiling)
+        ready = family.fleets(ready_then[predictor], family.least(ready_then, predictor, floor), seen.ceiling)
         queue = np.maximum(rules.backlog[at] + (came - most * ready), np.float32(0))
         place = np.minimum(binned / ready, last_bin)
         share = by_bin.take(place.astype(np.int32) * width + column)
@@ -310,7 +298,7 @@ def _account(
     )
 
 
-def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn, now_s: float) -> Rules:
+def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rules:
     """Follow the levels, hold their peaks, and note what is predicted; unknown demand changes nothing."""
     gain = 1 - np.exp(-step_s / family.LEVELS_S[:, None])
     level = np.where(np.isnan(rules.level), rules.demand, rules.level + gain * (rules.demand - rules.level))
@@ -320,8 +308,8 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
     scatter, scatter_s = family.scattered(rules.scatter, rules.scatter_s, level, lived_s)
     ahead = family.rising(level, scatter, scatter_s, seen.cold_start_s).astype(np.float32)
     peaks = family.push(rules.peaks, np.nan_to_num(ahead), turned, np.maximum)
-    predicted = family.held(ahead, peaks, family.slots(seen.cold_start_s))
-    lowest = np.where(np.isnan(predicted), np.float32(family.ENDLESS), predicted)
+    held = family.held(ahead, peaks, family.slots(seen.cold_start_s))
+    lowest = np.where(np.isnan(held), np.float32(family.ENDLESS), held)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
     found = np.where(np.isnan(rules.found) & ~np.isnan(level[0]), seen.replicas, rules.found)
     young = rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s
@@ -335,7 +323,12 @@ def _predict(rules: Rules, seen: Seen, usable: FloatColumn, step_s: FloatColumn,
         slot_s=np.where(turned, now_s, rules.slot_s),
         peaks=peaks,
         lows=lows,
-        asked=np.concatenate([family.fleets(one, usable, floor, seen.ceiling) for one in predicted]),
+        asked=np.concatenate(
+            [
+                family.fleets(held[predictor], family.least(held, predictor, floor), seen.ceiling)
+                for predictor in range(len(family.PREDICTORS))
+            ]
+        ),
     )
 
 
@@ -357,7 +350,8 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     price[np.ix_(~family.CAREFUL, rules.watched_s < YOUNG_S)] = np.inf
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
-    stays = ~np.isnan(rules.rule) & (price[before, rows] * CHEAPER <= price[cheapest, rows])
+    gain = price[before, rows] - price[cheapest, rows]
+    stays = ~np.isnan(rules.rule) & (gain <= (1 - CHEAPER) * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)
     replicas = rules.asked[rule, rows].astype(np.float64)
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
@@ -372,12 +366,3 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:
     """Return how many requests really missed for each that was to miss on paper; see `error_budget.wrongness`."""
     return error_budget.wrongness(promised, rules.burnt, rules.counted, rules.promised, rules.unavoidable)
-
-
-def most_busy(idle_gap_s: FloatColumn, itl_objective_s: FloatColumn) -> FloatColumn:
-    """Return the busy share up to which the mean gap between tokens is within the objective; float64[W].
-
-    8 ms when idle and 100 ms allowed: 0.92, so MOST_BUSY; 40 ms when idle: 0.6.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.fmax(np.fmin(1 - idle_gap_s / itl_objective_s, MOST_BUSY), LEAST_BUSY)

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from autoscaler.core import family, misses
-from autoscaler.core.family import EVERY_S, LEVELS_S, MOST_RISE, NEARLY, describe
+from autoscaler.core.family import EVERY_S, LEVELS_S, MOST_BUSY, MOST_RISE, NEARLY, describe
 from autoscaler.core.rules import FADE_S, FOUND_KEPT, SETTLED_S, TOLERATED, Rules
 
 
@@ -21,7 +21,6 @@ class Paper:
     rule: int
     cold_start_s: float
     ttft_objective_s: float
-    usable: float  # share of its time that a replica serves
     floor: float
     ceiling: float
     watched_s: float = 0.0
@@ -33,8 +32,9 @@ class Paper:
     levels: list[float] = field(default_factory=list)
     apart: list[float] = field(default_factory=list)  # the fastest level from the next slower one
     slow: list[float] = field(default_factory=list)  # the next slower level
-    ahead: list[float] = field(default_factory=list)  # the level, continued where it is the fastest and rises
+    ahead: list[float] = field(default_factory=list)  # to where the fastest level rises; else nothing
     predicted: list[float] = field(default_factory=list)
+    risen: list[float] = field(default_factory=list)
 
     def live(self, after: Rules, arrived: float, replicas: float) -> None:
         """Live through the step that ended in `after`, in which so many replicas really served.
@@ -56,20 +56,22 @@ class Paper:
             self.apart.append(abs(self.levels[-1] / self.slow[-1] - 1))
         self.found = self.found or replicas
         self.ahead.append(self._ahead(level_s))
-        self.predicted.append(max(self.ahead[-1 - hold * self._reach() :]))
+        window = slice(-1 - hold * self._reach(), None)
+        self.predicted.append(max(self.levels[window]))
+        self.risen.append(max(self.ahead[window]))
         young = self.watched_s < family.LONGEST_HOLD * self.cold_start_s
         self.kept = max(self.floor, math.ceil(FOUND_KEPT * self.found)) if young else self.floor
 
-    def asked(self, predicted: float, floor: float | None = None) -> float:
+    def asked(self, predicted: float, risen: float, floor: float | None = None) -> float:
         *_, share, root = describe(self.rule)
         wanted = predicted + share * predicted + root * math.sqrt(predicted)
-        least = self.kept if floor is None else floor
-        return min(max(math.ceil(wanted / self.usable - NEARLY), least), self.ceiling)
+        least = max(self.kept if floor is None else floor, math.ceil(risen / MOST_BUSY - NEARLY))
+        return min(max(math.ceil(wanted / MOST_BUSY - NEARLY), least), self.ceiling)
 
     def _ahead(self, level_s: float) -> float:
         level, slow = self.levels[-1], self.slow[-1]
-        if level_s > LEVELS_S[0] or level <= slow:
-            return level
+        if level_s > LEVELS_S[0]:
+            return 0.0
         slope = max(level - slow * (1 + family.NO_RISE * self._scatter()), 0.0) / (LEVELS_S[1] - LEVELS_S[0])
         return min(level + slope * (LEVELS_S[0] + self.cold_start_s + EVERY_S), MOST_RISE * level)
 
@@ -87,13 +89,13 @@ class Paper:
     def _serve(self, demand: float, arrived: float, after: Rules, replicas: float) -> None:
         floor = max(self.floor, replicas) if self.watched_s < SETTLED_S else self.floor
         self.watched_s += EVERY_S
-        lowest = min(self.predicted[-1 - self._reach() :])  # what was asked for all the while has come
-        ready = self.asked(lowest, floor)
-        self.backlog = max(self.backlog + (demand - self.usable * ready) * EVERY_S, 0.0)
+        whole = slice(-1 - self._reach(), None)  # what was asked for all the while has come
+        ready = self.asked(min(self.predicted[whole]), min(self.risen[whole]), floor)
+        self.backlog = max(self.backlog + (demand - MOST_BUSY * ready) * EVERY_S, 0.0)
         place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
         late = max(float(misses.curve(after.bin_missed, after.bin_seen)[place, 0] - after.unavoidable[0]), 0.0)
-        if self.backlog > TOLERATED * self.ttft_objective_s * self.usable * ready:
+        if self.backlog > TOLERATED * self.ttft_objective_s * MOST_BUSY * ready:
             late = 1.0
         fade = math.exp(-EVERY_S / FADE_S)
         self.missed = self.missed * fade + late * arrived
-        self.cost = self.cost * fade + self.asked(self.predicted[-1]) * EVERY_S
+        self.cost = self.cost * fade + self.asked(self.predicted[-1], self.risen[-1]) * EVERY_S

@@ -26,7 +26,7 @@ def test_every_rule_is_described_by_its_own_numbers(rule):
     level_s, hold, share, root = family.describe(rule)
     assert (list(family.LEVELS_S).index(level_s), hold) in family.PREDICTORS
     assert hold >= 1  # what is given up while it loads was never of use
-    assert (share > 0) != (root > 0)
+    assert share == 0 or root == 0
     assert sum(family.describe(other) == family.describe(rule) for other in range(family.RULES)) == 1
 
 
@@ -52,11 +52,11 @@ def test_larger_margins_and_longer_holds_are_believed_to_miss_less_before_anythi
 
 def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
     one = np.ones(1)
-    asked = family.fleets(4 * one, 0.8 * one, one, 100 * one)[:, 0]
-    by_share = [math.ceil(4 * (1 + share) / 0.8 - family.NEARLY) for share in family.SHARE_MARGINS[:, 0]]
-    by_root = [math.ceil((4 + 2 * root) / 0.8 - family.NEARLY) for root in family.ROOT_MARGINS[:, 0]]
+    asked = family.fleets(4 * one, one, 100 * one)[:, 0]
+    by_share = [math.ceil(4 * (1 + share) / family.MOST_BUSY - family.NEARLY) for share in family.SHARE_MARGINS[:, 0]]
+    by_root = [math.ceil((4 + 2 * root) / family.MOST_BUSY - family.NEARLY) for root in family.ROOT_MARGINS[:, 0]]
     assert asked.tolist() == by_share + by_root
-    bounded = family.fleets(4 * one, 0.8 * one, 9 * one, 12 * one)[:, 0]
+    bounded = family.fleets(4 * one, 9 * one, 12 * one)[:, 0]
     assert bounded.tolist() == np.clip(asked, 9, 12).tolist()
 
 
@@ -71,21 +71,22 @@ def risen(*level, cold_start_s=60.0, scatter=0.0):
 
 def test_a_rise_goes_on_for_a_cold_start_and_until_it_is_asked_about():
     ahead = risen(4.0, 3.0, 2.0, 1.0, cold_start_s=10.0)
-    assert ahead[0] == pytest.approx(4 + (20 + 10 + family.EVERY_S) / 40, rel=0.01)
-    assert ahead[1:].tolist() == [3.0, 2.0, 1.0]
+    assert ahead[family.RISEN] == pytest.approx(4 + (20 + 10 + family.EVERY_S) / 40, rel=0.01)
+    assert ahead[: family.RISEN].tolist() == [4.0, 3.0, 2.0, 1.0]
 
 
 def test_no_rise_is_believed_to_lead_beyond_three_times_as_much():
-    assert risen(9.0, 1.0, 1.0, 1.0, cold_start_s=600.0).tolist() == [family.MOST_RISE * 9.0, 1.0, 1.0, 1.0]
+    assert risen(9.0, 1.0, 1.0, 1.0, cold_start_s=600.0)[family.RISEN] == 3 * 9.0
 
 
 def test_a_fall_is_not_continued():
-    assert risen(3.0, 6.0, 8.0, 9.0).tolist() == [3.0, 6.0, 8.0, 9.0]
+    assert risen(3.0, 6.0, 8.0, 9.0)[family.RISEN] == 3.0
 
 
 def test_what_scatters_as_usual_is_no_rise():
-    assert risen(4.0, 3.0, 3.0, 3.0, scatter=0.7)[0] == 4.0
-    assert risen(4.0, 3.0, 3.0, 3.0, scatter=0.3)[0] < risen(4.0, 3.0, 3.0, 3.0, scatter=0.1)[0]
+    assert risen(4.0, 3.0, 3.0, 3.0, scatter=0.7)[family.RISEN] == 4.0
+    some, little = (risen(4.0, 3.0, 3.0, 3.0, scatter=scatter)[family.RISEN] for scatter in (0.3, 0.1))
+    assert 4.0 < some < little
 
 
 def test_scatter_is_the_mean_distance_of_the_two_fastest_levels_and_fades():
@@ -111,20 +112,30 @@ def test_where_there_is_nothing_to_scatter_around_nothing_is_learned(level):
 @given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SLOTS_A_COLD_START))
 def test_each_predictor_says_the_peak_of_its_level_over_its_hold(run, reach):
     """Against looking back over all that ever was."""
-    past = np.zeros((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
-    scale = np.arange(1, len(family.LEVELS_S) + 1, dtype=np.float32)[:, None]  # levels that differ
+    past = np.zeros((family.RISEN + 1, family.PEAKS, 1), np.float32)
+    scale = np.arange(1, family.RISEN + 2, dtype=np.float32)[:, None]  # levels that differ
     for value in run:
         level = scale * np.float32(value)
         past = family.push(past, level, np.ones(1, bool), np.maximum)
     said = family.held(level, past, np.array([reach]))[:, 0]
-    for predictor, (place, hold) in enumerate(family.PREDICTORS):
+    for predictor, (place, hold) in enumerate(family.HELD):
         peak = max(float(np.float32(value)) for value in run[-1 - hold * reach :])
         assert said[predictor] == pytest.approx(float(scale[place, 0]) * peak, rel=1e-6)
 
 
+def test_a_rise_is_carried_by_the_fastest_level_alone_and_without_a_margin():
+    held = np.array([[2.0], [2.0], [2.0], [2.0], [2.0], [6.0]], np.float32)
+    floors = [family.least(held, predictor, np.array([3.0]))[0] for predictor in range(len(family.PREDICTORS))]
+    assert floors == [math.ceil(6 / family.MOST_BUSY), 3, 3, 3, 3]
+    held[-1] = 1.0
+    assert family.least(held, 0, np.array([3.0]))[0] == 3  # never fewer than the floor
+    held[-1] = NAN
+    assert family.least(held, 0, np.array([3.0]))[0] == 3
+
+
 def test_what_is_not_known_is_not_held():
-    level = np.full((len(family.LEVELS_S), 1), np.nan, np.float32)
-    past = np.ones((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
+    level = np.full((family.RISEN + 1, 1), np.nan, np.float32)
+    past = np.ones((family.RISEN + 1, family.PEAKS, 1), np.float32)
     assert np.isnan(family.held(level, past, np.array([1]))).all()
 
 

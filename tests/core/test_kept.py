@@ -283,7 +283,7 @@ def test_idleness_before_a_restart_does_not_count():
     assert later.watch(fleet([1]), 30.0, running=0.0).replicas[0] == 0
 
 
-def test_the_same_rule_speaks_again_with_the_second_judgement_after_a_restart():
+def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
     before = story.serve(cluster, 1.2, 3600.0)
@@ -294,7 +294,7 @@ def test_the_same_rule_speaks_again_with_the_second_judgement_after_a_restart():
     later = restarted(story, cluster, 30.0)
     assert np.isnan(later.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0])
     after = later.serve(cluster, 1.2, EVERY_S - 5.0)
-    for name in ("rule", "idle_gap_s", "really_missed"):
+    for name in ("replicas", "idle_gap_s", "really_missed"):  # of rules that are worth the same the first one speaks
         assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
     assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
     assert after.asks[Signal.FORECAST, 0] == before.asks[Signal.FORECAST, 0]

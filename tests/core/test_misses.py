@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.misses import BINS, FADE_S, KINDS, PRIOR, bin_of, curve, either, learn, unavoidable
+from autoscaler.core.misses import BINS, FADE_S, KINDS, SHAPES, bin_of, curve, either, learn, unavoidable
 
+PRIOR = SHAPES.mean(axis=0)
 NOTHING = np.zeros((KINDS, BINS, 1))
 TTFT, ITL = range(KINDS)
 
@@ -22,11 +23,35 @@ def place_of(load):
     return int(bin_of(np.array([load]))[0])
 
 
+def misses_at(load, of):
+    """The share that misses at a load, after (load, missed, seen) of both kinds."""
+    counts = NOTHING, NOTHING
+    for each in of:
+        for kind in range(KINDS):
+            counts = learned(*each, kind=kind, before=counts)
+    return curve(*counts)[place_of(load), 0]
+
+
 def test_before_anything_was_seen_the_prior_speaks_for_both_kinds():
     np.testing.assert_allclose(curve(NOTHING, NOTHING)[:, 0], either(np.stack([PRIOR, PRIOR])))
     assert PRIOR[place_of(0.5)] == 0
     assert 0 < PRIOR[place_of(0.75)] < 0.1
     assert PRIOR[-1] > 0.5
+
+
+def test_who_misses_nothing_where_others_begin_to_is_believed_to_miss_less_beyond():
+    assert misses_at(0.97, of=[(0.78, 0.0, 2000.0)]) < 0.9 * misses_at(0.97, of=[])
+    assert misses_at(0.9, of=[(0.78, 0.0, 2000.0)]) < 0.5 * misses_at(0.9, of=[])
+    assert misses_at(0.97, of=[(0.3, 0.0, 1e6)]) == pytest.approx(misses_at(0.97, of=[]))  # where none begins
+
+
+def test_who_misses_early_is_believed_to_miss_more_beyond():
+    assert misses_at(0.9, of=[(0.72, 40.0, 2000.0)]) > 1.2 * misses_at(0.9, of=[])
+
+
+def test_one_unlucky_moment_tells_little():
+    """A dozen that came at once: a sixtieth of what as many would tell if each had come alone."""
+    assert misses_at(0.9, of=[(0.3, 12.0, 2000.0)]) == pytest.approx(misses_at(0.9, of=[]), rel=0.05)
 
 
 @pytest.mark.parametrize("kind", range(KINDS))
@@ -47,11 +72,12 @@ def test_demand_beyond_what_serves_falls_into_the_last_bin():
 
 def test_a_bin_that_contradicts_those_below_it_is_met_half_way():
     place = place_of(0.82)
-    before = learned(0.82, 0.0, 1e6, kind=ITL)
-    share = curve(*learned(0.82, 0.0, 1e6, before=before))[:, 0]
-    below = either(np.stack([PRIOR, PRIOR]))[place - 1]
-    assert share[place] == pytest.approx(below / 2, rel=0.01)
-    assert share[place - 1] == pytest.approx(below / 2, rel=0.01)
+    counts = NOTHING, NOTHING
+    for kind in range(KINDS):
+        counts = learned(0.75, 1e5, 1e6, kind=kind, before=counts)
+        counts = learned(0.82, 0.0, 1e6, kind=kind, before=counts)
+    share = curve(*counts)[:, 0]
+    assert share[place - 1] == share[place] == pytest.approx(either(np.array([0.1, 0.1])) / 2, rel=0.01)
 
 
 def test_who_misses_either_is_between_the_more_and_the_sum_of_both():

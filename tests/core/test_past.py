@@ -57,6 +57,12 @@ def test_where_nobody_reports_nothing_is_known_and_nothing_is_lost() -> None:
     assert columns["finished"][20] == pytest.approx(15)  # spread over the hole
 
 
+def test_a_request_that_ended_in_a_hole_is_counted_also_where_none_came() -> None:
+    columns, _ = gather(0, 300, 15, [engine([0, 15, 30, 300], [0, 0, 0, 1], running=[1, 1, 1, 0])])
+    assert np.nansum(columns["finished"]) == pytest.approx(1)
+    assert np.nansum(columns["arrivals"]) == 0
+
+
 def test_no_engine_at_all_is_all_unknown() -> None:
     columns, added = gather(0, 30, 15, [])
     assert all(np.isnan(values).all() for values in columns.values())

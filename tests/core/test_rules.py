@@ -115,7 +115,7 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
     random = np.random.default_rng(7)
     waves = 4 + 3 * np.sin(np.arange(160) / 12) + random.uniform(0, 1, 160) + 8.0 * (random.random(160) < 0.03)
     promises = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
-    papers = [Paper(rule, usable=R.MOST_BUSY, **promises) for rule in range(0, family.RULES, 5)]
+    papers = [Paper(rule, **promises) for rule in range(0, family.RULES, 5)]
     rules, now_s = R.Rules.blank(1), 1000.0
     for step, demand in enumerate([*waves, 9.0, 10.0]):
         now_s += EVERY_S
@@ -130,7 +130,7 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
         for name in ("cost", "missed"):
             said = float(getattr(rules, name)[paper.rule, 0])
             assert said == pytest.approx(getattr(paper, name), rel=1e-4), (family.describe(paper.rule), name)
-        assert rules.asked[paper.rule, 0] == paper.asked(paper.predicted[-1])
+        assert rules.asked[paper.rule, 0] == paper.asked(paper.predicted[-1], paper.risen[-1])
         assert rules.backlog[paper.rule, 0] == pytest.approx(paper.backlog, rel=1e-3, abs=1e-2)
 
 
@@ -209,7 +209,7 @@ def test_the_rule_in_force_stays_within_the_budget_on_paper_where_that_is_to_be_
 
 
 def test_steady_demand_is_carried_with_little_on_top(lived):
-    assert math.ceil(3 / R.MOST_BUSY) <= lived["steady"].replicas[0] <= 6
+    assert math.ceil(3 / family.MOST_BUSY) <= lived["steady"].replicas[0] <= 6
 
 
 def test_large_fleets_are_carried_with_less_on_top_than_small_ones(lived):
@@ -261,10 +261,10 @@ def test_what_the_load_needs_are_its_peaks_of_three_cold_starts_and_one_root_mor
     rules = live([2.0] * 10, **shown)
     for _ in range(10):
         rules = judged(rules, peak)
-    assert rules.asked[family.NEEDED, 0] == math.ceil((6 + math.sqrt(6)) / R.MOST_BUSY)
+    assert rules.asked[family.NEEDED, 0] == math.ceil((6 + math.sqrt(6)) / family.MOST_BUSY)
     for _ in range(round((3 * cold_start_s + 270) / EVERY_S)):
         rules = judged(rules, calm)
-    assert rules.asked[family.NEEDED, 0] == math.ceil((2 + math.sqrt(2)) / R.MOST_BUSY) < rules.replicas[0]
+    assert rules.asked[family.NEEDED, 0] == math.ceil((2 + math.sqrt(2)) / family.MOST_BUSY) < rules.replicas[0]
 
 
 # --- what was really missed
@@ -299,19 +299,6 @@ def test_misses_are_learned_at_the_load_they_happened_at_and_not_while_a_queue_s
     queue = judged(rules, seen(3.0, replicas=4, late=1.0, waiting=40.0))
     np.testing.assert_allclose(queue.bin_missed, rules.bin_missed, rtol=0.01)
     assert queue.burnt[0] > rules.burnt[0] + 40
-
-
-# --- small parts
-
-
-def test_an_engine_that_is_slow_when_idle_is_kept_less_busy():
-    def usable(idle_gap_s, objective_s):
-        return R.most_busy(np.array([idle_gap_s]), np.array([objective_s]))[0]
-
-    assert usable(0.04, 0.1) == pytest.approx(0.6)
-    assert usable(0.008, 0.1) == R.MOST_BUSY
-    assert usable(0.2, 0.1) == R.LEAST_BUSY
-    assert usable(0.008, NAN) == usable(NAN, 0.1) == R.MOST_BUSY
 
 
 # --- values and rows

@@ -18,7 +18,8 @@ def asks_of_the_fastest(rules):
 def test_the_fastest_level_goes_on_rising_for_a_cold_start_and_the_others_do_not():
     flat, rising = live([8.0] * 60), live([4.0] * 57 + [5.0, 6.5, 8.0])
     assert rising.level[0, 0] < 8.0
-    assert (asks_of_the_fastest(rising) > asks_of_the_fastest(flat)).all()
+    without_margin = family.SHARE_MARGINS.size  # the root margins begin with none
+    assert asks_of_the_fastest(rising)[without_margin] >= asks_of_the_fastest(flat)[without_margin] + 3
     slower = slice(family.MARGINS, None)
     assert (rising.asked[slower, 0] <= flat.asked[slower, 0]).all()
 
