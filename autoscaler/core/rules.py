@@ -53,8 +53,8 @@ MISS_PRICE = 1000.0
 """Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; who
 pays much more pays for what could not be avoided, such as a burst that was over before a replica could come."""
 
-CHEAPER = 0.99
-"""A rule is left for another only if that costs so much less, lest two equal ones take turns."""
+WORTH = 0.01
+"""A rule is left only for one that saves so much of its cost, fines included, lest two equal ones take turns."""
 
 QUEUED_S = 0.5
 """With more work in the queue than each replica does in so long, misses are those of the queue, not of the load."""
@@ -351,7 +351,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     cheapest = price.argmin(axis=0)
     before = np.nan_to_num(rules.rule).astype(np.int64)
     gain = price[before, rows] - price[cheapest, rows]
-    stays = ~np.isnan(rules.rule) & (gain <= (1 - CHEAPER) * rules.cost[before, rows])
+    stays = ~np.isnan(rules.rule) & (gain <= WORTH * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)
     replicas = rules.asked[rule, rows].astype(np.float64)
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)

@@ -1,7 +1,7 @@
 """Rules on paper: what each would have cost and missed, and which is followed."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -229,6 +229,18 @@ def test_what_no_rule_could_avoid_is_no_reason_for_the_dearest(lived):
     rules = lived["surges"]
     assert rules.missed[:, 0].min() > rules.budget[0] * rules.arrived[0]
     assert rules.cost[int(rules.rule[0]), 0] < 0.7 * rules.cost[:, 0].max()
+
+
+def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_are(lived):
+    """After a surge that nobody met, any two of them are equal but for a hundredth."""
+    rules = lived["waves"]
+    missed = np.full_like(rules.missed, 4 * rules.arrived[0])
+    fines = R.MISS_PRICE * WORK_S * R.wrongness(rules, np.array([0.01])) * missed.min()
+    cost = rules.cost[:, 0]
+    dear = int(np.flatnonzero(cost > 1.2 * cost[int(rules.rule[0])])[0])
+    assert 0.01 * fines[0] > cost[dear]
+    after = judged(replace(rules, missed=missed, rule=np.array([float(dear)])), seen(4.0, replicas=10))
+    assert after.cost[int(after.rule[0]), 0] < 0.9 * cost[dear]
 
 
 def test_floor_and_ceiling_hold():
