@@ -26,7 +26,7 @@ another costs. At least for one: what is given up while it still loads was never
 LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
 
 RISEN = len(LEVELS_S)
-"""Row after the levels: the fastest, continued to when replicas asked for now would serve."""
+"""Row after the levels: where the fastest will be one cold start later."""
 
 HELD = (*PREDICTORS, (RISEN, LONGEST_HOLD))
 """What is held: what each predictor says, and last the rise."""
@@ -114,7 +114,7 @@ def scattered(
 
 
 def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the levels, and after them the fastest, continued to when replicas asked for now serve; float64[L + 1, W].
+    """Return the levels, and after them where the fastest will be one cold start later; float64[L + 1, W].
 
     On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
     are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40. What demand usually scatters
@@ -145,14 +145,14 @@ def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColum
     return said
 
 
-def least(held: PaperColumn, predictor: int, floor: FloatColumn) -> FloatColumn:
+def least(said: PaperColumn, predictor: int, floor: FloatColumn) -> FloatColumn:
     """Return the replicas that a predictor has with any margin: on the fastest level, those for the rise; float64[W].
 
-    held: float32[J + 1, W]. A margin is for what cannot be seen coming, so it is not put on top of what can.
+    said: float32[J + 1, W], of `held`. A margin is for what cannot be seen coming, so it is not put on top of what can.
     """
     if PREDICTORS[predictor][0] > 0:
         return floor
-    return np.asarray(np.fmax(floor, np.ceil(held[-1] / MOST_BUSY - NEARLY)), dtype=np.float64)
+    return np.asarray(np.fmax(floor, np.ceil(said[-1] / MOST_BUSY - NEARLY)), dtype=np.float64)
 
 
 def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:

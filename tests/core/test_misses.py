@@ -50,7 +50,7 @@ def test_who_misses_early_is_believed_to_miss_more_beyond():
 
 
 def test_one_unlucky_moment_tells_little():
-    """A dozen that came at once: a sixtieth of what as many would tell if each had come alone."""
+    """Twelve that missed together tell less than one that missed alone."""
     assert misses_at(0.9, of=[(0.3, 12.0, 2000.0)]) == pytest.approx(misses_at(0.9, of=[]), rel=0.05)
 
 
