@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.spec import Spec
 
@@ -52,10 +52,10 @@ def share(
         kept = np.where(free[rows] & trusted[rows], 0.0, np.fmin(fleet.replicas[rows], held[rows]))
         granted[rows] = kept + _share_pool(
             np.where(free[rows], wanted[rows] - kept, 0.0),
-            np.nan_to_num(spec.min_replicas[rows]) - kept,
+            or_zero(spec.min_replicas[rows]) - kept,
             needed[rows] - kept,
             gpus_each[rows],
-            np.nan_to_num(spec.priority[rows]),
+            or_zero(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
             rests[rows],
             np.where(kept > 0, 0.0, _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows])),
@@ -105,7 +105,7 @@ def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, holds: BoolCol
 
     To hand one over takes a drained replica on one side and a cold start on the other, so the reason must be clear.
     """
-    per_gpu = np.fmax(np.nan_to_num(arrivals_per_s), 0.0) / gpus_each
+    per_gpu = np.fmax(or_zero(arrivals_per_s), 0.0) / gpus_each
     return np.where(holds, HELD * per_gpu, per_gpu)
 
 

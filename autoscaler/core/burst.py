@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
 from autoscaler.core.readings import NOTHING_PER_S
@@ -44,7 +44,7 @@ def project(observation: Observation, capacity: Capacity, memory: Memory) -> Pro
         arrivals_per_s = np.maximum(workloads.arrivals_per_s, 0.0)
         left = (
             observation.waiting
-            + np.nan_to_num(observation.gateway_waiting)
+            + or_zero(observation.gateway_waiting)
             + (arrivals_per_s - served_per_s) * observation.cold_start_s
             - served_each_per_s * observation.pledged_s
         )

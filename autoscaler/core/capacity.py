@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.core import average
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
 from autoscaler.core.readings import NOTHING_PER_S
@@ -39,7 +39,7 @@ CONFIDENT_AFTER_S = 300.0
 def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Capacity, Memory]:
     """Give the capacity of one replica of each workload, and what was learned on the way."""
     spec, workloads = inp.spec, memory.workloads
-    elapsed_s = np.fmax(np.nan_to_num(inp.now_s - workloads.observed_s), 0.0)
+    elapsed_s = np.fmax(or_zero(inp.now_s - workloads.observed_s), 0.0)
     awake = observation.reporting - observation.asleep
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         running = np.where(awake > 0, observation.running / awake, np.nan)

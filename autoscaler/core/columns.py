@@ -7,7 +7,7 @@ W workloads, P pods, S signals, G stages, K schedule windows. Unknown is NaN.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Self, get_args, get_type_hints
+from typing import Annotated, Self, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 FloatColumn = npt.NDArray[np.float64]
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
+Floating = TypeVar("Floating", np.float32, np.float64)
 
 _MOMENT = "moment"
 MomentColumn = Annotated[FloatColumn, _MOMENT]
@@ -51,3 +52,8 @@ def moments(table: type) -> frozenset[str]:
     """Return the names of the columns of a table that are declared as moments."""
     hints = get_type_hints(table, include_extras=True)
     return frozenset(name for name, hint in hints.items() if _MOMENT in get_args(hint)[1:])
+
+
+def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
+    """Return the values, 0 where they are unknown. `np.nan_to_num` takes five times as long on few rows."""
+    return np.where(np.isnan(values), 0.0, values)

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core import average
 from autoscaler.core.burst import queued
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.core.decision import Capacity, Observation, Plan, Signal, TickInput
 from autoscaler.core.memory import Memory
 
@@ -39,9 +39,9 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.observed_s
     engines = _scaled_up(observation, observation.running + observation.waiting)
-    in_flight = engines + np.nan_to_num(observation.gateway_waiting)
+    in_flight = engines + or_zero(observation.gateway_waiting)
     arrived = observation.ended + in_flight - workloads.in_flight
-    gone_per_s = observation.finished_per_s + np.nan_to_num(observation.rejections_per_s)
+    gone_per_s = observation.finished_per_s + or_zero(observation.rejections_per_s)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
     # A first sample is as noisy as it is short: begin with those that ended.
@@ -100,7 +100,7 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     Source: Little's law; the HPA's AverageValue on a count of requests.
     """
     requests = _scaled_up(observation, observation.running + observation.waiting)
-    return (requests + np.nan_to_num(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
+    return (requests + or_zero(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
 
 
 def forecast(inp: TickInput, plan: Plan, asks: FloatColumn) -> FloatColumn:
@@ -182,7 +182,7 @@ def wake(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatC
         | ((observation.asleep > 0) & (observation.waiting > 0))
     )
     nobody_awake = (observation.ready == 0) | ((observation.reporting > 0) & (_awake(observation) == 0))
-    queue = np.nan_to_num(observation.gateway_waiting) / (capacity.concurrency * inp.spec.target_usage)
+    queue = or_zero(observation.gateway_waiting) / (capacity.concurrency * inp.spec.target_usage)
     return np.where(knocking & nobody_awake, observation.asleep + np.fmax(queue, 1.0), np.nan)
 
 

@@ -14,7 +14,7 @@ BUDGET_S = 86_400.0
 """Time constant of the error budget: what was missed a day ago is nearly forgiven."""
 
 REPAID_S = 3 * 3600.0
-"""Within so long what was missed too often is to be made up for."""
+"""Within so long what was missed too often is to be made up for, if it can be."""
 
 SPENT_S = 12 * 3600.0
 """Within so long what was saved may be spent: the next surge is a matter of hours."""
@@ -40,12 +40,16 @@ def steered(
     promised: share that may miss. burnt, counted: requests that missed, of so many. served_per_s: requests; NaN: not
     known. unavoidable: share that misses on any number of replicas, which is no rule's to miss. 1 % promised, 0.75 %
     aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved
-    nor burnt.
+    nor burnt. What was burnt is made up for within `REPAID_S`; of more than can be, the more it is the less, within
+    `BUDGET_S`: one surge in a young service is more than the strictest rule regains, and little of what its day may
+    miss.
     """
     saved = AIMED * promised * counted - burnt
+    can = (AIMED - STRICTEST) * promised
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = AIMED * promised + saved / (served_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
-    share -= unavoidable
+        gained = saved / (served_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
+        gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (served_per_s * BUDGET_S)), gained)
+    share = AIMED * promised + gained - unavoidable
     share = np.where(np.isnan(share), AIMED * promised, share)
     return np.clip(share, STRICTEST * promised, LAXEST * promised)
 

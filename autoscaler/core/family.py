@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 PaperColumn = npt.NDArray[np.float32]
 """What is kept for each rule: the large part of it all, for which seven digits are plenty."""
@@ -175,7 +175,7 @@ def doubted(level: FloatColumn) -> FloatColumn:
 
     level: float64[W], replicas.
     """
-    roots = np.sqrt(np.maximum(np.nan_to_num(level), 0.05))
+    roots = np.sqrt(np.maximum(or_zero(level), 0.05))
     in_roots = np.concatenate([SHARE_MARGINS * roots, np.broadcast_to(ROOT_MARGINS, (len(ROOT_MARGINS), len(roots)))])
     by_hold = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))
     return np.asarray(DOUBT * by_hold[:, None, None] * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)

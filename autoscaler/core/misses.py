@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import FloatColumn, or_zero
 
 BINS = 16
 WIDTH = 1 / BINS  # of demand over replicas: the last bin holds all beyond 1, too
@@ -106,7 +106,7 @@ def unavoidable(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
     late, weighed = missed.sum(axis=1), (missed * load).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (squared * late - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
-    return either(np.clip(np.nan_to_num(share), 0.0, 1.0))
+    return either(np.clip(or_zero(share), 0.0, 1.0))
 
 
 def either(of_kinds: FloatColumn) -> FloatColumn:

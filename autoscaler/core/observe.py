@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import readings
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
 from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory
@@ -71,7 +71,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         known = pods.reporting & ~np.isnan(values)
         return np.where(count(known) > 0, total(values, known), np.nan)
 
-    ended = grown[COUNTERS.index("finished")] + np.nan_to_num(grown[COUNTERS.index("rejections")])
+    ended = grown[COUNTERS.index("finished")] + or_zero(grown[COUNTERS.index("rejections")])
     worked = (grown[COUNTERS.index("generation_tokens")] > 0) | (ended > 0)
 
     asleep = pods.reporting & (samples.asleep > 0)
@@ -102,8 +102,8 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
 
     loaded, active, idle = _gpus(inp.now_s, samples, pods.serving)
     idle_pods = known_total(idle)
-    watched_s = np.clip(np.nan_to_num(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
-    loaded_idle_s = workloads.loaded_idle_s + np.nan_to_num(idle_pods) * watched_s
+    watched_s = np.clip(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
+    loaded_idle_s = workloads.loaded_idle_s + or_zero(idle_pods) * watched_s
 
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import FloatColumn, or_zero
 from autoscaler.core.histogram import increase
 
 
@@ -90,7 +90,7 @@ def gather(
         time_s = engine.time_s
         lead_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else step_s
         gained = {name: _gained(getattr(engine, name), fresh) for name in COUNTERS}
-        held = np.nan_to_num(engine.running) + np.nan_to_num(engine.waiting)
+        held = or_zero(engine.running) + or_zero(engine.waiting)
         came = np.diff(held, prepend=0.0 if fresh else held[0]) + gained["finished"]
         gained["arrivals"] = np.maximum(came, 0.0)
         before_s = np.concatenate([[time_s[0] - lead_s], time_s])
@@ -101,7 +101,7 @@ def gather(
         present[engine.pod] = np.maximum(present.get(engine.pod, 0.0), covered)
         middle = (edges[:-1] + edges[1:]) / 2
         for name in ("running", "waiting"):
-            sums[name] += covered * np.interp(middle, time_s, np.nan_to_num(getattr(engine, name)))
+            sums[name] += covered * np.interp(middle, time_s, or_zero(getattr(engine, name)))
     sums["pods"] = np.sum([*present.values(), np.zeros(steps)], axis=0)
     silent = sums["pods"] <= 0
     told = sums["arrivals"] + sum(sums[name] for name in COUNTERS)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.core import zero
-from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.columns import FloatColumn, IntColumn, or_zero
 from autoscaler.core.decision import Observation, Plan, TickInput
 from autoscaler.core.family import EVERY_S, NEEDED
 from autoscaler.core.memory import SHARES, Memory
@@ -67,7 +67,7 @@ def _seen(inp: TickInput, observation: Observation, tally: Tally, budget: FloatC
     return Seen(
         tally=tally,
         replicas=(observation.ready - observation.joining - observation.asleep)[rows],
-        waiting=np.nan_to_num(observation.waiting[rows]),
+        waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],
         budget=budget[rows],
@@ -78,7 +78,7 @@ def _seen(inp: TickInput, observation: Observation, tally: Tally, budget: FloatC
 
 def _planned(known: Rules) -> Plan:
     """Say what these rules go by."""
-    in_force = np.nan_to_num(known.rule).astype(np.int64), np.arange(len(known.rule))
+    in_force = or_zero(known.rule).astype(np.int64), np.arange(len(known.rule))
     learned = learned_speed(known)
     with np.errstate(divide="ignore", invalid="ignore"):
         return Plan(

@@ -62,6 +62,9 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     """
     step_s = samples.time_s - memory.time_s
     moved = step_s > 0
+    if not moved.any() and not (np.isnan(memory.time_s) & ~np.isnan(samples.time_s)).any():
+        with np.errstate(invalid="ignore"):
+            return memory, memory.increase / memory.observed_s, np.zeros_like(memory.increase)
     step_s = np.where(moved, step_s, np.nan)
     fade = np.where(moved, np.exp(-np.fmin(step_s, 1e3 * RATE_WINDOW_S) / RATE_WINDOW_S), 1.0)
     weight_s = RATE_WINDOW_S * (1 - fade)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import error_budget, family, misses, speed
-from autoscaler.core.columns import Columns, FloatColumn, MomentColumn
+from autoscaler.core.columns import Columns, FloatColumn, MomentColumn, or_zero
 from autoscaler.core.family import MOST_BUSY, PaperColumn
 from autoscaler.core.work import LONGEST_STEP_S, Tally, busy_share
 
@@ -187,7 +187,7 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
         brought = arrivals * each_s / step_s
         demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
     rules = replace(rules, work_s=work_s, requests=requests, demand=np.where(step_s > 0, demand, np.nan))
-    return rules, np.nan_to_num(arrivals)
+    return rules, or_zero(arrivals)
 
 
 def _count_slots(rules: Rules, tally: Tally, idle_gap_s: FloatColumn, step_s: FloatColumn) -> Rules:
@@ -307,7 +307,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
     lived_s = np.where(np.isnan(rules.demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
     scatter, scatter_s = family.scattered(rules.scatter, rules.scatter_s, level, lived_s)
     ahead = family.rising(level, scatter, scatter_s, seen.cold_start_s).astype(np.float32)
-    peaks = family.push(rules.peaks, np.nan_to_num(ahead), turned, np.maximum)
+    peaks = family.push(rules.peaks, or_zero(ahead), turned, np.maximum)
     held = family.held(ahead, peaks, family.slots(seen.cold_start_s))
     lowest = np.where(np.isnan(held), np.float32(family.ENDLESS), held)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
@@ -338,18 +338,18 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     with np.errstate(divide="ignore", invalid="ignore"):
         served_per_s = np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
     budget = error_budget.steered(seen.budget, rules.burnt, rules.counted, served_per_s, rules.unavoidable)
-    doubt = np.nan_to_num(served_per_s) * DOUBT_S
+    doubt = or_zero(served_per_s) * DOUBT_S
     believed = (doubt * family.doubted(rules.level[-1])).astype(np.float32)
     missed = rules.missed * wrongness(rules, seen.budget).astype(np.float32) + believed.reshape(family.RULES, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        fine = MISS_PRICE * np.nan_to_num(rules.work_s / rules.requests)
+        fine = MISS_PRICE * or_zero(rules.work_s / rules.requests)
     missed -= (budget * (rules.arrived + doubt)).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)
     missed *= fine.astype(np.float32)
     price = missed + rules.cost
     price[np.ix_(~family.CAREFUL, rules.watched_s < YOUNG_S)] = np.inf
     cheapest = price.argmin(axis=0)
-    before = np.nan_to_num(rules.rule).astype(np.int64)
+    before = or_zero(rules.rule).astype(np.int64)
     gain = price[before, rows] - price[cheapest, rows]
     stays = ~np.isnan(rules.rule) & (gain <= WORTH * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn, or_zero
 
 SLOTS = 16
 
@@ -36,7 +36,7 @@ def push(window: Window, value: FloatColumn, now_s: float, length_s: FloatColumn
     value, length_s: float64[W]. A NaN value adds nothing.
     """
     slot_s, number = _slot(now_s, length_s)
-    place, rows = np.asarray(np.nan_to_num(number) % SLOTS, dtype=np.int64), np.arange(len(length_s))
+    place, rows = np.asarray(or_zero(number) % SLOTS, dtype=np.int64), np.arange(len(length_s))
     # What lies in its place is this very slot, or one that has left the window, or one of another length: then its
     # value goes on in the new slot.
     held = np.where(_inside(window.until_s[place, rows], slot_s, number), window.value[place, rows], np.nan)

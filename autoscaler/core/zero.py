@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn
+from autoscaler.core.columns import Columns, FloatColumn, or_zero
 from autoscaler.core.decision import Observation, TickInput
 
 RESTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
@@ -74,20 +74,21 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     elapsed_s: float64[W], since that tick; NaN: there was none. While it is not known what is in flight nothing moves.
     """
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
-    in_flight = served + np.nan_to_num(observation.gateway_waiting)
+    in_flight = served + or_zero(observation.gateway_waiting)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS)
-    step_s = np.where(known, np.clip(np.nan_to_num(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
-    came = np.fmax(np.nan_to_num(in_flight - zero.in_flight) + np.where(known, np.nan_to_num(observation.ended), 0), 0)
+    step_s = np.where(known, np.clip(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
+    came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)
     came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
     still = known & (in_flight == 0) & (came == 0)
     fade, recently = np.exp(-step_s / FADE_S), np.exp(-step_s / RECENT_S)
     waking_s, waited, wakes = np.fmax(zero.waking_s - step_s, 0.0), zero.waited * fade, zero.wakes * fade
     # For all others only time passes. Whoever wakes after a longer rest has woken after the shortest.
     some = np.flatnonzero((came > 0) & ((zero.quiet_s >= RESTS_S[0]) | (waking_s[0] > 0)))
-    woken = zero.quiet_s[some] >= RESTS_S[:, None]
-    waking_s[:, some] = np.where(woken, observation.cold_start_s[some] + LATE_S, waking_s[:, some])
-    waited[:, some] += np.where(waking_s[:, some] > 0, came[some], 0.0)
-    wakes[:, some] += woken
+    if len(some):
+        woken = zero.quiet_s[some] >= RESTS_S[:, None]
+        waking_s[:, some] = np.where(woken, observation.cold_start_s[some] + LATE_S, waking_s[:, some])
+        waited[:, some] += np.where(waking_s[:, some] > 0, came[some], 0.0)
+        wakes[:, some] += woken
     zero = Zero(
         in_flight=np.where(known, in_flight, zero.in_flight),
         quiet_s=np.where(still, zero.quiet_s + step_s, np.where(known, 0.0, zero.quiet_s)),
@@ -102,7 +103,8 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     )
     rows = np.flatnonzero(zero.quiet_s >= ASKED_AFTER_S)
     rest_s = zero.rest_s.copy()
-    rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
+    if len(rows):
+        rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
     rest_s[np.isnan(observation.gateway_waiting) | ~np.isinf(inp.spec.idle_after_s)] = np.nan
     return replace(zero, rest_s=rest_s)
 
@@ -115,7 +117,7 @@ def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:
     place = np.searchsorted(RESTS_S, np.where(np.isnan(zero.rest_s), RESTS_S[0], zero.rest_s))
     waited = zero.waited[place, np.arange(len(place))]
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.minimum(np.nan_to_num(waited / zero.requests), SHARE * (1 - attainment))
+        share = np.minimum(or_zero(waited / zero.requests), SHARE * (1 - attainment))
     return np.where(np.isnan(zero.rest_s), 0.0, share)
 
 
@@ -139,7 +141,7 @@ def _shortest(zero: Zero, attainment: FloatColumn, cold_start_s: FloatColumn) ->
     One more costs as much as those on paper did on average, of which one with a request more than usual is assumed.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        usual = 1 + np.nan_to_num(zero.requests / zero.counted_s) * (cold_start_s + LATE_S)
+        usual = 1 + or_zero(zero.requests / zero.counted_s) * (cold_start_s + LATE_S)
     expected = zero.waited + (zero.waited + usual) / (zero.wakes + 1)
     bears = expected <= SHARE * (1 - attainment) * zero.requests
     return np.where((zero.counted_s >= YOUNG_S) & bears.any(axis=0), RESTS_S[bears.argmax(axis=0)], np.nan)

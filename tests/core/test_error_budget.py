@@ -35,6 +35,14 @@ def test_what_was_burnt_is_made_up_for_soon_and_what_was_saved_is_spent_slowly()
     assert E.REPAID_S < E.SPENT_S
 
 
+@pytest.mark.parametrize(("times", "share"), [(1.0, 1.0), (2.0, 1 / 2), (2.5, 1 / 2.5), (4.0, 4 / 8), (8.0, 1.0)])
+def test_of_more_than_can_be_made_up_for_soon_less_is_until_the_day_needs_it(times, share):
+    """times: burnt, of what the strictest rule regains in time. Within a day, which is eight times as long, all is."""
+    can = (E.AIMED - E.STRICTEST) * PROMISED
+    said = steered(DAY * E.AIMED * PROMISED + times * can * DAY * E.REPAID_S / E.BUDGET_S)
+    assert said == pytest.approx(E.AIMED * PROMISED - share * can)
+
+
 @pytest.mark.parametrize("served_per_s", [0.0, np.nan])
 def test_who_served_nobody_has_what_is_aimed_at(served_per_s):
     assert steered(0.0, counted=0.0, served_per_s=served_per_s) == pytest.approx(E.AIMED * PROMISED)
