@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import FloatColumn, or_zero
 
 BUDGET_S = 86_400.0
 """Time constant of the error budget: what was missed a day ago is nearly forgiven."""
@@ -19,8 +19,9 @@ REPAID_S = 3 * 3600.0
 SPENT_S = 12 * 3600.0
 """Within so long what was saved may be spent: the next surge is a matter of hours."""
 
-AIMED = 0.75
-"""Share of the error budget that is aimed at: what is promised on paper is not kept to the digit."""
+AIMED, AIMED_LATER = 0.75, 0.95
+"""Share of the error budget that is aimed at, first and when a day of it was counted: what is promised on paper is not
+kept to the digit, and the longer it was counted the less is left to chance."""
 
 STRICTEST, LAXEST = 0.1, 1.3
 """Of the error budget, however much of it was burnt or saved."""
@@ -38,19 +39,20 @@ def steered(
     """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
 
     promised: share that may miss. burnt, counted: requests that missed, of so many. served_per_s: requests; NaN: not
-    known. unavoidable: share that misses on any number of replicas, which is no rule's to miss. 1 % promised, 0.75 %
+    known. unavoidable: share that misses on any number of replicas, which is no rule's to miss. 1 % promised, 0.95 %
     aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved
     nor burnt. What was burnt is made up for within `REPAID_S`; of more than can be, the more it is the less, within
     `BUDGET_S`: one surge in a young service is more than the strictest rule regains, and little of what its day may
     miss.
     """
-    saved = AIMED * promised * counted - burnt
-    can = (AIMED - STRICTEST) * promised
     with np.errstate(divide="ignore", invalid="ignore"):
+        known = np.minimum(or_zero(counted / served_per_s) / BUDGET_S, 1.0)
+        aimed = (AIMED + (AIMED_LATER - AIMED) * known**2) * promised
+        saved, can = aimed * counted - burnt, aimed - STRICTEST * promised
         gained = saved / (served_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
         gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (served_per_s * BUDGET_S)), gained)
-    share = AIMED * promised + gained - unavoidable
-    share = np.where(np.isnan(share), AIMED * promised, share)
+    share = aimed + gained - unavoidable
+    share = np.where(np.isnan(share), aimed, share)
     return np.clip(share, STRICTEST * promised, LAXEST * promised)
 
 

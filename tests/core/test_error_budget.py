@@ -20,7 +20,7 @@ def wrongness(burnt, on_paper, counted=DAY, unavoidable=0.0):
 
 
 @pytest.mark.parametrize(
-    ("burnt_fraction", "share"), [(E.AIMED * PROMISED, E.AIMED), (0.0, E.LAXEST), (0.1, E.STRICTEST)]
+    ("burnt_fraction", "share"), [(E.AIMED_LATER * PROMISED, E.AIMED_LATER), (0.0, E.LAXEST), (0.1, E.STRICTEST)]
 )
 def test_the_budget_is_steered_between_its_bounds(burnt_fraction, share):
     """As many as were aimed at: go on so; none: lax; ten times too many: strict."""
@@ -30,17 +30,17 @@ def test_the_budget_is_steered_between_its_bounds(burnt_fraction, share):
 def test_what_was_burnt_is_made_up_for_soon_and_what_was_saved_is_spent_slowly():
     for more, within_s in ((3.0, E.REPAID_S), (-3.0, E.SPENT_S)):
         coming = DAY * within_s / 86_400.0
-        said = steered(DAY * E.AIMED * PROMISED + more)
-        assert said == pytest.approx(E.AIMED * PROMISED - more / coming)
+        said = steered(DAY * E.AIMED_LATER * PROMISED + more)
+        assert said == pytest.approx(E.AIMED_LATER * PROMISED - more / coming)
     assert E.REPAID_S < E.SPENT_S
 
 
 @pytest.mark.parametrize(("times", "share"), [(1.0, 1.0), (2.0, 1 / 2), (2.5, 1 / 2.5), (4.0, 4 / 8), (8.0, 1.0)])
 def test_of_more_than_can_be_made_up_for_soon_less_is_until_the_day_needs_it(times, share):
     """times: burnt, of what the strictest rule regains in time. Within a day, which is eight times as long, all is."""
-    can = (E.AIMED - E.STRICTEST) * PROMISED
-    said = steered(DAY * E.AIMED * PROMISED + times * can * DAY * E.REPAID_S / E.BUDGET_S)
-    assert said == pytest.approx(E.AIMED * PROMISED - share * can)
+    can = (E.AIMED_LATER - E.STRICTEST) * PROMISED
+    said = steered(DAY * E.AIMED_LATER * PROMISED + times * can * DAY * E.REPAID_S / E.BUDGET_S)
+    assert said == pytest.approx(E.AIMED_LATER * PROMISED - share * can)
 
 
 @pytest.mark.parametrize("served_per_s", [0.0, np.nan])
@@ -48,8 +48,15 @@ def test_who_served_nobody_has_what_is_aimed_at(served_per_s):
     assert steered(0.0, counted=0.0, served_per_s=served_per_s) == pytest.approx(E.AIMED * PROMISED)
 
 
+def test_the_longer_it_was_counted_the_less_is_left_to_chance():
+    """As many missed as were aimed at: half way through the day a quarter of the way, and no further after it."""
+    for days, way in ((0.0, 0.0), (0.5, 0.25), (1.0, 1.0), (1.5, 1.0)):
+        aim = (E.AIMED + (E.AIMED_LATER - E.AIMED) * way) * PROMISED
+        assert steered(aim * days * DAY, counted=days * DAY) == pytest.approx(aim)
+
+
 def test_what_misses_on_any_number_of_replicas_is_no_rules_to_miss_and_makes_paper_no_more_wrong():
-    burnt = DAY * PROMISED * E.AIMED
+    burnt = DAY * PROMISED * E.AIMED_LATER
     assert steered(burnt) - steered(burnt, unavoidable=0.004) == pytest.approx(0.004)
     assert wrongness(burnt, burnt, unavoidable=0.004) < wrongness(burnt, burnt) == 1
 

@@ -243,6 +243,20 @@ def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_a
     assert after.cost[int(after.rule[0]), 0] < 0.9 * cost[dear]
 
 
+@pytest.mark.parametrize(("least", "followed"), [(2.0, "dear"), (8.0, "cheap")])
+def test_what_no_number_of_replicas_can_keep_is_not_paid_for(lived, least, followed):
+    """Beyond four times the budget a tenth more misses are no reason to pay; nearer to it they are."""
+    rules = lived["waves"]
+    order = np.argsort(rules.cost[:, 0])
+    place = {"cheap": order[len(order) // 2], "dear": order[-1]}
+    missed = np.full_like(rules.missed, 5 * least)
+    missed[place["dear"]], missed[place["cheap"]] = least, 1.1 * least
+    missed *= (rules.budget * rules.arrived / R.wrongness(rules, np.array([0.01]))).astype(np.float32)
+    after = judged(replace(rules, missed=missed), seen(4.0, replicas=10))
+    assert rules.cost[place["dear"], 0] > 1.5 * rules.cost[place["cheap"], 0]
+    assert after.rule[0] == place[followed]
+
+
 def test_floor_and_ceiling_hold():
     assert live([0.1] * 60, floor=3.0).replicas[0] == 3
     assert live([50.0] * 60, ceiling=7.0).replicas[0] == 7
