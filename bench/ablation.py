@@ -76,7 +76,6 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (error_budget, "AIMED_LATER", error_budget.AIMED),
     ),
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
-    "not paying for what is out of reach": ((rules, "USUAL_PRICE", rules.MISS_PRICE),),
     "doubt of the young": ((family, "DOUBT", 0.0), (rules, "YOUNG_S", 0.0)),
     "the fleet that is found": ((rules, "FOUND_KEPT", 0.0), (rules, "SETTLED_S", 0.0)),
     "a rise continued for a cold start": ((family, "MOST_RISE", 1.0),),

@@ -34,9 +34,6 @@ PRIOR_REQUESTS = 30.0
 LOW_BINS = 8
 """In which misses grow in proportion to the load: below a half."""
 
-HARDLY_BUSY_BINS, ENOUGH_REQUESTS = 4, 1000.0
-"""A load below a quarter, and how many requests must have met it before it is said what misses there."""
-
 UNLOADED_REQUESTS = 1000.0
 """Assumed to have been served on idle replicas, without a miss."""
 
@@ -110,18 +107,6 @@ def unavoidable(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (squared * late - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
     return either(np.clip(or_zero(share), 0.0, 1.0))
-
-
-def when_hardly_busy(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
-    """Return the share that missed on replicas that were busy for less than a quarter of their time; float64[W].
-
-    It grows with the load, so it is not what misses on any number of replicas, but hardly more than that. NaN: too few
-    requests met so little load.
-    """
-    missed, seen = missed[:, :HARDLY_BUSY_BINS].sum(axis=1), seen[:, :HARDLY_BUSY_BINS].sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(seen > 0, missed / seen, 0.0)
-    return np.where(seen.max(axis=0) >= ENOUGH_REQUESTS, either(share), np.nan)
 
 
 def either(of_kinds: FloatColumn) -> FloatColumn:

@@ -53,9 +53,6 @@ MISS_PRICE = 1000.0
 """Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; who
 pays much more pays for what could not be avoided, such as a burst that was over before a replica could come."""
 
-USUAL_PRICE = 200.0
-"""The same where even replicas that are hardly busy miss more than is promised: no number of them keeps that."""
-
 WORTH = 0.01
 """A rule is left only for one that saves so much of its cost, fines included, lest two equal ones take turns."""
 
@@ -345,8 +342,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     believed = (doubt * family.doubted(rules.level[-1])).astype(np.float32)
     missed = rules.missed * wrongness(rules, seen.budget).astype(np.float32) + believed.reshape(family.RULES, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        out_of_reach = misses.when_hardly_busy(rules.bin_missed, rules.bin_seen) > seen.budget
-        fine = np.where(out_of_reach, USUAL_PRICE, MISS_PRICE) * or_zero(rules.work_s / rules.requests)
+        fine = MISS_PRICE * or_zero(rules.work_s / rules.requests)
     missed -= (budget * (rules.arrived + doubt)).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)
     missed *= fine.astype(np.float32)

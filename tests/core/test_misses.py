@@ -5,18 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.misses import (
-    BINS,
-    FADE_S,
-    KINDS,
-    SHAPES,
-    bin_of,
-    curve,
-    either,
-    learn,
-    unavoidable,
-    when_hardly_busy,
-)
+from autoscaler.core.misses import BINS, FADE_S, KINDS, SHAPES, bin_of, curve, either, learn, unavoidable
 
 PRIOR = SHAPES.mean(axis=0)
 NOTHING = np.zeros((KINDS, BINS, 1))
@@ -174,11 +163,3 @@ def test_one_load_alone_does_not_tell_either():
 @given(anything_seen)
 def test_what_is_unavoidable_is_a_share(lessons):
     assert 0 <= unavoidable(*all_learned(lessons))[0] <= 1
-
-
-def test_what_misses_on_hardly_busy_replicas_is_said_of_loads_below_a_quarter_and_enough_requests():
-    few = learned(0.2, 30.0, 900.0)
-    assert np.isnan(when_hardly_busy(*few)[0])
-    enough = learned(0.1, 10.0, 600.0, before=learned(0.3, 500.0, 1000.0, before=few))
-    assert when_hardly_busy(*enough)[0] == pytest.approx(40 / 1500)
-    assert when_hardly_busy(*learned(0.2, 40.0, 1500.0, kind=ITL, before=enough))[0] == pytest.approx(1.5 * 40 / 1500)

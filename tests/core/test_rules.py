@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core import error_budget, family, misses, speed
+from autoscaler.core import error_budget, family, speed
 from autoscaler.core import rules as R
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.work import LONGEST_STEP_S, SHORTEST_STEP_S, Tally
@@ -241,24 +241,6 @@ def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_a
     assert 0.01 * fines[0] > cost[dear]
     after = judged(replace(rules, missed=missed, rule=np.array([float(dear)])), seen(4.0, replicas=10))
     assert after.cost[int(after.rule[0]), 0] < 0.9 * cost[dear]
-
-
-@pytest.mark.parametrize(("share", "followed"), [(0.0099, "dear"), (0.0101, "cheap")])
-def test_what_no_number_of_replicas_can_keep_is_not_paid_for(lived, share, followed):
-    """Where even replicas that are hardly busy miss more than the promised 1 %, misses have a price that is usual."""
-    rules = lived["waves"]
-    order = np.argsort(rules.cost[:, 0])
-    place = {"cheap": order[len(order) // 2], "dear": order[-1]}
-    dearer = rules.cost[place["dear"], 0] - rules.cost[place["cheap"], 0]
-    each = math.sqrt(R.USUAL_PRICE * R.MISS_PRICE) * WORK_S * R.wrongness(rules, np.array([0.01]))[0]
-    missed = np.full_like(rules.missed, rules.arrived[0])
-    missed[place["dear"]] = 0.5 * rules.arrived[0]
-    missed[place["cheap"]] = missed[place["dear"]] + dearer / each  # worth it at the one price and not at the other
-    bin_seen, bin_missed = np.zeros_like(rules.bin_seen), np.zeros_like(rules.bin_missed)
-    bin_seen[:, misses.HARDLY_BUSY_BINS - 1] = 1e6
-    bin_missed[0] = share * bin_seen[0]
-    told = replace(rules, missed=missed, bin_seen=bin_seen, bin_missed=bin_missed)
-    assert judged(told, seen(4.0, replicas=10)).rule[0] == place[followed]
 
 
 def test_floor_and_ceiling_hold():
