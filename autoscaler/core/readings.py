@@ -62,14 +62,14 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     """
     step_s = samples.time_s - memory.time_s
     moved = step_s > 0
-    if not moved.any() and not (np.isnan(memory.time_s) & ~np.isnan(samples.time_s)).any():
-        with np.errstate(invalid="ignore"):
+    taken = moved | np.isnan(memory.time_s)
+    if not taken.any():  # as in most ticks, which come oftener than readings
+        with np.errstate(divide="ignore", invalid="ignore"):
             return memory, memory.increase / memory.observed_s, np.zeros_like(memory.increase)
     step_s = np.where(moved, step_s, np.nan)
     fade = np.where(moved, np.exp(-np.fmin(step_s, 1e3 * RATE_WINDOW_S) / RATE_WINDOW_S), 1.0)
     weight_s = RATE_WINDOW_S * (1 - fade)
     observed_s = memory.observed_s * fade + weight_s
-    taken = moved | np.isnan(memory.time_s)
 
     counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -13,7 +13,7 @@ from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import compile_specs
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.columns import IntColumn
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Blocked, Fleet, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.memory import Memory
@@ -73,17 +73,14 @@ class OursTogether:
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
         self._gpus = np.array([gpus])
         self._workload_id = np.arange(len(cases))
-        self._pods: _Pods | None = None
         self._memory = Memory.empty()
+        self._shown: tuple[Sequence[PodRows], Fleet, PodSamples] | None = None
         self.inp: TickInput | None = None
         self.decision: Decision | None = None
 
     def decide_all(self, views: Sequence[View]) -> Sequence[int]:
         now_s = views[0].now_s
-        rows = [view.pods for view in views]
-        if self._pods is None or any(row is not before for row, before in zip(rows, self._pods.rows, strict=True)):
-            self._pods = _Pods.of(rows)
-        pods = self._pods
+        fleet, samples = self._show([view.pods for view in views])
         front = FrontSamples(
             time_s=np.array([view.seen.time_s for view in views]),
             waiting=np.array([view.seen.gateway_waiting for view in views]),
@@ -91,34 +88,47 @@ class OursTogether:
         )
         self.inp = TickInput(
             now_s=now_s,
-            fleet=self._fleet(now_s, views, pods),
+            fleet=replace(fleet, time_s=now_s, replicas=np.array([float(view.wanted) for view in views])),
             spec=self._rules.spec,
             schedule=schedule(self._rules, WALL_S + now_s, now_s),
-            samples=Samples(pods.samples, front),
+            samples=Samples(samples, front),
         )
         self.decision, self._memory = tick(self.inp, self._memory)
         return [int(count) for count in self.decision.replicas]
 
-    def _fleet(self, now_s: float, views: Sequence[View], pods: _Pods) -> Fleet:
+    def _show(self, rows: Sequence[PodRows]) -> tuple[Fleet, PodSamples]:
+        """Return what the pods of each workload show, made anew only when they changed, as few ticks find."""
+        if self._shown is None or any(row is not before for row, before in zip(rows, self._shown[0], strict=True)):
+            pods = _Pods.of(rows)
+            samples = PodSamples.filled(len(pods.id))
+            for name in _READINGS:
+                getattr(samples, name)[:] = pods.column(name)
+            samples.asleep[:] = 0.0
+            self._shown = rows, self._fleet(pods), samples
+        return self._shown[1:]
+
+    def _fleet(self, pods: _Pods) -> Fleet:
+        """Return the fleet but for the moment and the counts that are wanted then."""
+        ready_s = pods.column("ready_s")
         return Fleet(
-            time_s=now_s,
+            time_s=math.nan,
             workloads=self._workloads,
             workload_id=self._workload_id,
-            replicas=np.array([float(view.wanted) for view in views]),
-            paused=np.zeros(len(views), dtype=bool),
-            rival=("",) * len(views),
+            replicas=np.full(len(self._workloads), np.nan),
+            paused=np.zeros(len(self._workloads), dtype=bool),
+            rival=("",) * len(self._workloads),
             gpus_per_replica=self._gpus_per_replica,
-            pool=np.zeros(len(views), dtype=np.int64),
-            pods=pods.names,
+            pool=np.zeros(len(self._workloads), dtype=np.int64),
+            pods=tuple(Pod("study", str(number)) for number in pods.id.tolist()),
             pod_id=pods.id,
             pod_workload=pods.workload,
-            pod_ready=pods.ready,
-            pod_terminating=pods.terminating,
-            pod_blocked=pods.blocked,
-            pod_created_s=pods.created_s,
-            pod_scheduled_s=pods.scheduled_s,
-            pod_started_s=pods.started_s,
-            pod_ready_s=pods.ready_s,
+            pod_ready=~np.isnan(ready_s),
+            pod_terminating=pods.column("terminating"),
+            pod_blocked=np.where(pods.column("unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64),
+            pod_created_s=pods.column("created_s"),
+            pod_scheduled_s=pods.column("scheduled_s"),
+            pod_started_s=pods.column("started_s"),
+            pod_ready_s=ready_s,
             pools=(Pool("nvidia.com/gpu"),),
             pool_gpus=self._gpus,
         )
@@ -138,44 +148,17 @@ class Ours(OursTogether):
 class _Pods:
     """The pods of several workloads as rows of one table, by ascending id."""
 
-    rows: Sequence[PodRows]  # [W], of which it was made
-    names: tuple[Pod, ...]
+    rows: Sequence[PodRows]  # [W]
+    order: IntColumn  # int64[P], place of each row among those of all workloads, one after the other
     id: IntColumn  # int64[P], unique among all of them
     workload: IntColumn  # int64[P]
-    ready: BoolColumn
-    terminating: BoolColumn
-    blocked: IntColumn
-    created_s: FloatColumn
-    scheduled_s: FloatColumn
-    started_s: FloatColumn
-    ready_s: FloatColumn
-    samples: PodSamples
 
     @classmethod
     def of(cls, rows: Sequence[PodRows]) -> _Pods:
         workload = np.repeat(np.arange(len(rows)), [len(each.id) for each in rows])
         ids = np.concatenate([each.id for each in rows]) * len(rows) + workload
         order = np.argsort(ids)
+        return cls(rows, order, ids[order], workload[order])
 
-        def column(name: str) -> Any:
-            return np.concatenate([getattr(each, name) for each in rows])[order]
-
-        samples = PodSamples.filled(len(ids))
-        for name in _READINGS:
-            getattr(samples, name)[:] = column(name)
-        samples.asleep[:] = 0.0
-        ready_s = column("ready_s")
-        return cls(
-            rows=rows,
-            names=tuple(Pod("study", str(number)) for number in ids[order].tolist()),
-            id=ids[order],
-            workload=workload[order],
-            ready=~np.isnan(ready_s),
-            terminating=column("terminating"),
-            blocked=np.where(column("unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64),
-            created_s=column("created_s"),
-            scheduled_s=column("scheduled_s"),
-            started_s=column("started_s"),
-            ready_s=ready_s,
-            samples=samples,
-        )
+    def column(self, name: str) -> Any:
+        return np.concatenate([getattr(each, name) for each in self.rows])[self.order]
