@@ -2,7 +2,6 @@
 
 import os
 import string
-import time
 from pathlib import Path
 
 import pytest
@@ -69,12 +68,10 @@ def test_what_cannot_be_read_is_refused_with_its_line(text: str, line: int, prob
     assert finding.allowed
 
 
-def test_a_bomb_of_aliases_is_refused_quickly():
+def test_a_bomb_of_aliases_is_refused_before_it_is_written_out():
     levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 12)]
-    began_s = time.perf_counter()
     finding = only_finding("\n".join(["l0: &l0 [x]", *levels]))
     assert "aliases written out" in finding.problem
-    assert time.perf_counter() - began_s < 2.0
 
 
 def test_too_many_documents_are_refused():
