@@ -18,8 +18,10 @@ from autoscaler.config.series import Fold, Readings, Series, counter, first, ren
 # How a column is read is the same for every engine; those not named here are read as they are.
 QUANTILES = frozenset({"ttft_s", "itl_s"})  # read as a quantile of a histogram
 # Read as the count within an objective of a histogram: the column of `core.samples.Objectives` that sets the limit.
-WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s"})
-UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine does not tell
+WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s", "prefill_met": "ttft_s"})
+# Of these, read as the count up to the next bound above the objective: what is beyond it is too late for certain.
+ROUNDED_UP = frozenset({"prefill_met"})
+UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine does not tell, and worth a line
     {
         "ttft_met": "it is not learned at what load TTFT misses its objective, and misses burn no error budget",
         "itl_met": "it is not learned at what load ITL misses its objective, and misses burn no error budget",
@@ -101,6 +103,9 @@ VLLM = Engine(
             # One value for each request, from 0.11 on; `time_per_output_token` has one for each token.
             "itl_judged": _vllm("vllm:request_time_per_output_token_seconds_count"),
             "itl_met": _vllm("vllm:request_time_per_output_token_seconds"),
+            # Scheduled to first token: the queue is not in it.
+            "prefill_judged": _vllm("vllm:request_prefill_time_seconds_count"),
+            "prefill_met": _vllm("vllm:request_prefill_time_seconds"),
             "preemptions": _vllm_counter("vllm:num_preemptions"),
             "rejections": _vllm_counter("vllm:admission_rejections"),
             "ttft_s": _vllm("vllm:time_to_first_token_seconds"),

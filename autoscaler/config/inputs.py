@@ -13,6 +13,8 @@ from types import MappingProxyType
 
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 
+_LONG_PROMPTS = "prompts that take longer alone than TTFT may are told from queues by the load alone, within a day"
+
 # By column of `core.samples.PodSamples`: what is lost where no series tells it.
 LOST: Mapping[str, str] = MappingProxyType(
     {
@@ -30,6 +32,8 @@ LOST: Mapping[str, str] = MappingProxyType(
         "gaps": "as without their sum",
         "itl_judged": UNCOUNTED["itl_met"],
         "itl_met": UNCOUNTED["itl_met"],
+        "prefill_judged": _LONG_PROMPTS,
+        "prefill_met": _LONG_PROMPTS,
         "preemptions": "that a full KV cache throws requests back is not shown",
         "rejections": "requests turned away by an admission limit are no demand",
         "max_running": "the slots of a replica are not known beforehand",
@@ -52,9 +56,10 @@ cannot be held against their objective, the report of the source says so in one 
 
 **Requests within an objective** (`ttft_met`, `itl_met`) are counted from the buckets around it, in between by a
 straight line; beyond the highest bound only what is certainly within counts. A bound on the objective itself
-(vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. From Prometheus each different objective
-takes one query that yields one number for each pod: at most 12 objectives of each kind, fewer from 26,000 pods
-on. The rarest stay uncounted, and the report says so.
+(vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. Of `prefill_met` the next bound above the
+objective for TTFT counts: a prompt beyond it is too long for certain, and more replicas would not help. From
+Prometheus each different objective takes one query that yields one number for each pod: at most 12 objectives of
+each kind, fewer from 26,000 pods on. The rarest stay uncounted, and the report says so.
 """
 
 

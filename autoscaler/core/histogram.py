@@ -77,6 +77,16 @@ def part_within(limit: float, bounds: FloatColumn) -> Part | None:
     return Part(below, above, (limit - below) / (above - below))
 
 
+def bound_above(limit: float, bounds: FloatColumn) -> float:
+    """Return the lowest finite bound that is at least `limit`: what lies beyond it lies beyond the limit for certain.
+
+    NaN without a limit, or where none is so high.
+    """
+    finite = bounds[np.isfinite(bounds)]
+    place = int(np.searchsorted(finite, limit))  # NaN sorts beyond all
+    return float(finite[place]) if place < len(finite) else np.nan
+
+
 def count_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
     """Estimate how many observations were at most `limit`, as `part_within` says.
 

@@ -37,6 +37,9 @@ LOW_BINS = 8
 UNLOADED_REQUESTS = 1000.0
 """Assumed to have been served on idle replicas, without a miss."""
 
+FEWEST_PROMPTS = 100.0
+"""Before the share of those that took too long is believed."""
+
 FADE_S = 86_400.0
 """Time constant with which what was seen is forgotten."""
 
@@ -93,20 +96,26 @@ def _believed(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
     return np.moveaxis(np.tensordot(SHAPES, likely / likely.sum(axis=0), (0, 0)), 0, 1)
 
 
-def unavoidable(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
+def unavoidable(
+    missed: FloatColumn, seen: FloatColumn, prefill_late: FloatColumn, prefill_seen: FloatColumn
+) -> FloatColumn:
     """Return the share that misses however many replicas there are; float64[W].
 
-    Neighbours make misses in proportion to the load while it is low, so the rest is where a line through the low bins
-    meets the axis: 2 % missed at 0.1 and 2 % at 0.4 are 2 %, 1 % and 4 % are none. Such are prompts that take longer
-    than the TTFT objective. Requests at no load that missed nothing are assumed, so that many must tell.
+    prefill_late, prefill_seen: float64[W], requests whose prompt alone took longer to compute than TTFT may be, of so
+    many of which that was told. This share says it at once, and hardly changes with the load. Where it is not told, or
+    what misses is something else, it is learned from the load, within a day: neighbours make misses in proportion to it
+    while it is low, so the rest is where a line through the low bins meets the axis. 2 % missed at 0.1 and 2 % at 0.4
+    are 2 %, 1 % and 4 % are none. Requests at no load that missed nothing are assumed, so that many must tell.
     """
     load = (WIDTH * (np.arange(LOW_BINS) + 0.5))[:, None]
     missed, seen = missed[:, :LOW_BINS], seen[:, :LOW_BINS]
     at, squared = (seen * load).sum(axis=1), (seen * load**2).sum(axis=1)
-    late, weighed = missed.sum(axis=1), (missed * load).sum(axis=1)
+    total, weighed = missed.sum(axis=1), (missed * load).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = (squared * late - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
-    return either(np.clip(or_zero(share), 0.0, 1.0))
+        share = (squared * total - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
+    too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
+    ttft, itl = np.clip(or_zero(share), 0.0, 1.0)
+    return either(np.stack([np.maximum(ttft, too_long), itl]))
 
 
 def either(of_kinds: FloatColumn) -> FloatColumn:

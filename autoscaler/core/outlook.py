@@ -171,6 +171,7 @@ def _budget(known: Figures) -> str:
     burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"
     anyway = known.unavoidable_fraction
     always = f"; {percent(anyway)} miss on any number of replicas" if anyway >= WORTH_TELLING else ""
+    always += ", more than may: the promise is out of reach" if anyway > known.promised_fraction else ""
     return f"{promised}, {percent(known.missed_fraction)} of the last day did{burnt}{always}"
 
 

@@ -47,17 +47,21 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
 
 
 def _due(now_s: float, memory: Memory) -> list[int]:
-    """Return the shares to judge now. Each has its own phase, so that with ticks of 5 s they take turns."""
-
-    def turn(share: int, time_s: float) -> float:
-        return math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9)
-
+    """Return the shares to judge now."""
     due = []
     for share, rules in enumerate(memory.rules):
         judged_s = float(np.fmax.reduce(rules.judged_s, initial=-EVERY_S))
         if len(rules.rule) and turn(share, now_s) != turn(share, judged_s):
             due.append(share)
     return due
+
+
+def turn(share: int, time_s: float) -> int:
+    """Return how often a share was due to be judged by then.
+
+    Each has its own phase, so that with ticks of 5 s they take turns.
+    """
+    return math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9)
 
 
 def _seen(inp: TickInput, observation: Observation, tally: Tally, budget: FloatColumn, rows: IntColumn) -> Seen:

@@ -95,6 +95,8 @@ class Rules(Columns):
     served_s: FloatColumn  # seconds of that
     bin_missed: FloatColumn  # float64[KINDS, B, W], see `misses`
     bin_seen: FloatColumn
+    prefill_judged: FloatColumn  # requests served at such loads of which it was told how long their prompt took
+    prefill_late: FloatColumn  # those whose prompt alone took longer than TTFT may be
     unavoidable: FloatColumn  # float64[W], share that misses on any number of replicas
     rule: FloatColumn  # float64[W], the rule in force; NaN: none yet
     budget: FloatColumn  # share of requests that it may miss
@@ -226,7 +228,10 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
     ready = np.maximum(seen.replicas, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
     backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - MOST_BUSY * ready) * step_s, 0.0), 0.0)
-    unavoidable = misses.unavoidable(bin_missed, bin_seen)
+    faded = np.exp(-step_s / misses.FADE_S)
+    prefill_judged = rules.prefill_judged * faded + np.where(plain, tally.prefill_judged, 0.0)
+    prefill_late = rules.prefill_late * faded + np.where(plain, tally.prefill_late, 0.0)
+    unavoidable = misses.unavoidable(bin_missed, bin_seen, prefill_late, prefill_judged)
     likely = np.maximum(misses.curve(bin_missed, bin_seen) - unavoidable, 0.0)
     place = misses.bin_of(demand / ready).astype(np.int64)
     promised = np.where(
@@ -236,6 +241,8 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
         rules,
         bin_missed=bin_missed,
         bin_seen=bin_seen,
+        prefill_judged=prefill_judged,
+        prefill_late=prefill_late,
         unavoidable=unavoidable,
         real_backlog=backlog,
         promised=rules.promised * fade + np.where(known, promised * arrivals, 0.0),

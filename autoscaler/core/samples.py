@@ -41,6 +41,8 @@ class PodSamples(Columns):
     gaps: FloatColumn  # counter, how many those are (its count)
     itl_judged: FloatColumn  # counter, ended requests whose mean gap is known (count of its histogram)
     itl_met: FloatColumn  # counter, those of them whose mean gap was within the ITL objective of their workload
+    prefill_judged: FloatColumn  # counter, ended requests of which it is known how long their prompt was computed
+    prefill_met: FloatColumn  # counter, those of them for which it did not certainly take longer than TTFT may
     preemptions: FloatColumn  # counter
     rejections: FloatColumn  # counter, requests refused by an admission limit: demand that never shows as waiting
     max_running: FloatColumn  # slots of the engine (max_num_seqs), where it can be known

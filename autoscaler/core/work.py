@@ -40,6 +40,8 @@ COUNTED = (
     "gaps",
     "itl_judged",
     "itl_met",
+    "prefill_judged",
+    "prefill_met",
     "prompt_tokens",
     "generation_tokens",
 )
@@ -86,6 +88,8 @@ class Tally(Columns):
     ttft_missed: FloatColumn  # those that were not
     itl_judged: FloatColumn  # ended requests of which it is known whether within the objective
     itl_missed: FloatColumn  # those that were not
+    prefill_judged: FloatColumn  # ended requests of which it is known how long their prompt alone took
+    prefill_late: FloatColumn  # those for which it took longer than TTFT may
     gap_s: FloatColumn  # between tokens, added up
     gaps: FloatColumn
     shortest_gap_s: FloatColumn  # the shortest mean gap of a pod; NaN: none wrote enough to tell
@@ -135,7 +139,7 @@ def count(
         grown = counter - before.counter
         counted = (step_s >= SHORTEST_STEP_S) & (step_s <= LONGEST_STEP_S)
         grown = np.where(counted & (grown >= 0) & (grown <= MOST_GROWN), grown, np.nan)
-        finished, began, ttft_met, gap_s, gaps, itl_judged, itl_met, prompts, outputs = grown
+        finished, began, ttft_met, gap_s, gaps, itl_judged, itl_met, prefilled, prefill_met, prompts, outputs = grown
         queue_grown, batch_grown = waiting - before.waiting, running - before.running
         arrived = finished + queue_grown + batch_grown
         came = np.abs(arrived) <= MOST_GROWN
@@ -144,6 +148,7 @@ def count(
         taught = paced & (prompts + outputs >= 0)
         lessons = speed.lessons(pace_s, prompts / step_s, outputs / step_s)
         late, slow = began - np.minimum(ttft_met, began), itl_judged - np.minimum(itl_met, itl_judged)
+        long = prefilled - np.minimum(prefill_met, prefilled)
         full = counted & (before.waiting > QUEUED * before.running) & (waiting > QUEUED * running)
     shortest = np.full(rows, np.inf)
     np.minimum.at(shortest, pod_row[paced], pace_s[paced])
@@ -165,6 +170,8 @@ def count(
         ttft_missed=total(late, late >= 0),
         itl_judged=total(itl_judged, slow >= 0),
         itl_missed=total(slow, slow >= 0),
+        prefill_judged=total(prefilled, long >= 0),
+        prefill_late=total(long, long >= 0),
         gap_s=total(gap_s, paced),
         gaps=total(gaps, paced),
         shortest_gap_s=np.where(np.isinf(shortest), np.nan, shortest),

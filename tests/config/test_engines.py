@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from autoscaler.config.engines import ENGINES, HISTOGRAMS, LIMITS, QUANTILES, WITHIN, Engine
+from autoscaler.config.engines import ENGINES, HISTOGRAMS, LIMITS, QUANTILES, ROUNDED_UP, UNCOUNTED, WITHIN, Engine
 from autoscaler.config.series import underscored
 from autoscaler.core.samples import Objectives, PodSamples
 
@@ -22,11 +22,15 @@ def test_every_row_fills_columns_that_exist_and_at_least_running_and_waiting(eng
 def test_the_ways_of_reading_and_limits_are_about_columns_that_exist() -> None:
     assert HISTOGRAMS | set(LIMITS) <= COLUMNS
     assert not QUANTILES & WITHIN.keys()
+    assert WITHIN.keys() >= ROUNDED_UP | UNCOUNTED.keys()
     assert set(WITHIN.values()) == {column.name for column in fields(Objectives)}
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
-@pytest.mark.parametrize(("met", "of"), [("ttft_met", "first_tokens"), ("itl_met", "itl_judged"), ("gap_s", "gaps")])
+@pytest.mark.parametrize(
+    ("met", "of"),
+    [("ttft_met", "first_tokens"), ("itl_met", "itl_judged"), ("prefill_met", "prefill_judged"), ("gap_s", "gaps")],
+)
 def test_what_is_counted_within_an_objective_has_its_total_from_the_same_histogram(
     engine: Engine, met: str, of: str
 ) -> None:

@@ -12,6 +12,7 @@ from autoscaler.core.histogram import (
     Histogram,
     Part,
     Window,
+    bound_above,
     count_within,
     fold,
     increase,
@@ -122,6 +123,8 @@ def test_a_limit_takes_whole_buckets_and_a_part_of_the_one_it_cuts() -> None:
     assert part_within(0.25, bounds) == Part(0.0, 1.0, 0.25)
     assert part_within(2.0, bounds) == Part(2.0, 2.0, 0.0)
     assert part_within(60.0, bounds) == Part(4.0, 4.0, 0.0)
+    assert bound_above(3.0, bounds) == bound_above(4.0, bounds) == 4.0
+    assert math.isnan(bound_above(60.0, bounds)) and math.isnan(bound_above(math.nan, bounds))
     assert part_within(math.nan, bounds) is part_within(1.0, np.array([INF])) is None
 
 

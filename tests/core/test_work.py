@@ -151,9 +151,20 @@ def test_requests_within_the_objective_are_known_only_where_the_source_tells():
     tally = counted(readings(100.0), readings(115.0, first_tokens=10.0, ttft_met=9.0, itl_judged=8.0, itl_met=6.0))
     assert (tally.ttft_judged[0], tally.ttft_missed[0]) == (10, 1)
     assert (tally.itl_judged[0], tally.itl_missed[0]) == (8, 2)
+    assert (tally.prefill_judged[0], tally.prefill_late[0]) == (0, 0)
     untold = {"ttft_met": NAN, "itl_judged": NAN, "itl_met": NAN}
     silent = counted(readings(100.0, **untold), readings(115.0, first_tokens=10.0, **untold))
     assert (silent.began[0], silent.ttft_judged[0], silent.itl_judged[0]) == (10, 0, 0)
+
+
+def test_prompts_that_took_too_long_are_counted_of_those_of_which_it_is_told():
+    tally = counted(readings(100.0), readings(115.0, prefill_judged=8.0, prefill_met=5.0))
+    assert (tally.prefill_judged[0], tally.prefill_late[0]) == (8, 3)
+    laxer = counted(readings(100.0, prefill_met=10.0), readings(115.0, prefill_judged=8.0, prefill_met=4000.0))
+    assert (laxer.prefill_judged[0], laxer.prefill_late[0]) == (8, 0)
+    stricter = counted(readings(100.0, prefill_met=4000.0), readings(115.0, prefill_judged=8.0, prefill_met=10.0))
+    untold = counted(readings(100.0), readings(115.0, prefill_judged=8.0, prefill_met=NAN))
+    assert stricter.prefill_judged[0] == untold.prefill_judged[0] == 0
 
 
 def test_a_laxer_objective_makes_its_counter_jump_up_and_nobody_late_nor_more_than_all_met():

@@ -14,7 +14,7 @@ import numpy as np
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import Identity, bounds_query
 from autoscaler.adapters.prometheus.sampling import Sampling
-from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, read_bounds, within_expression
+from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
 from autoscaler.config.engines import UNCOUNTED, WITHIN, Engine
 from autoscaler.config.series import Readings
 from autoscaler.core.columns import BoolColumn, FloatColumn
@@ -40,7 +40,7 @@ class Attained:
         columns = {column: np.full(len(fleet.pods), np.nan) for column in WITHIN}
 
         async def count(column: str, readings: Readings, bounds: Bounds, objective_s: float, asks: BoolColumn) -> None:
-            expression = within_expression(readings, identity, objective_s, bounds)
+            expression = count_expression(column, readings, identity, objective_s, bounds)
             answer = await sampling.ask(column, expression, at_s) if expression else None
             if answer is not None:
                 columns[column] = np.where(asks[fleet.pod_workload], join.column(answer.vector), columns[column])

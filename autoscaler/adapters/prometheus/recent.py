@@ -34,7 +34,7 @@ from autoscaler.adapters.prometheus.queries import (
     read_conventions,
 )
 from autoscaler.adapters.prometheus.ranges import RangeReader, Rows
-from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, read_bounds, within_expression
+from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
 from autoscaler.config.engines import ENGINES, WITHIN, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
@@ -167,7 +167,7 @@ class _Reading:
             limits_s[part.rows] = getattr(self._objectives, aim)[part.rows]
             for objective_s in commonest(limits_s, part.pods)[0]:
                 bounds = self._known_bounds(part.engine, column)
-                if expression := within_expression(readings, self._identity, objective_s, bounds):
+                if expression := count_expression(column, readings, self._identity, objective_s, bounds):
                     rows = set(np.flatnonzero(limits_s == objective_s).tolist())
                     self._take(column, self._ask(expression), rows)
 

@@ -46,7 +46,7 @@ from autoscaler.adapters.prometheus.queries import (
 )
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.server_clock import ServerClock
-from autoscaler.config.engines import ENGINES, LIMITS, Engine
+from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED, Engine
 from autoscaler.config.gateways import WorkloadNames, read_front
 from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
@@ -141,6 +141,7 @@ class PrometheusSource:
         self._tell_strangers(sampling, fleet, columns["running"])
         for column, counted in counts.result().items():
             columns[column] = self._believable(column, counted, sampling.started_s)
+        for column in UNCOUNTED:
             tell_uncounted(sampling, column, fleet, objectives, columns)
         columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, sampling.started_s))
         return Samples(PodSamples(**columns), front.result(), (sampling.report(),))

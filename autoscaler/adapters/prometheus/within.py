@@ -15,6 +15,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.queries import Identity, bucket_expression
+from autoscaler.config.engines import ROUNDED_UP
 from autoscaler.config.series import Readings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.histogram import Part, part_within
@@ -78,6 +79,12 @@ def commonest(objectives_s: FloatColumn, pods: int) -> tuple[list[float], int]:
     return values[order[:most]].tolist(), int(workloads[order[most:]].sum())
 
 
+def count_expression(column: str, readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
+    """Return an expression for a column of `config.engines.WITHIN`, a series for each pod; "": nothing to ask."""
+    express = rounded_up_expression if column in ROUNDED_UP else within_expression
+    return express(readings, identity, objective_s, bounds)
+
+
 def within_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
     """Return an expression for how many observations were within an objective, a series for each pod; "": no bounds.
 
@@ -94,6 +101,17 @@ def within_expression(readings: Readings, identity: Identity, objective_s: float
         spellings = [text for spelled in nearest for text in spelled]
         expressions.append(bucket_expression(readings, spellings, identity))
     return " or ".join(expressions)
+
+
+def rounded_up_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
+    """Return an expression for how many observations were not beyond an objective for certain; "": no bound is so high.
+
+    It counts up to `core.histogram.bound_above`; where bounds differ, up to the lowest such bound that a pod has.
+    """
+    above = bounds.spellings[int(np.searchsorted(bounds.values_s, objective_s)) :]
+    alike = bool(np.all(bounds.series == bounds.histograms))
+    few = above[: 1 if alike else MAX_CUTS]
+    return " or ".join(bucket_expression(readings, spelled, identity) for spelled in few)
 
 
 def _cuts(objective_s: float, bounds: Bounds) -> list[Part]:

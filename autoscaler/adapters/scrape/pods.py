@@ -142,9 +142,9 @@ class PodScraper:
         histograms = reading.histograms(known.engine, exposition)
         values |= self._quantiles(known, histograms, reading.start_time_s(exposition), now_s)
         values |= reading.within(histograms, objectives_s)
-        for column, objective in WITHIN.items():
-            if objectives_s[objective] > 0 and values["finished"] > 0 and math.isnan(values.get(column, math.nan)):
-                tally.note(_name(known.pod), f"{column} unknown: {UNCOUNTED[column]}")
+        for column, lost in UNCOUNTED.items():
+            if objectives_s[WITHIN[column]] > 0 and values["finished"] > 0 and math.isnan(values.get(column, math.nan)):
+                tally.note(_name(known.pod), f"{column} unknown: {lost}")
         cells[_COLUMNS["time_s"]] = now_s
         for column, value in values.items():
             cells[_COLUMNS[column]] = value

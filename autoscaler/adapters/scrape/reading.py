@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoscaler.adapters.scrape.exposition import Exposition, Sample
-from autoscaler.config.engines import HISTOGRAMS, LIMITS, WITHIN, Engine
+from autoscaler.config.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, WITHIN, Engine
 from autoscaler.config.series import Readings, Series, read
-from autoscaler.core.histogram import Histogram, count_within, fold
+from autoscaler.core.histogram import Histogram, bound_above, count_within, fold
 
 MAX_BUCKETS = 256  # of one histogram; engines have some 25
 START_TIME = "process_start_time_seconds"  # changes when a process starts again in the same pod
@@ -50,11 +50,13 @@ def within(found: Mapping[str, Histogram], objectives_s: Mapping[str, float]) ->
 
     found: as `histograms` returns them. objectives_s: by column of `Objectives`.
     """
-    return {
-        column: float(count_within(objectives_s[objective], *found[column]))
-        for column, objective in WITHIN.items()
-        if column in found
-    }
+    counted = {}
+    for column, objective in WITHIN.items():
+        if column in found:
+            limit_s, (bounds, counts) = objectives_s[objective], found[column]
+            limit_s = bound_above(limit_s, bounds) if column in ROUNDED_UP else limit_s
+            counted[column] = float(count_within(limit_s, bounds, counts))
+    return counted
 
 
 def histogram(readings: Readings, exposition: Exposition) -> Histogram | None:

@@ -163,12 +163,16 @@ class Replica:
         return False
 
     def _schedule(self) -> None:
-        """Make room for the next token of those who run, then move waiting requests into the batch."""
+        """Make room for the next token of those who run, then move waiting requests into the batch.
+
+        Only while the step has tokens left: who would compute nothing in it waits.
+        """
         profile = self.profile
         while self.running > 1 and self._kv_tokens(self.running) + len(self._decoding) > profile.kv_capacity_tokens:
             self._preempt()
         self._drop_disconnected(self.clock_s)
-        while self.running < profile.max_num_seqs:
+        budget = profile.max_batched_tokens - len(self._decoding) - sum(r.prefill_left for r in self._prefilling)
+        while self.running < profile.max_num_seqs and budget > 0:
             queue = self._preempted or self._waiting
             # A request that came during a step joins at the end of that step, not in the middle of it.
             if not queue or queue[0].submitted_s > self.clock_s:
@@ -182,6 +186,7 @@ class Replica:
                 request.scheduled_s = self.clock_s
                 self.metrics.prefix_cache_queries += request.prompt_tokens
             request.prefill_left = request.context_tokens
+            budget -= request.context_tokens
             self._prefill_tokens += request.context_tokens
             self._prefilling.append(request)
 

@@ -104,6 +104,8 @@ class PodRows:
     gaps: FloatColumn  # float64[P], counter, how many those are
     itl_judged: FloatColumn  # float64[P], counter, finished requests whose mean gap was counted
     itl_met: FloatColumn  # float64[P], counter, those within the goal
+    prefill_judged: FloatColumn  # float64[P], counter, finished requests whose prompt's time was counted
+    prefill_met: FloatColumn  # float64[P], counter, those for which it did not certainly take longer than TTFT may
     preemptions: FloatColumn  # float64[P], counter
     ttft_s: FloatColumn  # float64[P], p95 of the last 60 s, as its histogram shows it; NaN: nobody asked
     itl_s: FloatColumn  # float64[P], likewise

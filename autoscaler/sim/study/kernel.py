@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn, IntColumn
-from autoscaler.sim.study.state import GAP_BOUNDS, TTFT_BOUNDS, Engine, Records, State
+from autoscaler.sim.study.state import GAP_BOUNDS, PREFILL_BOUNDS, TTFT_BOUNDS, Engine, Records, State
 
 try:
     from numba import njit
@@ -192,7 +192,10 @@ def kv_tokens(engine: Engine, replica: Record, sequences: int) -> float:
 
 @compiled
 def _schedule(state: State, engine: Engine, row: int) -> None:
-    """Make room for the next token of those who run, then move waiting requests into the batch."""
+    """Make room for the next token of those who run, then move waiting requests into the batch.
+
+    Only while the step has tokens left: who would compute nothing in it waits.
+    """
     replica = state.replicas[row]
     while True:
         running = replica.decoding + replica.prefilling
@@ -200,7 +203,10 @@ def _schedule(state: State, engine: Engine, row: int) -> None:
             break
         _preempt(state, row)
     _drop_disconnected(state, engine, replica, replica.clock_s)
-    while replica.decoding + replica.prefilling < engine.max_num_seqs:
+    budget = engine.max_batched_tokens - replica.decoding
+    for place in range(replica.prefilling):
+        budget -= state.prefill_left[row, place]
+    while replica.decoding + replica.prefilling < engine.max_num_seqs and budget > 0:
         again = replica.preempted > 0
         request = replica.preempted_head if again else replica.waiting_head
         # A request that came during a step joins at the end of that step, not in the middle of it.
@@ -217,6 +223,8 @@ def _schedule(state: State, engine: Engine, row: int) -> None:
             state.requests[request].next = -1
         else:
             _leave_queue(state, replica)
+            state.requests[request].scheduled_s = replica.clock_s
+        budget -= context
         state.prefilling[row, replica.prefilling] = request
         state.prefill_left[row, replica.prefilling] = context
         replica.prefilling += 1
@@ -384,6 +392,7 @@ def _find_next_end(state: State, row: int) -> None:
 def _finish(state: State, row: int, request: int) -> None:
     replica, its = state.replicas[row], state.requests[request]
     its.end_s = replica.clock_s
+    state.prefill_counts[row, _bucket(PREFILL_BOUNDS, its.first_s - its.scheduled_s)] += 1
     gaps = max(state.output_tokens[request] - 1, 1)  # of a single token the engine counts a mean gap of 0
     state.mean_gap_counts[row, _bucket(GAP_BOUNDS, (its.end_s - its.first_s) / gaps)] += 1
     replica.finished += 1
@@ -417,14 +426,16 @@ def read(
 ) -> tuple[FloatColumn, FloatColumn, IntColumn, FloatColumn, FloatColumn]:
     """Advance these replicas to `to_s` and read what each shows, and the sums over all there ever were.
 
-    gone, gone_counts: float64[7] and int64[63], sums of those that are gone.
-    Returns float64[3, n], running, waiting and KV usage; float64[7, n], `state.COUNTERS`; int64[n, 63], the counts of
-    the three histograms side by side, not cumulative; and the sums, float64[7] and float64[63], these cumulative.
+    gone, gone_counts: float64[7] and int64[85], sums of those that are gone.
+    Returns float64[3, n], running, waiting and KV usage; float64[7, n], `state.COUNTERS`; int64[n, 85], the counts of
+    the histograms side by side, not cumulative; and the sums, float64[7] and float64[85], these cumulative.
     """
     gauges = np.empty((3, len(rows)))
     counters = np.empty((7, len(rows)))
     counts = np.empty((len(rows), len(gone_counts)), np.int64)
-    first, second = state.ttft_counts.shape[1], state.ttft_counts.shape[1] + state.gap_counts.shape[1]
+    first = state.ttft_counts.shape[1]
+    second = first + state.gap_counts.shape[1]
+    third = second + state.mean_gap_counts.shape[1]
     for place, row in enumerate(rows):
         advance(state, engine, row, to_s)
         replica = state.replicas[row]
@@ -441,11 +452,13 @@ def read(
         counters[6, place] = replica.itl_sum_s
         counts[place, :first] = state.ttft_counts[row]
         counts[place, first:second] = state.gap_counts[row]
-        counts[place, second:] = state.mean_gap_counts[row]
+        counts[place, second:third] = state.mean_gap_counts[row]
+        counts[place, third:] = state.prefill_counts[row]
     sums, sum_counts = gone + counters.sum(axis=1), (gone_counts + counts.sum(axis=0)).astype(np.float64)
     sum_counts[:first] = np.cumsum(sum_counts[:first])
     sum_counts[first:second] = np.cumsum(sum_counts[first:second])
-    sum_counts[second:] = np.cumsum(sum_counts[second:])
+    sum_counts[second:third] = np.cumsum(sum_counts[second:third])
+    sum_counts[third:] = np.cumsum(sum_counts[third:])
     return gauges, counters, counts, sums, sum_counts
 
 

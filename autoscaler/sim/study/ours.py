@@ -16,7 +16,8 @@ from autoscaler.config.specs import compile_specs
 from autoscaler.core.columns import IntColumn
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Blocked, Fleet, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.memory import Memory
+from autoscaler.core.memory import SHARES, Memory
+from autoscaler.core.plan import turn
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.tick import tick
 from autoscaler.sim.study.case import Case, PodRows, View
@@ -38,6 +39,8 @@ _READINGS = (
     "gaps",
     "itl_judged",
     "itl_met",
+    "prefill_judged",
+    "prefill_met",
     "preemptions",
     "ttft_s",
     "itl_s",
@@ -73,13 +76,22 @@ class OursTogether:
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
         self._gpus = np.array([gpus])
         self._workload_id = np.arange(len(cases))
+        self._shares = set((self._workload_id % SHARES).tolist())
         self._memory = Memory.empty()
         self._shown: tuple[Sequence[PodRows], Fleet, PodSamples] | None = None
+        self._counts: Sequence[int] = ()
         self.inp: TickInput | None = None
         self.decision: Decision | None = None
 
     def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        """Return the replicas wanted.
+
+        A tick that would read nothing new, and judge no rule, is left out: what it could decide, such as that a window
+        is over, waits for the next. While a replica starts, none is left out.
+        """
         now_s = views[0].now_s
+        if self._nothing_new(views):
+            return self._counts
         fleet, samples = self._show([view.pods for view in views])
         front = FrontSamples(
             time_s=np.array([view.seen.time_s for view in views]),
@@ -94,7 +106,19 @@ class OursTogether:
             samples=Samples(samples, front),
         )
         self.decision, self._memory = tick(self.inp, self._memory)
-        return [int(count) for count in self.decision.replicas]
+        self._counts = [int(count) for count in self.decision.replicas]
+        return self._counts
+
+    def _nothing_new(self, views: Sequence[View]) -> bool:
+        if self.inp is None or self._shown is None:
+            return False
+        now_s, before = views[0].now_s, self.inp
+        return (
+            all(view.pods is row for view, row in zip(views, self._shown[0], strict=True))
+            and all(view.wanted == count for view, count in zip(views, self._counts, strict=True))
+            and [view.seen.gateway_waiting for view in views] == before.samples.front.waiting.tolist()
+            and all(turn(share, now_s) == turn(share, before.now_s) for share in self._shares)
+        )
 
     def _show(self, rows: Sequence[PodRows]) -> tuple[Fleet, PodSamples]:
         """Return what the pods of each workload show, made anew only when they changed, as few ticks find."""
@@ -161,4 +185,6 @@ class _Pods:
         return cls(rows, order, ids[order], workload[order])
 
     def column(self, name: str) -> Any:
+        if len(self.rows) == 1:
+            return getattr(self.rows[0], name)  # by ascending id already
         return np.concatenate([getattr(each, name) for each in self.rows])[self.order]

@@ -56,7 +56,7 @@ class Scrape(NamedTuple):
     id: IntColumn  # int64[n], ascending
     gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
     counters: FloatColumn  # float64[7, n], `state.COUNTERS`
-    counts: IntColumn  # int64[n, 63], TTFT, gaps and mean gaps side by side (`state.HISTOGRAMS`); not cumulative
+    counts: IntColumn  # int64[n, 85], of every histogram, side by side (`state.HISTOGRAMS`); not cumulative
 
 
 class Replicas:
@@ -267,8 +267,7 @@ class Replicas:
         row = np.array([pod.row])
         now_s = float(self.state.replicas[pod.row]["clock_s"])
         *_, self._gone, _ = kernel.read(self.state, self.engine, row, now_s, self._gone, self._gone_counts)
-        histograms = (self.state.ttft_counts, self.state.gap_counts, self.state.mean_gap_counts)
-        self._gone_counts += np.concatenate([counts[pod.row] for counts in histograms])
+        self._gone_counts += np.concatenate([counts[pod.row] for counts in self.state.histograms])
         kernel.abort(self.state, pod.row)
         self._free.append(pod.row)
         pod.row = -1

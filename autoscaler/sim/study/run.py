@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.histogram import count_within, increase, quantile
+from autoscaler.core.histogram import bound_above, count_within, increase, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Seen, View
 from autoscaler.sim.study.check import check
 from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
-from autoscaler.sim.study.state import GAP_BOUNDS, HISTOGRAMS, TTFT_BOUNDS
+from autoscaler.sim.study.state import GAP_BOUNDS, HISTOGRAMS, PREFILL_BOUNDS, TTFT_BOUNDS
 
 REMEMBERED_S = 6 * 3600.0  # how far back `ago` reaches
 LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
@@ -104,10 +104,12 @@ class RunView:
 
         running, waiting, kv_usage = scrape.gauges
         prompt_tokens, generation_tokens, finished, first_tokens, preemptions, _, gap_s = scrape.counters
-        ttft, gaps, mean_gaps = np.split(scrape.counts, HISTOGRAMS[1:-1], axis=1)
+        ttft, gaps, mean_gaps, prefills = np.split(scrape.counts, HISTOGRAMS[1:-1], axis=1)
         goal = self._replicas.case.goal
         ttft_met = count_within(goal.ttft_s, TTFT_BOUNDS, np.cumsum(ttft, axis=1).astype(np.float64))
         itl_met = count_within(goal.itl_s, GAP_BOUNDS, np.cumsum(mean_gaps, axis=1).astype(np.float64))
+        longest_s = bound_above(goal.ttft_s, PREFILL_BOUNDS)
+        prefill_met = count_within(longest_s, PREFILL_BOUNDS, np.cumsum(prefills, axis=1).astype(np.float64))
         ttft_s, itl_s = self._latencies()
         return PodRows(
             id=ids,
@@ -130,6 +132,8 @@ class RunView:
             gaps=reading(gaps.sum(axis=1)),
             itl_judged=reading(mean_gaps.sum(axis=1)),
             itl_met=reading(itl_met),
+            prefill_judged=reading(prefills.sum(axis=1)),
+            prefill_met=reading(prefill_met),
             preemptions=reading(preemptions),
             ttft_s=reading(ttft_s),
             itl_s=reading(itl_s),
@@ -153,7 +157,7 @@ class RunView:
             place, known = _find(last.id, scrape.id)
             before[known] = scrape.counts[place[known]]
         grown = increase(before, last.counts.astype(np.float64))
-        ttft, gaps, _ = np.split(grown, HISTOGRAMS[1:-1], axis=1)
+        ttft, gaps, *_ = np.split(grown, HISTOGRAMS[1:-1], axis=1)
         return (
             quantile(LATENCY_QUANTILE, TTFT_BOUNDS, np.cumsum(ttft, axis=1)),
             quantile(LATENCY_QUANTILE, GAP_BOUNDS, np.cumsum(gaps, axis=1)),

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.columns import FloatColumn, IntColumn
-from autoscaler.sim.engine.metrics import TOKEN_GAP_BOUNDS_S, TTFT_BOUNDS_S
+from autoscaler.sim.engine.metrics import REQUEST_BOUNDS_S, TOKEN_GAP_BOUNDS_S, TTFT_BOUNDS_S
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.study.case import Trace
 
@@ -21,6 +21,7 @@ Records = npt.NDArray[Any]
 REQUEST = np.dtype(
     [
         ("since_s", "f8"),  # it waits: since it was submitted, or since it was preempted after its first token
+        ("scheduled_s", "f8"),  # it first left the queue
         ("first_s", "f8"),  # first token; infinity: none
         ("end_s", "f8"),  # last token; infinity: never finished
         ("generated", "i4"),  # tokens at the time of the last prefill
@@ -82,8 +83,9 @@ GATEWAY = np.dtype(
 
 TTFT_BOUNDS = np.array([*TTFT_BOUNDS_S, np.inf])
 GAP_BOUNDS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])  # of single gaps, and of the mean gap of a request
+PREFILL_BOUNDS = np.array([*REQUEST_BOUNDS_S, np.inf])
 
-HISTOGRAMS = np.cumsum([0, len(TTFT_BOUNDS), len(GAP_BOUNDS), len(GAP_BOUNDS)])
+HISTOGRAMS = np.cumsum([0, len(TTFT_BOUNDS), len(GAP_BOUNDS), len(GAP_BOUNDS), len(PREFILL_BOUNDS)])
 """Where each histogram begins in the counts that `kernel.read` puts side by side, and where they end."""
 
 
@@ -130,6 +132,12 @@ class State(NamedTuple):
     ttft_counts: IntColumn  # int64[R, 23], not cumulative, +Inf last
     gap_counts: IntColumn  # int64[R, 20], of single gaps
     mean_gap_counts: IntColumn  # int64[R, 20], of the mean gap of each finished request
+    prefill_counts: IntColumn  # int64[R, 22], from scheduled to first token, of each finished request
+
+    @property
+    def histograms(self) -> tuple[IntColumn, ...]:
+        """Every histogram, in the order of `HISTOGRAMS`."""
+        return self.ttft_counts, self.gap_counts, self.mean_gap_counts, self.prefill_counts
 
     @classmethod
     def of(cls, trace: Trace, profile: Profile, rows: int) -> State:
@@ -155,6 +163,7 @@ class State(NamedTuple):
             np.zeros((rows, len(TTFT_BOUNDS)), np.int64),
             np.zeros((rows, len(GAP_BOUNDS)), np.int64),
             np.zeros((rows, len(GAP_BOUNDS)), np.int64),
+            np.zeros((rows, len(PREFILL_BOUNDS)), np.int64),
         )
 
     def with_rows(self, rows: int) -> State:
@@ -175,9 +184,8 @@ class State(NamedTuple):
         replica["quiet_until_s"] = np.inf
         replica["prefill_end_s"] = np.nan
         replica["waiting_head"] = replica["waiting_tail"] = replica["preempted_head"] = -1
-        self.ttft_counts[row] = 0
-        self.gap_counts[row] = 0
-        self.mean_gap_counts[row] = 0
+        for counts in self.histograms:
+            counts[row] = 0
 
 
 def new_gateway() -> Records:

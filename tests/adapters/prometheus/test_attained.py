@@ -15,6 +15,7 @@ from tests.harness.objectives import objectives
 
 NAN = float("nan")
 TTFT, PER_REQUEST = "time_to_first_token_seconds_bucket", "request_time_per_output_token_seconds_bucket"
+PROMPT = "request_prefill_time_seconds_bucket"
 BOUNDS = vector(*(({"le": le}, 3) for le in ("0.1", "0.25", "0.5", "1.0", "+Inf")))
 ASKS_BOUNDS = f"^topk.*{TTFT}"
 
@@ -67,7 +68,18 @@ async def test_more_objectives_than_a_tick_can_bear_leave_the_rarest_uncounted_a
     server = Server(**counted(**{"le=": 5.0}))
     samples = await server.sample(fleet, promised=objectives(fleet, ttft_s=np.linspace(0.3, 0.4, rows)))
     assert len(buckets(server)) == MAX_OBJECTIVES
-    assert "ttft_met: counted for the 12 commonest objectives; 3 workloads have another" in report(samples).problems
+    left_out = "ttft_met, prefill_met: counted for the 12 commonest objectives; 3 workloads have another"
+    assert left_out in report(samples).problems
+
+
+async def test_how_long_prompts_took_is_counted_to_the_next_bound_and_where_nobody_tells_nothing_is_said():
+    server = Server(**counted(**{f"^topk.*{PROMPT}": BOUNDS, f'{PROMPT}.*le="0.25"': 6.0, "le=": 5.0}))
+    samples = await server.sample(promised=objectives(FLEET, ttft_s=0.2))
+    assert samples.pods.prefill_met.tolist() == [6, 6, 6]
+    assert report(samples).problems == ()
+    silent = await Server(**counted(**{"le=": 5.0})).sample(promised=objectives(FLEET, ttft_s=0.2))
+    assert np.isnan(silent.pods.prefill_met).all()
+    assert report(silent).problems == ()
 
 
 async def test_a_query_that_fails_costs_the_workloads_of_its_objective_only():

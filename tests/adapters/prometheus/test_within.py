@@ -13,12 +13,14 @@ from autoscaler.adapters.prometheus.within import (
     Bounds,
     commonest,
     read_bounds,
+    rounded_up_expression,
     within_expression,
 )
 from autoscaler.config.engines import ENGINES, WITHIN
 from tests.adapters.prometheus.answers import vector
 
 TTFT = ENGINES["vllm"].readings["ttft_met"]
+NAN = float("nan")
 HISTOGRAMS = [(name, column) for name, engine in ENGINES.items() for column in WITHIN.keys() & engine.readings.keys()]
 
 
@@ -70,6 +72,19 @@ def test_an_answer_without_bounds_leaves_nothing_to_ask():
 def test_no_more_than_the_buckets_around_an_objective_are_asked_for(objective_s: float, wanted: set[str]):
     bounds = bounds_of(("0.5", 3), ("1.0", 3), ("2.5", 3), ("+Inf", 3))
     assert asked(within_expression(TTFT, POD, objective_s, bounds)) == wanted
+
+
+@pytest.mark.parametrize(("objective_s", "wanted"), [(0.2, "0.3"), (0.3, "0.3"), (1.2, "1.5"), (9.0, ""), (NAN, "")])
+def test_rounded_up_is_counted_to_the_next_bound_above_the_objective(objective_s: float, wanted: str):
+    bounds = bounds_of(("0.3", 3), ("1.0", 3), ("1.5", 3), ("+Inf", 3))
+    assert asked(rounded_up_expression(TTFT, POD, objective_s, bounds)) == set(filter(None, [wanted]))
+
+
+def test_rounded_up_each_pod_is_counted_to_the_next_bound_that_it_has():
+    bounds = bounds_of(("0.3", 3), ("0.8", 2), ("1.0", 3), *((str(bound), 1) for bound in range(2, 200)), ("+Inf", 3))
+    expression = rounded_up_expression(TTFT, POD, 0.75, bounds)
+    assert expression.index('le="0.8"') < expression.index('1[.]0"')
+    assert asked(expression) == {"0.8", "1", "1.0", "2", "2.0"}
 
 
 def test_a_pod_with_bounds_of_its_own_changes_nothing_for_the_others():

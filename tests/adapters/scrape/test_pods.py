@@ -69,6 +69,8 @@ async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server:
         "gaps": 8884.0,
         "itl_judged": 26.0,
         "itl_met": pytest.approx(22.0),  # 14 until 10 ms, all until 25 ms
+        "prefill_judged": 26.0,
+        "prefill_met": 26.0,  # none above 0.3 s, the next bound above 0.15 s
         "preemptions": 0.0,
         "rejections": 0.0,
     }

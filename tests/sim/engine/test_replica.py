@@ -82,6 +82,20 @@ def test_a_long_prompt_is_computed_in_chunks_within_the_budget_of_a_step_and_slo
     assert replica.metrics.prompt_tokens == 351
 
 
+def test_who_would_compute_nothing_in_a_step_waits_though_slots_are_free() -> None:
+    """Three prompts of 150 tokens, 100 a step of 0.11 s: each waits until a step has some left for it."""
+    replica = Replica(replace(PLAIN, prompt_token_s=1e-3, max_batched_tokens=100), 0.0)
+    requests = [Request(0.0, 150, 50) for _ in range(3)]
+    for request in requests:
+        replica.submit(request, 0.0)
+    for at_s, running in ((0.05, 1), (0.15, 2), (0.25, 2), (0.35, 3)):
+        replica.advance(at_s)
+        assert (replica.running, replica.waiting) == (running, 3 - running)
+    replica.advance(10.0)
+    assert [round(request.scheduled_s, 2) for request in requests] == [0.0, 0.11, 0.33]
+    assert replica.metrics.queue.total == pytest.approx(0.44, abs=0.01)
+
+
 @pytest.mark.parametrize(("servers", "usage"), [(1, 0.6), (4, 0.8)])
 def test_waits_are_those_of_an_m_m_c_queue_when_the_step_is_constant(servers: int, usage: float) -> None:
     mean_tokens, warm_up = 500, 2000

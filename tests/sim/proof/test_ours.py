@@ -1,17 +1,20 @@
 """The shipped policy in studies, where something other than computing is the limit."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from autoscaler.config.model import Policy
 from autoscaler.config.policy import load
 from autoscaler.sim.engine.profiles import named
 from autoscaler.sim.proof.prove import goal_of, started
-from autoscaler.sim.study.case import Case, Trace
+from autoscaler.sim.study.case import Case, Trace, View
 from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
+from tests.sim.study import small
 
 
 @pytest.mark.timeout(120)
@@ -27,3 +30,44 @@ def test_where_slots_are_few_short_gaps_between_tokens_starve_nobody() -> None:
     policy = load().policies["interactive"]
     case = started(Case(trace, few, goal_of(policy), cold_start_s=60.0, gpus_per_replica=offer.gpus))
     assert summarize(case, run(case, Ours(case, policy))).attainment > 0.9
+
+
+class EveryTick(Ours):
+    """Leaves no tick out."""
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        self._shown = None
+        return super().decide_all(views)
+
+
+class Counting(Ours):
+    """Knows when it ticked."""
+
+    def __init__(self, case: Case, policy: Policy) -> None:
+        super().__init__(case, policy)
+        self.ticked_s: list[float] = []
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        before, counts = self.inp, super().decide_all(views)
+        if self.inp is not before:
+            self.ticked_s.append(views[0].now_s)
+        return counts
+
+
+@pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
+def test_ticks_that_would_read_nothing_new_are_left_out_and_decide_nothing_else(cold_start_s: float) -> None:
+    """A scrape every 15 s, rules judged every 30 s: half of the ticks, but while replicas start none."""
+    rates = [4.0, 4.0, 30.0, 60.0, 30.0, 4.0, 4.0]
+    case = small.study(small.poisson(rates, 300.0, seed=5), cold_start_s=cold_start_s, start_replicas=2)
+    policy, every = load().policies["interactive"], 5.0
+    counting = Counting(case, policy)
+    few, all_of_them = run(case, counting), run(case, EveryTick(case, policy))
+    assert few.change_to.tolist() == all_of_them.change_to.tolist()
+    assert few.change_s == pytest.approx(all_of_them.change_s, abs=30.0)  # a scrape or two later
+    assert len(few.change_to) > 4
+    whole = case.trace.duration_s / every
+    assert whole / 2 <= len(counting.ticked_s) < 0.8 * whole
+    assert few.replica_s == pytest.approx(all_of_them.replica_s, rel=0.02)
+    asked_s = few.change_s[np.argmax(np.diff(few.change_to) > 0) + 1]
+    starting_s = np.arange(asked_s + every, asked_s + 0.5 * cold_start_s, every)
+    assert np.isin(starting_s, counting.ticked_s).all()

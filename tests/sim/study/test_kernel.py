@@ -87,6 +87,7 @@ def assert_same(state: State, requests: list[Request], servers: list[Replica]) -
         assert it["ttft_sum_s"] == pytest.approx(its.ttft.total)
         assert state.gap_counts[row].sum() == its.token_gap.count
         assert it["itl_sum_s"] == pytest.approx(its.token_gap.total)
+        assert state.prefill_counts[row].tolist() == its.prefill.counts
 
 
 @pytest.mark.parametrize("profile", [ROOMY, TIGHT], ids=["roomy", "tight"])

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.config.engines import ENGINES
-from autoscaler.sim.engine.metrics import TTFT_BOUNDS_S
+from autoscaler.sim.engine.metrics import REQUEST_BOUNDS_S, TTFT_BOUNDS_S
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
@@ -152,9 +152,14 @@ def test_the_scraper_counts_requests_within_an_objective_as_the_replica_did() ->
     assert values["gap_s"] == pytest.approx(metrics.token_gap.total)
     assert (values["gaps"], values["itl_judged"]) == (metrics.token_gap.count, metrics.request_token_gap.count)
     assert metrics.request_token_gap.count > 0
+    assert values["prefill_judged"] == metrics.prefill.count > 0
     within = reading.within(reading.histograms(vllm, exposition), {"ttft_s": 5.0, "itl_s": 0.01})
-    first = TTFT_BOUNDS_S.index(5.0) + 1
-    assert within == {"ttft_met": sum(metrics.ttft.counts[:first]), "itl_met": metrics.request_token_gap.counts[0]}
+    first, prompt = TTFT_BOUNDS_S.index(5.0) + 1, REQUEST_BOUNDS_S.index(5.0) + 1
+    assert within == {
+        "ttft_met": sum(metrics.ttft.counts[:first]),
+        "itl_met": metrics.request_token_gap.counts[0],
+        "prefill_met": sum(metrics.prefill.counts[:prompt]),
+    }
 
 
 def test_buckets_are_cumulative() -> None:
