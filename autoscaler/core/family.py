@@ -98,6 +98,20 @@ def rows_of(predictor: int) -> slice:
     return slice(predictor * MARGINS, (predictor + 1) * MARGINS)
 
 
+def levels(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s: FloatColumn) -> FloatColumn:
+    """Follow demand with each time constant; float64[L, W]. One that has seen less than that is the plain mean so far.
+
+    level: float64[L, W]; NaN: nothing yet. level_s: float64[W], what it has seen. step_s: float64[W]; 0: demand unknown.
+    So the first reading, of engines that have yet to fill, does not stand for a whole time constant, and what comes
+    after it is not taken for a rise.
+    """
+    known = step_s > 0
+    seen_s = np.where(known, level_s + step_s, 1.0)
+    gain = np.expm1(-step_s / LEVELS_S[:, None]) / np.expm1(-seen_s / LEVELS_S[:, None])
+    before = or_zero(level)
+    return np.asarray(np.where(known, before + gain * (np.where(known, demand, 0.0) - before), level))
+
+
 def scattered(
     scatter: FloatColumn, scatter_s: FloatColumn, level: FloatColumn, step_s: FloatColumn
 ) -> tuple[FloatColumn, FloatColumn]:

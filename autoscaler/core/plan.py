@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.core import zero
-from autoscaler.core.columns import FloatColumn, IntColumn, or_zero
+from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero
 from autoscaler.core.decision import Observation, Plan, TickInput
 from autoscaler.core.family import EVERY_S, NEEDED
 from autoscaler.core.memory import SHARES, Memory
@@ -39,7 +39,8 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
         tally, work[share] = count(work[share], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
-        rules[share] = judge(rules[share], _seen(inp, observation, tally, budget, rows), inp.now_s)
+        served = _served(inp, pods, pod_row, rules[share].judged_s)
+        rules[share] = judge(rules[share], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
         for name, column in vars(_planned(rules[share])).items():
             columns[name][rows] = column
     plan = Plan(**columns)
@@ -64,13 +65,35 @@ def turn(share: int, time_s: float) -> int:
     return math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9)
 
 
-def _seen(inp: TickInput, observation: Observation, tally: Tally, budget: FloatColumn, rows: IntColumn) -> Seen:
-    """Say what the tally of these rows shows. budget: float64[W of all], share of requests that may miss."""
+def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, judged_s: MomentColumn) -> FloatColumn:
+    """Return how many of these pods served in the mean since then; float64[R]. All that serve, if since never.
+
+    Who became ready only half way has had half a pod's share of the load.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        missing_s = np.fmax(inp.fleet.pod_ready_s[pods] - judged_s[pod_row], 0.0)
+        share = 1 - or_zero(np.fmin(missing_s / (inp.now_s - judged_s[pod_row]), 1.0))
+    return np.bincount(pod_row, share, len(judged_s)).astype(np.float64)
+
+
+def _seen(
+    inp: TickInput,
+    observation: Observation,
+    tally: Tally,
+    served: FloatColumn,
+    budget: FloatColumn,
+    rows: IntColumn,
+) -> Seen:
+    """Say what the tally of these rows shows.
+
+    served: float64[R], of `_served`. budget: float64[W of all], share of requests that may miss.
+    """
     spec = inp.spec
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
     return Seen(
         tally=tally,
         replicas=(observation.ready - observation.joining - observation.asleep)[rows],
+        served=served,
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],

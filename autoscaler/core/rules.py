@@ -46,7 +46,7 @@ FOUND_KEPT = 0.75
 YOUNG_S = 1200.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
-DOUBT_S = 220.0
+DOUBT_S = 440.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
 
 MISS_PRICE = 1000.0
@@ -77,6 +77,7 @@ class Rules(Columns):
     requests: FloatColumn  # that they served, fading alike
     demand: FloatColumn  # replicas kept busy by what comes; NaN: not known now
     level: FloatColumn  # float64[L, W], its level over LEVELS_S
+    level_s: FloatColumn  # seconds of demand that it is of
     scatter: FloatColumn  # share of the level times seconds, fading, see `family.scattered`
     scatter_s: FloatColumn  # those seconds, fading alike
     slot_s: MomentColumn  # when the present slot began
@@ -119,8 +120,8 @@ class Rules(Columns):
 
 _UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
-RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "slot_s", "peaks", "lows", "asked", "backlog"))
-RULES_PRESENT |= frozenset(("real_backlog", "rule", "replicas"))
+RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "slot_s", "peaks", "lows", "asked"))
+RULES_PRESENT |= frozenset(("backlog", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
 RULES_OF_FAMILY = frozenset(("watched_s", "cost", "missed", "arrived"))
@@ -132,7 +133,8 @@ class Seen(Columns):
     """What was seen since the rules were judged last; every field but the first float64[W]."""
 
     tally: Tally
-    replicas: FloatColumn  # that served
+    replicas: FloatColumn  # that serve
+    served: FloatColumn  # that served in the mean since then: who came half way counts half
     waiting: FloatColumn  # requests that wait in them
     cold_start_s: FloatColumn
     ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
@@ -177,15 +179,15 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
     rules = _count_slots(rules, tally, idle_gap_s, step_s)
     busy = busy_share(tally, idle_gap_s, rules.slots)
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = np.where(tally.covered_s > 0, seen.replicas * step_s / tally.covered_s, np.nan)  # of those counted
+        whole = np.where(tally.covered_s > 0, seen.served * step_s / tally.covered_s, np.nan)  # of those counted
         served = ~np.isnan(busy) & (tally.began > 0) & (whole > 0)
         fade = np.where(served, np.exp(-step_s / WORK_WINDOW_S), 1.0)
-        work_s = rules.work_s * fade + np.where(served, busy * seen.replicas * step_s, 0.0)
+        work_s = rules.work_s * fade + np.where(served, busy * seen.served * step_s, 0.0)
         requests = rules.requests * fade + np.where(served, tally.began * whole, 0.0)
         each_s = np.where(requests >= FEWEST_REQUESTS, work_s / requests, np.nan)
         arrivals = tally.arrived * whole
         grown = (tally.queue_grown + busy**2 * tally.batch_grown) * whole
-        offered = np.fmax(busy * seen.replicas + grown * each_s / step_s, 0.0)
+        offered = np.fmax(busy * seen.served + grown * each_s / step_s, 0.0)
         brought = arrivals * each_s / step_s
         demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
     rules = replace(rules, work_s=work_s, requests=requests, demand=np.where(step_s > 0, demand, np.nan))
@@ -213,8 +215,9 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
     """
     tally = seen.tally
     with np.errstate(divide="ignore", invalid="ignore"):
-        load = rules.demand / np.maximum(seen.replicas, 1.0)
-        queued_s = seen.waiting * rules.work_s / rules.requests / np.maximum(seen.replicas, 1.0)
+        load = rules.demand / np.maximum(seen.served, 1.0)
+        waited = seen.waiting - np.minimum(tally.queue_grown, 0.0)  # now or then: TTFT is told once a wait is over
+        queued_s = waited * rules.work_s / rules.requests / np.maximum(seen.served, 1.0)
         plain = (step_s > 0) & (load < 1.2) & ~(queued_s > QUEUED_S)  # a queue is modelled on its own
     judged = np.stack([tally.ttft_judged, tally.itl_judged])
     missed = np.stack([tally.ttft_missed, tally.itl_missed])
@@ -225,7 +228,7 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
         share = misses.either(np.where(judged > 0, missed / judged, 0.0))
     known = (step_s > 0) & (judged.max(axis=0) > 0)
     fade = np.exp(-step_s / error_budget.BUDGET_S)
-    ready = np.maximum(seen.replicas, 0.5)
+    ready = np.maximum(seen.served, 0.5)
     demand = np.where(step_s > 0, rules.demand, 0.0)
     backlog = np.where(step_s > 0, np.maximum(rules.real_backlog + (demand - MOST_BUSY * ready) * step_s, 0.0), 0.0)
     faded = np.exp(-step_s / misses.FADE_S)
@@ -307,11 +310,9 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
 
 def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rules:
     """Follow the levels, hold their peaks, and note what is predicted; unknown demand changes nothing."""
-    gain = 1 - np.exp(-step_s / family.LEVELS_S[:, None])
-    level = np.where(np.isnan(rules.level), rules.demand, rules.level + gain * (rules.demand - rules.level))
-    level = np.where(np.isnan(level), rules.level, level)
-    turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
     lived_s = np.where(np.isnan(rules.demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
+    level = family.levels(rules.level, rules.level_s, rules.demand, lived_s)
+    turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
     scatter, scatter_s = family.scattered(rules.scatter, rules.scatter_s, level, lived_s)
     ahead = family.rising(level, scatter, scatter_s, seen.cold_start_s).astype(np.float32)
     peaks = family.push(rules.peaks, or_zero(ahead), turned, np.maximum)
@@ -325,6 +326,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
         rules,
         found=found,
         level=level,
+        level_s=rules.level_s + lived_s,
         scatter=scatter,
         scatter_s=scatter_s,
         slot_s=np.where(turned, now_s, rules.slot_s),

@@ -29,6 +29,7 @@ class Paper:
     backlog: float = 0.0  # replica-seconds
     cost: float = 0.0  # likewise
     missed: float = 0.0  # requests
+    demands: list[float] = field(default_factory=list)
     levels: list[float] = field(default_factory=list)
     apart: list[float] = field(default_factory=list)  # the fastest level from the next slower one
     slow: list[float] = field(default_factory=list)  # the next slower level
@@ -49,9 +50,9 @@ class Paper:
         elif self.predicted:
             self._serve(demand, arrived, after, replicas)
         level_s, hold, *_ = describe(self.rule)
+        self.demands += [] if math.isnan(demand) else [demand]
         for levels, over_s in ((self.levels, level_s), (self.slow, LEVELS_S[1])):
-            last, gain = levels[-1] if levels else demand, 1 - math.exp(-EVERY_S / over_s)
-            levels.append(last if math.isnan(demand) else last + gain * (demand - last))
+            levels.append(self._mean(over_s))
         if not math.isnan(demand) and level_s == LEVELS_S[0]:
             self.apart.append(abs(self.levels[-1] / self.slow[-1] - 1))
         self.found = self.found or replicas
@@ -67,6 +68,11 @@ class Paper:
         wanted = predicted + share * predicted + root * math.sqrt(predicted)
         least = max(self.kept if floor is None else floor, math.ceil(risen / MOST_BUSY - NEARLY))
         return min(max(math.ceil(wanted / MOST_BUSY - NEARLY), least), self.ceiling)
+
+    def _mean(self, over_s: float) -> float:
+        """Demand so far, a mean in which a moment weighs less the older it is."""
+        weights = [math.exp(-age * EVERY_S / over_s) for age in reversed(range(len(self.demands)))]
+        return sum(w * d for w, d in zip(weights, self.demands, strict=True)) / sum(weights)
 
     def _ahead(self, level_s: float) -> float:
         level, slow = self.levels[-1], self.slow[-1]

@@ -45,6 +45,7 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
     counts["lessons"] = replicas * speed.lessons(gap_s, half / PROMPT_TOKEN_S, half / OUTPUT_TOKEN_S)
     told = {
         "replicas": replicas,
+        "served": replicas,
         "waiting": 0.0,
         "cold_start_s": 60.0,
         "ttft_objective_s": 1.0,

@@ -60,6 +60,40 @@ def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
     assert bounded.tolist() == np.clip(asked, 9, 12).tolist()
 
 
+# --- levels
+
+
+def followed(*steps):
+    """The levels after demand was so much for so long, one after the other."""
+    level, level_s = np.full((len(family.LEVELS_S), 1), NAN), np.zeros(1)
+    for demand, step_s in steps:
+        level = family.levels(level, level_s, np.array([demand]), np.array([step_s]))
+        level_s = level_s + step_s
+    return level[:, 0]
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1000.0), st.floats(0.1, 120.0)), min_size=1, max_size=20))
+def test_a_level_is_the_mean_of_all_demand_so_far_the_older_the_less_it_weighs(steps):
+    ends_s = np.cumsum([step_s for _, step_s in steps])
+    for level, over_s in zip(followed(*steps), family.LEVELS_S.tolist(), strict=True):
+        past = [math.exp((end_s - ends_s[-1]) / over_s) for end_s in ends_s]
+        weights = [at * -math.expm1(-step_s / over_s) for at, (_, step_s) in zip(past, steps, strict=True)]
+        mean = sum(weight * demand for weight, (demand, _) in zip(weights, steps, strict=True)) / sum(weights)
+        assert level == pytest.approx(mean, rel=1e-6, abs=1e-6)
+
+
+def test_engines_that_fill_at_first_are_no_rise():
+    """Read for 5 s and half full, then for 30 s: what was seen for a sixth of the time does not lower the mean more."""
+    level = followed((5.0, 5.0), (10.0, 30.0))
+    assert level[-1] == pytest.approx(10 - 5 / 7, rel=0.01)
+    assert level[0] < 1.06 * level[1]
+
+
+def test_a_level_stands_while_demand_is_not_known():
+    assert followed((4.0, 30.0), (NAN, 0.0)).tolist() == [4.0] * len(family.LEVELS_S)
+    assert np.isnan(followed((NAN, 0.0))).all()
+
+
 # --- a rise
 
 

@@ -25,6 +25,7 @@ DURATIONS = {
     "plan.watched_s",
     "plan.work_s",
     "pods.observed_s",
+    "rules.level_s",
     "rules.scatter_s",
     "rules.served_s",
     "rules.shortest_gap_s",

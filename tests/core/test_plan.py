@@ -203,6 +203,17 @@ def test_a_pod_that_restarts_changes_the_demand_of_nobody():
         assert decision.plan.demand[0] == pytest.approx(2.0, rel=0.05)
 
 
+@pytest.mark.parametrize("moment_s", [5.0, 10.0, 15.0, 20.0, 25.0])
+def test_a_pod_that_came_within_an_interval_does_not_make_demand_larger(moment_s: float):
+    """Two serve a demand of 1.6, and from then on a third with them: its share of the load is not a third yet."""
+    story, two = Serving(spec(**LEARNED)), fleet([2])
+    story.serve(two, 0.1, 600.0)
+    story.serve(two, 1.6, 1800.0 + moment_s)
+    three = fleet([3], pod_ready_s=np.array([0.0, 0.0, story.now_s]))
+    for _ in range(12):
+        assert story.serve(three, 1.6, 5.0).plan.demand[0] == pytest.approx(1.6, rel=0.1)
+
+
 # --- bad input, rows, values
 
 NEW = ("gap_s", "gaps", "ttft_met", "itl_judged", "itl_met")

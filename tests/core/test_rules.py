@@ -320,6 +320,9 @@ def test_misses_are_learned_at_the_load_they_happened_at_and_not_while_a_queue_s
     queue = judged(rules, seen(3.0, replicas=4, late=1.0, waiting=40.0))
     np.testing.assert_allclose(queue.bin_missed, rules.bin_missed, rtol=0.01)
     assert queue.burnt[0] > rules.burnt[0] + 40
+    drained = judged(rules, seen(3.0, replicas=4, late=1.0, tally={"queue_grown": -40.0}))
+    np.testing.assert_allclose(drained.bin_missed, rules.bin_missed, rtol=0.01, err_msg="TTFT is told after the wait")
+    assert drained.burnt[0] > rules.burnt[0] + 40
 
 
 # --- values and rows
