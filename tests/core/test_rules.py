@@ -307,7 +307,7 @@ def test_no_replicas_are_bought_against_what_none_can_change():
 def test_prompts_that_are_too_long_are_no_reason_for_more_replicas_from_the_first_minutes_on():
     """Two in a hundred miss alone on a replica: as load and misses tell within a day, and their prompts at once."""
     told = {"prefill_judged": 45.0, "prefill_late": 0.9}
-    untold, known = (live([3.0] * HOUR, late=0.02, tally=tally) for tally in ({}, told))
+    untold, known = (live([8.0] * HOUR, late=0.02, tally=tally) for tally in ({}, told))
     assert known.unavoidable[0] == pytest.approx(0.02, rel=0.01)
     assert untold.unavoidable[0] < 0.01
     assert known.replicas[0] < untold.replicas[0]
