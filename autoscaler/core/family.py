@@ -101,7 +101,7 @@ def rows_of(predictor: int) -> slice:
 def levels(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s: FloatColumn) -> FloatColumn:
     """Follow demand with each time constant; float64[L, W]. One that has seen less than that is the plain mean so far.
 
-    level: float64[L, W]; NaN: nothing yet. level_s: float64[W], what it has seen. step_s: float64[W]; 0: demand unknown.
+    level: float64[L, W]; NaN: nothing yet. level_s: float64[W], what it has seen. step_s: float64[W]; 0: not known.
     So the first reading, of engines that have yet to fill, does not stand for a whole time constant, and what comes
     after it is not taken for a rise.
     """
