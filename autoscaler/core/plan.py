@@ -24,19 +24,21 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
 
     What wake-ups cost of the error budget is not theirs to spend.
     """
-    due = _due(inp.now_s, memory)
-    if not due:
-        return memory.plan, memory
     rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
+    turns = [_turns(share, inp.now_s, known) for share, known in enumerate(rules)]
+    if not any(turns):
+        return memory.plan, memory
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.plan).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
-    for share in due:
+    for share in np.flatnonzero(turns).tolist():
         rows = shares[share]
         place[:] = -1
         place[rows] = np.arange(len(rows))
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
+        if turns[share] == 1 and len(pods) and not _news(inp, memory, pods):
+            continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
         tally, work[share] = count(work[share], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
         served = _served(inp, pods, pod_row, rules[share].judged_s)
@@ -47,22 +49,22 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
     return plan, replace(memory, rules=tuple(rules), plan=plan, work=tuple(work))
 
 
-def _due(now_s: float, memory: Memory) -> list[int]:
-    """Return the shares to judge now."""
-    due = []
-    for share, rules in enumerate(memory.rules):
-        judged_s = float(np.fmax.reduce(rules.judged_s, initial=-EVERY_S))
-        if len(rules.rule) and turn(share, now_s) != turn(share, judged_s):
-            due.append(share)
-    return due
-
-
-def turn(share: int, time_s: float) -> int:
-    """Return how often a share was due to be judged by then.
+def _turns(share: int, now_s: float, rules: Rules) -> int:
+    """Return how many turns of a share came since it was judged; 0 for one without workloads.
 
     Each has its own phase, so that with ticks of 5 s they take turns.
     """
-    return math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9)
+    if not len(rules.rule):
+        return 0
+    judged_s = float(np.fmax.reduce(rules.judged_s, initial=-EVERY_S))
+    now, then = (math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9) for time_s in (now_s, judged_s))
+    return now - then
+
+
+def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
+    """Say whether one of these pods was read since the last tick: then a share is judged, or at its next turn."""
+    read_s, ticked_s = inp.samples.pods.time_s[pods], memory.workloads.observed_s[inp.fleet.pod_workload[pods]]
+    return bool((~np.isnan(read_s) & ~(read_s <= ticked_s)).any())
 
 
 def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, judged_s: MomentColumn) -> FloatColumn:

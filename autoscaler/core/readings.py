@@ -45,9 +45,9 @@ def believe(samples: Table, now_s: float) -> Table:
             near = np.abs(values - now_s) <= MOST_AGE_S
             doubtful[field.name] = np.where(near, np.minimum(values, now_s), np.nan)
             continue
-        absurd = (values < 0) | (values > LARGEST[field.name])
-        if absurd.any():
-            doubtful[field.name] = np.where(absurd, np.nan, values)
+        largest = LARGEST[field.name]
+        if np.fmin.reduce(values, initial=0.0) < 0 or np.fmax.reduce(values, initial=0.0) > largest:
+            doubtful[field.name] = np.where((values < 0) | (values > largest), np.nan, values)
     return replace(samples, **doubtful)
 
 

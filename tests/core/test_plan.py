@@ -63,6 +63,17 @@ def test_slow_ticks_judge_everybody_every_time(every_s):
         assert {float(rules.judged_s[0]) for rules in story.memory.rules} == {story.now_s}
 
 
+def test_a_share_that_is_due_waits_for_the_next_reading_and_no_longer_than_a_turn():
+    """Read at 1005 and 1035 s, and then no more. The turns are at 1020, 1050, 1080 s and so on."""
+    story, cluster = Serving(spec(**LEARNED)), fleet([2])
+    shown = story.counted(cluster, 1.0, 15.0)
+    judged_s = set()
+    while story.now_s < 1150:
+        story.tick(cluster, 5.0, **shown, time_s=1035.0 if story.now_s + 5 >= 1035 else 1005.0)
+        judged_s.add(float(story.memory.rules[0].judged_s[0]))
+    assert sorted(judged_s) == [1005.0, 1035.0, 1080.0, 1140.0]
+
+
 def test_between_two_judgements_the_plan_stands():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 1.0, 600.0)

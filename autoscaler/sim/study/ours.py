@@ -16,8 +16,7 @@ from autoscaler.config.specs import compile_specs
 from autoscaler.core.columns import IntColumn
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Blocked, Fleet, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.memory import SHARES, Memory
-from autoscaler.core.plan import turn
+from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.tick import tick
 from autoscaler.sim.study.case import Case, PodRows, View
@@ -76,7 +75,6 @@ class OursTogether:
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
         self._gpus = np.array([gpus])
         self._workload_id = np.arange(len(cases))
-        self._shares = set((self._workload_id % SHARES).tolist())
         self._memory = Memory.empty()
         self._shown: tuple[Sequence[PodRows], Fleet, PodSamples] | None = None
         self._counts: Sequence[int] = ()
@@ -86,8 +84,8 @@ class OursTogether:
     def decide_all(self, views: Sequence[View]) -> Sequence[int]:
         """Return the replicas wanted.
 
-        A tick that would read nothing new, and judge no rule, is left out: what it could decide, such as that a window
-        is over, waits for the next. While a replica starts, none is left out.
+        A tick that would read nothing new is left out: it judges no rule, and what else it could decide, such as that a
+        window is over, waits for the next. While a replica starts, none is left out.
         """
         now_s = views[0].now_s
         if self._nothing_new(views):
@@ -112,12 +110,10 @@ class OursTogether:
     def _nothing_new(self, views: Sequence[View]) -> bool:
         if self.inp is None or self._shown is None:
             return False
-        now_s, before = views[0].now_s, self.inp
         return (
             all(view.pods is row for view, row in zip(views, self._shown[0], strict=True))
             and all(view.wanted == count for view, count in zip(views, self._counts, strict=True))
-            and [view.seen.gateway_waiting for view in views] == before.samples.front.waiting.tolist()
-            and all(turn(share, now_s) == turn(share, before.now_s) for share in self._shares)
+            and [view.seen.gateway_waiting for view in views] == self.inp.samples.front.waiting.tolist()
         )
 
     def _show(self, rows: Sequence[PodRows]) -> tuple[Fleet, PodSamples]:

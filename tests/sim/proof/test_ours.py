@@ -56,17 +56,17 @@ class Counting(Ours):
 
 @pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
 def test_ticks_that_would_read_nothing_new_are_left_out_and_decide_nothing_else(cold_start_s: float) -> None:
-    """A scrape every 15 s, rules judged every 30 s: half of the ticks, but while replicas start none."""
-    rates = [4.0, 4.0, 30.0, 60.0, 30.0, 4.0, 4.0]
+    """A scrape every 15 s: of three ticks two, but while replicas start none."""
+    rates = [4.0, 4.0, 30.0, 60.0, 30.0, 4.0, 4.0, 4.0]
     case = small.study(small.poisson(rates, 300.0, seed=5), cold_start_s=cold_start_s, start_replicas=2)
     policy, every = load().policies["interactive"], 5.0
     counting = Counting(case, policy)
     few, all_of_them = run(case, counting), run(case, EveryTick(case, policy))
     assert few.change_to.tolist() == all_of_them.change_to.tolist()
-    assert few.change_s == pytest.approx(all_of_them.change_s, abs=30.0)  # a scrape or two later
-    assert len(few.change_to) > 4
+    assert few.change_s == pytest.approx(all_of_them.change_s, abs=60.0)  # a scrape later, and then another
+    assert len(few.change_to) > 2
     whole = case.trace.duration_s / every
-    assert whole / 2 <= len(counting.ticked_s) < 0.8 * whole
+    assert whole / 3 <= len(counting.ticked_s) < 0.7 * whole
     assert few.replica_s == pytest.approx(all_of_them.replica_s, rel=0.02)
     asked_s = few.change_s[np.argmax(np.diff(few.change_to) > 0) + 1]
     starting_s = np.arange(asked_s + every, asked_s + 0.5 * cold_start_s, every)
