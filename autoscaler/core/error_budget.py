@@ -19,7 +19,7 @@ REPAID_S = 3 * 3600.0
 SPENT_S = 12 * 3600.0
 """Within so long what was saved may be spent: the next surge is a matter of hours."""
 
-AIMED, AIMED_LATER = 0.75, 0.95
+AIMED, AIMED_LATER = 0.8, 0.95
 """Share of the error budget that is aimed at, first and when a day of it was counted: what is promised on paper is not
 kept to the digit, and the longer it was counted the less is left to chance."""
 

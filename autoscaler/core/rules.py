@@ -86,7 +86,9 @@ class Rules(Columns):
     asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
     backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
     cost: PaperColumn  # float32[M, W], replica-seconds, fading
-    missed: PaperColumn  # float32[M, W], requests, fading
+    queued: PaperColumn  # float32[M, W], requests that missed in a queue, fading
+    loaded: PaperColumn  # float32[M, B, W], the others, by how busy their replicas were, fading alike
+    missed: PaperColumn  # float32[M, W], requests that missed, by what is known of loads now
     arrived: FloatColumn  # float64[W], all requests, fading alike
     real_backlog: FloatColumn  # replica-seconds that wait before as many replicas as really served, on paper
     promised: FloatColumn  # requests that miss there, over the error budget's time
@@ -111,7 +113,8 @@ class Rules(Columns):
         known["lessons"] = np.zeros((speed.SUMS, rows))
         known["level"] = np.full((len(family.LEVELS_S), rows), np.nan)
         known |= {name: np.zeros((misses.KINDS, misses.BINS, rows)) for name in ("bin_missed", "bin_seen")}
-        paper = {name: np.zeros((family.RULES, rows), np.float32) for name in ("backlog", "cost", "missed")}
+        paper = {name: np.zeros((family.RULES, rows), np.float32) for name in ("backlog", "cost", "queued", "missed")}
+        paper["loaded"] = np.zeros((family.RULES, misses.BINS, rows), np.float32)
         paper["asked"] = np.full((family.RULES, rows), np.nan, np.float32)
         paper["peaks"] = np.zeros((family.RISEN + 1, family.PEAKS, rows), np.float32)
         paper["lows"] = np.full((len(family.HELD), family.LOWS, rows), family.ENDLESS, np.float32)
@@ -124,7 +127,7 @@ RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "s
 RULES_PRESENT |= frozenset(("backlog", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
-RULES_OF_FAMILY = frozenset(("watched_s", "cost", "missed", "arrived"))
+RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "loaded", "missed", "arrived"))
 """Fields of `Rules` that mean something only together, and only with the family they are about."""
 
 
@@ -258,14 +261,15 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
 
 
 def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColumn, step_s: FloatColumn) -> Rules:
-    """Let every fleet on paper live through the step with what it had asked for. step_s: 0 where none can."""
+    """Let every fleet on paper live through the step with what it had asked for. step_s: 0 where none can.
+
+    What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
+    """
     lived = step_s > 0
     fade = np.exp(-step_s / FADE_S)
     arrived = np.where(lived, arrivals, 0.0)
     demand = np.where(lived, rules.demand, 0.0)
-    by_bin = likely.ravel().astype(np.float32)
-    width = np.int32(len(step_s))
-    column = np.arange(width, dtype=np.int32)
+    column, margins = np.arange(len(step_s)), np.arange(family.MARGINS)[:, None]
     last_bin = np.float32(misses.BINS - 1)
     patience_s = TOLERATED * np.nan_to_num(seen.ttft_objective_s, nan=np.inf)
     came, most, binned, patience, paper_fade, paper_arrived, paper_step_s = (
@@ -284,18 +288,18 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
     for slot in range(1, family.LOWS):  # what stood for a whole cold start is ready by now
         ready_then = np.where(slot <= reach, np.minimum(ready_then, rules.lows[:, slot]), ready_then)
     floor = np.where(rules.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
-    backlog, cost, missed = np.empty_like(rules.backlog), np.empty_like(rules.cost), np.empty_like(rules.missed)
+    backlog, cost = np.empty_like(rules.backlog), np.empty_like(rules.cost)
+    queued, loaded = rules.queued * paper_fade, rules.loaded * paper_fade
     for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
         at = family.rows_of(predictor)
         ready = family.fleets(ready_then[predictor], family.least(ready_then, predictor, floor), seen.ceiling)
         queue = np.maximum(rules.backlog[at] + (came - most * ready), np.float32(0))
-        place = np.minimum(binned / ready, last_bin)
-        share = by_bin.take(place.astype(np.int32) * width + column)
-        share[queue > patience * ready] = 1.0
-        backlog[at], missed[at] = queue, share
+        place = np.minimum(binned / ready, last_bin).astype(np.int32)
+        late = np.where(queue > patience * ready, paper_arrived, np.float32(0))
+        backlog[at] = queue
+        queued[at] += late
+        loaded[at][margins, place, column] += paper_arrived - late
         cost[at] = rules.cost[at] * paper_fade + np.where(lived, rules.asked[at], np.float32(0)) * paper_step_s
-    missed *= paper_arrived
-    missed += rules.missed * paper_fade
     if not lived.all():
         backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
     return replace(
@@ -303,7 +307,9 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
         watched_s=rules.watched_s + step_s,
         backlog=backlog,
         cost=cost,
-        missed=missed,
+        queued=queued,
+        loaded=loaded,
+        missed=queued + np.einsum("mbw,bw->mw", loaded, likely.astype(np.float32)),
         arrived=rules.arrived * fade + arrived,
     )
 

@@ -28,6 +28,8 @@ class Paper:
     kept: float = 0.0  # of which so many are not given up yet
     backlog: float = 0.0  # replica-seconds
     cost: float = 0.0  # likewise
+    queued: float = 0.0  # requests that missed in the queue
+    loaded: list[float] = field(default_factory=lambda: [0.0] * misses.BINS)  # the others, by load
     missed: float = 0.0  # requests
     demands: list[float] = field(default_factory=list)
     levels: list[float] = field(default_factory=list)
@@ -99,9 +101,12 @@ class Paper:
         ready = self.asked(min(self.predicted[whole]), min(self.risen[whole]), floor)
         self.backlog = max(self.backlog + (demand - MOST_BUSY * ready) * EVERY_S, 0.0)
         place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
-        late = max(float(misses.curve(after.bin_missed, after.bin_seen)[place, 0] - after.unavoidable[0]), 0.0)
-        if self.backlog > TOLERATED * self.ttft_objective_s * MOST_BUSY * ready:
-            late = 1.0
+        waits = self.backlog > TOLERATED * self.ttft_objective_s * MOST_BUSY * ready
         fade = math.exp(-EVERY_S / FADE_S)
-        self.missed = self.missed * fade + late * arrived
+        self.queued = self.queued * fade + (arrived if waits else 0.0)
+        self.loaded = [requests * fade for requests in self.loaded]
+        self.loaded[place] += 0.0 if waits else arrived
+        curve = misses.curve(after.bin_missed, after.bin_seen)[:, 0]
+        shares = [max(float(share - after.unavoidable[0]), 0.0) for share in curve]
+        self.missed = self.queued + sum(n * share for n, share in zip(self.loaded, shares, strict=True))
         self.cost = self.cost * fade + self.asked(self.predicted[-1], self.risen[-1]) * EVERY_S

@@ -325,6 +325,19 @@ def test_misses_are_learned_at_the_load_they_happened_at_and_not_while_a_queue_s
     assert drained.burnt[0] > rules.burnt[0] + 40
 
 
+def test_what_a_load_makes_miss_is_judged_by_what_is_known_now_also_of_what_is_past():
+    """A load at which all was well so far makes half of the requests miss: so it does in the hour before, on paper."""
+    before = live([18.75] * HOUR, replicas=25)
+    after = live([18.75] * HOUR, before, float(before.judged_s[0]), replicas=25, late=0.5)
+    place = int(R.misses.bin_of(np.array([0.75]))[0])
+    as_busy = (before.loaded[:, place, 0] > 0) & (after.loaded[:, place, 0] > 1.9 * before.loaded[:, place, 0])
+    assert as_busy.any()
+    came = after.loaded[as_busy, place, 0]
+    late = R.misses.curve(after.bin_missed, after.bin_seen)[place, 0]
+    assert late > 0.1
+    assert (after.missed[as_busy, 0] >= 0.99 * late * came).all()
+
+
 # --- values and rows
 
 
