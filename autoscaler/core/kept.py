@@ -61,6 +61,8 @@ def keep(memory: Memory, workloads: Sequence[Workload], now_s: float, wall_s: fl
         for name, table in _tables(memory).items()
         for place, column, is_moment in _columns(name, table)
     }
+    # Requests by load are many times as large as all else: what they missed is kept as it is judged now.
+    columns["rules.queued"] = columns["rules.missed"]
     return Kept(tuple(map(key_of, workloads)), wall_s, columns)
 
 

@@ -86,7 +86,7 @@ class Rules(Columns):
     asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
     backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
     cost: PaperColumn  # float32[M, W], replica-seconds, fading
-    queued: PaperColumn  # float32[M, W], requests that missed in a queue, fading
+    queued: PaperColumn  # float32[M, W], requests that missed in a queue, or before this process began, fading
     loaded: PaperColumn  # float32[M, B, W], the others, by how busy their replicas were, fading alike
     missed: PaperColumn  # float32[M, W], requests that missed, by what is known of loads now
     arrived: FloatColumn  # float64[W], all requests, fading alike
@@ -124,10 +124,10 @@ class Rules(Columns):
 _UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
 RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "slot_s", "peaks", "lows", "asked"))
-RULES_PRESENT |= frozenset(("backlog", "real_backlog", "rule", "replicas"))
+RULES_PRESENT |= frozenset(("backlog", "loaded", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
-RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "loaded", "missed", "arrived"))
+RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "missed", "arrived"))
 """Fields of `Rules` that mean something only together, and only with the family they are about."""
 
 

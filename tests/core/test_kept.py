@@ -201,6 +201,16 @@ def test_all_that_is_learned_is_kept_and_nothing_of_the_present():
         assert all_of_it > present
 
 
+def test_what_loads_made_miss_is_kept_as_it_was_judged_and_not_by_load():
+    what = filled(cluster([1]), 1)
+    saved = kept.keep(what, workloads([1]), NOW_S, SAVED_S)
+    there, _ = kept.recall(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
+    for name in ("queued", "missed"):
+        np.testing.assert_array_equal(getattr(there.all_rules(), name), what.all_rules().missed)
+    assert (there.all_rules().missed > 0).any()
+    assert not there.all_rules().loaded.any()
+
+
 def test_an_object_made_again_under_its_name_is_a_stranger():
     what = kept.keep(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
     again = replace(cluster([1]), workloads=(Workload(WorkloadRef("ns", "w1"), uid="another"),))
