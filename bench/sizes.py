@@ -55,7 +55,7 @@ class Watched(Ours):
 
 
 def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
-    """Run one size. Its work is what the bound counts, so its load is about twice that."""
+    """Run one size: as many requests as are, by the work that the bound counts, so many busy replicas."""
     _, offer = find(given.profile)
     policy = load_policies().policies["interactive"]
     goal = goal_of(policy)

@@ -24,10 +24,10 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
 
     What wake-ups cost of the error budget is not theirs to spend.
     """
-    rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
-    turns = [_turns(share, inp.now_s, known) for share, known in enumerate(rules)]
+    turns = [_turns(share, inp.now_s, rules) for share, rules in enumerate(memory.rules)]
     if not any(turns):
         return memory.plan, memory
+    rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.plan).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
