@@ -25,12 +25,6 @@ another costs. At least for one: what is given up while it still loads was never
 
 LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
 
-RISEN = len(LEVELS_S)
-"""Row after the levels: where the fastest will be one cold start later."""
-
-HELD = (*PREDICTORS, (RISEN, LONGEST_HOLD))
-"""What is held: what each predictor says, and last the rise."""
-
 MOST_BUSY = 0.93
 """Share of its time that a replica can serve on paper. How many miss near it, for their queue or for the gaps between
 their tokens, the curve of `misses` says."""
@@ -56,18 +50,6 @@ NEEDED = PREDICTORS.index((1, 3)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().to
 
 EVERY_S = 30.0
 """How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
-
-MOST_RISE = 3.0
-"""The level is not believed to rise beyond so many times what it is."""
-
-NO_RISE = 0.5
-"""Of the usual scatter between the two fastest levels: so much is no rise."""
-
-SCATTER, SCATTER_S = 0.1, 600.0
-"""Usual scatter, assumed to have been seen for so long before any was."""
-
-SCATTER_FADE_S = 10_000.0
-"""Time constant with which the scatter of the past is forgotten."""
 
 NEARLY = 0.02
 """Replicas that a fraction may lack: 3.02 are 3."""
@@ -102,8 +84,7 @@ def levels(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s
     """Follow demand with each time constant; float64[L, W]. One that has seen less than that is the plain mean so far.
 
     level: float64[L, W]; NaN: nothing yet. level_s: float64[W], what it has seen. step_s: float64[W]; 0: not known.
-    So the first reading, of engines that have yet to fill, does not stand for a whole time constant, and what comes
-    after it is not taken for a rise.
+    So the first reading, of engines that have yet to fill, does not stand for a whole time constant.
     """
     known = step_s > 0
     seen_s = np.where(known, level_s + step_s, 1.0)
@@ -112,61 +93,21 @@ def levels(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s
     return np.asarray(np.where(known, before + gain * (np.where(known, demand, 0.0) - before), level))
 
 
-def scattered(
-    scatter: FloatColumn, scatter_s: FloatColumn, level: FloatColumn, step_s: FloatColumn
-) -> tuple[FloatColumn, FloatColumn]:
-    """Add how far the two fastest levels are apart, as a share of the slower; returns its sum and that of the seconds.
-
-    scatter, scatter_s: float64[W], what is known so far, fading. level: float64[L, W]. step_s: float64[W].
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        apart = np.abs(level[0] / level[1] - 1)
-    known_s = np.where(np.isfinite(apart), step_s, 0.0)
-    fade = np.exp(-known_s / SCATTER_FADE_S)
-    apart = np.minimum(np.where(known_s > 0, apart, 0.0), MOST_RISE)
-    return scatter * fade + apart * known_s, scatter_s * fade + known_s
-
-
-def rising(level: FloatColumn, scatter: FloatColumn, scatter_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the levels, and after them where the fastest will be one cold start later; float64[L + 1, W].
-
-    On a slope each level lags by its time constant, so two of them tell the slope: 4 and 3 replicas over 20 and 60 s
-    are 1 / 40 replicas a second, and one cold start of 60 s later it will be 4 + 80 / 40. What demand usually scatters
-    is taken off first, so that steady demand is followed into a steep rise, and bursts as usual are not.
-    """
-    fast, slow = LEVELS_S[0], LEVELS_S[1]
-    usual = NO_RISE * (scatter + SCATTER * SCATTER_S) / (scatter_s + SCATTER_S)
-    slope = np.maximum(level[0] - (1 + usual) * level[1], 0.0) / (slow - fast)
-    risen = np.minimum(level[0] + slope * (fast + cold_start_s + EVERY_S), MOST_RISE * level[0])
-    return np.concatenate([level, risen[None]])
-
-
 def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
-    """Return what each predictor says, a level, held, and last the rise; float32[J + 1, W], NaN: not known.
+    """Return what each predictor says, a level, held; float32[J, W], NaN: not known.
 
-    level: float32[L + 1, W]. peaks: float32[L + 1, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold
-    start.
+    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold start.
     """
-    said = level[[place for place, _ in HELD]]
+    said = level[[place for place, _ in PREDICTORS]]
     highest = peaks[:, 0].copy()
     for slot in range(1, PEAKS):
         np.maximum(highest, peaks[:, slot], out=highest)
-        for predictor, (place, hold) in enumerate(HELD):
+        for predictor, (place, hold) in enumerate(PREDICTORS):
             if slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
                 np.copyto(said[predictor], highest[place], where=reach == slot // hold)
-    for predictor, (place, _) in enumerate(HELD):
+    for predictor, (place, _) in enumerate(PREDICTORS):
         said[predictor, np.isnan(level[place])] = np.nan
     return said
-
-
-def least(said: PaperColumn, predictor: int, floor: FloatColumn) -> FloatColumn:
-    """Return the replicas that a predictor has with any margin: on the fastest level, those for the rise; float64[W].
-
-    said: float32[J + 1, W], of `held`. A margin is for what cannot be seen coming, so it is not put on top of what can.
-    """
-    if PREDICTORS[predictor][0] > 0:
-        return floor
-    return np.asarray(np.fmax(floor, np.ceil(said[-1] / MOST_BUSY - NEARLY)), dtype=np.float64)
 
 
 def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:

@@ -78,11 +78,9 @@ class Rules(Columns):
     demand: FloatColumn  # replicas kept busy by what comes; NaN: not known now
     level: FloatColumn  # float64[L, W], its level over LEVELS_S
     level_s: FloatColumn  # seconds of demand that it is of
-    scatter: FloatColumn  # share of the level times seconds, fading, see `family.scattered`
-    scatter_s: FloatColumn  # those seconds, fading alike
     slot_s: MomentColumn  # when the present slot began
-    peaks: PaperColumn  # float32[L + 1, PEAKS, W], highest level, and rise, by slot, the present one first
-    lows: PaperColumn  # float32[J + 1, LOWS, W], lowest prediction, and rise, by slot
+    peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
+    lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
     asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
     backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
     cost: PaperColumn  # float32[M, W], replica-seconds, fading
@@ -116,8 +114,8 @@ class Rules(Columns):
         paper = {name: np.zeros((family.RULES, rows), np.float32) for name in ("backlog", "cost", "queued", "missed")}
         paper["loaded"] = np.zeros((family.RULES, misses.BINS, rows), np.float32)
         paper["asked"] = np.full((family.RULES, rows), np.nan, np.float32)
-        paper["peaks"] = np.zeros((family.RISEN + 1, family.PEAKS, rows), np.float32)
-        paper["lows"] = np.full((len(family.HELD), family.LOWS, rows), family.ENDLESS, np.float32)
+        paper["peaks"] = np.zeros((len(family.LEVELS_S), family.PEAKS, rows), np.float32)
+        paper["lows"] = np.full((len(family.PREDICTORS), family.LOWS, rows), family.ENDLESS, np.float32)
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
@@ -292,7 +290,7 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
     queued, loaded = rules.queued * paper_fade, rules.loaded * paper_fade
     for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
         at = family.rows_of(predictor)
-        ready = family.fleets(ready_then[predictor], family.least(ready_then, predictor, floor), seen.ceiling)
+        ready = family.fleets(ready_then[predictor], floor, seen.ceiling)
         queue = np.maximum(rules.backlog[at] + (came - most * ready), np.float32(0))
         place = np.minimum(binned / ready, last_bin).astype(np.int32)
         late = np.where(queue > patience * ready, paper_arrived, np.float32(0))
@@ -319,10 +317,9 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
     lived_s = np.where(np.isnan(rules.demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
     level = family.levels(rules.level, rules.level_s, rules.demand, lived_s)
     turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
-    scatter, scatter_s = family.scattered(rules.scatter, rules.scatter_s, level, lived_s)
-    ahead = family.rising(level, scatter, scatter_s, seen.cold_start_s).astype(np.float32)
-    peaks = family.push(rules.peaks, or_zero(ahead), turned, np.maximum)
-    held = family.held(ahead, peaks, family.slots(seen.cold_start_s))
+    said = level.astype(np.float32)
+    peaks = family.push(rules.peaks, or_zero(said), turned, np.maximum)
+    held = family.held(said, peaks, family.slots(seen.cold_start_s))
     lowest = np.where(np.isnan(held), np.float32(family.ENDLESS), held)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
     found = np.where(np.isnan(rules.found) & ~np.isnan(level[0]), seen.replicas, rules.found)
@@ -333,17 +330,10 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
         found=found,
         level=level,
         level_s=rules.level_s + lived_s,
-        scatter=scatter,
-        scatter_s=scatter_s,
         slot_s=np.where(turned, now_s, rules.slot_s),
         peaks=peaks,
         lows=lows,
-        asked=np.concatenate(
-            [
-                family.fleets(held[predictor], family.least(held, predictor, floor), seen.ceiling)
-                for predictor in range(len(family.PREDICTORS))
-            ]
-        ),
+        asked=np.concatenate([family.fleets(predicted, floor, seen.ceiling) for predicted in held]),
     )
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from autoscaler.core import family, misses
-from autoscaler.core.family import EVERY_S, LEVELS_S, MOST_BUSY, MOST_RISE, NEARLY, describe
+from autoscaler.core.family import EVERY_S, MOST_BUSY, NEARLY, describe
 from autoscaler.core.rules import FADE_S, FOUND_KEPT, SETTLED_S, TOLERATED, Rules
 
 
@@ -33,11 +33,7 @@ class Paper:
     missed: float = 0.0  # requests
     demands: list[float] = field(default_factory=list)
     levels: list[float] = field(default_factory=list)
-    apart: list[float] = field(default_factory=list)  # the fastest level from the next slower one
-    slow: list[float] = field(default_factory=list)  # the next slower level
-    ahead: list[float] = field(default_factory=list)  # to where the fastest level rises; else nothing
     predicted: list[float] = field(default_factory=list)
-    risen: list[float] = field(default_factory=list)
 
     def live(self, after: Rules, arrived: float, replicas: float) -> None:
         """Live through the step that ended in `after`, in which so many replicas really served.
@@ -53,22 +49,16 @@ class Paper:
             self._serve(demand, arrived, after, replicas)
         level_s, hold, *_ = describe(self.rule)
         self.demands += [] if math.isnan(demand) else [demand]
-        for levels, over_s in ((self.levels, level_s), (self.slow, LEVELS_S[1])):
-            levels.append(self._mean(over_s))
-        if not math.isnan(demand) and level_s == LEVELS_S[0]:
-            self.apart.append(abs(self.levels[-1] / self.slow[-1] - 1))
+        self.levels.append(self._mean(level_s))
         self.found = self.found or replicas
-        self.ahead.append(self._ahead(level_s))
-        window = slice(-1 - hold * self._reach(), None)
-        self.predicted.append(max(self.levels[window]))
-        self.risen.append(max(self.ahead[window]))
+        self.predicted.append(max(self.levels[-1 - hold * self._reach() :]))
         young = self.watched_s < family.LONGEST_HOLD * self.cold_start_s
         self.kept = max(self.floor, math.ceil(FOUND_KEPT * self.found)) if young else self.floor
 
-    def asked(self, predicted: float, risen: float, floor: float | None = None) -> float:
+    def asked(self, predicted: float, floor: float | None = None) -> float:
         *_, share, root = describe(self.rule)
         wanted = predicted + share * predicted + root * math.sqrt(predicted)
-        least = max(self.kept if floor is None else floor, math.ceil(risen / MOST_BUSY - NEARLY))
+        least = self.kept if floor is None else floor
         return min(max(math.ceil(wanted / MOST_BUSY - NEARLY), least), self.ceiling)
 
     def _mean(self, over_s: float) -> float:
@@ -76,29 +66,14 @@ class Paper:
         weights = [math.exp(-age * EVERY_S / over_s) for age in reversed(range(len(self.demands)))]
         return sum(w * d for w, d in zip(weights, self.demands, strict=True)) / sum(weights)
 
-    def _ahead(self, level_s: float) -> float:
-        level, slow = self.levels[-1], self.slow[-1]
-        if level_s > LEVELS_S[0]:
-            return 0.0
-        slope = max(level - slow * (1 + family.NO_RISE * self._scatter()), 0.0) / (LEVELS_S[1] - LEVELS_S[0])
-        return min(level + slope * (LEVELS_S[0] + self.cold_start_s + EVERY_S), MOST_RISE * level)
-
-    def _scatter(self) -> float:
-        """How far the fastest level usually was from the next: a mean in which a moment weighs less the older it is."""
-        whole, of_s = family.SCATTER * family.SCATTER_S, family.SCATTER_S
-        for age, apart in enumerate(reversed(self.apart)):
-            weight_s = EVERY_S * math.exp(-age * EVERY_S / family.SCATTER_FADE_S)
-            whole, of_s = whole + weight_s * apart, of_s + weight_s
-        return whole / of_s
-
     def _reach(self) -> int:
         return math.ceil(self.cold_start_s / EVERY_S)
 
     def _serve(self, demand: float, arrived: float, after: Rules, replicas: float) -> None:
         floor = max(self.floor, replicas) if self.watched_s < SETTLED_S else self.floor
         self.watched_s += EVERY_S
-        whole = slice(-1 - self._reach(), None)  # what was asked for all the while has come
-        ready = self.asked(min(self.predicted[whole]), min(self.risen[whole]), floor)
+        all_the_while = min(self.predicted[-1 - self._reach() :])  # what was asked for so long has come
+        ready = self.asked(all_the_while, floor)
         self.backlog = max(self.backlog + (demand - MOST_BUSY * ready) * EVERY_S, 0.0)
         place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
         waits = self.backlog > TOLERATED * self.ttft_objective_s * MOST_BUSY * ready
@@ -109,4 +84,4 @@ class Paper:
         curve = misses.curve(after.bin_missed, after.bin_seen)[:, 0]
         shares = [max(float(share - after.unavoidable[0]), 0.0) for share in curve]
         self.missed = self.queued + sum(n * share for n, share in zip(self.loaded, shares, strict=True))
-        self.cost = self.cost * fade + self.asked(self.predicted[-1], self.risen[-1]) * EVERY_S
+        self.cost = self.cost * fade + self.asked(self.predicted[-1]) * EVERY_S

@@ -136,7 +136,7 @@ def told_reserve():
     story = ToldServing(spec(2, priority=[1000.0, 10.0], cold_start_s=60.0, **LEARNED))
     story.learn(fleet([2, 2]))
     crowded = fleet([6, 2], pool_gpus=np.array([8.0]))
-    for demand, for_s in (([4.0, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
+    for demand, for_s in (([4.5, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
         story.serve(crowded, np.array(demand), for_s)
     return story.explain()
 
@@ -204,8 +204,8 @@ def test_sentences_read_well(name):
         ),
         (
             "reserve",
-            "Scales down from 6 to 5 replicas: what arrives keeps 0.223 replicas busy, and 7 serve it within the error "
-            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 5 of 7, the others are a reserve "
+            "Scales down from 6 to 5 replicas: what arrives keeps 0.243 replicas busy, and 6 serve it within the error "
+            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 5 of 6, the others are a reserve "
             "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),

@@ -82,7 +82,7 @@ def test_a_level_is_the_mean_of_all_demand_so_far_the_older_the_less_it_weighs(s
         assert level == pytest.approx(mean, rel=1e-6, abs=1e-6)
 
 
-def test_engines_that_fill_at_first_are_no_rise():
+def test_engines_that_fill_at_first_do_not_stand_for_a_whole_time_constant():
     """Read for 5 s and half full, then for 30 s: what was seen for a sixth of the time does not lower the mean more."""
     level = followed((5.0, 5.0), (10.0, 30.0))
     assert level[-1] == pytest.approx(10 - 5 / 7, rel=0.01)
@@ -94,82 +94,26 @@ def test_a_level_stands_while_demand_is_not_known():
     assert np.isnan(followed((NAN, 0.0))).all()
 
 
-# --- a rise
-
-
-def risen(*level, cold_start_s=60.0, scatter=0.0):
-    """The levels of one workload, continued, where so much scatter was usual for long."""
-    column = np.array(level, dtype=float)[:, None]
-    return family.rising(column, np.array([scatter * 1e6]), np.array([1e6]), np.array([cold_start_s]))[:, 0]
-
-
-def test_a_rise_goes_on_for_a_cold_start_and_until_it_is_asked_about():
-    ahead = risen(4.0, 3.0, 2.0, 1.0, cold_start_s=10.0)
-    assert ahead[family.RISEN] == pytest.approx(4 + (20 + 10 + family.EVERY_S) / 40, rel=0.01)
-    assert ahead[: family.RISEN].tolist() == [4.0, 3.0, 2.0, 1.0]
-
-
-def test_no_rise_is_believed_to_lead_beyond_three_times_as_much():
-    assert risen(9.0, 1.0, 1.0, 1.0, cold_start_s=600.0)[family.RISEN] == 3 * 9.0
-
-
-def test_a_fall_is_not_continued():
-    assert risen(3.0, 6.0, 8.0, 9.0)[family.RISEN] == 3.0
-
-
-def test_what_scatters_as_usual_is_no_rise():
-    assert risen(4.0, 3.0, 3.0, 3.0, scatter=0.7)[family.RISEN] == 4.0
-    some, little = (risen(4.0, 3.0, 3.0, 3.0, scatter=scatter)[family.RISEN] for scatter in (0.3, 0.1))
-    assert 4.0 < some < little
-
-
-def test_scatter_is_the_mean_distance_of_the_two_fastest_levels_and_fades():
-    scatter = scatter_s = np.zeros(1)
-    for apart in (0.2, -0.4):
-        level = np.array([[3 * (1 + apart)], [3.0], [3.0], [3.0]])
-        scatter, scatter_s = family.scattered(scatter, scatter_s, level, np.array([30.0]))
-    assert scatter[0] / scatter_s[0] == pytest.approx(0.3, rel=0.01)
-    later, later_s = family.scattered(scatter, scatter_s, level * 0 + 1.0, np.array([3 * family.SCATTER_FADE_S]))
-    assert later[0] / later_s[0] < 0.01
-
-
-@pytest.mark.parametrize("level", [(0.0, 0.0), (1.0, 0.0), (NAN, NAN)])
-def test_where_there_is_nothing_to_scatter_around_nothing_is_learned(level):
-    column = np.array([*level, 0.0, 0.0])[:, None]
-    scatter, scatter_s = family.scattered(np.array([3.0]), np.array([30.0]), column, np.array([30.0]))
-    assert (scatter[0], scatter_s[0]) == (3.0, 30.0)
-
-
 # --- a peak that is held
 
 
 @given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SLOTS_A_COLD_START))
 def test_each_predictor_says_the_peak_of_its_level_over_its_hold(run, reach):
     """Against looking back over all that ever was."""
-    past = np.zeros((family.RISEN + 1, family.PEAKS, 1), np.float32)
-    scale = np.arange(1, family.RISEN + 2, dtype=np.float32)[:, None]  # levels that differ
+    past = np.zeros((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
+    scale = np.arange(1, len(family.LEVELS_S) + 1, dtype=np.float32)[:, None]  # levels that differ
     for value in run:
         level = scale * np.float32(value)
         past = family.push(past, level, np.ones(1, bool), np.maximum)
     said = family.held(level, past, np.array([reach]))[:, 0]
-    for predictor, (place, hold) in enumerate(family.HELD):
+    for predictor, (place, hold) in enumerate(family.PREDICTORS):
         peak = max(float(np.float32(value)) for value in run[-1 - hold * reach :])
         assert said[predictor] == pytest.approx(float(scale[place, 0]) * peak, rel=1e-6)
 
 
-def test_a_rise_is_carried_by_the_fastest_level_alone_and_without_a_margin():
-    held = np.array([[2.0], [2.0], [2.0], [2.0], [2.0], [6.0]], np.float32)
-    floors = [family.least(held, predictor, np.array([3.0]))[0] for predictor in range(len(family.PREDICTORS))]
-    assert floors == [math.ceil(6 / family.MOST_BUSY), 3, 3, 3, 3]
-    held[-1] = 1.0
-    assert family.least(held, 0, np.array([3.0]))[0] == 3  # never fewer than the floor
-    held[-1] = NAN
-    assert family.least(held, 0, np.array([3.0]))[0] == 3
-
-
 def test_what_is_not_known_is_not_held():
-    level = np.full((family.RISEN + 1, 1), np.nan, np.float32)
-    past = np.ones((family.RISEN + 1, family.PEAKS, 1), np.float32)
+    level = np.full((len(family.LEVELS_S), 1), np.nan, np.float32)
+    past = np.ones((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
     assert np.isnan(family.held(level, past, np.array([1]))).all()
 
 

@@ -26,7 +26,6 @@ DURATIONS = {
     "plan.work_s",
     "pods.observed_s",
     "rules.level_s",
-    "rules.scatter_s",
     "rules.served_s",
     "rules.shortest_gap_s",
     "rules.watched_s",

@@ -130,7 +130,7 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
         for name in ("cost", "missed"):
             said = float(getattr(rules, name)[paper.rule, 0])
             assert said == pytest.approx(getattr(paper, name), rel=1e-4), (family.describe(paper.rule), name)
-        assert rules.asked[paper.rule, 0] == paper.asked(paper.predicted[-1], paper.risen[-1])
+        assert rules.asked[paper.rule, 0] == paper.asked(paper.predicted[-1])
         assert rules.backlog[paper.rule, 0] == pytest.approx(paper.backlog, rel=1e-3, abs=1e-2)
 
 

@@ -1,4 +1,4 @@
-"""A rise is continued for a cold start, and the young follow what they see."""
+"""The young follow what they see."""
 
 import math
 from dataclasses import replace
@@ -9,19 +9,6 @@ from autoscaler.core import family
 from autoscaler.core import rules as R
 from autoscaler.core.family import EVERY_S
 from tests.core.shown import judged, live, seen
-
-
-def asks_of_the_fastest(rules):
-    return rules.asked[family.CAREFUL, 0]
-
-
-def test_the_fastest_level_goes_on_rising_for_a_cold_start_and_the_others_do_not():
-    flat, rising = live([8.0] * 60), live([4.0] * 57 + [5.0, 6.5, 8.0])
-    assert rising.level[0, 0] < 8.0
-    without_margin = family.SHARE_MARGINS.size  # the root margins begin with none
-    assert asks_of_the_fastest(rising)[without_margin] >= asks_of_the_fastest(flat)[without_margin] + 3
-    slower = slice(family.MARGINS, None)
-    assert (rising.asked[slower, 0] <= flat.asked[slower, 0]).all()
 
 
 def test_the_young_follow_the_fastest_level_and_hold_it_longest():
