@@ -29,8 +29,8 @@ MOST_BUSY = 0.93
 """Share of its time that a replica can serve on paper. How many miss near it, for their queue or for the gaps between
 their tokens, the curve of `misses` says."""
 
-SHARE_MARGINS = np.array([0.25, 0.4, 0.6, 0.85, 1.1, 1.5, 2.0], np.float32)[:, None]
-ROOT_MARGINS = np.array([0.0, 0.12, 0.25, 0.5, 0.75, 1.0, 1.3, 1.6, 2.0, 2.5, 3.3, 4.5], np.float32)[:, None]
+SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
+ROOT_MARGINS = np.array([0.0, 0.25, 0.5, 1.0, 1.6, 2.5, 4.5], np.float32)[:, None]
 BY_SHARE = len(SHARE_MARGINS)
 MARGINS = BY_SHARE + len(ROOT_MARGINS)
 """Margin on the level: a share of it, or so many times its square root (square-root staffing); none where load is

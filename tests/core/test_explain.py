@@ -204,8 +204,8 @@ def test_sentences_read_well(name):
         ),
         (
             "reserve",
-            "Scales down from 6 to 5 replicas: what arrives keeps 0.243 replicas busy, and 6 serve it within the error "
-            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 5 of 6, the others are a reserve "
+            "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 7 serve it within the error "
+            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 7, the others are a reserve "
             "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
