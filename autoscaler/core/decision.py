@@ -108,7 +108,8 @@ class Plan(Columns):
     unavoidable: FloatColumn  # share that misses however many replicas there are
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
     itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day
-    replicas: FloatColumn  # what the rule asks for; NaN: it does not speak
+    by_rule: FloatColumn  # replicas that the rule asks for
+    replicas: FloatColumn  # that are asked for: no more than is enough for the young; NaN: the rules do not speak
     needed: FloatColumn  # what the load that is there needs, be that more or less
 
     @classmethod

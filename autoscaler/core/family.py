@@ -19,6 +19,9 @@ PaperColumn = npt.NDArray[np.float32]
 LEVELS_S = np.array([20.0, 60.0, 240.0, 900.0])
 """Time constants of the level of demand."""
 
+STEADY = 2
+"""Of these, the one whose level tells how far demand is off it: long beside a reading, short beside a trend."""
+
 PREDICTORS = ((0, 10), (1, 3), (2, 1), (2, 10), (3, 3))
 """Which level, and for how many cold starts its peak is held: ski rental, in which a replica is kept about as long as
 another costs. At least for one: what is given up while it still loads was never of use."""
@@ -45,8 +48,13 @@ SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
 CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
 """Rules on the fastest level with the longest hold."""
 
-NEEDED = PREDICTORS.index((1, 3)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
+_ONE_ROOT = BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
+
+NEEDED = PREDICTORS.index((1, 3)) * MARGINS + _ONE_ROOT
 """The rule that says what the load needs: the highest of the last three cold starts, and one square root more."""
+
+ENOUGH = PREDICTORS.index((0, LONGEST_HOLD)) * MARGINS + _ONE_ROOT
+"""The careful rule that does for calm traffic: the highest of the last ten cold starts, and one square root more."""
 
 EVERY_S = 30.0
 """How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
@@ -91,6 +99,15 @@ def levels(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s
     gain = np.expm1(-step_s / LEVELS_S[:, None]) / np.expm1(-seen_s / LEVELS_S[:, None])
     before = or_zero(level)
     return np.asarray(np.where(known, before + gain * (np.where(known, demand, 0.0) - before), level))
+
+
+def off_level(level: FloatColumn, demand: FloatColumn) -> FloatColumn:
+    """Return by which share of its steady level demand is off it; float64[W], 0 where there is none.
+
+    level: float64[L, W]. A share, not a root: bursts of many like callers grow with their number.
+    """
+    steady = level[STEADY]
+    return np.asarray(np.abs(demand - steady) / np.where(steady > 0, steady, np.inf))
 
 
 def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:

@@ -34,8 +34,9 @@ class Figures:
     """The forecast in numbers; NaN: not known."""
 
     demand_replicas: float  # replicas that what arrives now keeps busy
-    asked_replicas: float  # replicas that the rule in force asks for; NaN: the forecast has no opinion
+    asked_replicas: float  # replicas that are asked for; NaN: the forecast has no opinion
     headroom_replicas: float  # those, less the demand
+    rule_replicas: float  # that the rule in force asks for by itself: more where the young are calm
     needed_replicas: float  # of those asked for, for the load of the last cold starts; the others are a reserve
     requests_per_s: float  # as they come now, that would keep a replica busy all the time
     idle_gap_s: float  # between two tokens of the only request of a replica
@@ -69,6 +70,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         demand_replicas=demand,
         asked_replicas=asked,
         headroom_replicas=asked - demand,
+        rule_replicas=planned("by_rule"),
         needed_replicas=min(asked, planned("needed")),
         requests_per_s=_rate(planned("work_s")),
         idle_gap_s=planned("idle_gap_s"),
@@ -152,6 +154,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     why = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed" if young else ""
     if known.watched_s < LONGEST_HOLD * cold_start_s:
         why += f"; of the replicas that were found {percent(FOUND_KEPT)} are kept for {LONGEST_HOLD} cold starts"
+    if known.asked_replicas < known.rule_replicas:
+        why += f"; that would be {number(known.rule_replicas)}, but while traffic is calm it is no more than were found"
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
 
 

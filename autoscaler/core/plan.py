@@ -125,6 +125,7 @@ def _planned(known: Rules) -> Plan:
             unavoidable=known.unavoidable,
             really_missed=np.where(known.counted > 0, known.burnt / known.counted, np.nan),
             itl_judged=known.bin_seen[1].sum(axis=0),
+            by_rule=known.asked[in_force].astype(np.float64),
             replicas=known.replicas,
             needed=known.asked[NEEDED].astype(np.float64),
         )

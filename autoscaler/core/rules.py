@@ -46,6 +46,10 @@ FOUND_KEPT = 0.75
 YOUNG_S = 1200.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
+CALM = 0.4
+"""Share of its level that demand may be off it, as a root mean square, where the young add no reserve to what they
+found. Within its first minutes it is a tenth to a third in traffic that stays smooth, two thirds and more in bursty."""
+
 DOUBT_S = 440.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
 
@@ -78,6 +82,7 @@ class Rules(Columns):
     demand: FloatColumn  # replicas kept busy by what comes; NaN: not known now
     level: FloatColumn  # float64[L, W], its level over LEVELS_S
     level_s: FloatColumn  # seconds of demand that it is of
+    unrest: FloatColumn  # squared share of its level that demand was off it, times seconds
     slot_s: MomentColumn  # when the present slot began
     peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
     lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
@@ -101,7 +106,7 @@ class Rules(Columns):
     unavoidable: FloatColumn  # float64[W], share that misses on any number of replicas
     rule: FloatColumn  # float64[W], the rule in force; NaN: none yet
     budget: FloatColumn  # share of requests that it may miss
-    replicas: FloatColumn  # float64[W], what it asks for; NaN: it does not speak
+    replicas: FloatColumn  # float64[W], what is asked for; NaN: the rules do not speak
 
     @classmethod
     def blank(cls, rows: int) -> Rules:
@@ -121,8 +126,8 @@ class Rules(Columns):
 
 _UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
 
-RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "slot_s", "peaks", "lows", "asked"))
-RULES_PRESENT |= frozenset(("backlog", "loaded", "real_backlog", "rule", "replicas"))
+RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "slot_s", "peaks", "lows"))
+RULES_PRESENT |= frozenset(("asked", "backlog", "loaded", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
 RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "missed", "arrived"))
@@ -316,6 +321,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
     """Follow the levels, hold their peaks, and note what is predicted; unknown demand changes nothing."""
     lived_s = np.where(np.isnan(rules.demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
     level = family.levels(rules.level, rules.level_s, rules.demand, lived_s)
+    off = np.where(lived_s > 0, family.off_level(level, rules.demand), 0.0)
     turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
     said = level.astype(np.float32)
     peaks = family.push(rules.peaks, or_zero(said), turned, np.maximum)
@@ -330,6 +336,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
         found=found,
         level=level,
         level_s=rules.level_s + lived_s,
+        unrest=rules.unrest + off**2 * lived_s,
         slot_s=np.where(turned, now_s, rules.slot_s),
         peaks=peaks,
         lows=lows,
@@ -358,7 +365,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     gain = price[before, rows] - price[cheapest, rows]
     stays = ~np.isnan(rules.rule) & (gain <= WORTH * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)
-    replicas = rules.asked[rule, rows].astype(np.float64)
+    replicas = np.minimum(rules.asked[rule, rows], _enough(rules, seen, doubt))
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,
@@ -366,6 +373,17 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
         budget=budget,
         replicas=np.where(speaks, replicas, np.nan),
     )
+
+
+def _enough(rules: Rules, seen: Seen, doubt: FloatColumn) -> FloatColumn:
+    """Return what the young may ask for at most, float64[W]; no limit where traffic is not calm or too many missed.
+
+    Whoever sized the fleet that was found had a reason, and nothing was seen yet that speaks for more of a reserve.
+    doubt: float64[W], requests whose share of the budget counts as had in advance.
+    """
+    calm = (rules.watched_s < YOUNG_S) & (rules.unrest < CALM**2 * rules.level_s)
+    calm &= rules.burnt <= seen.budget * (rules.counted + doubt)
+    return np.where(calm, np.fmax(rules.found, rules.asked[family.ENOUGH]), np.inf)
 
 
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:

@@ -41,6 +41,12 @@ def test_the_careful_are_those_on_the_fastest_level_with_the_longest_hold():
     assert family.CAREFUL.sum() == family.MARGINS
 
 
+def test_what_load_needs_and_what_is_enough_are_peaks_and_one_root():
+    assert family.describe(family.NEEDED) == (60.0, 3, 0.0, 1.0)
+    assert family.describe(family.ENOUGH) == (20.0, family.LONGEST_HOLD, 0.0, 1.0)
+    assert family.CAREFUL[family.ENOUGH]
+
+
 def test_larger_margins_and_longer_holds_are_believed_to_miss_less_before_anything_was_seen():
     believed, larger = family.doubted(np.array([4.0]))[..., 0], family.doubted(np.array([100.0]))[..., 0]
     assert (np.diff(believed[:, : family.BY_SHARE]) < 0).all()
@@ -95,6 +101,20 @@ def test_a_level_stands_while_demand_is_not_known():
 
 
 # --- a peak that is held
+
+
+@given(st.floats(0.01, 1000.0), st.floats(0.0, 5000.0), st.floats(0.01, 100.0))
+def test_demand_is_off_its_steady_level_by_a_share_whatever_the_size(level, demand, times):
+    def off(size):
+        return family.off_level(np.full((len(family.LEVELS_S), 1), level * size), np.array([demand * size]))[0]
+
+    assert off(1.0) == pytest.approx(abs(demand / level - 1), abs=1e-9)
+    assert off(times) == pytest.approx(off(1.0), abs=1e-9)
+
+
+def test_nothing_is_off_no_level():
+    assert family.off_level(np.zeros((len(family.LEVELS_S), 1)), np.zeros(1))[0] == 0
+    assert np.isnan(family.off_level(np.full((len(family.LEVELS_S), 1), NAN), np.full(1, NAN))[0])
 
 
 @given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SLOTS_A_COLD_START))

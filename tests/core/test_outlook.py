@@ -27,6 +27,7 @@ LEARNED = {
     "watched_s": 7200.0,
     "budget": 0.0065,
     "paper_missed": 0.0046,
+    "by_rule": 4.0,
     "unavoidable": 0.002,
     "really_missed": 0.025,
     "itl_judged": 100.0,
@@ -72,6 +73,7 @@ def test_the_figures_are_those_of_the_lines():
         demand_replicas=2.31,
         asked_replicas=4.0,
         headroom_replicas=pytest.approx(1.69),
+        rule_replicas=4.0,
         needed_replicas=3.0,
         requests_per_s=pytest.approx(7.46, abs=0.01),
         idle_gap_s=0.0078,
@@ -109,6 +111,12 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
     assert told(watched_s=899.0)["rule"].endswith(f"adds 60%{careful}{kept}")
     assert told(watched_s=900.0)["rule"].endswith(f"adds 60%{careful}")  # ten cold starts of 90 s
     assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
+
+
+def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
+    calm = "adds 60%; that would be 6, but while traffic is calm it is no more than were found"
+    assert told(by_rule=6.0)["rule"].endswith(calm)
+    assert told(by_rule=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 
 
 @pytest.mark.parametrize(

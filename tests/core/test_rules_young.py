@@ -1,9 +1,11 @@
-"""The young follow what they see."""
+"""The young follow what they see, and add no reserve to a fleet that was found while traffic is calm."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoscaler.core import family
 from autoscaler.core import rules as R
@@ -19,6 +21,65 @@ def test_the_young_follow_the_fastest_level_and_hold_it_longest():
         if rules.watched_s[0] < R.YOUNG_S and not np.isnan(rules.rule[0]):
             chosen.add(family.describe(int(rules.rule[0]))[:2])
     assert chosen == {(family.LEVELS_S[0], family.LONGEST_HOLD)}
+
+
+FOUND = 66.0
+CALM, WILD = [50.0, 52.0, 48.0, 50.0] * 2, [20.0, 80.0, 20.0, 80.0] * 2
+
+
+def asked_by_rule(rules):
+    return rules.asked[int(rules.rule[0]), 0]
+
+
+def test_while_traffic_is_calm_the_young_add_no_reserve_to_what_they_found():
+    rules = live(CALM, replicas=FOUND)
+    assert asked_by_rule(rules) > FOUND > rules.asked[family.ENOUGH, 0]
+    assert rules.replicas[0] == FOUND
+
+
+def test_what_the_peak_so_far_needs_is_added_though_traffic_is_calm():
+    rules = live(CALM, replicas=55.0, busy=0.9)
+    enough = rules.asked[family.ENOUGH, 0]
+    assert asked_by_rule(rules) > enough > 55
+    assert rules.replicas[0] == enough
+
+
+def test_where_demand_goes_up_and_down_the_rule_says_how_many():
+    rules = live(WILD, replicas=FOUND)
+    assert rules.replicas[0] == asked_by_rule(rules) > FOUND
+
+
+def test_one_lone_outburst_ends_the_calm():
+    rules = live(CALM, replicas=FOUND)
+    after = live([250.0, 250.0], rules, float(rules.judged_s[0]), replicas=FOUND, busy=0.95, ceiling=1000.0)
+    assert after.replicas[0] == asked_by_rule(after) > max(FOUND, after.asked[family.ENOUGH, 0])
+
+
+def test_whoever_misses_more_than_the_budget_and_some_minutes_of_it_in_advance_gets_what_the_rule_says():
+    few = live(CALM, replicas=FOUND, late=0.02)
+    many = live(CALM, replicas=FOUND, late=0.05)
+    assert few.replicas[0] == FOUND
+    assert many.replicas[0] == asked_by_rule(many) > FOUND
+
+
+def test_who_is_no_longer_young_gets_what_the_rule_says():
+    rules = live(CALM, replicas=FOUND)
+    assert asked_by_rule(rules) > rules.replicas[0]
+    grown = judged(replace(rules, watched_s=np.full(1, R.YOUNG_S)), seen(50.0, replicas=FOUND))
+    assert grown.replicas[0] == asked_by_rule(grown)
+
+
+@given(st.lists(st.floats(0.1, 40.0), min_size=2, max_size=30), st.floats(1.0, 50.0), st.floats(0.0, 0.1))
+@settings(max_examples=60, deadline=None)
+def test_calm_never_asks_for_more_than_the_rule_nor_for_less_than_its_peak_and_one_root(demands, replicas, late):
+    rules = live([5.0] * 5 + demands, replicas=math.ceil(replicas), late=late)
+    by_rule = asked_by_rule(rules)
+    assert min(by_rule, rules.asked[family.ENOUGH, 0]) <= rules.replicas[0] <= by_rule
+
+
+def test_an_hour_without_demand_does_not_make_traffic_wild():
+    """Nothing is off nothing."""
+    assert live([0.0] * 20, replicas=2.0).unrest[0] == 0
 
 
 def test_the_young_do_so_also_where_requests_are_no_work():
