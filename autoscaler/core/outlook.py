@@ -155,7 +155,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     if known.watched_s < LONGEST_HOLD * cold_start_s:
         why += f"; of the replicas that were found {percent(FOUND_KEPT)} are kept for {LONGEST_HOLD} cold starts"
     if known.asked_replicas < known.rule_replicas:
-        why += f"; that would be {number(known.rule_replicas)}, but while traffic is calm it is no more than were found"
+        by_rule = number(known.rule_replicas)
+        why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
 
 

@@ -100,9 +100,6 @@ def test_a_level_stands_while_demand_is_not_known():
     assert np.isnan(followed((NAN, 0.0))).all()
 
 
-# --- a peak that is held
-
-
 @given(st.floats(0.01, 1000.0), st.floats(0.0, 5000.0), st.floats(0.01, 100.0))
 def test_demand_is_off_its_steady_level_by_a_share_whatever_the_size(level, demand, times):
     def off(size):
@@ -115,6 +112,9 @@ def test_demand_is_off_its_steady_level_by_a_share_whatever_the_size(level, dema
 def test_nothing_is_off_no_level():
     assert family.off_level(np.zeros((len(family.LEVELS_S), 1)), np.zeros(1))[0] == 0
     assert np.isnan(family.off_level(np.full((len(family.LEVELS_S), 1), NAN), np.full(1, NAN))[0])
+
+
+# --- a peak that is held
 
 
 @given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SLOTS_A_COLD_START))

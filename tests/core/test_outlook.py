@@ -114,7 +114,7 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
-    calm = "adds 60%; that would be 6, but while traffic is calm it is no more than were found"
+    calm = "adds 60%; that would be 6, but while traffic is calm no more than were found, or than its peak needs"
     assert told(by_rule=6.0)["rule"].endswith(calm)
     assert told(by_rule=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoscaler.core import family
 from autoscaler.core import rules as R
 from autoscaler.core.family import EVERY_S
-from tests.core.shown import judged, live, seen
+from tests.core.shown import judged, live, seen, silence
 
 
 def test_the_young_follow_the_fastest_level_and_hold_it_longest():
@@ -77,9 +77,12 @@ def test_calm_never_asks_for_more_than_the_rule_nor_for_less_than_its_peak_and_o
     assert min(by_rule, rules.asked[family.ENOUGH, 0]) <= rules.replicas[0] <= by_rule
 
 
-def test_an_hour_without_demand_does_not_make_traffic_wild():
-    """Nothing is off nothing."""
-    assert live([0.0] * 20, replicas=2.0).unrest[0] == 0
+def test_while_demand_is_not_known_traffic_is_neither_calmer_nor_wilder():
+    rules = live(WILD, replicas=FOUND)
+    after = judged(rules, silence())
+    assert np.isnan(after.demand[0])
+    assert (after.unrest[0], after.level_s[0]) == (rules.unrest[0], rules.level_s[0])
+    assert rules.unrest[0] > 0
 
 
 def test_the_young_do_so_also_where_requests_are_no_work():
