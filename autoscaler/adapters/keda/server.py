@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -65,19 +64,25 @@ class KedaServer:
         calls: Calls | None = None,
         grace_s: float = GRACE_S,
         keepalive_s: float = KEEPALIVE_S,
+        follow_s: float = FOLLOW_S,
     ) -> None:
-        """keepalive_s: seconds of silence after which a peer is pinged, and a third of that until it is given up."""
+        """keepalive_s: seconds of silence after which a peer is pinged, and a third of that until it is given up.
+
+        follow_s: seconds between looks at who leads.
+        """
         self._settings = settings
         self._service = service
         self._leadership = leadership
         self._calls = calls or Calls()
         self._grace_s = grace_s
+        self._follow_s = follow_s
         self._options = server_options(keepalive_s)
         self._certificates: RotatingCertificates | None = None
         self._port = settings.port
         self._serving: _Serving | None = None
         self._following: asyncio.Task[None] | None = None
         self._problem = ""
+        self._ending = False
 
     async def __aenter__(self) -> Self:
         """Bind the port. Raises CannotServe."""
@@ -95,9 +100,10 @@ class KedaServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._following:
+            # Cancelling alone is not enough: gRPC's stop can take it for its own end (`asyncio.wait_for` before 3.12).
+            self._ending = True
             self._following.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._following
+            await asyncio.wait([self._following])
         await self._close()
 
     @property
@@ -116,8 +122,8 @@ class KedaServer:
         return self._problem or (self._certificates.problem if self._certificates else "")
 
     async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(FOLLOW_S)
+        while not self._ending:
+            await asyncio.sleep(self._follow_s)
             try:
                 if self._leadership.leading and not self._serving:
                     await self._open()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from contextlib import closing
 from typing import Any
 
@@ -94,6 +95,45 @@ async def test_a_follower_does_not_listen_and_a_new_leader_serves_on_the_same_po
 
             world.lease.leading = False
             assert await eventually(follows_as(serving, world, port), "the old leader has closed its port")
+
+
+class Lapsing:
+    """Leads until told to lapse; `noticed` is set when somebody has asked since."""
+
+    def __init__(self) -> None:
+        self.lapsed, self.noticed = False, asyncio.Event()
+
+    @property
+    def leading(self) -> bool:
+        if self.lapsed:
+            self.noticed.set()
+        return not self.lapsed
+
+
+def be_busy() -> None:
+    """Keep the loop from running while gRPC's threads finish what they are at."""
+    time.sleep(0.003)
+
+
+async def test_an_end_at_any_moment_of_closing_as_a_follower_is_an_end(world: World):
+    """A daemon told to end gives its lease back first, so the port is often closing already when all else ends."""
+    for steps in range(48):
+        lease = Lapsing()
+        settings = KedaSettings(host=HERE, port=0)
+        serving = KedaServer(settings, world.service, lease, grace_s=0.1, follow_s=0.001)
+        await serving.__aenter__()
+        lease.lapsed = True
+        await lease.noticed.wait()
+        for _ in range(steps // 6):
+            await asyncio.sleep(0)
+        be_busy()
+        for _ in range(steps % 6):
+            await asyncio.sleep(0)
+        end = asyncio.create_task(serving.__aexit__(None, None, None))
+        _, unfinished = await asyncio.wait({end}, timeout=5)
+        assert not unfinished, f"{steps}: the server does not end"
+        assert not serving.serving
+        assert not await is_listening(serving.port)
 
 
 def follows_as(serving: KedaServer, world: World, port: int) -> Any:
