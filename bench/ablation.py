@@ -47,6 +47,9 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     return busy_share
 
 
+NEVER_YOUNG: tuple[tuple[Any, str, Any], ...] = ((rules, "YOUNG_S", 0.0), (rules, "YOUNG_CALM_S", 0.0))
+
+
 def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     """Let no other rules be followed."""
     plain, forbidden = rules._follow, np.ones((family.RULES, 1), bool)
@@ -56,7 +59,7 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
         chosen = plain(replace(known, cost=np.where(forbidden, np.float32(np.inf), known.cost)), seen)
         return replace(chosen, cost=known.cost)
 
-    return (rules, "_follow", follow), (rules, "YOUNG_S", 0.0)
+    return (rules, "_follow", follow), *NEVER_YOUNG
 
 
 DESCRIBED = [family.describe(rule) for rule in range(family.RULES)]  # time constant, hold, share, root
@@ -77,9 +80,9 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (error_budget, "AIMED_LATER", error_budget.AIMED),
     ),
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
-    "doubt of the young": ((family, "DOUBT", 0.0), (rules, "YOUNG_S", 0.0)),
-    "no reserve beyond the fleet that is found while traffic is calm": ((rules, "CALM", 0.0),),
-    "the fleet that is found": ((rules, "FOUND_KEPT", 0.0), (rules, "SETTLED_S", 0.0)),
+    "doubt of the young": ((family, "DOUBT", 0.0), *NEVER_YOUNG),
+    "keeping to the fleet that is found while traffic is calm": ((rules, "CALM", 0.0),),
+    "the fleet that is found, where it is not": ((rules, "FOUND_KEPT", 0.0), (rules, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
     "holds: one cold start and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 1),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),

@@ -103,13 +103,14 @@ class Plan(Columns):
     busy: FloatColumn  # 0..1, share of their time that the replicas are to be busy under the rule in force
     rule: FloatColumn  # row of the family, `rules.describe`
     watched_s: FloatColumn  # seconds of demand the rules were judged on
+    young_s: FloatColumn  # before so many only careful rules are followed: more where traffic is calm
     budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
     paper_missed: FloatColumn  # share that would have missed under the rule in force
     unavoidable: FloatColumn  # share that misses however many replicas there are
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
     itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day
     by_rule: FloatColumn  # replicas that the rule asks for
-    replicas: FloatColumn  # that are asked for: no more than is enough for the young; NaN: the rules do not speak
+    replicas: FloatColumn  # that are asked for, by the rule or by what was found; NaN: the rules do not speak
     needed: FloatColumn  # what the load that is there needs, be that more or less
 
     @classmethod

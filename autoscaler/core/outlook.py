@@ -44,6 +44,7 @@ class Figures:
     generation_tokens_per_s: float  # likewise
     readings: float  # of single pods, from which these were learned
     watched_s: float  # seconds of demand on which rules were judged
+    young_s: float  # before so many only careful rules are followed: more where traffic is calm
     level_s: float  # of the rule in force: time constant of the level it follows
     held_cold_starts: float  # for which it holds a peak
     margin_fraction: float  # of the level, which it adds
@@ -78,6 +79,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         generation_tokens_per_s=_rate(planned("output_token_s")),
         readings=planned("readings"),
         watched_s=planned("watched_s"),
+        young_s=planned("young_s"),
         level_s=level_s,
         held_cold_starts=hold,
         margin_fraction=share,
@@ -150,10 +152,12 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     held = f"holds its peak for {_times(known.held_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
     share = f"adds {percent(known.margin_fraction)}"
     margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
-    young = known.watched_s < YOUNG_S
-    why = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed" if young else ""
+    young, calm = known.watched_s < known.young_s, known.young_s > YOUNG_S
+    first = f"in the first {seconds(known.young_s)}{' of traffic that is calm' if calm else ''}"
+    why = f"; {first} only the fastest level with the longest hold is followed" if young else ""
     if known.watched_s < LONGEST_HOLD * cold_start_s:
-        why += f"; of the replicas that were found {percent(FOUND_KEPT)} are kept for {LONGEST_HOLD} cold starts"
+        kept = "all" if calm else percent(FOUND_KEPT)
+        why += f"; of the replicas that were found {kept} are kept for {LONGEST_HOLD} cold starts"
     if known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"

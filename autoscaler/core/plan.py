@@ -15,7 +15,7 @@ from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zer
 from autoscaler.core.decision import Observation, Plan, TickInput
 from autoscaler.core.family import EVERY_S, NEEDED
 from autoscaler.core.memory import SHARES, Memory
-from autoscaler.core.rules import Rules, Seen, judge, learned_speed
+from autoscaler.core.rules import Rules, Seen, judge, learned_speed, young_s
 from autoscaler.core.work import Tally, count
 
 
@@ -120,6 +120,7 @@ def _planned(known: Rules) -> Plan:
             busy=known.demand / known.replicas,
             rule=known.rule,
             watched_s=known.watched_s,
+            young_s=young_s(known),
             budget=known.budget,
             paper_missed=np.where(known.arrived > 0, known.missed[in_force] / known.arrived, np.nan),
             unavoidable=known.unavoidable,

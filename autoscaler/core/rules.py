@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import error_budget, family, misses, speed
-from autoscaler.core.columns import Columns, FloatColumn, MomentColumn, or_zero
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn, or_zero
 from autoscaler.core.family import MOST_BUSY, PaperColumn
 from autoscaler.core.work import LONGEST_STEP_S, Tally, busy_share
 
@@ -43,12 +43,13 @@ SETTLED_S = 600.0
 FOUND_KEPT = 0.75
 """Share of the fleet that was found which is kept for as long as any peak is held: whoever sized it had a reason."""
 
-YOUNG_S = 1200.0
-"""Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
+YOUNG_S, YOUNG_CALM_S = 1200.0, 3600.0
+"""Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up. For
+longer where traffic is calm: that it was so for half an hour says little of the surge that is to come."""
 
 CALM = 0.4
-"""Share of its level that demand may be off it, as a root mean square, where the young add no reserve to what they
-found. Within its first minutes it is a tenth to a third in traffic that stays smooth, two thirds and more in bursty."""
+"""Share of its level that demand may be off it, as a root mean square, where the young keep to the fleet they found.
+Within its first minutes it is a tenth to a third in traffic that stays smooth, two thirds and more in bursty."""
 
 DOUBT_S = 440.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
@@ -359,13 +360,14 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     np.maximum(missed, np.float32(0), out=missed)
     missed *= fine.astype(np.float32)
     price = missed + rules.cost
-    price[np.ix_(~family.CAREFUL, rules.watched_s < YOUNG_S)] = np.inf
+    price[np.ix_(~family.CAREFUL, rules.watched_s < young_s(rules))] = np.inf
     cheapest = price.argmin(axis=0)
     before = or_zero(rules.rule).astype(np.int64)
     gain = price[before, rows] - price[cheapest, rows]
     stays = ~np.isnan(rules.rule) & (gain <= WORTH * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)
-    replicas = np.minimum(rules.asked[rule, rows], _enough(rules, seen, doubt))
+    least, most = _while_calm(rules, seen, doubt)
+    replicas = np.fmin(np.fmax(rules.asked[rule, rows], least), most)
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,
@@ -375,15 +377,27 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     )
 
 
-def _enough(rules: Rules, seen: Seen, doubt: FloatColumn) -> FloatColumn:
-    """Return what the young may ask for at most, float64[W]; no limit where traffic is not calm or too many missed.
+def young_s(rules: Rules) -> FloatColumn:
+    """Return how much must have been watched of a workload that is no longer young; float64[W]."""
+    return np.where(_is_calm(rules), YOUNG_CALM_S, YOUNG_S)
 
-    Whoever sized the fleet that was found had a reason, and nothing was seen yet that speaks for more of a reserve.
-    doubt: float64[W], requests whose share of the budget counts as had in advance.
+
+def _is_calm(rules: Rules) -> BoolColumn:
+    return np.asarray((rules.level[family.STEADY] > 0) & (rules.unrest < CALM**2 * rules.level_s))
+
+
+def _while_calm(rules: Rules, seen: Seen, doubt: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
+    """Return the fewest and the most that the young may ask for, float64[W] each; NaN: no limit.
+
+    Whoever sized the fleet that was found had a reason, and in traffic that is calm nothing was seen yet that speaks
+    against it: so all of it is kept for as long as any peak is held, and no reserve is added to it, unless too many
+    missed. doubt: float64[W], requests whose share of the budget counts as had in advance.
     """
-    calm = (rules.watched_s < YOUNG_S) & (rules.unrest < CALM**2 * rules.level_s)
-    calm &= rules.burnt <= seen.budget * (rules.counted + doubt)
-    return np.where(calm, np.fmax(rules.found, rules.asked[family.ENOUGH]), np.inf)
+    calm, found = _is_calm(rules), np.fmin(rules.found, seen.ceiling)
+    kept = calm & (rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s)
+    enough = calm & (rules.watched_s < YOUNG_CALM_S) & (rules.burnt <= seen.budget * (rules.counted + doubt))
+    most = np.fmax(found, rules.asked[family.ENOUGH])
+    return np.where(kept, found, np.nan), np.where(enough, most, np.nan)
 
 
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:

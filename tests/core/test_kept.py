@@ -24,6 +24,7 @@ DURATIONS = {
     "plan.prompt_token_s",
     "plan.watched_s",
     "plan.work_s",
+    "plan.young_s",
     "pods.observed_s",
     "rules.level_s",
     "rules.served_s",

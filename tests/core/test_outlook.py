@@ -25,6 +25,7 @@ LEARNED = {
     "busy": 0.5775,
     "rule": float(PREDICTORS.index((1, 3)) * MARGINS + 1),  # level over 60 s, 3 cold starts, the second share
     "watched_s": 7200.0,
+    "young_s": 1200.0,
     "budget": 0.0065,
     "paper_missed": 0.0046,
     "by_rule": 4.0,
@@ -81,6 +82,7 @@ def test_the_figures_are_those_of_the_lines():
         generation_tokens_per_s=pytest.approx(12_500),
         readings=3210.0,
         watched_s=7200.0,
+        young_s=1200.0,
         level_s=60.0,
         held_cold_starts=3,
         margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),
@@ -111,6 +113,14 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
     assert told(watched_s=899.0)["rule"].endswith(f"adds 60%{careful}{kept}")
     assert told(watched_s=900.0)["rule"].endswith(f"adds 60%{careful}")  # ten cold starts of 90 s
     assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
+
+
+def test_where_traffic_is_calm_it_is_told_that_all_is_kept_and_who_is_young_for_longer():
+    careful = "; in the first 60 min of traffic that is calm only the fastest level with the longest hold is followed"
+    kept = "; of the replicas that were found all are kept for 10 cold starts"
+    assert told(watched_s=899.0, young_s=3600.0)["rule"].endswith(f"adds 60%{careful}{kept}")
+    assert told(watched_s=3599.0, young_s=3600.0)["rule"].endswith(f"adds 60%{careful}")
+    assert told(watched_s=3600.0, young_s=3600.0)["rule"].endswith("adds 60%")
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():

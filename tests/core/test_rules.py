@@ -249,14 +249,16 @@ def test_floor_and_ceiling_hold():
 
 
 @pytest.mark.parametrize("cold_start_s", [30.0, 60.0, 240.0])
-def test_of_a_fleet_found_larger_than_its_load_needs_three_quarters_are_kept_for_ten_cold_starts(cold_start_s):
+@pytest.mark.parametrize(("demand", "kept"), [((1.0, 1.0), 12.0), ((0.2, 1.8), 9.0)])
+def test_a_fleet_found_larger_than_its_load_needs_is_kept_for_ten_cold_starts(demand, kept, cold_start_s):
+    """All of it while traffic is calm, three quarters where demand goes up and down."""
     found, asked = {"replicas": 12, "cold_start_s": cold_start_s}, []
-    rules = live([1.0, 1.0], **found)  # its demand is known from here on
-    needed = live([1.0] * 120, replicas=2, cold_start_s=cold_start_s).replicas[0]
-    for _ in range(round(family.LONGEST_HOLD * cold_start_s / EVERY_S)):
+    rules = live(demand, **found)  # its demand is known from here on
+    needed = live(demand * 60, replicas=3, cold_start_s=cold_start_s).replicas[0]
+    for step in range(round(family.LONGEST_HOLD * cold_start_s / EVERY_S)):
         asked.append(rules.replicas[0])
-        rules = judged(rules, seen(1.0, **found))
-    assert set(asked) == {9.0}
+        rules = judged(rules, seen(demand[step % 2], **found))
+    assert set(asked[4:]) == {kept}  # that demand goes up and down takes some readings to see
     assert rules.replicas[0] < 9
     assert needed < 9
 

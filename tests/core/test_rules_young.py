@@ -1,9 +1,10 @@
-"""The young follow what they see, and add no reserve to a fleet that was found while traffic is calm."""
+"""The young follow what they see, and keep to the fleet that was found while traffic is calm."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,16 @@ FOUND = 66.0
 CALM, WILD = [50.0, 52.0, 48.0, 50.0] * 2, [20.0, 80.0, 20.0, 80.0] * 2
 
 
+@pytest.mark.parametrize(("demands", "young_s"), [(CALM, R.YOUNG_CALM_S), (WILD, R.YOUNG_S)])
+def test_who_is_calm_is_young_for_longer_however_cheap_the_other_rules_are(demands, young_s):
+    rules = live(demands, replicas=FOUND)
+    dear = np.where(family.CAREFUL[:, None], np.float32(1e9), rules.cost)
+    assert R.young_s(rules)[0] == young_s
+    for watched_s, careful in ((young_s - 2 * EVERY_S, True), (young_s, False)):
+        after = judged(replace(rules, cost=dear, watched_s=np.full(1, watched_s)), seen(50.0, replicas=FOUND))
+        assert family.CAREFUL[int(after.rule[0])] == careful
+
+
 def asked_by_rule(rules):
     return rules.asked[int(rules.rule[0]), 0]
 
@@ -35,6 +46,16 @@ def test_while_traffic_is_calm_the_young_add_no_reserve_to_what_they_found():
     rules = live(CALM, replicas=FOUND)
     assert asked_by_rule(rules) > FOUND > rules.asked[family.ENOUGH, 0]
     assert rules.replicas[0] == FOUND
+
+
+def test_what_was_found_is_kept_while_traffic_is_calm_but_for_the_ceiling():
+    rules = live([1.0, 1.0, 1.0], replicas=12.0)
+    assert asked_by_rule(rules) < 12 == rules.replicas[0]
+    assert judged(rules, seen(1.0, replicas=12.0, ceiling=5.0)).replicas[0] == 5
+
+
+def test_without_any_traffic_nothing_is_calm():
+    assert R.young_s(live([0.0] * 5, replicas=12.0))[0] == R.YOUNG_S
 
 
 def test_what_the_peak_so_far_needs_is_added_though_traffic_is_calm():
@@ -65,16 +86,16 @@ def test_whoever_misses_more_than_the_budget_and_some_minutes_of_it_in_advance_g
 def test_who_is_no_longer_young_gets_what_the_rule_says():
     rules = live(CALM, replicas=FOUND)
     assert asked_by_rule(rules) > rules.replicas[0]
-    grown = judged(replace(rules, watched_s=np.full(1, R.YOUNG_S)), seen(50.0, replicas=FOUND))
+    grown = judged(replace(rules, watched_s=np.full(1, R.YOUNG_CALM_S)), seen(50.0, replicas=FOUND))
     assert grown.replicas[0] == asked_by_rule(grown)
 
 
 @given(st.lists(st.floats(0.1, 40.0), min_size=2, max_size=30), st.floats(1.0, 50.0), st.floats(0.0, 0.1))
 @settings(max_examples=60, deadline=None)
-def test_calm_never_asks_for_more_than_the_rule_nor_for_less_than_its_peak_and_one_root(demands, replicas, late):
+def test_the_rule_or_what_was_found_at_most_and_the_rule_or_the_peak_and_one_root_at_least(demands, replicas, late):
     rules = live([5.0] * 5 + demands, replicas=math.ceil(replicas), late=late)
     by_rule = asked_by_rule(rules)
-    assert min(by_rule, rules.asked[family.ENOUGH, 0]) <= rules.replicas[0] <= by_rule
+    assert min(by_rule, rules.asked[family.ENOUGH, 0]) <= rules.replicas[0] <= max(by_rule, rules.found[0])
 
 
 def test_while_demand_is_not_known_traffic_is_neither_calmer_nor_wilder():
