@@ -82,7 +82,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
     "doubt of the young": ((family, "DOUBT", 0.0), *NEVER_YOUNG),
     "keeping to the fleet that is found while traffic is calm": ((rules, "CALM", 0.0),),
-    "the fleet that is found, where it is not": ((rules, "FOUND_KEPT", 0.0), (rules, "SETTLED_S", 0.0)),
+    "three quarters of the fleet that is found": ((rules, "FOUND_KEPT", 0.0), (rules, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
     "holds: one cold start and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 1),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),

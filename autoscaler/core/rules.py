@@ -43,7 +43,7 @@ SETTLED_S = 600.0
 FOUND_KEPT = 0.75
 """Share of the fleet that was found which is kept for as long as any peak is held: whoever sized it had a reason."""
 
-YOUNG_S, YOUNG_CALM_S = 1200.0, 3600.0
+YOUNG_S, YOUNG_CALM_S = 1200.0, 2400.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up. For
 longer where traffic is calm: that it was so for half an hour says little of the surge that is to come."""
 

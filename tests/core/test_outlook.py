@@ -116,11 +116,11 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
 
 
 def test_where_traffic_is_calm_it_is_told_that_all_is_kept_and_who_is_young_for_longer():
-    careful = "; in the first 60 min of traffic that is calm only the fastest level with the longest hold is followed"
+    careful = "; in the first 40 min of traffic that is calm only the fastest level with the longest hold is followed"
     kept = "; of the replicas that were found all are kept for 10 cold starts"
-    assert told(watched_s=899.0, young_s=3600.0)["rule"].endswith(f"adds 60%{careful}{kept}")
-    assert told(watched_s=3599.0, young_s=3600.0)["rule"].endswith(f"adds 60%{careful}")
-    assert told(watched_s=3600.0, young_s=3600.0)["rule"].endswith("adds 60%")
+    assert told(watched_s=899.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}{kept}")
+    assert told(watched_s=2399.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}")
+    assert told(watched_s=2400.0, young_s=2400.0)["rule"].endswith("adds 60%")
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
