@@ -106,32 +106,41 @@ class Watch(Generic[Kind]):
         self._version = ""  # resume from here; "": list first
         self._failures = 0
         self._refused_s: float | None = None  # since when an optional kind is refused
-        self._response: aiohttp.ClientResponse | None = None
-        self._renewed = asyncio.Event()
+        self._renewal: asyncio.Timeout | None = None  # ends whatever is under way; None: nothing is
 
     async def run(self) -> None:
         """Follow for ever."""
         while True:
             try:
-                if not self._version:
-                    await self._list()
-                await self._watch()
-            except _Expired:
-                self._version = ""
-                await self._pause(self._backoff_s())
-            except ApiError as error:
-                await self._suffer(error)
+                async with asyncio.timeout(None) as self._renewal:
+                    await self._attempt()
+            except TimeoutError:
+                pass  # told to renew
+            finally:
+                self._renewal = None
+
+    async def _attempt(self) -> None:
+        """List if need be, and follow one stream until it ends; then wait as the end asks for."""
+        try:
+            if not self._version:
+                await self._list()
+            await self._watch()
+        except _Expired:
+            self._version = ""
+            await self._clock.sleep(self._backoff_s())
+        except ApiError as error:
+            await self._suffer(error)
 
     def renew(self) -> None:
         """Open the stream again from where it is, and now: the server was out of reach and is back.
 
-        A stream from before may be half-open, and a pause before the next try was meant for a server that is away.
+        A stream from before may be half-open, one that was asked for may never open, and a pause before the next try
+        was meant for a server that is away.
         """
         self.live = False
         self._failures = 0
-        self._renewed.set()
-        if self._response is not None:
-            self._response.close()
+        if self._renewal is not None and not self._renewal.expired():
+            self._renewal.reschedule(asyncio.get_running_loop().time())
 
     async def _list(self) -> None:
         """Read all pages; afterwards the receiver holds exactly what was listed."""
@@ -182,7 +191,6 @@ class Watch(Generic[Kind]):
             async with self._kube.stream(
                 self._path, query=query, accept=accept, silence_s=self._times.silence_s
             ) as response:
-                self._response = response
                 self._recover()
                 async for line in _lines(response):
                     heard = True
@@ -192,11 +200,9 @@ class Watch(Generic[Kind]):
             if error.status == GONE:
                 raise _Expired from error
             raise
-        finally:
-            self._response = None
         if not heard and self._clock.now_s() - began_s < QUICK_END_S:
             raise ApiError(f"watch {self._path}", 0, "the stream ended at once")
-        await self._pause(random.uniform(0.0, 0.5))
+        await self._clock.sleep(random.uniform(0.0, 0.5))
 
     def _follow(self, line: bytes) -> None:
         try:
@@ -282,14 +288,14 @@ class Watch(Generic[Kind]):
             self.absent = self.live = True
             self._sync()
             self.problem = ""
-            await self._pause(self._times.absent_s * random.uniform(1.0, 1.2))
+            await self._clock.sleep(self._times.absent_s * random.uniform(1.0, 1.2))
             return
         self.live = False
         self._tell(error)
         pause_s = self._backoff_s()
         if error.retry_after_s is not None:
             await self._clock.sleep(min(error.retry_after_s, RETRY_AFTER_LIMIT_S))
-        await self._pause(pause_s)
+        await self._clock.sleep(pause_s)
 
     def _is_lasting(self) -> bool:
         """Say whether to believe a refusal of an optional kind. What was there must be refused for a while.
@@ -311,16 +317,6 @@ class Watch(Generic[Kind]):
         bound_s = min(self._times.backoff_cap_s, self._times.backoff_s * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return random.uniform(0.0, bound_s)
-
-    async def _pause(self, duration_s: float) -> None:
-        """Wait, unless told to renew."""
-        self._renewed.clear()
-        waits = [asyncio.ensure_future(wait) for wait in (self._clock.sleep(duration_s), self._renewed.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

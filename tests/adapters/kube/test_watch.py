@@ -346,6 +346,33 @@ async def test_told_to_renew_a_watch_does_not_wait_for_the_end_of_its_pause():
         await it.until("a")
 
 
+async def silent(request: web.Request) -> web.StreamResponse:
+    """Take a request and say nothing, as a server that has just started may."""
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+async def test_told_to_renew_a_watch_does_not_wait_for_a_stream_that_does_not_open():
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a")))]
+    api.watches = [silent, stream(event("ADDED", pod("b", 11)), then_s=60)]
+    async with followed(api, times=replace(QUICK, silence_s=3600)) as it:
+        await it.eventually("it opens a stream", lambda: len(api.watch_versions) == 1)
+        it.watch.renew()
+        await it.until("a", "b")
+        assert it.watch.live
+
+
+async def test_told_to_renew_a_watch_does_not_wait_for_a_list_without_an_answer():
+    api = ApiDouble()
+    api.lists = [silent, always(lambda: page(pod("a")))]
+    async with followed(api, times=replace(QUICK, silence_s=3600)) as it:
+        await it.eventually("it lists", lambda: api.list_count == 1)
+        it.watch.renew()
+        it.watch.renew()
+        await it.until("a")
+
+
 async def test_a_kind_that_is_needed_is_not_synced_while_it_is_refused():
     api = ApiDouble()
     api.lists = [always(lambda: refusal(403))]
