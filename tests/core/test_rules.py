@@ -259,6 +259,7 @@ def test_a_fleet_found_larger_than_its_load_needs_is_kept_for_ten_cold_starts(de
         asked.append(rules.replicas[0])
         rules = judged(rules, seen(demand[step % 2], **found))
     assert set(asked[4:]) == {kept}  # that demand goes up and down takes some readings to see
+    assert min(asked) == kept
     assert rules.replicas[0] < 9
     assert needed < 9
 
