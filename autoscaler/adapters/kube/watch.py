@@ -106,6 +106,7 @@ class Watch(Generic[Kind]):
         self._version = ""  # resume from here; "": list first
         self._failures = 0
         self._refused_s: float | None = None  # since when an optional kind is refused
+        self._asked_until_s = 0.0  # the server wants to be left alone until then, whatever we are told
         self._renewal: asyncio.Timeout | None = None  # ends whatever is under way; None: nothing is
 
     async def run(self) -> None:
@@ -121,6 +122,7 @@ class Watch(Generic[Kind]):
 
     async def _attempt(self) -> None:
         """List if need be, and follow one stream until it ends; then wait as the end asks for."""
+        await self._clock.sleep(max(self._asked_until_s - self._clock.now_s(), 0.0))
         try:
             if not self._version:
                 await self._list()
@@ -292,10 +294,9 @@ class Watch(Generic[Kind]):
             return
         self.live = False
         self._tell(error)
-        pause_s = self._backoff_s()
-        if error.retry_after_s is not None:
-            await self._clock.sleep(min(error.retry_after_s, RETRY_AFTER_LIMIT_S))
-        await self._clock.sleep(pause_s)
+        asked_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)
+        self._asked_until_s = self._clock.now_s() + asked_s
+        await self._clock.sleep(asked_s + self._backoff_s())
 
     def _is_lasting(self) -> bool:
         """Say whether to believe a refusal of an optional kind. What was there must be refused for a while.

@@ -373,6 +373,18 @@ async def test_told_to_renew_a_watch_does_not_wait_for_a_list_without_an_answer(
         await it.until("a")
 
 
+async def test_told_to_renew_a_watch_still_waits_for_as_long_as_the_server_had_asked_for():
+    api = ApiDouble()
+    api.lists = [always(lambda: refusal(429, Retry_After="1")), always(lambda: page(pod("a")))]
+    began_s = asyncio.get_running_loop().time()
+    async with followed(api) as it:
+        await it.eventually("it is refused", lambda: "429" in it.watch.problem)
+        it.watch.renew()
+        await it.until("a")
+    assert asyncio.get_running_loop().time() - began_s >= 1
+    assert api.list_count == 2
+
+
 async def test_a_kind_that_is_needed_is_not_synced_while_it_is_refused():
     api = ApiDouble()
     api.lists = [always(lambda: refusal(403))]
