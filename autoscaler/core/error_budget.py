@@ -43,7 +43,8 @@ def steered(
     aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved
     nor burnt. What was burnt is made up for within `REPAID_S`; of more than can be, the more it is the less, within
     `BUDGET_S`: one surge in a young service is more than the strictest rule regains, and little of what its day may
-    miss.
+    miss. Where more than is promised misses whatever is done, strictness saves no promise: the further out of reach it
+    is, the less strict, until the others have what is aimed at for all.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         known = np.minimum(or_zero(counted / served_per_s) / BUDGET_S, 1.0)
@@ -53,7 +54,8 @@ def steered(
         gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (served_per_s * BUDGET_S)), gained)
     share = aimed + gained - unavoidable
     share = np.where(np.isnan(share), aimed, share)
-    return np.clip(share, STRICTEST * promised, LAXEST * promised)
+    strictest = np.clip(unavoidable - promised, STRICTEST * promised, AIMED * promised)
+    return np.clip(share, strictest, LAXEST * promised)
 
 
 def wrongness(

@@ -1,8 +1,8 @@
 """How likely a request misses its objective on replicas that are so busy: learned, with a prior.
 
 The share is kept in bins of demand over replicas, for TTFT and ITL each, older requests fading. Each bin begins with a
-few requests of a prior curve, so that it says something before it was seen and is soon outweighed. Where that curve
-begins to rise is learned from all bins together: loads that were never seen are judged by those that were.
+few requests of a prior curve, so that it says something before it was seen and is soon outweighed. How steeply that
+curve rises is learned from all bins together: loads that were never seen are judged by those that were.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ WIDTH = 1 / BINS  # of demand over replicas: the last bin holds all beyond 1, to
 KINDS = 2
 """First axis of the counts: TTFT, ITL."""
 
-KNEES = np.array([0.6, 0.75, 0.88])
-"""From which load on requests may begin to miss: later, the more of them a replica serves at once."""
+STEEPNESS = np.array([0.001, 0.005, 0.022, 0.1, 0.5])
+"""How steeply misses may rise with the load: the smaller, the more requests a replica serves at once."""
 
-SHAPES = np.clip((WIDTH * (np.arange(BINS) + 0.5) - KNEES[:, None]) / (1 - KNEES[:, None]), 0.0, 1.0) ** 4
-"""The curve of each knee, float64[KNEES, BINS]. Of 0.6: 2 % at 0.75, half at 0.94."""
+_LOADS = WIDTH * (np.arange(BINS) + 0.5)
+SHAPES = np.minimum(STEEPNESS[:, None] * _LOADS**2 / (1 - _LOADS), 1.0)
+"""The curve of each steepness, float64[STEEPNESS, BINS]: neighbours make misses in proportion to what each does and to
+how many there are, and beside a full replica they queue. Of 0.1: 0.5 % at 0.2, 5 % at 0.5, 32 % at 0.8."""
 
 ANYWHERE = 0.003
 """Share that may miss at any load, such as those that all meet a replica which has just become ready."""
@@ -70,36 +72,62 @@ def learn(
     return missed, seen
 
 
-def curve(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
+def by_load(
+    missed: FloatColumn, seen: FloatColumn, prefill_late: FloatColumn, prefill_seen: FloatColumn
+) -> tuple[FloatColumn, FloatColumn]:
+    """Return the share that misses at each load beyond what is unavoidable, float64[B, W], and that, float64[W].
+
+    What is given is as in `unavoidable`.
+    """
+    at_any_load = unavoidable(missed, seen, prefill_late, prefill_seen)
+    of_either = either(at_any_load)
+    return np.maximum(curve(missed, seen, at_any_load) - of_either, 0.0), of_either
+
+
+def curve(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
     """Return the share that misses either objective, by bin; float64[B, W], never falling with the load.
 
-    Bins that contradict the order are pulled together: half way between the largest to the left and the smallest to
-    the right, which is what pooling them would give if they weighed the same.
+    at_any_load: float64[KINDS, W], of `unavoidable`.
+
+    Bins that contradict the order are pooled, each with the weight of what was seen in it (isotonic regression). A bin
+    has the highest, over all runs that begin at it or before, of the lowest mean with which they go on beyond it. An
+    objective of which nobody tells, as there is none or the engine is silent, is not missed.
     """
-    rising = (missed + PRIOR_REQUESTS * _believed(missed, seen)) / (seen + PRIOR_REQUESTS)
-    falling = rising.copy()
-    for place in range(1, BINS):  # by hand: `accumulate` is slow on an axis that is not the last
-        np.maximum(rising[:, place], rising[:, place - 1], out=rising[:, place])
-        np.minimum(falling[:, -1 - place], falling[:, -place], out=falling[:, -1 - place])
-    return either((rising + falling) / 2)
+    weight = np.cumsum(seen + PRIOR_REQUESTS, axis=1)
+    total = np.cumsum(missed + PRIOR_REQUESTS * _believed(missed, seen, at_any_load), axis=1)
+    pooled = np.minimum.accumulate((total / weight)[:, ::-1], axis=1)[:, ::-1]
+    for first in range(1, BINS):
+        before = slice(first - 1, first)
+        mean = (total[:, first:] - total[:, before]) / (weight[:, first:] - weight[:, before])
+        lowest = np.minimum.accumulate(mean[:, ::-1], axis=1)[:, ::-1]
+        np.maximum(pooled[:, first:], lowest, out=pooled[:, first:])
+    told = seen.sum(axis=1) > 0
+    return either(np.where((told | ~told.any(axis=0))[:, None], pooled, 0.0))
 
 
-def _believed(missed: FloatColumn, seen: FloatColumn) -> FloatColumn:
+def _believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
     """Return the curve that loads which were seen suggest for those which were not; float64[KINDS, B, W].
 
-    The mean of the curves of all knees, each by how likely it makes what was seen: who misses nothing at 0.8 begins to
-    miss later than at 0.6.
+    The mean of the curves of all steepnesses, each by how likely it makes what was seen: who misses nothing at 0.8
+    misses little at 0.9. What misses at any load tells nothing of that.
     """
-    expected = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE)
-    told = np.tensordot(np.log(expected), missed, (1, 1)) + np.tensordot(np.log(1 - expected), seen - missed, (1, 1))
-    likely = np.exp((told - told.max(axis=0)) / CLUSTER)  # float64[KNEES, KINDS, W]
-    return np.moveaxis(np.tensordot(SHAPES, likely / likely.sum(axis=0), (0, 0)), 0, 1)
+    missed = np.maximum(missed - at_any_load[:, None] * seen, 0.0)
+    expected = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE)[..., None, None]  # of [STEEPNESS, BINS, KINDS, W]
+    met = seen - missed
+    told = np.zeros((len(STEEPNESS), *missed[:, 0].shape))
+    for place in range(BINS):  # by hand: sums of numpy depend on how many rows there are
+        told += np.log(expected[:, place]) * missed[:, place] + np.log(1 - expected[:, place]) * met[:, place]
+    likely = np.exp((told - told.max(axis=0)) / CLUSTER)
+    believed = np.zeros_like(missed)
+    for shape, share in zip(SHAPES, likely / likely.sum(axis=0), strict=True):
+        believed += shape[:, None] * share[:, None]
+    return np.minimum(believed + at_any_load[:, None], 1.0)
 
 
 def unavoidable(
     missed: FloatColumn, seen: FloatColumn, prefill_late: FloatColumn, prefill_seen: FloatColumn
 ) -> FloatColumn:
-    """Return the share that misses however many replicas there are; float64[W].
+    """Return the share that misses however many replicas there are; float64[KINDS, W].
 
     prefill_late, prefill_seen: float64[W], requests whose prompt alone took longer to compute than TTFT may be, of so
     many of which that was told. This share says it at once, and hardly changes with the load. Where it is not told, or
@@ -107,7 +135,7 @@ def unavoidable(
     while it is low, so the rest is where a line through the low bins meets the axis. 2 % missed at 0.1 and 2 % at 0.4
     are 2 %, 1 % and 4 % are none. Requests at no load that missed nothing are assumed, so that many must tell.
     """
-    load = (WIDTH * (np.arange(LOW_BINS) + 0.5))[:, None]
+    load = _LOADS[:LOW_BINS, None]
     missed, seen = missed[:, :LOW_BINS], seen[:, :LOW_BINS]
     at, squared = (seen * load).sum(axis=1), (seen * load**2).sum(axis=1)
     total, weighed = missed.sum(axis=1), (missed * load).sum(axis=1)
@@ -115,7 +143,7 @@ def unavoidable(
         share = (squared * total - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
     too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
     ttft, itl = np.clip(or_zero(share), 0.0, 1.0)
-    return either(np.stack([np.maximum(ttft, too_long), itl]))
+    return np.stack([np.maximum(ttft, too_long), itl])
 
 
 def either(of_kinds: FloatColumn) -> FloatColumn:

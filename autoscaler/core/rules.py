@@ -241,8 +241,7 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
     faded = np.exp(-step_s / misses.FADE_S)
     prefill_judged = rules.prefill_judged * faded + np.where(plain, tally.prefill_judged, 0.0)
     prefill_late = rules.prefill_late * faded + np.where(plain, tally.prefill_late, 0.0)
-    unavoidable = misses.unavoidable(bin_missed, bin_seen, prefill_late, prefill_judged)
-    likely = np.maximum(misses.curve(bin_missed, bin_seen) - unavoidable, 0.0)
+    likely, unavoidable = misses.by_load(bin_missed, bin_seen, prefill_late, prefill_judged)
     place = misses.bin_of(demand / ready).astype(np.int64)
     promised = np.where(
         backlog > TOLERATED * seen.ttft_objective_s * MOST_BUSY * ready, 1.0, likely[place, np.arange(len(place))]
@@ -306,6 +305,9 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
         cost[at] = rules.cost[at] * paper_fade + np.where(lived, rules.asked[at], np.float32(0)) * paper_step_s
     if not lived.all():
         backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
+    missed = queued.copy()
+    for place, share in enumerate(likely.astype(np.float32)):  # by hand: sums of numpy depend on how many rows are
+        missed += loaded[:, place] * share
     return replace(
         rules,
         watched_s=rules.watched_s + step_s,
@@ -313,7 +315,7 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
         cost=cost,
         queued=queued,
         loaded=loaded,
-        missed=queued + np.einsum("mbw,bw->mw", loaded, likely.astype(np.float32)),
+        missed=missed,
         arrived=rules.arrived * fade + arrived,
     )
 
@@ -390,14 +392,13 @@ def _while_calm(rules: Rules, seen: Seen, doubt: FloatColumn) -> tuple[FloatColu
     """Return the fewest and the most that the young may ask for, float64[W] each; NaN: no limit.
 
     Whoever sized the fleet that was found had a reason, and in traffic that is calm nothing was seen yet that speaks
-    against it: so all of it is kept for as long as any peak is held, and no reserve is added to it, unless too many
-    missed. doubt: float64[W], requests whose share of the budget counts as had in advance.
+    against it: so all of it is kept, and no reserve is added to it, unless too many missed. doubt: float64[W], requests
+    whose share of the budget counts as had in advance.
     """
-    calm, found = _is_calm(rules), np.fmin(rules.found, seen.ceiling)
-    kept = calm & (rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s)
-    enough = calm & (rules.watched_s < YOUNG_CALM_S) & (rules.burnt <= seen.budget * (rules.counted + doubt))
+    young, found = _is_calm(rules) & (rules.watched_s < YOUNG_CALM_S), np.fmin(rules.found, seen.ceiling)
+    enough = young & (rules.burnt <= seen.budget * (rules.counted + doubt))
     most = np.fmax(found, rules.asked[family.ENOUGH])
-    return np.where(kept, found, np.nan), np.where(enough, most, np.nan)
+    return np.where(young, found, np.nan), np.where(enough, most, np.nan)
 
 
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:

@@ -81,7 +81,7 @@ class Paper:
         self.queued = self.queued * fade + (arrived if waits else 0.0)
         self.loaded = [requests * fade for requests in self.loaded]
         self.loaded[place] += 0.0 if waits else arrived
-        curve = misses.curve(after.bin_missed, after.bin_seen)[:, 0]
-        shares = [max(float(share - after.unavoidable[0]), 0.0) for share in curve]
+        counts = after.bin_missed, after.bin_seen, after.prefill_late, after.prefill_judged
+        shares = misses.by_load(*counts)[0][:, 0].tolist()
         self.missed = self.queued + sum(n * share for n, share in zip(self.loaded, shares, strict=True))
         self.cost = self.cost * fade + self.asked(self.predicted[-1]) * EVERY_S

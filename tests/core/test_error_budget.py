@@ -61,6 +61,14 @@ def test_what_misses_on_any_number_of_replicas_is_no_rules_to_miss_and_makes_pap
     assert wrongness(burnt, burnt, unavoidable=0.004) < wrongness(burnt, burnt) == 1
 
 
+@pytest.mark.parametrize(
+    ("unavoidable", "share"), [(0.5, E.STRICTEST), (1.05, E.STRICTEST), (1.5, 0.5), (1.8, E.AIMED), (9.0, E.AIMED)]
+)
+def test_the_further_a_promise_is_out_of_reach_the_less_strict_are_the_others_served(unavoidable, share):
+    """unavoidable, share: of what is promised. Ten times too many were missed."""
+    assert steered(10 * PROMISED * DAY, unavoidable=unavoidable * PROMISED) == pytest.approx(share * PROMISED)
+
+
 def test_paper_is_as_wrong_as_the_fleet_on_it_that_really_served_within_bounds():
     assert wrongness(0.0, 0.0) == 1
     assert wrongness(203.0, 103.0) == pytest.approx(206 / 106)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.core import misses as M
 from autoscaler.core.misses import (
     BINS,
     FADE_S,
@@ -12,10 +13,8 @@ from autoscaler.core.misses import (
     KINDS,
     SHAPES,
     bin_of,
-    curve,
     either,
     learn,
-    unavoidable,
 )
 
 PRIOR = SHAPES.mean(axis=0)
@@ -30,6 +29,16 @@ def learned(load, missed, seen, *, kind=TTFT, passed_s=0.0, before=(NOTHING, NOT
     return learn(*before, np.array([load]), new_missed, new, np.array([passed_s]))
 
 
+def share_by_load(missed, seen, at_any_load=(0.0, 0.0)):
+    """The curve, where so much of each kind misses at any load."""
+    return M.curve(missed, seen, np.broadcast_to(np.array(at_any_load)[:, None], seen[:, 0].shape))
+
+
+def unavoidable(*counts):
+    """The share that is unavoidable, of both kinds together."""
+    return either(M.unavoidable(*counts))
+
+
 def place_of(load):
     return int(bin_of(np.array([load]))[0])
 
@@ -40,29 +49,51 @@ def misses_at(load, of):
     for each in of:
         for kind in range(KINDS):
             counts = learned(*each, kind=kind, before=counts)
-    return curve(*counts)[place_of(load), 0]
+    return share_by_load(*counts)[place_of(load), 0]
 
 
 def test_before_anything_was_seen_the_prior_speaks_for_both_kinds():
-    np.testing.assert_allclose(curve(NOTHING, NOTHING)[:, 0], either(np.stack([PRIOR, PRIOR])))
-    assert PRIOR[place_of(0.5)] == 0
-    assert 0 < PRIOR[place_of(0.75)] < 0.1
+    np.testing.assert_allclose(share_by_load(NOTHING, NOTHING)[:, 0], either(np.stack([PRIOR, PRIOR])))
+    assert PRIOR[place_of(0.1)] < 0.002
+    assert PRIOR[place_of(0.3)] < 0.02
     assert PRIOR[-1] > 0.5
+    assert (np.diff(PRIOR) > 0).all()
+
+
+def test_loads_that_were_never_seen_take_nothing_from_those_that_were():
+    """What is believed of them is outweighed, also where it is less than what was seen below them."""
+    share = misses_at(0.4, of=[(0.2, 2e4, 1e6), (0.4, 1e5, 1e6)])
+    assert share == pytest.approx(either(np.array([0.1, 0.1])), rel=0.01)
+
+
+@pytest.mark.parametrize("kind", range(KINDS))
+def test_an_objective_of_which_nobody_tells_is_not_missed(kind):
+    share = share_by_load(*learned(0.6, 30.0, 1e6, kind=kind))[:, 0]
+    assert share[place_of(0.6)] == pytest.approx(3e-5, rel=0.2)
 
 
 def test_who_misses_nothing_where_others_begin_to_is_believed_to_miss_less_beyond():
     assert misses_at(0.97, of=[(0.78, 0.0, 2000.0)]) < 0.9 * misses_at(0.97, of=[])
     assert misses_at(0.9, of=[(0.78, 0.0, 2000.0)]) < 0.5 * misses_at(0.9, of=[])
-    assert misses_at(0.97, of=[(0.3, 0.0, 1e6)]) == pytest.approx(misses_at(0.97, of=[]))  # where none begins
+    assert misses_at(0.97, of=[(0.03, 0.0, 1e6)]) == pytest.approx(misses_at(0.97, of=[]))  # where hardly any do
 
 
 def test_who_misses_early_is_believed_to_miss_more_beyond():
-    assert misses_at(0.9, of=[(0.72, 40.0, 2000.0)]) > 1.2 * misses_at(0.9, of=[])
+    assert misses_at(0.9, of=[(0.72, 40.0, 2000.0)]) > 1.5 * misses_at(0.9, of=[(0.72, 4.0, 2000.0)])
+
+
+def test_what_misses_at_any_load_does_not_make_it_miss_more_beyond():
+    seen = [(load, 60.0, 3000.0) for load in (0.1, 0.3, 0.5)]
+    counts = NOTHING, NOTHING
+    for load, missed, of in seen:
+        counts = learned(load, missed, of, before=counts)
+    steep, flat = (share_by_load(*counts, (share, 0.0))[place_of(0.9), 0] for share in (0.0, 0.02))
+    assert 0.02 <= flat < 0.1 < 0.2 < steep
 
 
 def test_one_unlucky_moment_tells_little():
-    """Twelve that missed together tell less than one that missed alone."""
-    assert misses_at(0.9, of=[(0.3, 12.0, 2000.0)]) == pytest.approx(misses_at(0.9, of=[]), rel=0.05)
+    """Three that missed together tell less than one that missed alone."""
+    assert misses_at(0.9, of=[(0.3, 3.0, 100.0)]) == pytest.approx(misses_at(0.9, of=[]), rel=0.2)
 
 
 @pytest.mark.parametrize("kind", range(KINDS))
@@ -71,7 +102,7 @@ def test_many_requests_outweigh_it(kind):
     counts = learned(0.97, 9_000.0, 10_000.0, kind=kind)
     for load in (np.arange(BINS) + 0.5) / BINS:
         counts = learned(load, 0.0, 10_000.0, kind=1 - kind, before=counts)
-    assert curve(*counts)[-1, 0] == pytest.approx(0.9, abs=0.01)
+    assert share_by_load(*counts)[-1, 0] == pytest.approx(0.9, abs=0.01)
 
 
 def test_demand_beyond_what_serves_falls_into_the_last_bin():
@@ -81,14 +112,15 @@ def test_demand_beyond_what_serves_falls_into_the_last_bin():
     assert place_of(0.0) == 0
 
 
-def test_a_bin_that_contradicts_those_below_it_is_met_half_way():
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_a_bin_that_contradicts_those_below_it_is_met_by_how_many_were_seen(weight):
     place = place_of(0.82)
     counts = NOTHING, NOTHING
     for kind in range(KINDS):
         counts = learned(0.75, 1e5, 1e6, kind=kind, before=counts)
-        counts = learned(0.82, 0.0, 1e6, kind=kind, before=counts)
-    share = curve(*counts)[:, 0]
-    assert share[place - 1] == share[place] == pytest.approx(either(np.array([0.1, 0.1])) / 2, rel=0.01)
+        counts = learned(0.82, 0.0, weight * 1e6, kind=kind, before=counts)
+    share = share_by_load(*counts)[:, 0]
+    assert share[place - 1] == share[place] == pytest.approx(either(np.array([0.1, 0.1])) / (1 + weight), rel=0.01)
 
 
 def test_who_misses_either_is_between_the_more_and_the_sum_of_both():
@@ -98,7 +130,7 @@ def test_who_misses_either_is_between_the_more_and_the_sum_of_both():
 
 def test_nobody_misses_more_often_than_always():
     assert either(np.array([[1.0], [1.0]]))[0] == 1
-    assert curve(NOTHING, NOTHING).max() <= 1
+    assert share_by_load(NOTHING, NOTHING).max() <= 1
 
 
 def test_an_unknown_load_teaches_nothing():
@@ -120,7 +152,7 @@ def test_each_workload_learns_its_own_and_what_was_given_is_left_as_it_is():
     assert counts[1].sum(axis=(0, 1)).tolist() == [20, 0, 20]
     assert nothing.sum() == 0
     alone = learn(NOTHING, NOTHING, load[:1], np.full((KINDS, 1), 5.0), np.full((KINDS, 1), 10.0), np.zeros(1))
-    np.testing.assert_array_equal(curve(*counts)[:, :1], curve(*alone))
+    np.testing.assert_array_equal(share_by_load(*counts)[:, :1], share_by_load(*alone))
 
 
 anything_seen = st.lists(
@@ -137,9 +169,33 @@ def all_learned(lessons):
 
 @given(anything_seen)
 def test_the_curve_is_a_share_and_never_falls(lessons):
-    found = curve(*all_learned(lessons))[:, 0]
+    found = share_by_load(*all_learned(lessons))[:, 0]
     assert (np.diff(found) >= -1e-12).all()
     assert ((found >= 0) & (found <= 1)).all()
+
+
+def pooled(missed, seen):
+    """The second source: neighbours out of order are merged, one pair at a time, until none are."""
+    runs = [(m, n, 1) for m, n in zip(missed, seen, strict=True)]
+    place = 0
+    while place < len(runs) - 1:
+        (m, n, bins), (more_m, more_n, more) = runs[place : place + 2]
+        if m * more_n > more_m * n:
+            runs[place : place + 2] = [(m + more_m, n + more_n, bins + more)]
+            place = max(place - 1, 0)
+        else:
+            place += 1
+    return np.concatenate([[m / n] * bins for m, n, bins in runs])
+
+
+@given(anything_seen)
+def test_bins_out_of_order_are_pooled_with_the_weight_of_what_was_seen(lessons):
+    missed, seen = all_learned(lessons)
+    prior = M._believed(missed, seen, np.zeros((KINDS, 1)))
+    total, weight = (missed + M.PRIOR_REQUESTS * prior)[:, :, 0], (seen + M.PRIOR_REQUESTS)[:, :, 0]
+    told = seen[:, :, 0].any(axis=1) if seen.any() else np.ones(KINDS)
+    expected = either(np.stack([pooled(*of) for of in zip(total, weight, strict=True)]) * told[:, None])
+    np.testing.assert_allclose(share_by_load(missed, seen)[:, 0], expected, rtol=1e-6, atol=1e-9)
 
 
 UNTOLD = np.zeros(1), np.zeros(1)

@@ -92,6 +92,10 @@ class Replicas:
             if not pod.placed:  # but of those there is no room for
                 pod.pace = self._draw_pace()
         self._change(0.0)
+        before = np.random.default_rng((case.seed, 314_159))  # apart: who starts later does so whatever these took
+        for pod in self.pods:
+            if pod.row >= 0:  # the start that lies behind it, which the status of a pod tells
+                pod.created_s = -self._starts.again_s(_pace(before, case.cold_start_spread))
         self.took_s.clear()
 
     # Time and number.
@@ -177,9 +181,7 @@ class Replicas:
     # Changes.
 
     def _draw_pace(self) -> float:
-        """Draw how long a start takes beside the mean: lognormal, 1 on average."""
-        spread = self.case.cold_start_spread
-        return math.exp(spread * self._rng.normal() - spread**2 / 2)
+        return _pace(self._rng, self.case.cold_start_spread)
 
     def _add(self, now_s: float, pace: float) -> None:
         claim = Claim(
@@ -271,3 +273,8 @@ class Replicas:
         kernel.abort(self.state, pod.row)
         self._free.append(pod.row)
         pod.row = -1
+
+
+def _pace(rng: np.random.Generator, spread: float) -> float:
+    """Draw how long a start takes beside the mean: lognormal, 1 on average."""
+    return math.exp(spread * rng.normal() - spread**2 / 2)

@@ -130,9 +130,11 @@ class Cluster:
             self._create(workload, setup.replicas, now_s)
         self._schedule(now_s)
         for pod in self.pods:
-            if pod.node:  # the world begins in the middle of its life
+            if pod.node:  # the world begins in the middle of its life: this start lies behind it
                 pod.node.asleep = False
-                pod.scheduled_s = pod.started_s = pod.serving_s = pod.ready_s = now_s
+                took_s = pod.ready_s - now_s
+                pod.created_s, pod.scheduled_s = pod.created_s - took_s, pod.scheduled_s - took_s
+                pod.started_s, pod.serving_s, pod.ready_s = pod.started_s - took_s, pod.serving_s - took_s, now_s
         self.change(now_s)
 
     def live(self, workload: int) -> list[SimPod]:

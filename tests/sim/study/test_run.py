@@ -81,6 +81,21 @@ def test_a_new_replica_costs_from_the_moment_it_is_asked_for_and_serves_after_it
     assert outcome.replica_s == pytest.approx(120.0 + 90.0)
 
 
+def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
+    """As the status of a pod does; it is no start of this study."""
+    told: list[FloatColumn] = []
+
+    def wanted(view: View) -> int:
+        assert len(view.ready_took_s) == 0
+        told.append(view.pods.ready_s - view.pods.created_s)
+        return 300
+
+    case = case_of(trace_of([1.0], 1, duration_s=40.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=300)
+    run(case, Told(wanted))
+    assert told[0].mean() == pytest.approx(60.0, rel=0.1)
+    assert np.log(told[0]).std() == pytest.approx(0.5, rel=0.15)
+
+
 def test_cold_starts_scatter_around_their_mean_and_follow_the_seed() -> None:
     took: list[FloatColumn] = []
 

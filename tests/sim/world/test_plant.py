@@ -8,7 +8,7 @@ from autoscaler.core.fleet import Blocked, Fleet, WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from autoscaler.sim.world.plant import Plant
-from tests.sim.world.worlds import CHAT, STEADY, WARM_S, a_world, silent
+from tests.sim.world.worlds import CHAT, FETCHED_S, STEADY, WARM_S, a_world, silent
 
 
 def scale(plant: Plant, after: int, name: str = "chat") -> Outcome:
@@ -27,7 +27,7 @@ def test_the_fleet_shows_a_start_moment_by_moment_and_a_moment_to_come_is_unknow
     fleet = plant.fleet()
     assert fleet.time_s == 1000.0
     assert fleet.replicas.tolist() == [2]
-    assert fleet.pod_created_s.tolist() == [1000.0, 1000.0]
+    assert fleet.pod_created_s[1] == 1000.0
     assert np.isnan(fleet.pod_scheduled_s[1])
     plant.advance(1002.0)
     fleet = plant.fleet()
@@ -38,6 +38,14 @@ def test_the_fleet_shows_a_start_moment_by_moment_and_a_moment_to_come_is_unknow
     fleet = plant.fleet()
     assert fleet.pod_ready_s[1] == pytest.approx(1000.0 + WARM_S)
     assert pods_of(fleet) == [(True, False), (True, False)]
+
+
+def test_who_serves_at_the_beginning_tells_of_the_start_that_lies_behind_it() -> None:
+    fleet = Plant(a_world(silent()), 1000.0).fleet()
+    assert fleet.pod_ready_s.tolist() == [1000.0]
+    moments = fleet.pod_created_s[0], fleet.pod_scheduled_s[0], fleet.pod_started_s[0], fleet.pod_ready_s[0]
+    assert moments == tuple(sorted(moments))
+    assert moments[-1] - moments[0] == pytest.approx(FETCHED_S)
 
 
 def test_ids_ascend_and_never_return() -> None:

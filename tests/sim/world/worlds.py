@@ -33,6 +33,7 @@ START = ColdStart(
     probe=Phase(2.0, 0.0),
 )
 WARM_S = 33.5  # of a pod on a node that has image and weights
+FETCHED_S = WARM_S + 20.0  # on one that has the image alone
 
 SETUP = Setup("models", "chat", PROFILE, pool=0, replicas=1, cold_start=START, grace_s=60.0)
 STEADY = Shape(2.0, Lengths(100, 0.5, 1000), Lengths(100, 0.5, 1000))
