@@ -155,10 +155,9 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     young, calm = known.watched_s < known.young_s, known.young_s > YOUNG_S
     first = f"in the first {seconds(known.young_s)}{' of traffic that is calm' if calm else ''}"
     why = f"; {first} only the fastest level with the longest hold is followed" if young else ""
-    if young and calm:
-        why += ", and all replicas that were found are kept"
-    elif known.watched_s < LONGEST_HOLD * cold_start_s:
-        why += f"; of the replicas that were found {percent(FOUND_KEPT)} are kept for {LONGEST_HOLD} cold starts"
+    if known.watched_s < LONGEST_HOLD * cold_start_s:
+        kept = "all" if calm else percent(FOUND_KEPT)
+        why += f"; of the replicas that were found {kept} are kept for {LONGEST_HOLD} cold starts"
     if known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"

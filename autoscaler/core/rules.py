@@ -392,13 +392,14 @@ def _while_calm(rules: Rules, seen: Seen, doubt: FloatColumn) -> tuple[FloatColu
     """Return the fewest and the most that the young may ask for, float64[W] each; NaN: no limit.
 
     Whoever sized the fleet that was found had a reason, and in traffic that is calm nothing was seen yet that speaks
-    against it: so all of it is kept, and no reserve is added to it, unless too many missed. doubt: float64[W], requests
-    whose share of the budget counts as had in advance.
+    against it: so all of it is kept for as long as any peak is held, and no reserve is added to it, unless too many
+    missed. doubt: float64[W], requests whose share of the budget counts as had in advance.
     """
-    young, found = _is_calm(rules) & (rules.watched_s < YOUNG_CALM_S), np.fmin(rules.found, seen.ceiling)
-    enough = young & (rules.burnt <= seen.budget * (rules.counted + doubt))
+    calm, found = _is_calm(rules), np.fmin(rules.found, seen.ceiling)
+    kept = calm & (rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s)
+    enough = calm & (rules.watched_s < YOUNG_CALM_S) & (rules.burnt <= seen.budget * (rules.counted + doubt))
     most = np.fmax(found, rules.asked[family.ENOUGH])
-    return np.where(young, found, np.nan), np.where(enough, most, np.nan)
+    return np.where(kept, found, np.nan), np.where(enough, most, np.nan)
 
 
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:

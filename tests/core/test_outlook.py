@@ -117,9 +117,9 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
 
 def test_where_traffic_is_calm_it_is_told_that_all_is_kept_and_who_is_young_for_longer():
     careful = "; in the first 40 min of traffic that is calm only the fastest level with the longest hold is followed"
-    kept = ", and all replicas that were found are kept"
+    kept = "; of the replicas that were found all are kept for 10 cold starts"
     assert told(watched_s=899.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}{kept}")
-    assert told(watched_s=2399.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}{kept}")
+    assert told(watched_s=2399.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}")
     assert told(watched_s=2400.0, young_s=2400.0)["rule"].endswith("adds 60%")
 
 
