@@ -115,7 +115,7 @@ def _believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) 
     expected = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE)[..., None, None]  # of [STEEPNESS, BINS, KINDS, W]
     met = seen - missed
     told = np.zeros((len(STEEPNESS), *missed[:, 0].shape))
-    for place in range(BINS):  # by hand: sums of numpy depend on how many rows there are
+    for place in range(BINS):  # by hand: a sum of numpy differs in its last digits with the number of rows
         told += np.log(expected[:, place]) * missed[:, place] + np.log(1 - expected[:, place]) * met[:, place]
     likely = np.exp((told - told.max(axis=0)) / CLUSTER)
     believed = np.zeros_like(missed)

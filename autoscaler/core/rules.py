@@ -306,7 +306,7 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
     if not lived.all():
         backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
     missed = queued.copy()
-    for place, share in enumerate(likely.astype(np.float32)):  # by hand: sums of numpy depend on how many rows are
+    for place, share in enumerate(likely.astype(np.float32)):  # by hand, as in `misses`: alike for any number of rows
         missed += loaded[:, place] * share
     return replace(
         rules,

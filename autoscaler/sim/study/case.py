@@ -136,11 +136,6 @@ class View(Protocol):
         ...
 
     @property
-    def ready_took_s(self) -> FloatColumn:
-        """Cold starts completed so far, in order."""
-        ...
-
-    @property
     def seen(self) -> Seen:
         """The latest scrape."""
         ...

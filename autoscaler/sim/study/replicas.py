@@ -68,7 +68,6 @@ class Replicas:
         self.state = State.of(case.trace, case.profile, FIRST_ROWS)
         self.gateway = new_gateway()
         self.pods: list[Pod] = []  # ascending by id
-        self.took_s: list[float] = []  # completed cold starts
         self.spans: list[tuple[float, float]] = []  # from having GPUs to the end, of replicas that are gone
         self.ready = 0  # serving and not leaving
         self.changes = 0  # grows with every change of `pods`
@@ -88,15 +87,13 @@ class Replicas:
         self._gone_counts = np.zeros(HISTOGRAMS[-1], np.int64)
         for _ in range(case.start_replicas):  # the study begins in the middle of their life
             self._add(0.0, 0.0)
-        for pod in self.pods:
-            if not pod.placed:  # but of those there is no room for
-                pod.pace = self._draw_pace()
-        self._change(0.0)
         before = np.random.default_rng((case.seed, 314_159))  # apart: who starts later does so whatever these took
         for pod in self.pods:
-            if pod.row >= 0:  # the start that lies behind it, which the status of a pod tells
+            if pod.placed:  # the start that lies behind it, which the status of a pod tells
                 pod.created_s = -self._starts.again_s(_pace(before, case.cold_start_spread))
-        self.took_s.clear()
+            else:  # there is no room for it yet
+                pod.pace = self._draw_pace()
+        self._change(0.0)
 
     # Time and number.
 
@@ -237,7 +234,6 @@ class Replicas:
             self._free = list(range(rows, 2 * rows))[::-1]
         pod.row = self._free.pop()
         self.state.open(pod.row, now_s)
-        self.took_s.append(pod.ready_s - pod.since_s)
         mean_s = self.case.hours_between_crashes * 3600
         pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
 

@@ -39,7 +39,6 @@ class RunView:
         scrapes = max(math.ceil(LATENCY_WINDOW_S / replicas.case.scrape_s), 1) + 1
         self._scrapes: deque[Scrape] = deque(maxlen=scrapes)
         self._seen: deque[Seen] = deque(maxlen=math.ceil(REMEMBERED_S / replicas.case.scrape_s) + 1)
-        self._took_s = np.empty(0)
         self._pods: PodRows | None = None
         self._pods_of = (-1, -1.0, -1.0)
 
@@ -54,12 +53,6 @@ class RunView:
     @property
     def starting_since_s(self) -> FloatColumn:
         return np.array([pod.since_s for pod in self._replicas.pods if pod.row < 0], np.float64)
-
-    @property
-    def ready_took_s(self) -> FloatColumn:
-        if len(self._took_s) != len(self._replicas.took_s):
-            self._took_s = np.array(self._replicas.took_s)
-        return self._took_s
 
     @property
     def seen(self) -> Seen:

@@ -66,7 +66,6 @@ class HandView:
     starting: int = 0
     concurrency: float = 0.0
     starting_since_s: FloatColumn = field(default_factory=lambda: EMPTY)
-    ready_took_s: FloatColumn = field(default_factory=lambda: EMPTY)
     past: list[Seen] = field(default_factory=lambda: [NOTHING])
 
     def tell(self, now_s: float, **fields: object) -> "HandView":

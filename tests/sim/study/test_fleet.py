@@ -221,7 +221,7 @@ def test_a_ninth_replica_needs_a_second_node() -> None:
     took: list[list[float]] = []
 
     def rule(view: View) -> int:
-        took.append(view.ready_took_s.tolist())
+        took.append((view.pods.ready_s - view.pods.created_s)[1:].tolist())
         return 10
 
     case = case_of(trace_of([1.0], 10, duration_s=400.0), start_replicas=1, cold_start_uncached_s=240.0)
