@@ -40,6 +40,7 @@ Told = Callable[[float], None]  # how much is done, 0..1
 TIMELINE_ROWS = 1500  # kept of each run
 START_S = 600.0  # the beginning of a trace
 START_MANY = 4.0  # times what its work keeps busy
+START_MORE = 0.01  # of its requests: for so many twice as many replicas are tried
 GRID_RUNS = 30  # about, to tune a baseline
 
 
@@ -130,8 +131,9 @@ def check_goal(case: Case) -> tuple[str, ...]:
 def started(case: Case) -> Case:
     """Return the case begun like a service that ran before: with the fewest replicas whose beginning meets the goal.
 
-    The beginning is its first ten minutes. Where a few times what its work keeps busy do not meet the goal, the fewest
-    that come as near. Raises Unreachable like `check_goal`.
+    The beginning is its first ten minutes. Four times what its work keeps busy are tried, and twice as many for as long
+    as that serves one request in a hundred more: bursts need many times their mean. Where no such number meets the
+    goal, it is the fewest that come as near. Raises Unreachable like `check_goal`.
     """
     check_goal(case)
     window_s = min(START_S, case.trace.duration_s)
@@ -147,6 +149,11 @@ def started(case: Case) -> Case:
     prefill_s, decode_s = request_work_s(beginning)
     busy = float((prefill_s + decode_s).sum()) / window_s
     many = min(math.ceil(START_MANY * max(busy, 1.0)), case.max_replicas)
+    while many < case.max_replicas and attained(many) < case.goal.attainment:
+        twice = min(2 * many, case.max_replicas)
+        if attained(twice) < attained(many) + START_MORE:
+            break
+        many = twice
     enough = min(case.goal.attainment, attained(many))
     counts = range(1, many + 1)
     return replace(case, start_replicas=counts[bisect_left(counts, True, key=lambda count: attained(count) >= enough)])

@@ -7,6 +7,7 @@ from autoscaler.config.policy import load
 from autoscaler.core.family import EVERY_S
 from autoscaler.sim.proof.prove import (
     OURS_ATTAINMENTS,
+    START_MANY,
     Subject,
     Unreachable,
     add_up,
@@ -19,6 +20,7 @@ from autoscaler.sim.proof.prove import (
 )
 from autoscaler.sim.study.case import Case, Goal, View
 from autoscaler.sim.study.trace import between
+from autoscaler.sim.study.work import request_work_s
 from tests.sim.study import small
 
 INTERACTIVE = load().policies["interactive"]
@@ -221,6 +223,17 @@ def test_a_study_whose_beginning_is_empty_begins_with_one() -> None:
     case = busy()
     trace = replace(case.trace, arrival_s=600.0 + case.trace.arrival_s, duration_s=1200.0)
     assert started(replace(case, trace=trace, start_replicas=7)).start_replicas == 1
+
+
+def test_a_study_begins_with_what_a_burst_needs_however_idle_it_is_before() -> None:
+    """Twenty seconds of sixty requests a second in ten minutes: their mean keeps two replicas busy, ten are too few."""
+    case = replace(busy(per_s=60.0, duration_s=20.0), goal=Goal(0.4, 0.02, 0.99))
+    trace = replace(case.trace, arrival_s=500.0 + case.trace.arrival_s, duration_s=600.0)
+    burst = replace(case, trace=trace)
+    count = started(burst).start_replicas
+    prefill_s, decode_s = request_work_s(burst)
+    assert count > START_MANY * (prefill_s + decode_s).sum() / 600.0
+    assert attained(burst, count, 600.0) >= 0.99 > attained(burst, count - 1, 600.0)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -99,4 +99,4 @@ def floors(case: Case) -> tuple[float, ...]:
     """Least replicas: one, and shares of what the work of the whole trace would keep busy on average."""
     prefill_s, decode_s = request_work_s(case)
     mean = float((prefill_s + decode_s).sum()) / case.trace.duration_s
-    return tuple(sorted({1.0, *(float(max(math.ceil(share * mean), 1)) for share in (0.5, 1.0, 1.5))}))
+    return tuple(sorted({1.0, *(float(max(math.ceil(share * mean), 1)) for share in (0.5, 1.0, 1.5, 2.5, 4.0))}))

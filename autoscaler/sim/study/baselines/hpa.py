@@ -138,7 +138,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
-    return Axis("target", concurrencies(case), continuous=True), Axis("stabilization_s", (60.0, 300.0))
+    return Axis("target", concurrencies(case), continuous=True), Axis("stabilization_s", (60.0, 300.0, 900.0))
 
 
 def _default(case: Case) -> Params:

@@ -20,11 +20,10 @@ RATE_WINDOW_S = 60.0  # of `rate(...[1m])`
 
 
 class Executor:
-    """The edge of zero. `poll` is one round of KEDA's loop."""
+    """The edge of zero. `poll` is one round of KEDA's loop. active_s: when it was active last; None: never."""
 
-    def __init__(self, least: int, cooldown_s: float = COOLDOWN_S) -> None:
-        self._least, self._cooldown_s = least, cooldown_s
-        self._active_s: float | None = None
+    def __init__(self, least: int, cooldown_s: float = COOLDOWN_S, active_s: float | None = None) -> None:
+        self._least, self._cooldown_s, self._active_s = least, cooldown_s, active_s
 
     def poll(self, now_s: float, current: int, active: bool) -> int:
         """Return the count after a poll."""
@@ -45,7 +44,7 @@ class Keda:
     def __init__(self, name: str, value: Callable[[View], float], hpa: Hpa, least: int) -> None:
         self.name = name
         self._value, self._hpa = value, hpa
-        self._executor = Executor(least)
+        self._executor = Executor(least, active_s=0.0)  # a study begins in the middle of the life of who serves
         self._polled_s = -POLL_S
 
     def decide(self, view: View) -> int:
@@ -83,7 +82,7 @@ def _queue_axes(case: Case) -> tuple[Axis, ...]:
 def _request_axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("target", request_rates(case), continuous=True),
-        Axis("stabilization_s", (60.0, 300.0)),
+        Axis("stabilization_s", (60.0, 300.0, 900.0)),
         Axis("min_replicas", least_replicas(case, COOLDOWN_S)),
     )
 

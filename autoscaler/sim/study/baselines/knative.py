@@ -66,6 +66,7 @@ class Knative:
         elif self._idle_since_s is None:
             self._idle_since_s = view.now_s
         graced = self._idle_since_s is not None and view.now_s - self._idle_since_s < GRACE_S
+        graced |= view.now_s < self._stable_s  # of a window that lies half before the study nobody knows who came
         least = max(self._least, 1 if graced and view.wanted > 0 else 0)
         return min(max(wanted, least), self._most)
 

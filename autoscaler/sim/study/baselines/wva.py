@@ -55,6 +55,14 @@ def balance(wanted: int, ready: int, capacity: float, demand: float, up: float, 
     return max(wanted - math.floor(spare / capacity + 1e-9), 1) if spare > 0 else wanted
 
 
+def last_lengths(view: View, before: tuple[float, float]) -> tuple[float, float]:
+    """Return the mean prompt and output of the requests that came last; `before` where none came lately."""
+    prompt, output = (
+        old if math.isnan(new) else new for new, old in zip(mean_lengths(view, LENGTHS_S), before, strict=True)
+    )
+    return prompt, output
+
+
 class Saturation:
     """Demand: KV tokens in use and queued prompts. Capacity: the smaller of a KV bound and a compute bound.
 
@@ -65,9 +73,10 @@ class Saturation:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._observed: deque[float] = deque(maxlen=REMEMBERED)
+        self._lengths = (math.nan, math.nan)
 
     def __call__(self, view: View) -> Analysis | None:
-        prompt, output = mean_lengths(view, LENGTHS_S)
+        prompt, output = self._lengths = last_lengths(view, self._lengths)
         seen = view.seen
         if math.isnan(prompt) or not len(seen.kv_usage):
             return None
@@ -97,11 +106,7 @@ class Throughput:
         self._lengths = (math.nan, math.nan)
 
     def __call__(self, view: View) -> Analysis | None:
-        prompt, output = (
-            old if math.isnan(new) else new
-            for new, old in zip(mean_lengths(view, LENGTHS_S), self._lengths, strict=True)
-        )
-        self._lengths = prompt, output
+        prompt, output = self._lengths = last_lengths(view, self._lengths)
         itl_s = mean_itl_s(view, RATE_WINDOW_S)
         if len(view.seen.kv_usage) and not math.isnan(itl_s):
             self._seen.append((float(view.seen.kv_usage.mean()), itl_s))
