@@ -4,7 +4,7 @@ An idea that does not pay its way is to be deleted, so this is run before and af
 beside different attainments; `at the goal` puts both into one number: GPU-hours times (missed / allowed)^0.12, which is
 about what a tenth more or fewer misses cost on these traces.
 
-    bench/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile NAME]
+    python bench/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile NAME]
 
 Without `--traces`, two small traces are generated.
 """

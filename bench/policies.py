@@ -3,11 +3,12 @@
 Each case is one proof: the shipped policy as it is, every baseline at its best setting with hindsight, and the
 clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. `--planned` adds the schedule that is made with the
 whole trace in hand: its excess can be had, by who knows the future. A case that is done is kept in `results.jsonl` and
-not run again, so a stopped run goes on where it was; one that was done without a plan stays without. A size is reached
-by superposing copies until the clairvoyant's mean count is about that; of a trace that then has more than
-`--max-requests` only the beginning is run, and the table tells how long that is.
+not run again with the same options, trace and profile, so a stopped run goes on where it was; that the code has changed
+is not seen, so then take another `--out`. A size is reached by superposing copies until the clairvoyant's mean count is
+about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table tells how long
+that is.
 
-    bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
+    python bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
 Without `--traces`, two small traces are generated.
 """
@@ -15,10 +16,13 @@ Without `--traces`, two small traces are generated.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ from rich.console import Console
 
 from autoscaler.config.policy import load as load_policies
 from autoscaler.sim.engine.profile_file import find
+from autoscaler.sim.engine.profiles import Offer
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
@@ -80,7 +85,10 @@ def generated() -> list[list[Trace]]:
 
 
 def found(folder: Path) -> Iterator[list[Trace]]:
-    """Load every trace of a folder; tables that hold no requests are passed over."""
+    """Load every trace of a folder; tables that hold no requests are passed over. Raises ValueError if all do."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    none = True
     for file in sorted(folder.glob("*.csv*")):
         try:
             loaded = traces.load(file)
@@ -88,7 +96,10 @@ def found(folder: Path) -> Iterator[list[Trace]]:
             if "no column" not in str(error):
                 raise
             continue
+        none = False
         yield [replace(each, name=each.name.removesuffix("_requests")) for each in loaded]
+    if none:
+        raise ValueError(f"{folder}: no trace in it, a *.csv or *.csv.gz with {','.join(traces.COLUMNS)}")
 
 
 def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
@@ -110,7 +121,7 @@ def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
 
 
 def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Subject]]:
-    """Yield every case of one trace file, with the key of its result."""
+    """Yield every case of one trace file, with the key of its result: all that changes it, the seed last."""
     profile, offer = find(plan.profile)
     policy = load_policies().policies["interactive"]
     name = models[0].name.partition("/")[0]
@@ -127,8 +138,19 @@ def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Subject
                     cases.append(started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests))
                 gpus = plan.gpus if math.isnan(size) else math.inf
                 fleet = f"fleet on {gpus:g} GPUs" if math.isfinite(gpus) else "fleet"
-                key = json.dumps([name, plan.profile, fleet if math.isnan(size) else size, cold_start_s, seed])
+                beginning = [fleet, None] if math.isnan(size) else [size, plan.most_requests]
+                how = [plan.planned, plan.against, content(models, offer)]
+                key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
                 yield key, Subject(name, profile, tuple(cases), policy, gpus=gpus)
+
+
+def content(models: Sequence[Trace], offer: Offer) -> str:
+    """Return a checksum that tells traces and profiles of one name apart."""
+    checksum = zlib.crc32(repr(offer).encode())
+    for model in models:
+        for column in (model.arrival_s, model.prompt_tokens, model.output_tokens):
+            checksum = zlib.crc32(column.tobytes(), checksum)
+    return f"{checksum:08x}"
 
 
 def summary(proof: Proof, gpus: float) -> dict[str, Any]:
@@ -151,11 +173,14 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(student * np.std(values, ddof=1) / math.sqrt(count))
 
 
-def grouped(results: dict[str, dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+def grouped(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
+    """Yield trace, cold start and results of every case, those of all its seeds together."""
+    groups: dict[str, list[dict[str, Any]]] = {}
     for key, result in results.items():
-        groups.setdefault(tuple(json.loads(key)[:4]), []).append(result)
-    return groups
+        groups.setdefault(json.dumps(json.loads(key)[:-1]), []).append(result)
+    for key, of_seeds in groups.items():
+        name, _, _, _, cold_start_s, *_ = json.loads(key)
+        yield name, cold_start_s, of_seeds
 
 
 def best_baseline(results: Sequence[dict[str, Any]]) -> str | None:
@@ -179,7 +204,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         "| its attainment | its excess | ours / its | plan: excess | GPU-hours, ours / plan |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (name, _, _, cold_start_s), of_seeds in grouped(results).items():
+    for name, cold_start_s, of_seeds in grouped(results):
         ours, wide = interval([each["excess"][OURS] for each in of_seeds])
         attained = min(_policy(each, OURS)["attainment"] for each in of_seeds)
         best = best_baseline(of_seeds)
@@ -220,7 +245,7 @@ def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
 def picture(results: dict[str, dict[str, Any]]) -> str:
     """Draw GPU-hours over the bound for ours, a constant count, and the best baseline of each case that moves."""
     rows = {}
-    for (name, _, _, cold_start_s), of_seeds in grouped(results).items():
+    for name, cold_start_s, of_seeds in grouped(results):
         mean = amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds])))
         moving = [{**each, "excess": {k: v for k, v in each["excess"].items() if k != "static"}} for each in of_seeds]
         shown = {OURS: OURS, "constant count, tuned": "static", "best other baseline, tuned": best_baseline(moving)}
@@ -248,7 +273,7 @@ def _with_interval(value: float, wide: float) -> str:
 
 
 def read_results(file: Path) -> dict[str, dict[str, Any]]:
-    """Return what earlier runs found; a last line that was cut off is run again."""
+    """Return what earlier runs found; a line that was cut off is run again."""
     results: dict[str, dict[str, Any]] = {}
     if file.exists():
         for line in file.read_text("utf-8").splitlines():
@@ -260,25 +285,42 @@ def read_results(file: Path) -> dict[str, dict[str, Any]]:
     return results
 
 
+def append(file: Path, entry: dict[str, Any]) -> None:
+    """Add a line; one before it that was cut off is ended first."""
+    with file.open("ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read() != b"\n":
+                stream.write(b"\n")
+        stream.write(json.dumps(entry).encode() + b"\n")
+
+
 def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool) -> dict[str, dict[str, Any]]:
-    """Run what is missing, and write table and pictures after every case."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Run what is missing, and write table and pictures of the plan's cases after each that was run.
+
+    Raises ValueError for traces or a profile that cannot be used, OSError for an `out` that cannot be written.
+    """
+    find(plan.profile)
     file = out / "results.jsonl"
-    results = read_results(file)
+    known, results = read_results(file), {}
     console = Console(stderr=True)
     for models in found(folder) if folder else generated():
         for key, subject in subjects(models, plan):
-            if key in results:
+            if key in known:
+                results[key] = known[key]
                 continue
-            console.print(f"{key}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests")
+            *case, seed = json.loads(key)
+            title = "-".join(str(part) for part in case[:5] if part)
+            console.print(
+                f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests"
+            )
             with Bar(subject.trace, console) as told:
                 proof = prove(subject, plan.against, tuned=True, planned=plan.planned, workers=jobs, ray=ray, told=told)
             results[key] = summary(proof, subject.cases[0].gpus_per_replica)
-            with file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"key": key, "result": results[key]}) + "\n")
-            case = "-".join(str(part) for part in json.loads(key)[:4])  # of all its seeds the last is drawn
-            write_whole(out / f"{case}.html", page([proof]))
-            write_whole(out / f"{case}.svg", standalone(frontier(proof)))
+            out.mkdir(parents=True, exist_ok=True)
+            append(file, {"key": key, "result": results[key]})
+            write_whole(out / f"{title}.html", page([proof]))  # of all seeds the last
+            write_whole(out / f"{title}.svg", standalone(frontier(proof)))
             draw(results, out)
     draw(results, out)
     return results
@@ -289,45 +331,67 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
     write_whole(out / "policies.svg", picture(results))
 
 
-def main() -> None:
+def number(text: str) -> float:
+    """Read a number above 0. Raises argparse.ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number of `least` or more; it raises argparse.ArgumentTypeError."""
+
+    def read(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if (value := int(text)) >= least:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, {least} or more")
+
+    return read
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--traces", type=Path, help="folder of traces; without it two are generated, and --quick holds")
     parser.add_argument("--out", type=Path, default=Path("build/policies"), help="results, table and pictures")
     parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
-    parser.add_argument("--sizes", type=float, nargs="+")
-    parser.add_argument("--cold-starts", type=float, nargs="+", metavar="SECONDS")
-    parser.add_argument("--seeds", type=int, nargs="+")
-    parser.add_argument("--max-requests", type=int)
+    parser.add_argument("--sizes", type=number, nargs="+")
+    parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS")
+    parser.add_argument("--seeds", type=whole(0), nargs="+")
+    parser.add_argument("--max-requests", type=whole(1))
     parser.add_argument("--profile")
-    parser.add_argument("--gpus", type=float, help="that the models of one trace share; default: no limit")
+    parser.add_argument("--gpus", type=number, help="that the models of one trace share; default: no limit")
     parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
     parser.add_argument("--planned", action="store_true", help="also a schedule made with the whole trace in hand")
-    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--jobs", type=whole(1))
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     plan = QUICK if given.quick or given.traces is None else Plan()
-    changes: dict[str, Any] = {"planned": given.planned}
-    for name, option in (
-        ("sizes", "sizes"),
-        ("cold_starts_s", "cold_starts"),
-        ("seeds", "seeds"),
-        ("against", "against"),
-    ):
-        if getattr(given, option):
-            changes[name] = tuple(getattr(given, option))
-    if given.max_requests:
-        changes["most_requests"] = given.max_requests
-    if given.gpus:
-        changes["gpus"] = given.gpus
-    if given.profile:
-        changes["profile"] = given.profile
-    results = run(replace(plan, **changes), given.traces, given.out, given.jobs, given.ray)
+    changes: dict[str, Any] = {
+        "sizes": given.sizes and tuple(given.sizes),
+        "cold_starts_s": given.cold_starts and tuple(given.cold_starts),
+        "seeds": given.seeds and tuple(given.seeds),
+        "against": given.against and tuple(name for name in BASELINES if name in given.against),
+        "most_requests": given.max_requests,
+        "gpus": given.gpus,
+        "profile": given.profile,
+        "planned": given.planned,
+    }
+    plan = replace(plan, **{name: value for name, value in changes.items() if value})
+    try:
+        results = run(plan, given.traces, given.out, given.jobs, given.ray)
+    except (ValueError, RuntimeError, OSError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
     if given.json:
         print(json.dumps([{"case": json.loads(key), "excess": each["excess"]} for key, each in results.items()]))
     else:
         print(table(results), end="")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

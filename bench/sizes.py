@@ -5,7 +5,7 @@ that does not change, so all that a larger fleet needs more is told by the secon
 policy has seen what it follows. *Load* is the demand that it measured, in busy replicas; *headroom* what was ready
 beyond that, as a share of the load and in its roots.
 
-    bench/sizes.py [--sizes 1 10 100 1000] [--hours 2] [--profile 8b-h100] [--cold-start 60] [--json]
+    python bench/sizes.py [--sizes 1 10 100 1000] [--hours 2] [--profile 8b-h100] [--cold-start 60] [--json]
 """
 
 from __future__ import annotations
