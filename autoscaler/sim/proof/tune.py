@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autoscaler.sim.proof.clairvoyant import Bound
 from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.study.baselines import BASELINES, Params
 from autoscaler.sim.study.case import Case
@@ -24,10 +23,6 @@ class Tuned:
     tried: int  # settings
     seed: int  # of the case; all settings ran with it
     found: tuple[tuple[Params, Row], ...] = ()  # every setting that was tried, with what it came to
-
-    def excess(self, bound: Bound) -> float:
-        """Return the waste over what nobody can go below: 0.2 for a fifth more."""
-        return self.row.gpu_hours / bound.gpu_hours - 1 if bound.gpu_hours > 0 else float("inf")
 
 
 def tune(

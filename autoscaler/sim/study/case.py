@@ -70,8 +70,6 @@ class Seen:
     first_tokens: float
     prompt_tokens: float  # of requests whose prompt was computed
     generation_tokens: float
-    preemptions: float
-    ttft_sum_s: float
     ttft_buckets: FloatColumn  # float64[B], cumulative counts at vLLM's bounds, +Inf last
     itl_sum_s: float
     itl_buckets: FloatColumn  # float64[B]

@@ -310,7 +310,6 @@ def _start_decoding(state: State, row: int, request: int) -> None:
     else:
         its.first_s = replica.clock_s
         state.ttft_counts[row, _bucket(TTFT_BOUNDS, passed_s)] += 1
-        replica.ttft_sum_s += passed_s
         replica.first_tokens += 1
         replica.prompt_tokens += state.prompt_tokens[request]
     its.generated += 1
@@ -426,12 +425,12 @@ def read(
 ) -> tuple[FloatColumn, FloatColumn, IntColumn, FloatColumn, FloatColumn]:
     """Advance these replicas to `to_s` and read what each shows, and the sums over all there ever were.
 
-    gone, gone_counts: float64[7] and int64[85], sums of those that are gone.
-    Returns float64[3, n], running, waiting and KV usage; float64[7, n], `state.COUNTERS`; int64[n, 85], the counts of
-    the histograms side by side, not cumulative; and the sums, float64[7] and float64[85], these cumulative.
+    gone, gone_counts: float64[6] and int64[85], sums of those that are gone.
+    Returns float64[3, n], running, waiting and KV usage; float64[6, n], `state.COUNTERS`; int64[n, 85], the counts of
+    the histograms side by side, not cumulative; and the sums, float64[6] and float64[85], these cumulative.
     """
     gauges = np.empty((3, len(rows)))
-    counters = np.empty((7, len(rows)))
+    counters = np.empty((6, len(rows)))
     counts = np.empty((len(rows), len(gone_counts)), np.int64)
     first = state.ttft_counts.shape[1]
     second = first + state.gap_counts.shape[1]
@@ -448,8 +447,7 @@ def read(
         counters[2, place] = replica.finished
         counters[3, place] = replica.first_tokens
         counters[4, place] = replica.preemptions
-        counters[5, place] = replica.ttft_sum_s
-        counters[6, place] = replica.itl_sum_s
+        counters[5, place] = replica.itl_sum_s
         counts[place, :first] = state.ttft_counts[row]
         counts[place, first:second] = state.gap_counts[row]
         counts[place, second:third] = state.mean_gap_counts[row]

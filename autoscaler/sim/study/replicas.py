@@ -55,7 +55,7 @@ class Scrape(NamedTuple):
     time_s: float
     id: IntColumn  # int64[n], ascending
     gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
-    counters: FloatColumn  # float64[7, n], `state.COUNTERS`
+    counters: FloatColumn  # float64[6, n], `state.COUNTERS`
     counts: IntColumn  # int64[n, 85], of every histogram, side by side (`state.HISTOGRAMS`); not cumulative
 
 
@@ -155,7 +155,7 @@ class Replicas:
         )
         serving = gauges[:, self._is_serving] if self._leaving else gauges
         gateway = self.gateway[0]
-        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, ttft_sum_s, itl_sum_s = sums.tolist()
+        prompt_tokens, generation_tokens, finished, first_tokens, _, itl_sum_s = sums.tolist()
         seen = Seen(
             time_s=now_s,
             running=serving[0],
@@ -167,8 +167,6 @@ class Replicas:
             first_tokens=first_tokens,
             prompt_tokens=prompt_tokens,
             generation_tokens=generation_tokens,
-            preemptions=preemptions,
-            ttft_sum_s=ttft_sum_s,
             ttft_buckets=sum_counts[: HISTOGRAMS[1]],
             itl_sum_s=itl_sum_s,
             itl_buckets=sum_counts[HISTOGRAMS[1] : HISTOGRAMS[2]],

@@ -96,7 +96,7 @@ class RunView:
             return column
 
         running, waiting, kv_usage = scrape.gauges
-        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, _, gap_s = scrape.counters
+        prompt_tokens, generation_tokens, finished, first_tokens, preemptions, gap_s = scrape.counters
         ttft, gaps, mean_gaps, prefills = np.split(scrape.counts, HISTOGRAMS[1:-1], axis=1)
         goal = self._replicas.case.goal
         ttft_met = count_within(goal.ttft_s, TTFT_BOUNDS, np.cumsum(ttft, axis=1).astype(np.float64))

@@ -54,7 +54,6 @@ REPLICA = np.dtype(
         ("finished", "i8"),
         ("first_tokens", "i8"),
         ("preemptions", "i8"),
-        ("ttft_sum_s", "f8"),
         ("itl_sum_s", "f8"),
     ],
     align=True,
@@ -66,7 +65,6 @@ COUNTERS = (
     "finished",
     "first_tokens",
     "preemptions",
-    "ttft_sum_s",
     "itl_sum_s",
 )
 

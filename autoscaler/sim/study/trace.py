@@ -63,17 +63,6 @@ def between(trace: Trace, from_s: float, to_s: float) -> Trace:
     return replace(part, arrival_s=part.arrival_s - from_s, duration_s=to_s - from_s)
 
 
-def superpose(trace: Trace, copies: int, seed: int) -> Trace:
-    """Lay copies of a trace over each other, shifted within a minute, each request moved by up to a second more.
-
-    Minutes, days and bursts of minutes stay; bursts of seconds smear over the minute, as those of independent users do.
-    What is shifted past the end comes at the beginning.
-    """
-    if copies < 1:
-        raise ValueError(f"copies is {copies}, it must be at least 1")
-    return _overlay(trace, [np.ones(len(trace.arrival_s), np.bool_)] * copies, seed)
-
-
 def thin(trace: Trace, share: float, seed: int) -> Trace:
     """Keep each request with probability `share`."""
     if not 0 < share <= 1:
@@ -82,7 +71,12 @@ def thin(trace: Trace, share: float, seed: int) -> Trace:
 
 
 def scale(trace: Trace, factor: float, seed: int) -> Trace:
-    """Multiply the load: whole copies superposed, the rest of `factor` as a thinned one; below 1, thin the trace."""
+    """Multiply the load: whole copies superposed, the rest of `factor` as a thinned one; below 1, thin the trace.
+
+    Copies are shifted within a minute, each request moved by up to a second more. Minutes, days and bursts of minutes
+    stay; bursts of seconds smear over the minute, as those of independent users do. What is shifted past the end comes
+    at the beginning.
+    """
     if not (math.isfinite(factor) and factor > 0):
         raise ValueError(f"factor is {factor:g}, it must be a number above 0")
     if factor <= 1:

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.tune import Tuned, tune
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Goal
@@ -53,13 +52,6 @@ def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) ->
     assert (again.params, again.row, again.seed) == (tuned["keda-rps"].params, tuned["keda-rps"].row, case.seed)
     assert told == sorted(told)
     assert told[-1] == 1.0
-
-
-def test_excess_is_the_waste_over_the_bound(case: Case, tuned: dict[str, Tuned]) -> None:
-    least = bound(case)
-    best = tuned["static"]
-    assert best.excess(least) == pytest.approx(best.row.gpu_hours / least.gpu_hours - 1)
-    assert best.excess(replace(least, gpu_hours=0.0)) == float("inf")
 
 
 def test_an_unknown_baseline_is_named(case: Case) -> None:

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.case import Trace
-from autoscaler.sim.study.trace import TraceError, between, cut, generate, load, scale, superpose, thin
+from autoscaler.sim.study.trace import TraceError, between, cut, generate, load, scale, thin
 
 HEADER = "arrival_s,prompt_tokens,output_tokens\n"
 SHAPE = Shape(2.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
@@ -115,13 +115,13 @@ def test_a_generated_trace_follows_its_shape_and_its_seed() -> None:
 
 def test_copies_multiply_every_minute_and_smear_what_lies_within_a_second() -> None:
     burst = Trace("burst", np.full(200, 300.0), np.ones(200, np.int64), np.ones(200, np.int64), 900.0)
-    many = superpose(burst, 8, seed=3)
+    many = scale(burst, 8, seed=3)
     assert len(many.arrival_s) == 1600
     assert np.all(np.diff(many.arrival_s) >= 0)
     assert many.arrival_s.min() > 298
     assert many.arrival_s.max() < 362
     assert np.bincount(many.arrival_s.astype(int)).max() < 1000
-    around = superpose(Trace("end", np.array([899.0]), np.ones(1, np.int64), np.ones(1, np.int64), 900.0), 50, seed=3)
+    around = scale(Trace("end", np.array([899.0]), np.ones(1, np.int64), np.ones(1, np.int64), 900.0), 50, seed=3)
     assert np.all((around.arrival_s >= 0) & (around.arrival_s < 900))
 
 
@@ -152,8 +152,6 @@ def test_numbers_that_make_no_trace_are_refused() -> None:
         scale(trace, 0.0, seed=1)
     with pytest.raises(ValueError, match=r"requests x 1e\+09 are more than 50000000, the most that is held"):
         scale(trace, 1e9, seed=1)
-    with pytest.raises(ValueError, match="copies is 0, it must be at least 1"):
-        superpose(trace, 0, seed=1)
     with pytest.raises(ValueError, match=r"share is 1\.5, it must be above 0 and at most 1"):
         thin(trace, 1.5, seed=1)
     with pytest.raises(ValueError, match=r"from 10 to 90 s: must be an interval within 0\.\.60 s"):
