@@ -21,6 +21,7 @@ from autoscaler.sim.proof.report.document import to_json, write_whole
 from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.table import print_proof
+from autoscaler.sim.proof.report.words import seconds
 from autoscaler.sim.proof.result import Proof, Run
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
@@ -46,6 +47,10 @@ class Setting:
     planned: bool = False  # also a schedule made with the whole trace in hand
     cold_start_s: float = 60.0
     cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: every node has image and weights
+    cold_start_spread: float = 0.1  # sigma of the logarithm; 0: all alike
+    crash_every_s: float = math.inf  # mean, of a replica that serves
+    router: str = "least-requests"  # or "round-robin"
+    patience_s: float = math.inf  # clients who still wait by then leave
     seed: int = 1
     start_replicas: int | None = None  # None: the fewest whose first ten minutes meet the goal
     gpus: float = math.inf  # that all models of a trace share; infinity: as many as each asks for
@@ -194,6 +199,10 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         goal=goal_of(policy),
         cold_start_s=setting.cold_start_s,
         cold_start_uncached_s=setting.cold_start_uncached_s,
+        cold_start_spread=setting.cold_start_spread,
+        hours_between_crashes=setting.crash_every_s / 3600,
+        router=setting.router,
+        patience_s=setting.patience_s,
         gpus_per_replica=offer.gpus,
         max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, _ceiling(setting, policy))),
         seed=setting.seed,
@@ -205,7 +214,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
 
 def _prove(setting: Setting, subject: Subject, against: Sequence[str], told: Bar) -> Proof:
     return prove(
-        subject,
+        replace(subject, notes=(*subject.notes, *_unusual(setting))),
         against,
         tuned=setting.tuned,
         planned=setting.planned,
@@ -213,6 +222,21 @@ def _prove(setting: Setting, subject: Subject, against: Sequence[str], told: Bar
         ray=setting.ray,
         told=told,
     )
+
+
+def _unusual(setting: Setting) -> list[str]:
+    """Return a note on all that replicas, router and clients do not do by default."""
+    notes = []
+    if setting.cold_start_spread != Setting.cold_start_spread:
+        notes.append(f"cold starts differ: sigma of their logarithm {setting.cold_start_spread:g}")
+    if math.isfinite(setting.crash_every_s):
+        every = seconds(setting.crash_every_s)
+        notes.append(f"a replica that serves crashes every {every} in the mean and loses what it holds")
+    if setting.router != Setting.router:
+        notes.append("requests go to replicas round robin, whatever they hold")
+    if math.isfinite(setting.patience_s):
+        notes.append(f"clients who still wait after {seconds(setting.patience_s)} leave")
+    return notes
 
 
 def _ceiling(setting: Setting, policy: Policy) -> float:

@@ -26,9 +26,12 @@ OBJECT_NAMES = "letters a-z, digits, - and ., at most 253"
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """Seconds, written as in policies: `500ms`, `5s`, `2m`; above zero, at most a day."""
+    """Seconds, written as in policies: `500ms`, `5s`, `2m`; above zero, at most a day where nothing else is said."""
 
     name = "duration"
+
+    def __init__(self, most_s: int = 86_400) -> None:
+        self._most_s = most_s
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
@@ -37,10 +40,11 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
         try:
             duration_s = read_duration(value)
-            if not 0 < duration_s <= 86_400:
+            if not 0 < duration_s <= self._most_s:
                 raise ValueError("out of bounds")
         except ValueError as error:
-            self.fail(f"{error}, found {value!r}; allowed: 500ms, 5s, 2m and the like, at most 24h", param, ctx)
+            most = f"at most {self._most_s // 3600}h"
+            self.fail(f"{error}, found {value!r}; allowed: 500ms, 5s, 2m and the like, {most}", param, ctx)
         return duration_s
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autoscaler.trials import Setting
 
 GREEDY = ("--trace", "--against")
+YEAR_S = 365 * 86_400
 OUT = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -106,6 +107,21 @@ proof_options = options(
     click.option(
         "--cold-start-uncached", type=Duration(), help="Mean of the first on a node; default: nodes have all they need."
     ),
+    click.option(
+        "--cold-start-spread",
+        type=click.FloatRange(0, 1),
+        default=0.1,
+        show_default=True,
+        help="Sigma of the logarithm; 0: all alike.",
+    ),
+    click.option("--crash-every", type=Duration(YEAR_S), help="Mean, of a replica that serves; default: never."),
+    click.option(
+        "--router",
+        type=click.Choice(["least-requests", "round-robin"]),
+        default="least-requests",
+        show_default=True,
+    ),
+    click.option("--patience", type=Duration(), help="Clients who still wait by then leave; default: none does."),
     click.option(
         "--start-replicas",
         type=click.IntRange(0, 1000),
@@ -204,6 +220,10 @@ def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
         planned=given["planned"],
         cold_start_s=given["cold_start"],
         cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
+        cold_start_spread=given["cold_start_spread"],
+        crash_every_s=given["crash_every"] or math.inf,
+        router=given["router"],
+        patience_s=given["patience"] or math.inf,
         seed=given["seed"],
         start_replicas=given["start_replicas"],
         gpus=math.inf if gpus is None else gpus,

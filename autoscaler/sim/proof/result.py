@@ -56,6 +56,10 @@ class Proof:
     runs: tuple[Run, ...]
     frontier: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # by policy: every setting that was tried
     cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: as any other
+    cold_start_spread: float = 0.1  # sigma of the logarithm
+    crash_every_s: float = math.inf  # mean, of a replica that serves
+    router: str = "least-requests"
+    patience_s: float = math.inf  # clients who still wait by then leave
     gpus: float = math.inf  # that all models share; infinity: as many as each asks for
     planned: Run | None = None  # cheapest schedule found for this very trace; None: not asked for
     notes: tuple[str, ...] = ()  # what a reader must know: requests left out, what was reconstructed

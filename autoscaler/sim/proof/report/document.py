@@ -55,6 +55,10 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "duration_s": _number(proof.duration_s),
         "cold_start_s": _number(proof.cold_start_s),
         "cold_start_uncached_s": _number(proof.cold_start_uncached_s),
+        "cold_start_spread": _number(proof.cold_start_spread),
+        "crash_every_s": _number(proof.crash_every_s),
+        "router": proof.router,
+        "patience_s": _number(proof.patience_s),
         "objective": {
             "ttft_s": _number(goal.ttft_s),
             "itl_s": _number(goal.itl_s),
