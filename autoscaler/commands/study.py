@@ -125,7 +125,7 @@ proof_options = options(
     click.option(
         "--start-replicas",
         type=click.IntRange(0, 1000),
-        help="Default: the fewest whose first ten minutes meet the goal.",
+        help="Default: the fewest whose first ten minutes meet the goal, or come as near as any.",
     ),
     click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
     click.option("--json", type=OUT, metavar="FILE", help="Write the proof as JSON; docs/simulate.md lists the keys."),

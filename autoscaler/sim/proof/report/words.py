@@ -104,7 +104,7 @@ COLUMNS = (
     Column("TTFT met", "share within the TTFT objective", lambda _, run: share(run.row.attainment_ttft)),
     Column("ITL met", "share within the ITL objective", lambda _, run: share(run.row.attainment_itl)),
     Column("goodput", "requests per second within both", lambda _, run: f"{amount(run.row.goodput_rps)}/s"),
-    Column("GPU-hours", "from asking for a replica to its end", lambda _, run: amount(run.row.gpu_hours)),
+    Column("GPU-hours", "from a replica having GPUs to its end", lambda _, run: amount(run.row.gpu_hours)),
     Column("ratio", "GPU-hours over the clairvoyant bound", lambda proof, run: ratio(proof.ratio(run.row.gpu_hours))),
     Column("TTFT p50", "half of the requests began sooner", lambda _, run: seconds(run.row.ttft_p50_s)),
     Column("p95", "95 % of the requests began sooner", lambda _, run: seconds(run.row.ttft_p95_s)),
