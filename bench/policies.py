@@ -309,6 +309,7 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
             if key in known:
                 results[key] = known[key]
                 continue
+            out.mkdir(parents=True, exist_ok=True)
             *case, seed = json.loads(key)
             title = "-".join(str(part) for part in case[:5] if part)
             console.print(
@@ -317,7 +318,6 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
             with Bar(subject.trace, console) as told:
                 proof = prove(subject, plan.against, tuned=True, planned=plan.planned, workers=jobs, ray=ray, told=told)
             results[key] = summary(proof, subject.cases[0].gpus_per_replica)
-            out.mkdir(parents=True, exist_ok=True)
             append(file, {"key": key, "result": results[key]})
             write_whole(out / f"{title}.html", page([proof]))  # of all seeds the last
             write_whole(out / f"{title}.svg", standalone(frontier(proof)))

@@ -116,6 +116,18 @@ def test_a_folder_without_traces_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert f"error: {tmp_path}: no trace in it" in capsys.readouterr().err
 
 
+def test_results_that_cannot_be_written_are_told_before_the_run(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        bench(traces, tmp_path / "file" / "out")
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"'{tmp_path / 'file' / 'out'}'" in said
+    assert "240 requests" not in said
+
+
 def test_a_bad_trace_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (traces / "bad.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,-1,10\n")
     with pytest.raises(SystemExit) as ended:
@@ -133,8 +145,9 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
         env={**os.environ, "COLUMNS": "200"},
     )
     assert running.stderr is not None
-    assert "requests" in running.stderr.readline()  # a case runs
+    begun = running.stderr.readline()  # a case runs
     running.send_signal(signal.SIGINT)
     _, said = running.communicate()
+    assert "requests" in begun
     assert running.returncode == 130
     assert "Traceback" not in said
