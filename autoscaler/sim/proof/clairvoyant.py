@@ -30,9 +30,10 @@ from autoscaler.sim.proof.dynamic import Windows, cheapest
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.work import request_work_s, servable
 
-FINEST_S = 1.875  # window, at the shortest
-FINEST = 32  # windows in a short cold start
-COARSEST = 4  # at least
+FINEST_S = 1.875  # window, at the shortest, where a cold start takes a minute or more
+FINEST = 32  # windows in a shorter cold start, at most
+COARSEST = 4  # windows in a cold start, at least: each start is credited with two
+MOST_WINDOWS = 700_000  # a fortnight at the finest; 32 columns of them are some 200 MB
 QUANTA = 16  # of work in a window, at most: below, a single request would not count
 SEARCH_OPERATIONS = 6e7  # cells of a run of the dynamic program that looks for prices; some nanoseconds each
 FINAL_OPERATIONS = 1e9  # of the runs that count
@@ -45,13 +46,13 @@ FINAL_FACTORS = ((1.0, 1.0), (0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (1.0, 1.25))
 
 @dataclass(frozen=True)
 class Bound:
-    """No schedule of replicas that meets the goal costs less than `replica_s`."""
+    """No schedule of replicas that meets the goal costs less than `replica_s`, where starts take their mean time."""
 
     replica_s: float
     gpu_hours: float
     work_s: float  # the part of it that is work: all replicas always busy, no starts
     attainable: float  # share of requests that an empty replica could serve within the objectives
-    window_s: float
+    window_s: float  # NaN: no windows, and starts are not counted
     may_miss: int  # requests
 
 
@@ -81,8 +82,11 @@ def demand(case: Case) -> Demand:
     return Demand(*(column[keep] for column in (trace.arrival_s, prefill_s, first_s, decode_s, last_s)))
 
 
-def bound(case: Case) -> Bound:
-    """Compute the bound. Requests that nobody can serve in time are taken as missed, and count as allowed misses."""
+def bound(case: Case, most_windows: int = MOST_WINDOWS) -> Bound:
+    """Compute the bound. Requests that nobody can serve in time are taken as missed, and count as allowed misses.
+
+    Where so many windows are too long for the cold start, the bound is the work alone, as if starts cost nothing.
+    """
     wanted = demand(case)
     count = len(case.trace.arrival_s)
     allowed = math.floor(count * (1 - case.goal.attainment) + 1e-9)
@@ -94,10 +98,10 @@ def bound(case: Case) -> Bound:
     heaviest = np.sort(wanted.work_s)[::-1][:may_miss]
     work_s = max(float(work.sum() - heaviest.sum()), 0.0)
     replica_s, window_s = work_s, math.nan
-    if case.cold_start_s > 0 and len(wanted.arrival_s):
+    if ends_s <= most_windows * case.cold_start_s / COARSEST and len(wanted.arrival_s):
         misses = _Misses(may_miss, float(heaviest.sum()))
-        prices = _search(case, _windows(case, wanted, SEARCH_OPERATIONS), misses)
-        windows = _windows(case, wanted, FINAL_OPERATIONS)
+        prices = _search(case, _windows(case, wanted, SEARCH_OPERATIONS, most_windows), misses)
+        windows = _windows(case, wanted, FINAL_OPERATIONS, most_windows)
         window_s = windows.window_s
         for factors in FINAL_FACTORS:
             around = _Prices(prices.work * factors[0], prices.request * factors[1])
@@ -112,9 +116,9 @@ def bound(case: Case) -> Bound:
     )
 
 
-def _windows(case: Case, wanted: Demand, operations: float) -> Windows:
-    """Cut the trace into windows, as fine as the budget of operations allows."""
-    window_s, quanta = min(case.cold_start_s / FINEST, FINEST_S), QUANTA
+def _windows(case: Case, wanted: Demand, operations: float, most: int) -> Windows:
+    """Cut the trace into windows, as fine as their number and the budget of operations allow."""
+    window_s, quanta = max(min(case.cold_start_s / FINEST, FINEST_S), case.trace.duration_s / most), QUANTA
     coarsest_s = case.cold_start_s / COARSEST
     windows = _cut(case, wanted, window_s, quanta)
     while windows.operations > operations and (quanta > 1 or window_s < coarsest_s):

@@ -2,12 +2,13 @@
 
 import itertools
 import math
+import tracemalloc
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from autoscaler.sim.proof.clairvoyant import bound, demand
+from autoscaler.sim.proof.clairvoyant import MOST_WINDOWS, bound, demand
 from autoscaler.sim.study.case import Case, Goal, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
@@ -175,6 +176,30 @@ def test_starts_that_cost_nothing_leave_the_work() -> None:
     case = study(poisson([10.0] * 3, 60.0), cold_start_s=0.0)
     result = bound(case)
     assert result.replica_s == result.work_s > 0
+
+
+@pytest.mark.parametrize("cold_start_s", [0.001, 2.0])
+def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one(cold_start_s: float) -> None:
+    case = study(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
+    tracemalloc.start()
+    try:
+        result = bound(case)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert math.isnan(result.window_s) or math.ceil(86_400 / result.window_s - 1e-6) <= MOST_WINDOWS
+    assert peak_bytes < 1 << 30
+    assert result.replica_s >= result.work_s > 0
+
+
+def test_fewer_windows_make_no_bound_that_is_higher() -> None:
+    case = CASES["two visits"]
+    fine = bound(case)
+    coarse = [bound(case, most_windows=most) for most in (80, 40, 39)]
+    assert [each.window_s for each in coarse] == pytest.approx([3.75, 7.5, math.nan], nan_ok=True)
+    replica_s = [each.replica_s for each in (fine, *coarse)]
+    assert replica_s == sorted(replica_s, reverse=True)
+    assert replica_s[-1] == fine.work_s < replica_s[-2]
 
 
 def test_half_a_day_of_a_busy_service_takes_seconds() -> None:
