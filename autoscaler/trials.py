@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 
 from autoscaler.adapters.prometheus.history import PrometheusHistory
@@ -112,7 +113,7 @@ async def replay(
 ) -> int:
     """Prove the policy on a workload's own history from Prometheus."""
     _writable(setting)
-    baselines(setting.against)  # before the long reading
+    _usable(setting)
     namespace, name = workload
     start_s, end_s = interval
     console = Console(stderr=True)
@@ -124,6 +125,7 @@ async def replay(
 def replay_ticks(setting: Setting, file: Path, workload: tuple[str, str], interval: tuple[float | None, float]) -> int:
     """Prove the policy on a workload's own history from recorded ticks."""
     _writable(setting)
+    _usable(setting)
     name = "/".join(workload)
     start_s, end_s = interval
     return replay_past(setting, read_ticks(file, name, -math.inf if start_s is None else start_s, end_s), name)
@@ -182,6 +184,17 @@ def _subject(setting: Setting, name: str, offer: Offer, policy: Policy, file: Pa
         )
     title = file.name.removesuffix(".gz").removesuffix(".csv")
     return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
+
+
+def _usable(setting: Setting) -> None:
+    """Look at what needs no history before it is read, which may take minutes: raise what a replay would."""
+    baselines(setting.against)
+    _, offer = profile_file.find(setting.profile)
+    none = np.zeros(0, np.int64)
+    case, _ = _case(
+        setting, offer, _policy(setting.policies), Trace("nothing", none.astype(np.float64), none, none, 1.0)
+    )
+    check_goal(case)
 
 
 def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:

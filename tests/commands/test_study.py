@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aiohttp import web
 from click.testing import CliRunner, Result
 
 from autoscaler.adapters.terminal import JsonLines
@@ -22,6 +23,7 @@ from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.run import run
 from tests.adapters.prometheus.backfill import samples, witnessed
 from tests.adapters.prometheus.test_history import load_into, prometheus_with
+from tests.adapters.prometheus.test_history_refusals import serving
 from tests.harness.fixtures import StartPromql
 from tests.sim.study import small
 
@@ -280,6 +282,39 @@ def test_replay_refuses_what_makes_no_sense(arguments: tuple[str, ...], said: st
     result = invoke("replay", *PROFILE, *arguments)
     assert result.exit_code == 2
     assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--profile", "nope"), "no profile 'nope', there are: 8b-h100,"),
+        ((*PROFILE, "--policy", "POLICY-broken"), "spec.objective.itl"),
+        ((*PROFILE, "--policy", "POLICY-5ms"), "ITL 5 ms is below the step time of this profile (7.92 ms)"),
+        ((*PROFILE, "--policy", "POLICY-5ms", "--start-replicas", "1"), "ITL 5 ms is below the step time"),
+        ((*PROFILE, "--cold-start-uncached", "1s"), "takes 1 s on a fresh node, it must be at least the 60 s of any"),
+    ],
+)
+async def test_replay_asks_for_no_history_before_its_options_can_be_used(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    asked: list[web.Request] = []
+
+    async def note(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.Response(status=500)
+
+    for itl in ("5ms", "broken"):
+        (tmp_path / f"{itl}.yaml").write_text(POLICY.replace("ITL", itl))
+    given = [
+        tmp_path / f"{word.removeprefix('POLICY-')}.yaml" if word.startswith("POLICY-") else word for word in arguments
+    ]
+    async with serving(note) as url:
+        result = await asyncio.to_thread(
+            invoke, "replay", "--prometheus", url, "--workload", "team/llama", "--start", "-1h", *given
+        )
+    assert result.exit_code == 2
+    assert said in result.output
+    assert asked == []
 
 
 class Recorder:
