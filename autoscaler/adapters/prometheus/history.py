@@ -108,7 +108,7 @@ class PrometheusHistory:
         for number, (name, expression, every_s, from_s, to_s) in enumerate(pieces):
             for row in reading.ask(expression, from_s, to_s, every_s):
                 points = read[name].setdefault(frozenset(row["metric"].items()), {})
-                points.update((float(at), float(value)) for at, value in row["values"])
+                points.update(row["values"].tolist())
             told((number + 1) / len(pieces))
         engines = _engines(read, start_s, end_s)
         if not engines:

@@ -11,6 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import requests
 import urllib3
 from prometheus_api_client import PrometheusConnect
@@ -19,13 +20,16 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.columns import FloatColumn
 from autoscaler.ports import Unavailable
 
 MOST_SERIES = 20_000  # of one answer
 MOST_BYTES = 128 << 20  # of one answer, as it is after decompression
 BLOCK_BYTES = 1 << 20
 
-Rows = list[dict[str, Any]]  # series: "metric", labels, and "values", pairs of Unix time and text
+NO_ANSWER = "HTTP 200, but no answer to a range query"
+
+Rows = list[dict[str, Any]]  # series: "metric", labels, and "values", float64[n, 2], Unix time and value, n at least 1
 
 
 class RangeReader:
@@ -79,16 +83,21 @@ class RangeReader:
                 params={"timeout": f"{self._settings.timeout_s:g}s", "nocache": "1"},
                 timeout=min(self._settings.timeout_s, left_s),
             )
-        except (requests.JSONDecodeError, KeyError, TypeError) as error:
-            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query") from error
+        except requests.JSONDecodeError as error:
+            raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
         except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
             raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
+        except (KeyError, TypeError, ValueError, RecursionError) as error:  # JSON of another shape, too deep, too long
+            raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
         if not isinstance(rows, list) or len(rows) > MOST_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
             raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
-        if not all(isinstance(row, dict) and _is_series(row) for row in rows):
-            raise Unavailable(f"{self.name}: HTTP 200, but no answer to a range query")
-        return rows
+        if not all(isinstance(row, dict) and _has_labels(row) and isinstance(row.get("values"), list) for row in rows):
+            raise Unavailable(f"{self.name}: {NO_ANSWER}")
+        try:
+            return [{**row, "values": _points(row["values"])} for row in rows]
+        except ValueError as error:
+            raise Unavailable(f"{self.name}: {NO_ANSWER}: {clean(str(error))}") from error
 
     def close(self) -> None:
         self._client.close()
@@ -98,6 +107,8 @@ class RangeReader:
         match error:
             case _TooLong():
                 return str(error)
+            case requests.exceptions.InvalidHeader():
+                return "a header that is given cannot be sent (not shown: it may be a secret)"
             case requests.Timeout():
                 return f"no answer within {self._settings.timeout_s:g} s"
             case requests.exceptions.SSLError():
@@ -112,10 +123,21 @@ class RangeReader:
         return text
 
 
-def _is_series(row: dict[str, Any]) -> bool:
+def _has_labels(row: dict[str, Any]) -> bool:
     labels = row.get("metric")
-    texts = isinstance(labels, dict) and all(isinstance(text, str) for text in labels.values())
-    return texts and isinstance(row.get("values"), list)
+    return isinstance(labels, dict) and all(isinstance(text, str) for text in labels.values())
+
+
+def _points(values: list[Any]) -> FloatColumn:
+    """Return the points of a series, float64[n, 2]: time, value. Raises ValueError."""
+    wanted = "of a series, values must be pairs of time and number"
+    try:
+        points = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{wanted}: {error}") from error
+    if points.shape[1:] != (2,) or not np.isfinite(points[:, 0]).all():
+        raise ValueError(f"{wanted}: found {values[0] if values else 'none'}")
+    return points
 
 
 class _TooLong(requests.RequestException):

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -204,12 +203,9 @@ class _Reading:
             if place is not None:
                 self._columns.setdefault(column, []).append((place, self._values(row["values"])))
 
-    def _values(self, points: list[Any]) -> FloatColumn:
-        """Lay the points of one series on the steps, float64[T]; NaN where there is none."""
-        try:
-            at_s, read = np.array(points, dtype=np.float64).reshape(len(points), 2).T
-        except (TypeError, ValueError) as error:
-            raise Unavailable(f"{self._reader.name}: HTTP 200, but no answer to a range query") from error
+    def _values(self, points: FloatColumn) -> FloatColumn:
+        """Lay the points of one series, float64[n, 2], on the steps, float64[T]; NaN where there is none."""
+        at_s, read = points.T
         step = np.round(self._steps - (self._until_s - at_s) / STEP_S)
         here = (step >= 0) & (step <= self._steps)
         values = np.full(self._steps + 1, np.nan)

@@ -65,6 +65,13 @@ def answer_of(result: object) -> str:
         (200, answer_of([{"metric": {}}]), "HTTP 200, but no answer to a range query"),
         (200, answer_of({}), "the answer has no series"),
         (200, answer_of([{"metric": {}, "values": []}] * 20_001), "20001 series, allowed are 20000"),
+        (200, answer_of([{"metric": {}, "values": [5]}]), "of a series, values must be pairs of time and number"),
+        (200, answer_of([{"metric": {}, "values": [[None, None]]}]), "values must be pairs of time and number"),
+        (200, answer_of([{"metric": {}, "values": [[START_S, "abc"]]}]), "could not convert string to float: 'abc'"),
+        (200, answer_of([{"metric": {}, "values": [[START_S, 10**400]]}]), "values must be pairs of time and number"),
+        (200, answer_of("LONG").replace('"LONG"', "1" * 5000), "HTTP 200, but no answer to a range query"),
+        (200, answer_of([{"metric": {}, "values": []}]), "values must be pairs of time and number: found none"),
+        (200, "[" * 100_000, "HTTP 200, but no answer to a range query"),
         (200, answer_of([]), "no series of vllm for workload team/llama between 2023-11-14T22:13:20Z"),
     ],
 )
@@ -73,6 +80,12 @@ async def test_a_refusal_is_worded_with_the_servers_name(status: int, text: str,
         message = await refusal(url)
     assert message.startswith(f"{url}: ")
     assert said in message
+
+
+async def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
+    async with answering(200, answer_of([])) as url:
+        message = await refusal(url, headers=(("X-Token", f"{SECRET}\nX-Other: 1"),))
+    assert message == f"{url}: a header that is given cannot be sent (not shown: it may be a secret)"
 
 
 async def test_nobody_there_is_no_connection() -> None:
