@@ -164,7 +164,7 @@ def simulate(
 @simulate.command()
 @click.argument("recording", type=READABLE_FILE)
 @click.option("--out", type=OUT, metavar="FILE", help="Where the profile goes (*.json); default: standard output.")
-@click.option("--max-num-seqs", type=click.IntRange(1, 100_000), help="Slots of the engine, where they are known.")
+@click.option("--max-num-seqs", type=click.IntRange(1, 8191), help="Slots of the engine, where they are known.")
 @click.option(
     "--gpus", type=click.FloatRange(0, 1024, min_open=True), default=1.0, show_default=True, help="Of a replica."
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,30 @@ from autoscaler.sim.engine.profiles import NAMES, Offer, Profile, named
 
 MOST_BYTES = 64 << 10
 GPUS = "gpus"
-_NUMBERS = {"step_s", "sequence_s", "kv_token_s", "prompt_token_s", "weight_bytes"}
+_ALLOWED: dict[str, tuple[float, float]] = {
+    GPUS: (0.001, 1024.0),
+    "step_s": (1e-6, 60.0),
+    "sequence_s": (0.0, 60.0),
+    "kv_token_s": (0.0, 60.0),
+    "prompt_token_s": (0.0, 60.0),
+    "kv_capacity_tokens": (1, 10**12),
+    "max_num_seqs": (1, 8191),  # below the usual token budget of a step; memory grows with it, replica by replica
+    "max_model_len": (2, 200_000_000),  # prompt and answer of the longest request that a trace may have
+    "max_batched_tokens": (2, 200_000_000),
+    "block_size": (1, 1_000_000),
+    "weight_bytes": (0.0, 1e15),
+}
+"""The least and the greatest value of each field; where these are written as whole numbers it must be one."""
+
 _REQUIRED = {field.name for field in fields(Profile)} - {
     "max_batched_tokens",
     "block_size",
     "max_queued_requests",
     "weight_bytes",
 }
+
+
+MOST_SHOWN = 40  # characters of a value, in an error
 
 
 class ProfileError(ValueError):
@@ -37,8 +53,11 @@ def find(name: str) -> tuple[str, Offer]:
 
 
 def write(offer: Offer) -> str:
-    """Return the text of a profile file."""
-    return json.dumps({GPUS: offer.gpus, **asdict(offer.profile)}, indent=2) + "\n"
+    """Return the text of a profile file. Raises ProfileError for a profile that `read` would refuse."""
+    content = {GPUS: offer.gpus, **asdict(offer.profile)}
+    for name, value in content.items():
+        _check("the profile", name, value)
+    return json.dumps(content, indent=2) + "\n"
 
 
 def read(path: Path) -> Offer:
@@ -51,7 +70,7 @@ def read(path: Path) -> Offer:
         content = json.loads(text)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, ProfileError):
             raise
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
@@ -65,19 +84,22 @@ def read(path: Path) -> Offer:
     if missing := sorted(_REQUIRED - content.keys()):
         raise ProfileError(f"{path}: {', '.join(missing)} missing")
     for name, value in {GPUS: gpus, **content}.items():
-        _check(path, name, value)
+        _check(str(path), name, value)
     try:
         return Offer(Profile(**content), float(gpus))
     except ValueError as error:
         raise ProfileError(f"{path}: {error}") from error
 
 
-def _check(path: Path, name: str, value: Any) -> None:
-    if name == "max_queued_requests" and value is None:
+def _check(where: str, name: str, value: Any) -> None:
+    shown = f"{where}: {name} is {value!r:.{MOST_SHOWN}}"
+    if name == "max_queued_requests":
+        if value is not None:
+            raise ProfileError(f"{shown}, it must be null or left out: a simulated engine refuses no request")
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ProfileError(f"{path}: {name} is {value!r}, it must be a number, 0 or more")
-    if name not in _NUMBERS | {GPUS} and not isinstance(value, int):
-        raise ProfileError(f"{path}: {name} is {value!r}, it must be a whole number")
-    if name in (GPUS, "step_s") and value <= 0:
-        raise ProfileError(f"{path}: {name} is {value!r}, it must be above 0")
+    least, most = _ALLOWED[name]
+    whole = isinstance(least, int)
+    numeric = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not (numeric and least <= value <= most):
+        kind = "a whole number" if whole else "a number"
+        raise ProfileError(f"{shown}, it must be {kind} from {least:,} to {most:,.15g}")

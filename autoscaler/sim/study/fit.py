@@ -42,7 +42,7 @@ class Fitted:
 def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
     """Fit a profile. `max_num_seqs` is taken as given; None: from the batches seen while requests waited for a slot.
 
-    Raises ValueError if too little of the recording is busy.
+    Raises ValueError if too little of the recording is busy, or its load never changed.
     """
     capacity = recording.kv_cache_tokens - recording.block_size  # the engine keeps one block for itself
     sequences = np.maximum(recording.running, 1.0)
@@ -59,6 +59,8 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
     explained_s = terms @ constants
     slots = _slots(recording)
     step_s, sequence_s, kv_token_s, prompt_token_s = (float(constant) for constant in constants)
+    if not step_s > 0:
+        raise ValueError("the load was too uniform to tell how long a step takes: record light and heavy load")
     profile = Profile(
         step_s=step_s,
         sequence_s=sequence_s,

@@ -7,7 +7,6 @@ Several engines behind one port are added up.
 from __future__ import annotations
 
 import gzip
-import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from autoscaler.core.columns import FloatColumn
 
 MOST_SCRAPES = 1_000_000
 MOST_LINE_BYTES = 4_000_000
+MOST_VALUE = 1e15  # up to it, every whole number has a float
+MOST_CACHE_TOKENS = 10**12
 
 _SERIES = {  # column -> name of the sample
     "running": "vllm:num_requests_running",
@@ -101,7 +102,7 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
     """Return the time with the sums of `_SERIES`, and the labels of the cache settings."""
     try:
         scrape = msgspec.json.decode(line, type=_Line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f'{where}: not {{"t": seconds, "text": metrics}}: {error}') from error
     names = tuple(_SERIES.values())
     kept = (text for text in scrape.text.splitlines() if text.startswith((*names, _CACHE)))
@@ -116,8 +117,9 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
     if missing:
         raise RecordingError(f"{where}: the metrics lack {', '.join(missing)}")
     sums = [max(found[name]) if column == "kv_usage" else sum(found[name]) for column, name in _SERIES.items()]
-    if not all(math.isfinite(value) for value in (scrape.t, *sums)):
-        raise RecordingError(f"{where}: a value is not finite")
+    for name, value in zip(("t", *names), (scrape.t, *sums), strict=True):
+        if not 0 <= value <= MOST_VALUE:
+            raise RecordingError(f"{where}: {name} is {value!s:.40}, it must be a number from 0 to {MOST_VALUE:g}")
     return [scrape.t, *sums], labels
 
 
@@ -137,9 +139,11 @@ def _cache_sizes(labels: dict[str, str], path: Path) -> tuple[int, int, int]:
     """
     try:
         tokens, block = int(labels["kv_cache_size_tokens"]), int(labels["block_size"])
-        longest = round(tokens / float(labels["kv_cache_max_concurrency"]))
-    except (KeyError, ValueError, ZeroDivisionError) as error:
+        fit = float(labels["kv_cache_max_concurrency"])
+    except (KeyError, ValueError) as error:
         raise RecordingError(f"{path}: {_CACHE} lacks kv_cache_size_tokens, block_size or a concurrency") from error
-    if not 0 < block < tokens or longest < 1:
-        raise RecordingError(f"{path}: {_CACHE} says {tokens} tokens in blocks of {block}")
-    return tokens, block, longest
+    if not 0 < block < tokens <= MOST_CACHE_TOKENS or not 0 < fit <= tokens:
+        raise RecordingError(
+            f"{path}: {_CACHE} says {f'{tokens} tokens in blocks of {block}':.100}, for {fit:g} of the longest requests"
+        )
+    return tokens, block, round(min(tokens / fit, tokens))
