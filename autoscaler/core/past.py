@@ -63,6 +63,7 @@ class EngineSeries:
 
 
 COUNTERS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens")
+MOST_STEPS = 1_000_000  # of one past, for whoever reads it: `gather` holds some 100 bytes for each
 MOST_GAP_S = 120.0  # a pod that was silent for longer did not report in between
 
 

@@ -21,11 +21,11 @@ from autoscaler.adapters.prometheus.ranges import RangeReader
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, EngineSeries, Latencies, Past, gather
+from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather
 from autoscaler.ports import Unavailable
 
 PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
-MOST_STEPS = 1_000_000
+MOST_COUNT = 1e15  # beyond it a float does not hold every whole number, and nobody counted so far
 LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TTFT, ITL of requests, of tokens
 LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
 WHOLE_S = 1.0  # the library asks for whole seconds
@@ -166,7 +166,7 @@ def _sum(series: list[Points], asked: FloatColumn) -> FloatColumn:
     total = np.full(len(asked), np.nan)
     for points in series:
         values = np.array([points.get(at, math.nan) for at in asked.tolist()])
-        values = np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+        values = np.where((values >= 0) & (values <= MOST_COUNT), values, np.nan)
         total = np.where(np.isnan(total), values, total + np.nan_to_num(values))
     return total
 

@@ -17,6 +17,7 @@ from autoscaler.sim.study.case import Goal, Trace, View
 from autoscaler.sim.study.score import Row
 
 MOST_REQUESTS = 50_000_000
+MOST_TOKENS = 100_000_000  # of one request
 LENGTH_SIGMA = 0.8  # of the logarithm of a length around its mean: chats and code completion lie between 0.6 and 1.1
 LENGTH_WINDOW_S = 600.0  # over which a mean length is taken: long answers end long after they were asked for
 FLAP_S = 600.0
@@ -31,12 +32,13 @@ def to_trace(past: Past, name: str, seed: int) -> Trace:
     rng = np.random.default_rng((seed, 3))
     came = np.nan_to_num(past.arrivals)
     # Whole requests per step, such that the sum up to any step is right to half a request.
-    counts = np.diff(np.floor(np.cumsum(came) + 0.5), prepend=0.0).astype(np.int64)
+    counted = np.floor(np.cumsum(came) + 0.5)
+    if counted[-1] > MOST_REQUESTS:
+        raise ValueError(f"{name}: {counted[-1]:,.10g} requests are more than {MOST_REQUESTS:,}, the most that is held")
+    counts = np.diff(counted, prepend=0.0).astype(np.int64)
     total = int(counts.sum())
     if total < 1:
         raise NoRequests(f"{name}: no request came between start and end")
-    if total > MOST_REQUESTS:
-        raise ValueError(f"{name}: {total:,} requests are more than {MOST_REQUESTS:,}, the most that is held")
     step = np.repeat(np.arange(len(counts)), counts)
     arrival_s = np.sort((step + rng.random(total)) * past.step_s)
     began = np.nan_to_num(past.first_tokens)
@@ -58,7 +60,7 @@ def _lengths(
     drawn = np.exp(rng.normal(-(LENGTH_SIGMA**2) / 2, LENGTH_SIGMA, len(step)))
     lengths = mean[step] * drawn
     lengths *= overall / max(float(lengths.mean()), 1e-9)
-    return np.asarray(np.maximum(np.round(lengths), 1), np.int64)
+    return np.asarray(np.clip(np.round(lengths), 1, MOST_TOKENS), np.int64)
 
 
 def _around(values: FloatColumn, window: int) -> FloatColumn:

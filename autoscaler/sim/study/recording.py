@@ -80,6 +80,8 @@ def read(path: Path) -> Recording:
                 where = f"{path}, line {number}"
                 if len(line) > MOST_LINE_BYTES or number > MOST_SCRAPES:
                     raise RecordingError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_SCRAPES} lines")
+                if line.isspace():
+                    continue
                 values, labels = _read_line(line, where)
                 if rows and values[0] <= rows[-1][0]:
                     raise RecordingError(f"{where}: t is {values[0]:g}, it must be above that of the line before")

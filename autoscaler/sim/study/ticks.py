@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, EngineSeries, Latencies, Past, gather
+from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather
 
 MOST_LINE_BYTES = 1 << 20
 MOST_TICKS = 5_000_000
+MOST_VALUE = 1e9  # requests, or tokens a second
 LATENCY_WINDOW_S = 60.0
 
 
@@ -34,6 +35,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
     """
     times: list[float] = []
     rows: list[list[float]] = []
+    told: list[tuple[str, str]] = []  # where each is, and its time as it is written there
     for where, line in _lines(path):
         if line.get("workload") != workload:
             continue
@@ -51,17 +53,26 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         rows.append([_number(inputs.get(name), f"{where}: inputs.{name}") for name in names])
         rows[-1].append(_number(line.get("ready"), f"{where}: ready"))
         times.append(time_s)
+        told.append((where, line["time"]))
     if len(times) < 2:
         raise TicksError(f"{path}: {len(times)} ticks of workload {workload} in the interval, at least 2 are needed")
-    return _past(np.array(times), np.array(rows).T)
+    moments_s = np.array(times)
+    step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)
+    if (steps := (times[-1] - times[0]) / step_s) > MOST_STEPS:
+        after = int(np.argmax(np.diff(moments_s))) + 1
+        (_, before), (where, text) = told[after - 1 : after + 1]
+        raise TicksError(
+            f"{where}: time is {text}, that of the tick before is {before}: all ticks then span {steps:,.0f} steps of "
+            f"{step_s:g} s, allowed are {MOST_STEPS:,}"
+        )
+    return _past(moments_s, np.array(rows).T, step_s)
 
 
-def _past(time_s: FloatColumn, columns: FloatColumn) -> Past:
+def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
     running, waiting, held, *rates, ready = columns
     lasted_s = np.diff(time_s, prepend=time_s[0])
     counters = {name: np.cumsum(np.nan_to_num(rate) * lasted_s) for name, rate in zip(COUNTERS, rates, strict=True)}
     engine = EngineSeries("", time_s, running, np.nan_to_num(waiting) + np.nan_to_num(held), **counters)
-    step_s = max(round(float(np.median(np.diff(time_s)))), 1.0)
     gathered, _ = gather(float(time_s[0]), float(time_s[-1]), step_s, [engine])
     middle = time_s[0] + (np.arange(len(gathered["pods"])) + 0.5) * step_s
     gathered["pods"] = np.where(np.isnan(gathered["pods"]), np.nan, np.interp(middle, time_s, np.nan_to_num(ready)))
@@ -89,9 +100,11 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 where = f"{path}, line {number}"
                 if len(text) > MOST_LINE_BYTES or number > MOST_TICKS:
                     raise TicksError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_TICKS} lines")
+                if text.isspace():
+                    continue
                 try:
                     line = json.loads(text)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     if not text.endswith(b"\n"):
                         return
                     raise TicksError(f"{where}: not JSON") from error
@@ -115,6 +128,6 @@ def _time(text: Any, where: str) -> float:
 def _number(value: Any, what: str) -> float:
     if value is None:
         return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise TicksError(f"{what} is {value!r}, it must be a number, 0 or more, or null")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_VALUE:
+        raise TicksError(f"{what} is {value!r:.40}, it must be a number from 0 to {MOST_VALUE:g}, or null")
     return float(value)

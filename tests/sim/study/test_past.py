@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.core.past import Latencies, Past
 from autoscaler.sim.study.case import Goal
-from autoscaler.sim.study.past import NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
+from autoscaler.sim.study.past import MOST_TOKENS, NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.run import run
 from tests.sim.study import small
 
@@ -42,6 +42,17 @@ def test_a_trace_has_as_many_requests_in_each_step_as_history_counted() -> None:
     assert np.bincount((trace.arrival_s // 15).astype(int), minlength=4).tolist() == [3, 0, 5, 2]
     assert (np.diff(trace.arrival_s) >= 0).all()
     assert trace.duration_s == 60.0
+
+
+@pytest.mark.parametrize(("count", "said"), [(5e7, "100,000,000"), (1e300, r"2e\+300")])
+def test_more_requests_than_can_be_held_are_refused(count: float, said: str) -> None:
+    with pytest.raises(ValueError, match=f"again: {said} requests are more than 50,000,000"):
+        to_trace(past(np.ones(2), column(count, count)), "again", seed=1)
+
+
+def test_lengths_beyond_any_request_are_cut_to_the_longest() -> None:
+    history = replace(past(np.ones(2), column(5, 5)), prompt_tokens=column(1e300, 0))
+    assert to_trace(history, "again", seed=1).prompt_tokens.max() == MOST_TOKENS
 
 
 def test_fractions_of_requests_are_neither_lost_nor_gained() -> None:

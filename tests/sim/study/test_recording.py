@@ -69,6 +69,15 @@ def test_a_recording_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text
     assert str(path) in str(caught.value)
 
 
+def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(line(1) + "\n" + line(2) + "\n")
+    assert read(path).time_s.tolist() == [1.0, 2.0]
+    path.write_text(line(1) + "\n" + line(1))
+    with pytest.raises(RecordingError, match="line 3: t is 1"):
+        read(path)
+
+
 def test_gzip_that_ends_early_is_refused(tmp_path: Path) -> None:
     path = packed(tmp_path / "run.jsonl.gz", line(1) + line(2))
     path.write_bytes(path.read_bytes()[:-20])

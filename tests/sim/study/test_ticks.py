@@ -82,6 +82,15 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Pat
         ([line(15, inputs=None)], "line 2: no inputs"),
         ([line(15, ready="two")], "line 2: ready is 'two'"),
         ([line(15, inputs={"running": -1})], "line 2: inputs.running is -1"),
+        (
+            [line(15, inputs={"running": 10**400})],
+            "line 2: inputs.running is 1000.*, it must be a number from 0 to 1e.09",
+        ),
+        (
+            [line(15, inputs={"running": 1e300})],
+            "line 2: inputs.running is 1e.300, it must be a number from 0 to 1e.09",
+        ),
+        (["[" * 100_000], "line 2: not JSON"),
         ([], "1 ticks of workload team/llama in the interval, at least 2"),
     ],
 )
@@ -90,6 +99,20 @@ def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, wrong: list[obje
     with pytest.raises(TicksError, match=said) as raised:
         read(file, "team/llama")
     assert str(raised.value).startswith(str(file))
+
+
+def test_a_tick_of_another_century_is_told_with_its_line(tmp_path: Path) -> None:
+    file = write(tmp_path, line(-START_S), *(line(15.0 * tick) for tick in range(20)))
+    said = (
+        r"line 2: time is 2026-03-01T08:00:00Z, that of the tick before is 1970-01-01T00:00:00Z: .* 118,156,819 steps"
+    )
+    with pytest.raises(TicksError, match=said):
+        read(file, "team/llama")
+    assert read(file, "team/llama", START_S).duration_s == 285.0
+
+
+def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
+    assert read(write(tmp_path, line(0), "", line(15), " "), "team/llama").duration_s == 15.0
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
