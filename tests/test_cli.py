@@ -89,6 +89,10 @@ BAD_OPTIONS = {
     "scheme": ((*DIRECT, "--gateway", "ftp://gw/metrics"), ["--gateway", "'ftp://gw/metrics'", "http://"]),
     "port of a URL": ((*DIRECT, "--dcgm", "http://dcgm:94000/"), ["--dcgm", "'http://dcgm:94000/'"]),
     "header": (("dry-run", "--prometheus", "http://a", "--prometheus-header", "s3cret"), ["no colon", "Name: value"]),
+    "header of two lines": (
+        ("dry-run", "--prometheus", "http://a", "--prometheus-header", "X-Token: s3cret\nX-Other: 1"),
+        ["more than one line", "Name: value", "not shown"],
+    ),
     "token file": ((*DIRECT, "--prometheus", "http://a", "--prometheus-token-file", "/none"), ["/none", "not exist"]),
     "option without its server": ((*DIRECT, "--prometheus-username", "me"), ["--prometheus-username without --prom"]),
     "half a client certificate": (

@@ -119,8 +119,10 @@ class Header(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         name, colon, content = value.partition(":")
-        if not colon or not name.strip():
-            self.fail("no colon in it: write 'Name: value' (not shown: it may be a secret)", param, ctx)
+        if not colon or not name.strip() or any(each in value.strip() for each in "\r\n\0"):
+            self.fail(
+                "no colon in it, or more than one line: write 'Name: value' (not shown: it may be a secret)", param, ctx
+            )
         return name.strip(), content.strip()
 
 

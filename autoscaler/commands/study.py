@@ -6,7 +6,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +74,13 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
             if value == "now":
                 return now.timestamp()
             if value.startswith("-"):
-                return now.timestamp() - read_duration(value[1:])
+                return (now - timedelta(seconds=read_duration(value[1:]))).timestamp()
             moment = datetime.fromisoformat(value)
-        except ValueError:
+            if moment.tzinfo is not None:
+                return moment.astimezone(UTC).timestamp()
+        except (ValueError, OverflowError):  # no time, or none of the years 1 to 9999
             self.fail(f"not a time, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
-        if moment.tzinfo is None:
-            self.fail(f"a time without zone, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
-        return moment.timestamp()
+        self.fail(f"a time without zone, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
 
 
 class WorkloadName(click.ParamType):  # type: ignore[type-arg]
@@ -196,6 +196,8 @@ def replay(
     prometheus = prometheus_settings(given)
     if (prometheus is None) == (ticks is None):
         raise click.UsageError("give either --prometheus URL or --ticks FILE")
+    if start is not None and start >= end:
+        raise click.UsageError(f"--start is {_moment(start)}, it must be before --end, {_moment(end)}")
     if ticks is not None:
         _study(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
         return
@@ -204,6 +206,10 @@ def replay(
         raise click.UsageError("--start is missing: from when on history is read")
     begin = start
     _study(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step))
+
+
+def _moment(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:

@@ -291,6 +291,9 @@ def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01:00")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -298,6 +301,13 @@ def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
         (("--workload", 'team/x"}'), "not a workload"),
         (("--workload", "team/llama"), "give either --prometheus URL or --ticks FILE"),
         (("--workload", "team/llama", "--prometheus", "http://x"), "--start is missing"),
+        (("--workload", "team/llama", "--start", "-99999999999h"), "not a time, found '-99999999999h'"),
+        (("--workload", "team/llama", "--start", "0001-01-01T00:00:00+14:00"), "not a time, found '0001-01-01T"),
+        (
+            ("--workload", "team/llama", "--prometheus", "http://x", *BACKWARDS),
+            "--start is 2026-03-01T09:00:00Z, it must be before --end, 2026-03-01T07:30:00Z",
+        ),
+        (("--workload", "team/llama", "--ticks", __file__, *BACKWARDS), "it must be before --end"),
         (("--workload", "team/llama", "--start", "noon"), "not a time, found 'noon'; allowed: 2026-03-01T08:00:00Z"),
         (("--workload", "team/llama", "--start", "2026-03-01T08:00:00"), "a time without zone"),
     ],

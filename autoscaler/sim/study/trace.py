@@ -161,9 +161,10 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
         packed = plain.read(2) == b"\x1f\x8b"
         plain.seek(0)
         file = cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if packed else plain
+        blocks = _blocks(file)
         while True:
             try:
-                block = file.read(_READ_BYTES)
+                block = next(blocks, b"")
             except EOFError as error:
                 raise TraceError(f"{path}: the gzip data ends early, in line {number}") from error
             except (gzip.BadGzipFile, zlib.error) as error:
@@ -184,6 +185,26 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
             number += len(lines)
             if not block:
                 return
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what a file holds in large blocks: where it breaks off, what came before that and only then the error."""
+    fault: Exception | None = None
+    ended = False
+    while not ended:
+        parts, size = [], 0
+        while size < _READ_BYTES and not ended:
+            try:
+                part = file.read1(_READ_BYTES)  # type: ignore[attr-defined]  # what was unpacked, and no more
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                part, fault = b"", error
+            parts.append(part)
+            size += len(part)
+            ended = not part
+        if size:
+            yield b"".join(parts)
+    if fault:
+        raise fault
 
 
 class _Reader:
@@ -239,7 +260,7 @@ class _Reader:
             if len(rows) != len(lines) or any(len(row) != self._width for row in rows):
                 raise ValueError("not one row a line")
             fields = list(zip(*rows, strict=True))
-            numbers = np.array([[float(text) for text in fields[place]] for place in self._places[:3]])
+            numbers = np.array([[_number(text) for text in fields[place]] for place in self._places[:3]])
             return numbers, fields[self._places[3]] if len(self._places) > 3 else ()
         if any(line.count(",") != self._width - 1 for line in lines):
             raise ValueError("not as many fields as the header")
@@ -272,7 +293,7 @@ class _Reader:
                 return TraceError(f"{where}: {len(rows[0])} fields, the header has {self._width}: {line[:200]!r}")
             for name, place in zip(COLUMNS, self._places, strict=False):
                 try:
-                    float(rows[0][place])
+                    _number(rows[0][place])
                 except ValueError:
                     return TraceError(f"{where}: {name} is {rows[0][place][:50]!r}, it must be a number")
         return TraceError(f"{self._path}, line {filled[0][0]} or after: cannot be read as rows")
@@ -305,3 +326,10 @@ class _Reader:
                 raise TraceError(f"{self._path}, line {line}: more than {MOST_MODELS} models, the most that is held")
             self._models[name] = len(self._models)
         return [self._models[name] for name in names]
+
+
+def _number(text: str) -> float:
+    """Read a number as `numpy.loadtxt` does. Raises ValueError, also for `1_000`, which Python would read."""
+    if "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)

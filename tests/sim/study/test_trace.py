@@ -52,6 +52,8 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
         (HEADER + "-1,10,3\n", "line 2: arrival_s is -1, it must be a number from 0 to"),
         (HEADER + "nan,10,3\n", "line 2: arrival_s is nan, it must be a number from 0 to"),
         (HEADER + "1,10,3\n\n2,ten,3\n", "line 4: prompt_tokens is 'ten', it must be a number"),
+        (HEADER + "1,10,3\n2,1_000,3\n", "line 3: prompt_tokens is '1_000', it must be a number"),
+        (HEADER + '1,10,3\n2,"1_000",3\n', "line 3: prompt_tokens is '1_000', it must be a number"),
         (HEADER + "1,10,3\n2,10\n", "line 3: 2 fields, the header has 3: '2,10'"),
         (HEADER + "1,10,3\n2,10,3,9\n", "line 3: 4 fields, the header has 3"),
         (HEADER + '1,10,3\n2,"10,3\n', "line 3: unexpected end of data"),
@@ -76,6 +78,20 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_name_line_and_rule(
     with pytest.raises(TraceError, match=re.escape(message)) as caught:
         load(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_gzip_that_breaks_off_is_told_with_the_line_that_it_breaks_off_in(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(1).integers(1, 1000, (30_000, 2))
+    rows = "".join(f"{at}.{prompt},{prompt},{output}\n" for at, (prompt, output) in enumerate(numbers.tolist()))
+    whole = gzip.compress((HEADER + rows).encode())
+    for name, content in (
+        ("early", whole[: len(whole) * 9 // 10]),
+        ("damaged", whole[: len(whole) * 9 // 10] + b"\xff" * (len(whole) // 10)),
+    ):
+        with pytest.raises(TraceError, match=name) as raised:
+            load(written(tmp_path, content, "half.csv.gz"))
+        line = int(str(raised.value).partition(" line ")[2].partition(":")[0])
+        assert 24_000 < line < 28_500
 
 
 def test_gzip_that_ends_early_is_refused_even_if_what_is_there_can_be_read(tmp_path: Path) -> None:
