@@ -192,7 +192,7 @@ def _latencies(read: Mapping[_Labels, Points], start_s: float, window_s: float, 
     for column, (_, text) in enumerate(bounds):
         for at_s, value in by_bound[text].items():
             window = round((at_s - start_s) / window_s) - 1
-            if 0 <= window < windows and value >= 0:
+            if 0 <= window < windows and 0 <= value <= MOST_COUNT:
                 counts[window, column] = value
     return Latencies(np.array([bound for bound, _ in bounds]), counts)
 

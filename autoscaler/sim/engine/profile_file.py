@@ -10,6 +10,7 @@ from typing import Any
 from autoscaler.sim.engine.profiles import NAMES, Offer, Profile, named
 
 MOST_BYTES = 64 << 10
+MOST_SHOWN = 40  # characters of a value, in an error
 GPUS = "gpus"
 _ALLOWED: dict[str, tuple[float, float]] = {
     GPUS: (0.001, 1024.0),
@@ -32,9 +33,6 @@ _REQUIRED = {field.name for field in fields(Profile)} - {
     "max_queued_requests",
     "weight_bytes",
 }
-
-
-MOST_SHOWN = 40  # characters of a value, in an error
 
 
 class ProfileError(ValueError):
@@ -102,4 +100,4 @@ def _check(where: str, name: str, value: Any) -> None:
     numeric = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not (numeric and least <= value <= most):
         kind = "a whole number" if whole else "a number"
-        raise ProfileError(f"{shown}, it must be {kind} from {least:,} to {most:,.15g}")
+        raise ProfileError(f"{shown}, it must be {kind} from {least:,.15g} to {most:,.15g}")

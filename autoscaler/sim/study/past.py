@@ -15,9 +15,9 @@ from autoscaler.core.histogram import quantile, share_within
 from autoscaler.core.past import Latencies, Past
 from autoscaler.sim.study.case import Goal, Trace, View
 from autoscaler.sim.study.score import Row
+from autoscaler.sim.study.trace import MOST_TOKENS
 
 MOST_REQUESTS = 50_000_000
-MOST_TOKENS = 100_000_000  # of one request
 LENGTH_SIGMA = 0.8  # of the logarithm of a length around its mean: chats and code completion lie between 0.6 and 1.1
 LENGTH_WINDOW_S = 600.0  # over which a mean length is taken: long answers end long after they were asked for
 FLAP_S = 600.0

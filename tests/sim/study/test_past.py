@@ -6,8 +6,9 @@ import pytest
 
 from autoscaler.core.past import Latencies, Past
 from autoscaler.sim.study.case import Goal
-from autoscaler.sim.study.past import MOST_TOKENS, NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
+from autoscaler.sim.study.past import NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.run import run
+from autoscaler.sim.study.trace import MOST_TOKENS
 from tests.sim.study import small
 
 GOAL = Goal(1.0, 0.1, 0.99)
