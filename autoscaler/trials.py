@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +22,8 @@ from autoscaler.core.past import Past
 from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import Offer
 from autoscaler.sim.proof.prove import Subject, check_goal, goal_of, play, prove, started
-from autoscaler.sim.proof.report.document import to_json, write_whole
+from autoscaler.sim.proof.report import outputs
+from autoscaler.sim.proof.report.document import to_json
 from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.table import print_proof
@@ -60,10 +65,14 @@ class Setting:
     ray: bool = False
     jobs: int | None = None
 
+    @property
+    def outputs(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.json, self.html) if path is not None)
+
 
 def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
     """Prove the policy on trace files. Raises ValueError for what cannot be used, before anything runs."""
-    _writable(setting)
+    _check_outputs(setting, *files)
     against = baselines(setting.against)
     name, offer = profile_file.find(setting.profile)
     policy = _policy(setting.policies)
@@ -71,31 +80,35 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
         raise ValueError(f"{setting.gpus:g} GPUs are not enough for one replica of {name}, which takes {offer.gpus:g}")
     if (setting.start_replicas or 0) * offer.gpus > setting.gpus:
         raise ValueError(f"{setting.gpus:g} GPUs are not enough to start with {setting.start_replicas} replicas")
-    subjects = [_subject(setting, name, offer, policy, file, scale) for file in files]
-    for subject in subjects:
-        for case in subject.cases:
-            check_goal(case)
-    proofs = []
     console = Console(stderr=True)
+    with Bar("preparing", console) as told:
+        read = [(file, traces.load(file)) for file in files]
+        subjects = [_subject(setting, name, offer, policy, file, models, scale) for file, models in read]
+        for subject in subjects:
+            for case in subject.cases:
+                check_goal(case)
+        subjects = [_begun(setting, subject, told) for subject in subjects]
+    proofs = []
     for subject in subjects:
         with Bar(f"simulating {subject.trace}", console) as told:
-            proof = _prove(setting, subject, against, told)
-        _show(proof)
-        proofs.append(proof)
-    _write(setting, proofs)
+            proofs.append(_prove(setting, subject, against, told))
+        if not setting.outputs:  # then there is nothing to write before it is shown
+            _finish(setting, [proofs.pop()])
+    _finish(setting, proofs)
     return 0
 
 
 def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> int:
     """Fit a profile to a recording, print how well it explains it, and write it."""
     if out is not None:
-        _check_writable(out)
+        outputs.check([out], [file])
     fitted = fit_profile(read_recording(file), max_num_seqs)
     text = profile_file.write(Offer(fitted.profile, gpus))
     if out is None:
-        print(text, end="")
+        with _printing():
+            print(text, end="")
     else:
-        write_whole(out, text)
+        outputs.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
     Console(stderr=True).print(
         f"{fitted.intervals} busy intervals, explained within {fitted.error_fraction:.1%} (median){slots}",
@@ -112,7 +125,8 @@ async def replay(
     step_s: float,
 ) -> int:
     """Prove the policy on a workload's own history from Prometheus."""
-    _writable(setting)
+    tls = settings.tls
+    _check_outputs(setting, settings.token_file, settings.password_file, tls.ca, tls.cert, tls.key)
     _usable(setting)
     namespace, name = workload
     start_s, end_s = interval
@@ -124,7 +138,7 @@ async def replay(
 
 def replay_ticks(setting: Setting, file: Path, workload: tuple[str, str], interval: tuple[float | None, float]) -> int:
     """Prove the policy on a workload's own history from recorded ticks."""
-    _writable(setting)
+    _check_outputs(setting, file)
     _usable(setting)
     name = "/".join(workload)
     start_s, end_s = interval
@@ -144,7 +158,11 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     case, shortened = _case(setting, offer, policy, trace)
     notes += shortened
     subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
-    with Bar(f"replaying {name}", Console(stderr=True)) as told:
+    console = Console(stderr=True)
+    with Bar("preparing", console) as told:
+        subject = _begun(setting, subject, told)
+    (case,) = subject.cases
+    with Bar(f"replaying {name}", console) as told:
         proof = _prove(setting, subject, against, told)
         recorded = play(case, Recorded(past, case.cold_start_s))
     actual = as_row(past, case.goal, offer.gpus, setting.cold_start_s)
@@ -154,8 +172,7 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
         Run("recorded", False, {}, recorded.row, recorded.timeline),
     )
     proof = replace(proof, runs=runs)
-    _show(proof)
-    _write(setting, [proof])
+    _finish(setting, [proof])
     return 0
 
 
@@ -170,12 +187,16 @@ def baselines(named: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _subject(setting: Setting, name: str, offer: Offer, policy: Policy, file: Path, scale: float) -> Subject:
+def _subject(
+    setting: Setting, name: str, offer: Offer, policy: Policy, file: Path, models: Sequence[Trace], scale: float
+) -> Subject:
     cases, notes = [], []
-    for trace in traces.load(file):
+    for trace in models:
         case, shortened = _case(setting, offer, policy, traces.scale(trace, scale, setting.seed))
         cases.append(case)
         notes += shortened
+    if not any(len(case.trace.arrival_s) for case in cases):
+        raise ValueError(f"{file}: no request of it is left at a scale of {scale:g}; allowed: a larger one")
     if len(cases) > 1:
         notes.append(f"{len(cases)} models, each with replicas of its own; figures are sums over them")
     if math.isfinite(setting.gpus):
@@ -220,9 +241,19 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, _ceiling(setting, policy))),
         seed=setting.seed,
     )
-    if setting.start_replicas is None:
-        return started(case), notes
-    return replace(case, start_replicas=setting.start_replicas), notes
+    return case, notes
+
+
+def _begun(setting: Setting, subject: Subject, told: Bar) -> Subject:
+    """Return the subject with the replicas that each of its cases begins with. Without a number given it takes long."""
+    cases = []
+    for case in subject.cases:
+        if setting.start_replicas is None:
+            cases.append(started(case))
+        else:
+            cases.append(replace(case, start_replicas=setting.start_replicas))
+        told(len(cases) / len(subject.cases))
+    return replace(subject, cases=tuple(cases))
 
 
 def _prove(setting: Setting, subject: Subject, against: Sequence[str], told: Bar) -> Proof:
@@ -263,32 +294,38 @@ def _policy(paths: tuple[Path, ...]) -> Policy:
     return book.policies[book.default]
 
 
-def _show(proof: Proof) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=TABLE_COLUMNS)
-    print_proof(proof, console)
-
-
-def _writable(setting: Setting) -> None:
+def _check_outputs(setting: Setting, *inputs: Path | None) -> None:
     """Look at the outputs before the work: hours of simulation should not end at a folder that is not there."""
-    for path in (setting.json, setting.html):
-        if path is not None:
-            _check_writable(path)
+    profile = Path(setting.profile) if setting.profile.endswith(".json") else None
+    outputs.check(setting.outputs, [path for path in (profile, *setting.policies, *inputs) if path is not None])
 
 
-def _check_writable(path: Path) -> None:
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, a file is written there")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+def _finish(setting: Setting, proofs: Sequence[Proof]) -> None:
+    """Write the files, then show the tables: who reads those may be gone. Raises ValueError."""
+    contents = [(setting.json, to_json), (setting.html, page)]
+    outputs.write([(path, content(proofs)) for path, content in contents if path is not None])
+    with _printing():
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=TABLE_COLUMNS)
+        with console.capture() as captured:
+            for proof in proofs:
+                print_proof(proof, console)
+        print(captured.get(), end="")
 
 
-def _write(setting: Setting, proofs: Sequence[Proof]) -> None:
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Print within; what the encoding cannot say becomes a question mark. Raises ValueError where there is no room.
+
+    Whoever reads standard output and has seen enough, as `head` does, ends it quietly.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
-        if setting.json is not None:
-            write_whole(setting.json, to_json(proofs))
-        if setting.html is not None:
-            write_whole(setting.html, page(proofs))
+        yield
+        print(end="", flush=True)
     except OSError as error:
-        raise ValueError(f"{error.filename or setting.json or setting.html}: {error.strerror}") from error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest is not tried again at exit
+        if not isinstance(error, BrokenPipeError):
+            raise ValueError(f"standard output cannot be written: {error.strerror}") from error

@@ -5,6 +5,7 @@ Only `click` is imported here; what needs more imports it when it is used, so th
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -46,6 +47,16 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
             most = f"at most {self._most_s // 3600}h"
             self.fail(f"{error}, found {value!r}; allowed: 500ms, 5s, 2m and the like, {most}", param, ctx)
         return duration_s
+
+
+class Number(click.FloatRange):
+    """Number in a range; NaN, which is neither below nor above anything, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]

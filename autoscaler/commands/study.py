@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ from autoscaler.commands.options import (
     OBJECT_NAMES,
     READABLE_FILE,
     Duration,
+    Number,
     is_object_name,
     options,
     prometheus_options,
@@ -32,12 +35,13 @@ OUT = click.Path(dir_okay=False, path_type=Path)
 
 
 def repeated(args: list[str]) -> list[str]:
-    """Write the option before each of its words: `--trace a b` as `--trace a --trace b`."""
+    """Write the option before each of its words: `--trace a b` as `--trace a --trace b`, `--trace=a b` as well."""
     words: list[str] = []
     option, filled = "", False
     for word in args:
         if word.startswith("-"):
-            option, filled = (word if word in GREEDY else ""), False
+            name, equals, _ = word.partition("=")
+            option, filled = (name if name in GREEDY else ""), bool(equals)
             words.append(word)
         else:
             words += [option, word] if option and filled else [word]
@@ -139,12 +143,10 @@ proof_options = options(
 @click.option(
     "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="CSV or CSV.gz of requests."
 )
-@click.option(
-    "--scale", type=click.FloatRange(0, 10_000, min_open=True), default=1.0, show_default=True, help="Copies of it."
-)
+@click.option("--scale", type=Number(0, 10_000, min_open=True), default=1.0, show_default=True, help="Copies of it.")
 @click.option(
     "--gpus",
-    type=click.FloatRange(0, 100_000, min_open=True),
+    type=Number(0, 100_000, min_open=True),
     help="That all models of a trace share; default: as many as each asks for.",
 )
 @proof_options
@@ -165,9 +167,7 @@ def simulate(
 @click.argument("recording", type=READABLE_FILE)
 @click.option("--out", type=OUT, metavar="FILE", help="Where the profile goes (*.json); default: standard output.")
 @click.option("--max-num-seqs", type=click.IntRange(1, 8191), help="Slots of the engine, where they are known.")
-@click.option(
-    "--gpus", type=click.FloatRange(0, 1024, min_open=True), default=1.0, show_default=True, help="Of a replica."
-)
+@click.option("--gpus", type=Number(0, 1024, min_open=True), default=1.0, show_default=True, help="Of a replica.")
 def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> None:
     """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzip."""
     if out is not None and out.suffix != ".json":
@@ -251,19 +251,31 @@ def with_extra() -> None:
 
 
 def _study(work: Callable[[Any], int | Coroutine[Any, Any, int]]) -> None:
-    """Run to the end; expected trouble is one line and code 2, Ctrl-C ends it quietly."""
+    """Run to the end; expected trouble is one line and code 2, Ctrl-C and SIGTERM end it quietly."""
     with_extra()
     from autoscaler import trials
     from autoscaler.config.findings import PolicyError
     from autoscaler.ports import Unavailable
 
+    interrupted = 128 + signal.SIGINT
+
+    def terminate(number: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = 128 + number
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
+    before = signal.signal(signal.SIGTERM, terminate) if main else None
     try:
         code = work(trials)
         if not isinstance(code, int):
             code = asyncio.run(code)
-    except (PolicyError, Unavailable, ValueError, RuntimeError) as error:
+    except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         code = 2
     except KeyboardInterrupt:
-        code = 130
+        code = interrupted
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
     sys.exit(code)

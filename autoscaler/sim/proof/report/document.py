@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from autoscaler.sim.proof.result import Proof, Run
@@ -25,21 +22,6 @@ def document(proofs: Sequence[Proof]) -> dict[str, Any] | list[dict[str, Any]]:
 
 def to_json(proofs: Sequence[Proof]) -> str:
     return json.dumps(document(proofs), indent=2, allow_nan=False) + "\n"
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Write a file such that a reader sees all of it or what was there before. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _proof(proof: Proof) -> dict[str, Any]:

@@ -1,10 +1,7 @@
 import json
-import stat
 from pathlib import Path
 
-import pytest
-
-from autoscaler.sim.proof.report.document import document, to_json, write_whole
+from autoscaler.sim.proof.report.document import document, to_json
 from tests.sim.proof.report.proofs import NEVER, PLAN, proof, run
 
 PROMISED = {
@@ -62,21 +59,3 @@ def test_what_does_not_exist_is_null_and_never_infinity() -> None:
     assert policy["attainment"] is None
     assert "Infinity" not in text
     assert "NaN" not in text
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "proof.json"
-    path.write_text("what was there")
-    write_whole(path, "new")
-    assert path.read_text() == "new"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "proof.json"
-    path.write_text("what was there")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "half of it " * 10_000 + "\ud800")
-    assert path.read_text() == "what was there"
-    assert list(tmp_path.iterdir()) == [path]

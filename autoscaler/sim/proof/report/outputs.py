@@ -1,0 +1,125 @@
+"""Files that hours of work end in: looked at before the work begins, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+NEW_MODE = 0o644  # of a file that was not there
+
+
+def check(outputs: Sequence[Path], inputs: Sequence[Path] = ()) -> None:
+    """Raise ValueError for an output that cannot be written, or that is an input or another output as well."""
+    for place, path in enumerate(outputs):
+        try:
+            _try(path)
+        except OSError as error:
+            raise ValueError(_fault(path, error)) from error
+        if _is_stream(path):
+            continue
+        for other in (*inputs, *outputs[:place]):
+            if _is_same(path, other):
+                also = f"the output {other}" if other in outputs[:place] else f"the input {other}"
+                raise ValueError(f"{path} would replace {also}; allowed: a file of its own")
+
+
+def write(contents: Sequence[tuple[Path, str]]) -> None:
+    """Write all files or, where one cannot be written, none. Raises ValueError.
+
+    Of a file a reader sees all or what was there before. A link stays one, and what is there keeps its mode. Devices
+    and pipes, which nothing can replace, are written as they are. What UTF-8 cannot say becomes a question mark.
+    """
+    staged: list[tuple[Path, Path, Path]] = []  # as given, as resolved, and what replaces it
+    path = Path()
+    try:
+        for path, content in contents:
+            if not _is_stream(path):
+                target = Path(os.path.realpath(path))
+                staged.append((path, target, _temporary(target)))
+                _fill(staged[-1][2], target, content)
+        for path, content in contents:
+            if _is_stream(path):
+                _pour(path, content)
+        for path, target, temporary in staged:  # noqa: B007  (the error below names it)
+            temporary.replace(target)
+    except OSError as error:
+        raise ValueError(_fault(path, error)) from error
+    finally:
+        for _, _, temporary in staged:
+            temporary.unlink(missing_ok=True)
+
+
+def _try(path: Path) -> None:
+    """Raise ValueError or OSError for what cannot be written. Leaves nothing behind."""
+    found = _look(path)
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise ValueError(f"{path} is a folder, a file is written there")
+    if _is_stream(path):
+        if _standard(path) is None and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+    _temporary(Path(os.path.realpath(path))).unlink()
+
+
+def _temporary(target: Path) -> Path:
+    """Make an empty file beside `target`. Its name is short: that of `target` may be as long as names can be."""
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
+    os.close(descriptor)
+    return Path(name)
+
+
+def _fill(temporary: Path, target: Path, content: str) -> None:
+    """Write what will replace `target`, with its mode."""
+    found = _look(target)
+    with temporary.open("w", encoding="utf-8", errors="replace") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fchmod(stream.fileno(), NEW_MODE if found is None else stat.S_IMODE(found.st_mode))
+        os.fsync(stream.fileno())
+
+
+def _pour(path: Path, content: str) -> None:
+    """Write to a device or pipe; to standard output where that stands, not at the beginning of its file."""
+    standard = _standard(path)
+    descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+        stream.write(content)
+
+
+def _look(path: Path) -> os.stat_result | None:
+    """Return what is there, behind links; None: nothing. Raises OSError."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether it takes what is written as it comes: a device, a pipe, or where standard output goes."""
+    found = _look(path)
+    return found is not None and (not stat.S_ISREG(found.st_mode) or _standard(path) is not None)
+
+
+def _standard(path: Path) -> int | None:
+    """Return the descriptor of standard output or error if `path` is the same."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None and os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+            return stream.fileno()
+    return None
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    if os.path.realpath(path) == os.path.realpath(other):
+        return True
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+def _fault(path: Path, error: OSError) -> str:
+    return f"{path} cannot be written: {error.strerror or error}"
