@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -18,10 +20,18 @@ _shared: Any = None  # of this worker process
 
 
 def _share(value: Any) -> None:
-    """Prepare a worker. Ctrl-C is for the process that waits; it ends the workers."""
+    """Prepare a worker."""
     global _shared  # noqa: PLW0603  (what a pool's initializer is for)
     _shared = value
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked until here by `_signals_held`
+    threading.Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    """End this worker with the process it works for, however that ends: nobody else would."""
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def _call(function: Callable[[Any, Item], Result], item: Item) -> Result:
@@ -48,18 +58,61 @@ def sweep(
         for place, item in enumerate(items):
             yield place, function(shared, item)
     else:
-        context = get_context("spawn")  # compiled code and threads of the parent do not survive a fork
-        with ProcessPoolExecutor(workers, context, initializer=_share, initargs=(shared,)) as pool:
-            futures = {pool.submit(_call, function, item): place for place, item in enumerate(items)}
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except BrokenProcessPool as error:
+        yield from _on_cores(function, shared, items, workers)
+
+
+def _on_cores(
+    function: Callable[[Any, Item], Result], shared: Any, items: Sequence[Item], workers: int | None
+) -> Iterator[tuple[int, Result]]:
+    """Sweep in processes. However it ends, none is left; an end before the last result does not wait for what runs."""
+    others = set(active_children())
+    context = get_context("spawn")  # compiled code and threads of the parent do not survive a fork
+    with ProcessPoolExecutor(workers, context, initializer=_share, initargs=(shared,)) as pool:
+        try:
+            futures = {}
+            for place, item in enumerate(items):
+                with _signals_held():  # this may begin a worker
+                    futures[pool.submit(_call, function, item)] = place
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException as error:
+            for worker in set(active_children()) - others:
+                worker.kill()
+            if isinstance(error, BrokenProcessPool):
                 raise RuntimeError(
                     "a worker process died, most likely for want of memory; use fewer workers"
                 ) from error
-            finally:
-                pool.shutdown(cancel_futures=True)
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Start processes within that never see Ctrl-C, and SIGTERM only once they are ready: who waits ends them.
+
+    A worker is told what it needs in pieces, so neither must come between for this process: both take effect at the
+    end. Blocking would not do here, for another thread may receive them. Who insists, by a third signal, is heard.
+    """
+    came: list[int] = []
+
+    def hold(number: int, _frame: object) -> None:
+        came.append(number)
+        if len(came) > 2:
+            raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
+    before = [signal.signal(number, hold) for number in numbers] if main else []
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # a new process inherits it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in zip(numbers, before, strict=False):
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _on_ray(

@@ -1,6 +1,11 @@
 import multiprocessing
 import os
+import signal
+import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +30,12 @@ def die(_shared: None, _number: int) -> int:
     os._exit(9)
 
 
+def wait_long(folder: Path, number: int) -> None:
+    if number:
+        (folder / str(number)).touch()
+        time.sleep(600)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_item_is_worked_with_what_is_shared_and_keeps_its_place(workers: int) -> None:
     assert dict(sweep(multiply, 3, [5, 7, 11], workers)) == {0: 15, 1: 21, 2: 33}
@@ -47,6 +58,32 @@ def test_the_error_of_an_item_ends_the_sweep_and_leaves_no_process(workers: int)
 def test_a_worker_that_dies_is_told() -> None:
     with pytest.raises(RuntimeError, match="a worker process died"):
         list(sweep(die, None, [1, 2], 2))
+
+
+def test_who_wants_no_more_does_not_wait_for_what_still_runs(tmp_path: Path) -> None:
+    results = sweep(wait_long, tmp_path, [0, 1], 2)
+    assert next(results) == (0, None)
+    results.close()  # type: ignore[attr-defined]  (a generator)
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_end_with_the_process_they_work_for(tmp_path: Path) -> None:
+    program = f"""
+from contextlib import suppress
+from pathlib import Path
+from autoscaler.sim.proof.sweep import sweep
+from tests.sim.proof.test_sweep import wait_long
+list(sweep(wait_long, Path({str(tmp_path)!r}), [1, 2], 2))
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.05)
+        process.kill()
+        process.communicate(timeout=30)  # until nobody holds its standard error any more
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_ray_that_is_not_installed_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,39 @@
+"""How a study ends whose workers run, or have just begun to: quietly, at once, and with all of them."""
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_outputs import simulating
+from tests.commands.test_study import write_trace
+
+LONG = ("--profile", "8b-h100", "--against", "all", "--tuned", "--jobs", "2")
+
+
+def children(process: int) -> list[str]:
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.5, 1.5])  # a worker imports for about two seconds
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+def test_a_signal_ends_the_run_and_its_workers(tmp_path: Path, number: int, group: bool, later_s: float) -> None:
+    trace = write_trace(tmp_path / "hour.csv", (f"{at / 8:.3f},500,80" for at in range(8 * 3600)))
+    out = tmp_path / "proof.json"
+    process = simulating("--trace", trace, *LONG, "--json", out, stdout=subprocess.PIPE)
+    try:
+        while len(children(process.pid)) < 3:  # two workers and what looks after their semaphores
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(later_s)
+        (os.killpg if group else os.kill)(process.pid, number)
+        assert process.communicate(timeout=30) == ("", "")  # until no process holds these any more
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 128 + number
+    assert not out.exists()
