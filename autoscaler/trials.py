@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import sys
@@ -117,7 +118,7 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> 
     return 0
 
 
-async def replay(
+def replay(
     setting: Setting,
     settings: PrometheusSettings,
     workload: tuple[str, str],
@@ -132,7 +133,8 @@ async def replay(
     start_s, end_s = interval
     console = Console(stderr=True)
     with Bar(f"reading {namespace}/{name}", console) as told:
-        past = await PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
+        reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
+        past = asyncio.run(reading)  # this alone: within a loop, Ctrl-C would wait for what computes
     return replay_past(setting, past, f"{namespace}/{name}")
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,32 +249,33 @@ def with_extra() -> None:
         ) from None
 
 
-def _study(work: Callable[[Any], int | Coroutine[Any, Any, int]]) -> None:
+def _study(work: Callable[[Any], int]) -> None:
     """Run to the end; expected trouble is one line and code 2, Ctrl-C and SIGTERM end it quietly."""
     with_extra()
     from autoscaler import trials
     from autoscaler.config.findings import PolicyError
     from autoscaler.ports import Unavailable
 
-    interrupted = 128 + signal.SIGINT
+    ended = 0  # by which signal
 
-    def terminate(number: int, _frame: object) -> None:
-        nonlocal interrupted
-        interrupted = 128 + number
+    def end(number: int, _frame: object) -> None:
+        nonlocal ended
+        ended = number
         raise KeyboardInterrupt
 
     main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
-    before = signal.signal(signal.SIGTERM, terminate) if main else None
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = [signal.signal(number, end) for number in numbers]
     try:
         code = work(trials)
-        if not isinstance(code, int):
-            code = asyncio.run(code)
     except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         code = 2
-    except KeyboardInterrupt:
-        code = interrupted
+    except (KeyboardInterrupt, SystemError):  # the second is what compiled code makes of the first
+        if not ended:
+            raise
+        code = 128 + ended
     finally:
-        if main:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     sys.exit(code)

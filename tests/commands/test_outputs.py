@@ -18,11 +18,13 @@ def trace(tmp_path: Path) -> Path:
     return write_trace(tmp_path / "minute.csv", (f"{number / 4:.3f},500,80" for number in range(240)))
 
 
-def simulating(*arguments: object, stdout: int, **environment: str) -> "subprocess.Popen[str]":
+def simulating(
+    *arguments: object, stdout: int, stderr: int = subprocess.PIPE, **environment: str
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [*COMMAND, "simulate", *map(str, arguments)],
         stdout=stdout,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env={**os.environ, **environment},
         start_new_session=True,
