@@ -98,14 +98,17 @@ def test_standard_output_as_the_file_keeps_both(trace: Path, tmp_path: Path) -> 
 
 
 def test_files_are_there_though_nobody_reads_the_table(trace: Path, tmp_path: Path) -> None:
-    files = [tmp_path / "proof.json", tmp_path / "proof.html"]
-    reader, writer = os.pipe()
-    os.close(reader)
-    process = simulating("--trace", trace, *PROFILE, "--json", files[0], "--html", files[1], stdout=writer)
-    os.close(writer)
-    assert process.communicate()[1] == ""
-    assert process.returncode == 0
-    assert all(file.stat().st_size for file in files)
+    file, link = tmp_path / "proof.html", tmp_path / "stdout"
+    link.symlink_to("/proc/self/fd/1")
+    for option in ((), ("--json", link)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        process = simulating("--trace", trace, *PROFILE, "--html", file, *option, stdout=writer)
+        os.close(writer)
+        assert process.communicate()[1] == ""
+        assert process.returncode == 0
+        assert file.read_text().startswith("<!doctype html>")
+        file.unlink()
 
 
 def test_files_are_there_though_the_table_finds_no_room(trace: Path, tmp_path: Path) -> None:

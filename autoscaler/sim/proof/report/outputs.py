@@ -8,6 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 NEW_MODE = 0o644  # of a file that was not there
@@ -86,10 +87,10 @@ def _fill(temporary: Path, target: Path, content: str) -> None:
 
 
 def _pour(path: Path, content: str) -> None:
-    """Write to a device or pipe; to standard output where that stands, not at the beginning of its file."""
+    """Write to a device or pipe, whose reader may have seen enough; to standard output where it stands in its file."""
     standard = _standard(path)
     descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
+    with suppress(BrokenPipeError), os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
         stream.write(content)
 
 
