@@ -82,15 +82,15 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
     "doubt of the young": ((family, "DOUBT", 0.0), *NEVER_YOUNG),
     "keeping to the fleet that is found while traffic is calm": ((rules, "CALM", 0.0),),
-    "three quarters of the fleet that is found": ((rules, "FOUND_KEPT", 0.0), (rules, "SETTLED_S", 0.0)),
+    "the fleet that is found": ((rules, "kept_s", np.zeros_like), (rules, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
-    "holds: one cold start and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 1),
+    "holds: three cold starts and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 3),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),
     "margins by a share": only(rule for rule, (_, _, _, root) in enumerate(DESCRIBED) if root > 0),
-    "choosing among rules: one minute, three cold starts, 60 % on top": only(
+    "choosing among rules: a quarter of an hour, three cold starts, 60 % on top": only(
         rule
         for rule, (level_s, hold, share, _) in enumerate(DESCRIBED)
-        if (level_s, hold, round(share, 2)) == (60, 3, 0.6)
+        if (level_s, hold, round(share, 2)) == (900, 3, 0.6)
     ),
 }
 """By what is switched off: module, name and the value it is given for the run."""

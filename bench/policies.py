@@ -39,8 +39,9 @@ from autoscaler.sim.engine.profiles import Offer
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
+from autoscaler.sim.proof.report import outputs
 from autoscaler.sim.proof.report.charts import Dot, dots, frontier
-from autoscaler.sim.proof.report.document import document, write_whole
+from autoscaler.sim.proof.report.document import document
 from autoscaler.sim.proof.report.page import page, standalone
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.words import amount, seconds, share
@@ -319,16 +320,17 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
                 proof = prove(subject, plan.against, tuned=True, planned=plan.planned, workers=jobs, ray=ray, told=told)
             results[key] = summary(proof, subject.cases[0].gpus_per_replica)
             append(file, {"key": key, "result": results[key]})
-            write_whole(out / f"{title}.html", page([proof]))  # of all seeds the last
-            write_whole(out / f"{title}.svg", standalone(frontier(proof)))
+            drawn = standalone(frontier(proof))
+            outputs.write(
+                [(out / f"{title}.html", page([proof])), (out / f"{title}.svg", drawn)]
+            )  # of all seeds the last
             draw(results, out)
     draw(results, out)
     return results
 
 
 def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
-    write_whole(out / "policies.md", table(results))
-    write_whole(out / "policies.svg", picture(results))
+    outputs.write([(out / "policies.md", table(results)), (out / "policies.svg", picture(results))])
 
 
 def number(text: str) -> float:

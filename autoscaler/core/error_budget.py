@@ -13,7 +13,7 @@ from autoscaler.core.columns import FloatColumn, or_zero
 BUDGET_S = 86_400.0
 """Time constant of the error budget: what was missed a day ago is nearly forgiven."""
 
-REPAID_S = 3 * 3600.0
+REPAID_S = 3600.0
 """Within so long what was missed too often is to be made up for, if it can be."""
 
 SPENT_S = 12 * 3600.0

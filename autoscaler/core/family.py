@@ -22,9 +22,12 @@ LEVELS_S = np.array([20.0, 60.0, 240.0, 900.0])
 STEADY = 2
 """Of these, the one whose level tells how far demand is off it: long beside a reading, short beside a trend."""
 
-PREDICTORS = ((0, 10), (1, 3), (2, 1), (2, 10), (3, 3))
+PREDICTORS = ((0, 10), (2, 10), (3, 3))
 """Which level, and for how many cold starts its peak is held: ski rental, in which a replica is kept about as long as
 another costs. At least for one: what is given up while it still loads was never of use."""
+
+OF_LOAD = (1, 3)
+"""Likewise, of what the load that is there needs; see `needed`."""
 
 LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
 
@@ -48,12 +51,7 @@ SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
 CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
 """Rules on the fastest level with the longest hold."""
 
-_ONE_ROOT = BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
-
-NEEDED = PREDICTORS.index((1, 3)) * MARGINS + _ONE_ROOT
-"""The rule that says what the load needs: the highest of the last three cold starts, and one square root more."""
-
-ENOUGH = PREDICTORS.index((0, LONGEST_HOLD)) * MARGINS + _ONE_ROOT
+ENOUGH = PREDICTORS.index((0, LONGEST_HOLD)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
 """The careful rule that does for calm traffic: the highest of the last ten cold starts, and one square root more."""
 
 EVERY_S = 30.0
@@ -111,18 +109,19 @@ def off_level(level: FloatColumn, demand: FloatColumn) -> FloatColumn:
 
 
 def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
-    """Return what each predictor says, a level, held; float32[J, W], NaN: not known.
+    """Return what each predictor says, a level, held, and after them `OF_LOAD`; float32[J + 1, W], NaN: not known.
 
     level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold start.
     """
-    said = level[[place for place, _ in PREDICTORS]]
+    predictors = (*PREDICTORS, OF_LOAD)
+    said = level[[place for place, _ in predictors]]
     highest = peaks[:, 0].copy()
     for slot in range(1, PEAKS):
         np.maximum(highest, peaks[:, slot], out=highest)
-        for predictor, (place, hold) in enumerate(PREDICTORS):
+        for predictor, (place, hold) in enumerate(predictors):
             if slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
                 np.copyto(said[predictor], highest[place], where=reach == slot // hold)
-    for predictor, (place, _) in enumerate(PREDICTORS):
+    for predictor, (place, _) in enumerate(predictors):
         said[predictor, np.isnan(level[place])] = np.nan
     return said
 
@@ -140,6 +139,15 @@ def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: Flo
     np.ceil(wanted, out=wanted)
     np.maximum(wanted, floor.astype(np.float32), out=wanted)
     return np.minimum(wanted, ceiling.astype(np.float32), out=wanted)
+
+
+def needed(load: FloatColumn, floor: FloatColumn, ceiling: FloatColumn) -> FloatColumn:
+    """Return the replicas that the load needs, float64[W]: for its peak of late, and one square root more.
+
+    load: float64[W], the peak, as `OF_LOAD` says it. Whatever a rule asks for beyond that is a reserve.
+    """
+    wanted = np.ceil((load + np.sqrt(load)) / MOST_BUSY - NEARLY)
+    return np.asarray(np.minimum(np.maximum(wanted, floor), ceiling), dtype=np.float64)
 
 
 def doubted(level: FloatColumn) -> FloatColumn:

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.core.decision import Decision, Signal, TickInput
-from autoscaler.core.family import LONGEST_HOLD, describe
-from autoscaler.core.rules import FOUND_KEPT, YOUNG_S
+from autoscaler.core.family import describe
+from autoscaler.core.rules import YOUNG_S, kept_s
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.words import count, number, percent, seconds
 
@@ -155,9 +155,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     young, calm = known.watched_s < known.young_s, known.young_s > YOUNG_S
     first = f"in the first {seconds(known.young_s)}{' of traffic that is calm' if calm else ''}"
     why = f"; {first} only the fastest level with the longest hold is followed" if young else ""
-    if known.watched_s < LONGEST_HOLD * cold_start_s:
-        kept = "all" if calm else percent(FOUND_KEPT)
-        why += f"; of the replicas that were found {kept} are kept for {LONGEST_HOLD} cold starts"
+    if known.watched_s < (kept := float(kept_s(cold_start_s))):
+        why += f"; all replicas that were found are kept for {seconds(kept)}"
     if known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"

@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core import zero
 from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero
 from autoscaler.core.decision import Observation, Plan, TickInput
-from autoscaler.core.family import EVERY_S, NEEDED
+from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES, Memory
 from autoscaler.core.rules import Rules, Seen, judge, learned_speed, young_s
 from autoscaler.core.work import Tally, count
@@ -128,5 +128,5 @@ def _planned(known: Rules) -> Plan:
             itl_judged=known.bin_seen[1].sum(axis=0),
             by_rule=known.asked[in_force].astype(np.float64),
             replicas=known.replicas,
-            needed=known.asked[NEEDED].astype(np.float64),
+            needed=known.needed,
         )

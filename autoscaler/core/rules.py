@@ -40,9 +40,6 @@ FADE_S = 2 * 86_400.0
 SETTLED_S = 600.0
 """Until so much was watched a fleet on paper has at least what really serves: that was found, no rule asked for it."""
 
-FOUND_KEPT = 0.75
-"""Share of the fleet that was found which is kept for as long as any peak is held: whoever sized it had a reason."""
-
 YOUNG_S, YOUNG_CALM_S = 1200.0, 2400.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up. For
 longer where traffic is calm: that it was so for half an hour says little of the surge that is to come."""
@@ -88,6 +85,7 @@ class Rules(Columns):
     peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
     lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
     asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
+    needed: FloatColumn  # float64[W], replicas that the load needs since; NaN: not known
     backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
     cost: PaperColumn  # float32[M, W], replica-seconds, fading
     queued: PaperColumn  # float32[M, W], requests that missed in a queue, or before this process began, fading
@@ -125,10 +123,11 @@ class Rules(Columns):
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
-_UNKNOWN_AT_FIRST = ("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s", "rule", "budget", "replicas")
+_UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s"))
+_UNKNOWN_AT_FIRST |= frozenset(("needed", "rule", "budget", "replicas"))
 
 RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "slot_s", "peaks", "lows"))
-RULES_PRESENT |= frozenset(("asked", "backlog", "loaded", "real_backlog", "rule", "replicas"))
+RULES_PRESENT |= frozenset(("asked", "needed", "backlog", "loaded", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
 RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "missed", "arrived"))
@@ -328,12 +327,11 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
     turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
     said = level.astype(np.float32)
     peaks = family.push(rules.peaks, or_zero(said), turned, np.maximum)
-    held = family.held(said, peaks, family.slots(seen.cold_start_s))
-    lowest = np.where(np.isnan(held), np.float32(family.ENDLESS), held)
+    *held, of_load = family.held(said, peaks, family.slots(seen.cold_start_s))
+    lowest = np.nan_to_num(held, nan=family.ENDLESS)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
     found = np.where(np.isnan(rules.found) & ~np.isnan(level[0]), seen.replicas, rules.found)
-    young = rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s
-    floor = np.fmax(seen.floor, np.where(young, np.ceil(FOUND_KEPT * found), np.nan))
+    floor = np.fmax(seen.floor, np.where(rules.watched_s < kept_s(seen.cold_start_s), found, np.nan))
     return replace(
         rules,
         found=found,
@@ -344,6 +342,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
         peaks=peaks,
         lows=lows,
         asked=np.concatenate([family.fleets(predicted, floor, seen.ceiling) for predicted in held]),
+        needed=family.needed(of_load, floor, seen.ceiling),
     )
 
 
@@ -368,8 +367,7 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     gain = price[before, rows] - price[cheapest, rows]
     stays = ~np.isnan(rules.rule) & (gain <= WORTH * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)
-    least, most = _while_calm(rules, seen, doubt)
-    replicas = np.fmin(np.fmax(rules.asked[rule, rows], least), most)
+    replicas = np.fmin(rules.asked[rule, rows], _enough(rules, seen, doubt))
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,
@@ -384,22 +382,30 @@ def young_s(rules: Rules) -> FloatColumn:
     return np.where(_is_calm(rules), YOUNG_CALM_S, YOUNG_S)
 
 
+def kept_s(cold_start_s: FloatColumn | float) -> FloatColumn:
+    """Return for how long all of the fleet that was found is kept; float64[W].
+
+    Whoever sized it had a reason. As long as any peak is held, and as long as only careful rules are followed: what was
+    given up before the second surge was seen is missing in it.
+    """
+    return np.asarray(np.maximum(YOUNG_S, family.LONGEST_HOLD * cold_start_s))
+
+
 def _is_calm(rules: Rules) -> BoolColumn:
     return np.asarray((rules.level[family.STEADY] > 0) & (rules.unrest < CALM**2 * rules.level_s))
 
 
-def _while_calm(rules: Rules, seen: Seen, doubt: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-    """Return the fewest and the most that the young may ask for, float64[W] each; NaN: no limit.
+def _enough(rules: Rules, seen: Seen, doubt: FloatColumn) -> FloatColumn:
+    """Return the most that the young may ask for, float64[W]; NaN: no limit.
 
     Whoever sized the fleet that was found had a reason, and in traffic that is calm nothing was seen yet that speaks
-    against it: so all of it is kept for as long as any peak is held, and no reserve is added to it, unless too many
-    missed. doubt: float64[W], requests whose share of the budget counts as had in advance.
+    against it: so no reserve is added to it, unless too many missed. doubt: float64[W], requests whose share of the
+    budget counts as had in advance.
     """
-    calm, found = _is_calm(rules), np.fmin(rules.found, seen.ceiling)
-    kept = calm & (rules.watched_s < family.LONGEST_HOLD * seen.cold_start_s)
-    enough = calm & (rules.watched_s < YOUNG_CALM_S) & (rules.burnt <= seen.budget * (rules.counted + doubt))
-    most = np.fmax(found, rules.asked[family.ENOUGH])
-    return np.where(kept, found, np.nan), np.where(enough, most, np.nan)
+    enough = _is_calm(rules) & (rules.watched_s < YOUNG_CALM_S)
+    enough &= rules.burnt <= seen.budget * (rules.counted + doubt)
+    most = np.fmax(np.fmin(rules.found, seen.ceiling), rules.asked[family.ENOUGH])
+    return np.where(enough, most, np.nan)
 
 
 def wrongness(rules: Rules, promised: FloatColumn) -> FloatColumn:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from autoscaler.core import family, misses
 from autoscaler.core.family import EVERY_S, MOST_BUSY, NEARLY, describe
-from autoscaler.core.rules import FADE_S, FOUND_KEPT, SETTLED_S, TOLERATED, Rules
+from autoscaler.core.rules import FADE_S, SETTLED_S, TOLERATED, Rules
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Paper:
         self.levels.append(self._mean(level_s))
         self.found = self.found or replicas
         self.predicted.append(max(self.levels[-1 - hold * self._reach() :]))
-        young = self.watched_s < family.LONGEST_HOLD * self.cold_start_s
-        self.kept = max(self.floor, math.ceil(FOUND_KEPT * self.found)) if young else self.floor
+        young = self.watched_s < max(1200.0, family.LONGEST_HOLD * self.cold_start_s)
+        self.kept = max(self.floor, self.found) if young else self.floor
 
     def asked(self, predicted: float, floor: float | None = None) -> float:
         *_, share, root = describe(self.rule)

@@ -41,8 +41,7 @@ def test_the_careful_are_those_on_the_fastest_level_with_the_longest_hold():
     assert family.CAREFUL.sum() == family.MARGINS
 
 
-def test_what_load_needs_and_what_is_enough_are_peaks_and_one_root():
-    assert family.describe(family.NEEDED) == (60.0, 3, 0.0, 1.0)
+def test_what_is_enough_is_the_longest_peak_and_one_root():
     assert family.describe(family.ENOUGH) == (20.0, family.LONGEST_HOLD, 0.0, 1.0)
     assert family.CAREFUL[family.ENOUGH]
 
@@ -64,6 +63,15 @@ def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
     assert asked.tolist() == by_share + by_root
     bounded = family.fleets(4 * one, 9 * one, 12 * one)[:, 0]
     assert bounded.tolist() == np.clip(asked, 9, 12).tolist()
+
+
+@pytest.mark.parametrize(
+    ("load", "floor", "ceiling", "needed"),
+    [(4.0, 1.0, 100.0, 7.0), (4.0, 9.0, 100.0, 9.0), (4.0, 1.0, 5.0, 5.0), (0.0, 1.0, 9.0, 1.0), (NAN, 1.0, 9.0, NAN)],
+)
+def test_the_load_needs_its_peak_and_one_root_more_within_the_limits(load, floor, ceiling, needed):
+    asked = family.needed(np.array([load], np.float32), np.array([floor]), np.array([ceiling]))
+    np.testing.assert_array_equal(asked, [needed])
 
 
 # --- levels
@@ -126,7 +134,7 @@ def test_each_predictor_says_the_peak_of_its_level_over_its_hold(run, reach):
         level = scale * np.float32(value)
         past = family.push(past, level, np.ones(1, bool), np.maximum)
     said = family.held(level, past, np.array([reach]))[:, 0]
-    for predictor, (place, hold) in enumerate(family.PREDICTORS):
+    for predictor, (place, hold) in enumerate((*family.PREDICTORS, family.OF_LOAD)):
         peak = max(float(np.float32(value)) for value in run[-1 - hold * reach :])
         assert said[predictor] == pytest.approx(float(scale[place, 0]) * peak, rel=1e-6)
 
