@@ -56,8 +56,8 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     raw = max(high - low, 1e-9) / max(about, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
-    first = math.floor(low / step + 1e-9)
-    count = max(math.ceil(high / step - 1e-9) - first, 1)
+    first = math.floor(low / step + 1e-12)
+    count = max(math.ceil(high / step - 1e-12) - first, 1)
     return [(first + index) * step for index in range(count + 1)]
 
 
