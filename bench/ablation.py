@@ -81,7 +81,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
     "doubt of the young": ((family, "DOUBT", 0.0), *NEVER_YOUNG),
-    "keeping to the fleet that is found while traffic is calm": ((rules, "CALM", 0.0),),
+    "no reserve, and young for longer, while traffic is calm": ((rules, "CALM", 0.0),),
     "the fleet that is found": ((rules, "kept_s", np.zeros_like), (rules, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
     "holds: three cold starts and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 3),
