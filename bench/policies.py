@@ -320,10 +320,8 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
                 proof = prove(subject, plan.against, tuned=True, planned=plan.planned, workers=jobs, ray=ray, told=told)
             results[key] = summary(proof, subject.cases[0].gpus_per_replica)
             append(file, {"key": key, "result": results[key]})
-            drawn = standalone(frontier(proof))
-            outputs.write(
-                [(out / f"{title}.html", page([proof])), (out / f"{title}.svg", drawn)]
-            )  # of all seeds the last
+            texts = {"html": page([proof]), "svg": standalone(frontier(proof))}
+            outputs.write([(out / f"{title}.{kind}", text) for kind, text in texts.items()])  # of all seeds the last
             draw(results, out)
     draw(results, out)
     return results
