@@ -27,7 +27,7 @@ PREDICTORS = ((0, 10), (2, 10), (3, 3))
 another costs. At least for one: what is given up while it still loads was never of use."""
 
 OF_LOAD = (1, 3)
-"""Likewise, of what the load that is there needs; see `needed`."""
+"""Likewise, of what the load that is there needs: with one root on top. What a rule asks for beyond it is a reserve."""
 
 LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
 
@@ -51,7 +51,10 @@ SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
 CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
 """Rules on the fastest level with the longest hold."""
 
-ENOUGH = PREDICTORS.index((0, LONGEST_HOLD)) * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
+ONE_ROOT = BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
+"""Of the margins, once the square root."""
+
+ENOUGH = PREDICTORS.index((0, LONGEST_HOLD)) * MARGINS + ONE_ROOT
 """The careful rule that does for calm traffic: the highest of the last ten cold starts, and one square root more."""
 
 EVERY_S = 30.0
@@ -139,15 +142,6 @@ def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: Flo
     np.ceil(wanted, out=wanted)
     np.maximum(wanted, floor.astype(np.float32), out=wanted)
     return np.minimum(wanted, ceiling.astype(np.float32), out=wanted)
-
-
-def needed(load: FloatColumn, floor: FloatColumn, ceiling: FloatColumn) -> FloatColumn:
-    """Return the replicas that the load needs, float64[W]: for its peak of late, and one square root more.
-
-    load: float64[W], the peak, as `OF_LOAD` says it. Whatever a rule asks for beyond that is a reserve.
-    """
-    wanted = np.ceil((load + np.sqrt(load)) / MOST_BUSY - NEARLY)
-    return np.asarray(np.minimum(np.maximum(wanted, floor), ceiling), dtype=np.float64)
 
 
 def doubted(level: FloatColumn) -> FloatColumn:

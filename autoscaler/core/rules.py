@@ -38,7 +38,7 @@ FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
 
 SETTLED_S = 600.0
-"""Until so much was watched a fleet on paper has at least what really serves: that was found, no rule asked for it."""
+"""Until so much was watched a fleet on paper has at least what really serves, whatever rule sized it."""
 
 YOUNG_S, YOUNG_CALM_S = 1200.0, 2400.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up. For
@@ -342,7 +342,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
         peaks=peaks,
         lows=lows,
         asked=np.concatenate([family.fleets(predicted, floor, seen.ceiling) for predicted in held]),
-        needed=family.needed(of_load, floor, seen.ceiling),
+        needed=family.fleets(of_load, floor, seen.ceiling)[family.ONE_ROOT].astype(np.float64),
     )
 
 

@@ -70,7 +70,7 @@ def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
     [(4.0, 1.0, 100.0, 7.0), (4.0, 9.0, 100.0, 9.0), (4.0, 1.0, 5.0, 5.0), (0.0, 1.0, 9.0, 1.0), (NAN, 1.0, 9.0, NAN)],
 )
 def test_the_load_needs_its_peak_and_one_root_more_within_the_limits(load, floor, ceiling, needed):
-    asked = family.needed(np.array([load], np.float32), np.array([floor]), np.array([ceiling]))
+    asked = family.fleets(np.array([load], np.float32), np.array([floor]), np.array([ceiling]))[family.ONE_ROOT]
     np.testing.assert_array_equal(asked, [needed])
 
 

@@ -93,21 +93,15 @@ def test_throughput_of_a_replica_is_what_fits_the_cache_over_its_itl() -> None:
     assert result[1] == pytest.approx(30 * 200)
 
 
-def test_wva_waits_four_minutes_each_way() -> None:
-    scaler = wva.Wva("wva", CASE, lambda view: (100.0, 500.0))
+@pytest.mark.parametrize(("calm_until_s", "grows_s"), [(0.0, 15 + 240), (100.0, 90 + 240)])
+def test_wva_waits_four_minutes_before_it_grows(calm_until_s: float, grows_s: int) -> None:
+    scaler = wva.Wva("wva", CASE, lambda view: (100.0, 150.0 if view.now_s < calm_until_s else 500.0))
     view = HandView(wanted=2, ready=2)
     counts = {}
     for now in range(15, 400, 15):
         view.tell(float(now), running=np.ones(view.wanted))
         view.wanted = view.ready = counts[now] = scaler.decide(view)
-    assert min(now for now, count in counts.items() if count > 2) == 15 + 240
-    scaler = wva.Wva("wva", CASE, lambda view: (100.0, 150.0 if view.now_s < 100 else 500.0))
-    view = HandView(wanted=2, ready=2)
-    counts = {}
-    for now in range(15, 400, 15):
-        view.tell(float(now), running=np.ones(view.wanted))
-        view.wanted = view.ready = counts[now] = scaler.decide(view)
-    assert min(now for now, count in counts.items() if count > 2) == 90 + 240
+    assert min(now for now, count in counts.items() if count > 2) == grows_s
 
 
 def test_wva_leaves_for_zero_after_ten_minutes_without_requests_and_comes_back_for_a_queue() -> None:
