@@ -47,7 +47,8 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     return busy_share
 
 
-NEVER_YOUNG: tuple[tuple[Any, str, Any], ...] = ((rules, "YOUNG_S", 0.0), (rules, "YOUNG_CALM_S", 0.0))
+ANY_FOLLOWED: tuple[Any, str, Any] = (family, "CAREFUL", np.ones(family.RULES, bool))
+"""Also by the young."""
 
 
 def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
@@ -59,7 +60,7 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
         chosen = plain(replace(known, cost=np.where(forbidden, np.float32(np.inf), known.cost)), seen)
         return replace(chosen, cost=known.cost)
 
-    return (rules, "_follow", follow), *NEVER_YOUNG
+    return (rules, "_follow", follow), ANY_FOLLOWED
 
 
 DESCRIBED = [family.describe(rule) for rule in range(family.RULES)]  # time constant, hold, share, root
@@ -80,7 +81,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (error_budget, "AIMED_LATER", error_budget.AIMED),
     ),
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
-    "doubt of the young": ((family, "DOUBT", 0.0), *NEVER_YOUNG),
+    "doubt of the young": ((family, "DOUBT", 0.0), ANY_FOLLOWED),
     "no reserve, and young for longer, while traffic is calm": ((rules, "CALM", 0.0),),
     "the fleet that is found": ((rules, "kept_s", np.zeros_like), (rules, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),

@@ -133,7 +133,9 @@ def unavoidable(
     many of which that was told. This share says it at once, and hardly changes with the load. Where it is not told, or
     what misses is something else, it is learned from the load, within a day: neighbours make misses in proportion to it
     while it is low, so the rest is where a line through the low bins meets the axis. 2 % missed at 0.1 and 2 % at 0.4
-    are 2 %, 1 % and 4 % are none. Requests at no load that missed nothing are assumed, so that many must tell.
+    are 2 %, 1 % and 4 % are none. Requests at no load that missed nothing are assumed, so that many must tell; and no
+    more misses at any load than did at the one where the fewest did: a burst of seconds within a reading that is calm
+    on the whole bends the line.
     """
     load = _LOADS[:LOW_BINS, None]
     missed, seen = missed[:, :LOW_BINS], seen[:, :LOW_BINS]
@@ -142,7 +144,8 @@ def unavoidable(
     with np.errstate(divide="ignore", invalid="ignore"):
         share = (squared * total - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
     too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
-    ttft, itl = np.clip(or_zero(share), 0.0, 1.0)
+    least = ((missed + CLUSTER) / (seen + CLUSTER)).min(axis=1)
+    ttft, itl = np.clip(np.minimum(or_zero(share), least), 0.0, 1.0)
     return np.stack([np.maximum(ttft, too_long), itl])
 
 

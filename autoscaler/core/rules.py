@@ -44,6 +44,9 @@ YOUNG_S, YOUNG_CALM_S = 1200.0, 2400.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up. For
 longer where traffic is calm: that it was so for half an hour says little of the surge that is to come."""
 
+FOUND_S = 1200.0
+"""For at least so long all of the fleet that was found is kept."""
+
 CALM = 0.4
 """Share of its level that demand may be off it, as a root mean square, where the young keep to the fleet they found.
 Within its first minutes it is a tenth to a third in traffic that stays smooth, two thirds and more in bursty."""
@@ -223,8 +226,7 @@ def _learn_misses(rules: Rules, seen: Seen, arrivals: FloatColumn, step_s: Float
     with np.errstate(divide="ignore", invalid="ignore"):
         load = rules.demand / np.maximum(seen.served, 1.0)
         waited = seen.waiting - np.minimum(tally.queue_grown, 0.0)  # now or then: TTFT is told once a wait is over
-        queued_s = waited * rules.work_s / rules.requests / np.maximum(seen.served, 1.0)
-        plain = (step_s > 0) & (load < 1.2) & ~(queued_s > QUEUED_S)  # a queue is modelled on its own
+    plain = (step_s > 0) & (load < 1.2) & ~(_queued_s(rules, seen, waited) > QUEUED_S)  # a queue is modelled on its own
     judged = np.stack([tally.ttft_judged, tally.itl_judged])
     missed = np.stack([tally.ttft_missed, tally.itl_missed])
     bin_missed, bin_seen = misses.learn(
@@ -347,7 +349,11 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
 
 
 def _follow(rules: Rules, seen: Seen) -> Rules:
-    """Take the cheapest rule, where each request that is missed beyond the budget has a price as well."""
+    """Take the cheapest rule, where each request that is missed beyond the budget has a price as well.
+
+    While requests wait for too long nothing is given up, least of all what still loads: another rule that asks for less
+    was chosen by what came before, and clients who leave take what they asked for out of all counts.
+    """
     rows = np.arange(len(rules.rule))
     with np.errstate(divide="ignore", invalid="ignore"):
         served_per_s = np.where(rules.served_s > 0, rules.served / rules.served_s, np.nan)
@@ -368,6 +374,8 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
     stays = ~np.isnan(rules.rule) & (gain <= WORTH * rules.cost[before, rows])
     rule = np.where(stays, before, cheapest)
     replicas = np.fmin(rules.asked[rule, rows], _enough(rules, seen, doubt))
+    late = _queued_s(rules, seen, seen.waiting) > TOLERATED * seen.ttft_objective_s
+    replicas = np.where(late, np.fmax(replicas, np.fmin(rules.replicas, seen.ceiling)), replicas)
     speaks = ~np.isnan(rules.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,
@@ -375,6 +383,12 @@ def _follow(rules: Rules, seen: Seen) -> Rules:
         budget=budget,
         replicas=np.where(speaks, replicas, np.nan),
     )
+
+
+def _queued_s(rules: Rules, seen: Seen, waiting: FloatColumn) -> FloatColumn:
+    """Return how long those that serve work at so many waiting requests; float64[W], NaN: not known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(waiting * rules.work_s / rules.requests / np.maximum(seen.served, 1.0))
 
 
 def young_s(rules: Rules) -> FloatColumn:
@@ -388,7 +402,7 @@ def kept_s(cold_start_s: FloatColumn | float) -> FloatColumn:
     Whoever sized it had a reason. As long as any peak is held, and as long as only careful rules are followed: what was
     given up before the second surge was seen is missing in it.
     """
-    return np.asarray(np.maximum(YOUNG_S, family.LONGEST_HOLD * cold_start_s))
+    return np.asarray(np.maximum(FOUND_S, family.LONGEST_HOLD * cold_start_s))
 
 
 def _is_calm(rules: Rules) -> BoolColumn:

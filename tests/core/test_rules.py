@@ -245,6 +245,17 @@ def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_a
     assert after.cost[int(after.rule[0]), 0] < 0.9 * cost[dear]
 
 
+@pytest.mark.parametrize(("waiting", "kept"), [(0.0, False), (3.0, False), (12.0, True)])
+def test_while_requests_wait_for_too_long_nothing_is_given_up(lived, waiting, kept):
+    """Another rule has become the cheapest. Ten replicas work at three requests for 0.6 s, at twelve for 2.4 s."""
+    rules = lived["waves"]
+    cheapest = np.float32(rules.asked.min(axis=1) == rules.asked.min())[:, None]
+    cheap = replace(rules, cost=(1 - cheapest) * np.float32(1e12), replicas=np.full(1, 10.0))
+    after = judged(cheap, seen(4.0, replicas=10, waiting=waiting))
+    assert (after.replicas[0] == 10) == kept
+    assert judged(cheap, seen(4.0, replicas=10, waiting=waiting, ceiling=7.0)).replicas[0] <= 7
+
+
 def test_floor_and_ceiling_hold():
     assert live([0.1] * 60, floor=3.0).replicas[0] == 3
     assert live([50.0] * 60, ceiling=7.0).replicas[0] == 7
