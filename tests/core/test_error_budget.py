@@ -74,3 +74,9 @@ def test_paper_is_as_wrong_as_the_fleet_on_it_that_really_served_within_bounds()
     assert wrongness(203.0, 103.0) == pytest.approx(206 / 106)
     assert wrongness(1e6, 1.0) == E.MOST_WRONG
     assert wrongness(0.0, 1e6) == E.LEAST_WRONG
+
+
+@pytest.mark.parametrize(("times", "wrong"), [(0.001, 0.1), (2.0, 2.0), (1000.0, 4.0)])
+def test_paper_is_believed_to_be_wrong_within_bounds(times, wrong):
+    on_paper = 1e6
+    assert wrongness(times * on_paper, on_paper, counted=1e9) == pytest.approx(wrong, rel=1e-3)

@@ -49,6 +49,25 @@ def test_a_queue_that_is_worked_off_is_no_demand():
     assert after.demand[0] == pytest.approx(1.0, abs=0.15)
 
 
+def slots_after(known, busy, running, full, after_s=EVERY_S):
+    """Slots known after a step in which the fullest pod ran so many requests, and the fullest with a queue so many."""
+    fullest = {"most_running": running, "full_running": full, "slots": NAN}
+    return judged(known, seen(3.0, replicas=4, busy=busy, tally=fullest), after_s).slots[0]
+
+
+@pytest.mark.parametrize(
+    ("busy", "full", "slots"), [(0.6, 24.0, 24.0), (0.6, 22.0, 24.0), (0.6, 20.0, NAN), (0.8, 24.0, NAN)]
+)
+def test_who_has_a_queue_has_full_slots_if_it_computes_little_and_runs_about_as_many_as_any_ever_did(busy, full, slots):
+    np.testing.assert_equal(slots_after(live([3.0] * 100), busy, 24.0, full), slots)
+
+
+@pytest.mark.parametrize(("days", "slots"), [(20.0, 64.0), (36.0, 32.0)])
+def test_half_as_many_slots_are_believed_within_weeks(days, slots):
+    known = replace(live([3.0] * 100), most_running=np.full(1, 64.0), slots=np.full(1, 64.0))
+    assert slots_after(known, 0.6, 32.0, 32.0, after_s=days * 86_400) == slots
+
+
 def test_with_too_few_gaps_arrivals_alone_speak():
     after = judged(live([3.0] * 100), seen(1.0, tally={"gaps": 5.0, "gap_s": 0.2, "began": 0.0}))
     assert after.demand[0] == pytest.approx(1.0, rel=0.01)
@@ -256,6 +275,16 @@ def test_while_requests_wait_for_too_long_nothing_is_given_up(lived, waiting, ke
     assert judged(cheap, seen(4.0, replicas=10, waiting=waiting, ceiling=7.0)).replicas[0] <= 7
 
 
+@pytest.mark.parametrize(("dearer", "stays"), [(1.005, True), (1.02, False)])
+def test_of_two_rules_that_cost_nearly_the_same_the_one_in_force_stays(lived, dearer, stays):
+    rules = lived["waves"]
+    cost, missed = np.full_like(rules.cost, 2 * rules.cost.max()), np.zeros_like(rules.missed)
+    cost[[3, 7], 0] = dearer * 1e6, 1e6
+    loaded, queued = np.zeros_like(rules.loaded), np.zeros_like(rules.queued)
+    either = replace(rules, cost=cost, missed=missed, loaded=loaded, queued=queued, rule=np.full(1, 3.0))
+    assert (judged(either, seen(4.0, replicas=10)).rule[0] == 3) == stays
+
+
 def test_floor_and_ceiling_hold():
     assert live([0.1] * 60, floor=3.0).replicas[0] == 3
     assert live([50.0] * 60, ceiling=7.0).replicas[0] == 7
@@ -342,6 +371,21 @@ def test_misses_are_learned_at_the_load_they_happened_at_and_not_while_a_queue_s
     drained = judged(rules, seen(3.0, replicas=4, late=1.0, tally={"queue_grown": -40.0}))
     np.testing.assert_allclose(drained.bin_missed, rules.bin_missed, rtol=0.01, err_msg="TTFT is told after the wait")
     assert drained.burnt[0] > rules.burnt[0] + 40
+
+
+@pytest.mark.parametrize(("columns", "learned"), [({"waiting": 0.6}, True), ({"waiting": 1.4}, False)])
+def test_a_queue_that_is_worked_off_within_a_breath_is_part_of_the_load(columns, learned):
+    """Four replicas work at so many requests for 0.3 and 0.7 s."""
+    rules = live([3.0] * 20, replicas=4)
+    queue = judged(rules, seen(3.0, replicas=4, late=1.0, **columns))
+    assert (queue.bin_missed.sum() > rules.bin_missed.sum() + 40) == learned
+
+
+@pytest.mark.parametrize(("demand", "learned"), [(4.4, True), (7.6, False)])
+def test_far_beyond_what_serves_nothing_is_learned_of_loads(demand, learned):
+    rules = live([3.0] * 20, replicas=4)
+    beyond = judged(rules, seen(demand, replicas=4, late=1.0, tally={"queue_grown": 0.0}))
+    assert (beyond.bin_missed.sum() > rules.bin_missed.sum() + 40) == learned
 
 
 def test_what_a_load_makes_miss_is_judged_by_what_is_known_now_also_of_what_is_past():
