@@ -89,7 +89,7 @@ class Fleet:
     pod_blocked: IntColumn  # int64[P], Blocked
     pod_created_s: FloatColumn  # float64[P]
     pod_scheduled_s: FloatColumn  # float64[P]; NaN: not yet
-    pod_started_s: FloatColumn  # float64[P], engine container running; NaN: not yet
+    pod_started_s: FloatColumn  # float64[P], engine's container first ran; NaN: not yet, or it was started again since
     pod_ready_s: FloatColumn  # float64[P], Ready became true; NaN: not ready
 
     pools: tuple[Pool, ...]  # [N]

@@ -32,6 +32,10 @@ MAX_GPU_AGE_S = 120.0
 LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
 
+LONGEST_OF_USUAL = 3.0
+"""A start that took more of those that are counted on counts as so many: one alone, whose probe may have failed for a
+while, says little."""
+
 
 @dataclass(frozen=True)
 class Pods:
@@ -83,9 +87,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     finished_per_s, rejections_per_s = rate("finished"), rate("rejections")
 
     cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, pods.serving)
-    cold_start_s = np.where(
-        np.isnan(cold_start_mean_s), inp.spec.cold_start_s, cold_start_mean_s + 2 * cold_start_deviation_s
-    )
+    cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
     written_tokens, served_requests = _follow_lengths(
         workloads, elapsed_s, generation_tokens_per_s, finished_per_s, first_tokens_per_s
     )
@@ -180,16 +182,21 @@ def _learn_cold_start(
     """Learn the time from created to ready from pods that became ready since the last tick.
 
     Mean and mean absolute deviation as TCP keeps its round-trip time (RFC 6298: gains 1/8 and 1/4), doubled here since
-    cold starts are few. Readiness that flapped can only look slower, so of several new pods the quickest counts.
+    cold starts are few. Readiness that flapped can only look slower, so of several new pods the quickest counts. Of the
+    wait to be scheduled no more counts than what came after it took: a node that is made for a pod is there in minutes,
+    a GPU that others hold when they let go of it. An engine that was started again in its pod has shown no such start.
     """
     fleet, workloads = inp.fleet, memory.workloads
-    took_s = fleet.pod_ready_s - fleet.pod_created_s
-    fresh = serving & (memory.pods.seen_ready == 0) & (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
+    took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
+    fresh = serving & (memory.pods.seen_ready == 0) & ~np.isnan(fleet.pod_started_s)
+    fresh &= (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
     sample = np.full(len(fleet.workloads), np.inf)
     np.minimum.at(sample, fleet.pod_workload[fresh], took_s[fresh])
     sample = np.where(np.isinf(sample), np.nan, sample)
 
     first = np.isnan(workloads.cold_start_mean_s)
+    most_s = LONGEST_OF_USUAL * _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)
+    sample = np.where(sample > most_s, most_s, sample)
     error = sample - workloads.cold_start_mean_s
     mean = np.where(first, sample, workloads.cold_start_mean_s + error / 4)
     deviation = np.where(
@@ -201,6 +208,11 @@ def _learn_cold_start(
         np.where(nothing, workloads.cold_start_deviation_s, deviation),
         np.where(serving, 1.0, memory.pods.seen_ready),
     )
+
+
+def _usual_s(inp: TickInput, mean_s: FloatColumn, deviation_s: FloatColumn) -> FloatColumn:
+    """Return the cold start to count on: as learned, with room for its spread, or as stated before any was seen."""
+    return np.where(np.isnan(mean_s), inp.spec.cold_start_s, mean_s + 2 * deviation_s)
 
 
 def _follow_lengths(
@@ -263,11 +275,12 @@ def _next_ready_s(inp: TickInput, starting: BoolColumn, cold_start_s: FloatColum
 def _pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
     """Seconds each pod, if it is starting, will have served one cold start from now; float64[P].
 
-    As many as it is old. A pod that is overdue is expected after another tenth of a cold start: it may still come, but
-    nobody counts on now.
+    As many as it is old, its wait to be scheduled for half a cold start at most, as in `_learn_cold_start`. A pod that
+    is overdue is expected after another tenth of a cold start: it may still come, but nobody counts on now.
     """
     usual_s = cold_start_s[inp.fleet.pod_workload]
-    return np.minimum(np.maximum(inp.now_s - inp.fleet.pod_created_s, 0.0), 0.9 * usual_s)
+    age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual_s / 2)
+    return np.minimum(np.maximum(age_s, 0.0), 0.9 * usual_s)
 
 
 def _largest(index: IntColumn, values: FloatColumn, rows: int) -> FloatColumn:

@@ -314,6 +314,54 @@ def test_absurd_cold_starts_teach_nothing(ready_s):
     assert started(Story(spec(cold_start_s=77.0)), [900.0], [ready_s], old=0) == 77
 
 
+def waited(story, wait_s, start_s):
+    """The cold start once a second pod has waited for a GPU, then was put on a node and became ready."""
+    settled = {"pod_created_s": -10_000.0, "pod_scheduled_s": -10_000.0, "pod_ready_s": -9_910.0}
+    story.tick(fleet([1], **{name: np.array([moment]) for name, moment in settled.items()}))
+    created_s, now_s = story.now_s, story.now_s + wait_s + start_s
+    moments = {"pod_created_s": created_s, "pod_scheduled_s": created_s + wait_s, "pod_ready_s": now_s}
+    both = fleet([2], **{name: np.array([settled[name], moment]) for name, moment in moments.items()})
+    return story.tick(both, wait_s + start_s).observation.cold_start_s[0]
+
+
+def test_a_wait_for_a_gpu_that_others_hold_is_no_part_of_the_start():
+    assert waited(Story(spec()), 3000.0, 90.0) <= 200  # 90 s is usual
+    assert waited(Story(spec()), 30_000.0, 90.0) == waited(Story(spec()), 3000.0, 90.0)  # however long it was
+
+
+def test_a_wait_for_a_node_that_is_made_for_the_pod_is_part_of_the_start():
+    """It takes minutes, as the start itself does: an image to pull, weights to load."""
+    story = Story(spec())
+    waited(story, 80.0, 90.0)
+    assert story.memory.workloads.cold_start_mean_s[0] == pytest.approx(90 + 80 / 4)
+
+
+def test_one_start_says_little_however_long_it_took():
+    story = Story(spec())
+    assert started(story, [900.0], [960.0], old=0) == pytest.approx(90)
+    assert started(story, [900.0, 1000.0], [960.0, 4000.0], old=0) < 3 * 90
+
+
+def test_the_first_start_is_believed_up_to_three_times_what_was_stated():
+    assert started(Story(spec(cold_start_s=60.0)), [900.0], [3900.0], old=0) == pytest.approx(180 * 1.5)
+
+
+def test_starts_that_became_longer_are_believed_within_a_few():
+    story, created, ready = Story(spec()), [900.0], [960.0]
+    started(story, created, ready, old=0)
+    for number in range(4):
+        created, ready = [*created, 1000.0 + number], [*ready, 1600.0 + number]
+        cold_start_s = started(story, created, ready, old=0)
+    assert cold_start_s > 600
+
+
+def test_an_engine_that_was_started_again_in_its_pod_teaches_nothing():
+    """It crashed 50 min after the pod was made; when it ran first nobody knows any more."""
+    story = Story(spec(cold_start_s=77.0))
+    cold_start_s = started(story, [900.0], [3900.0], old=0, pod_started_s=np.array([np.nan]))
+    assert cold_start_s == 77
+
+
 def test_a_restarted_daemon_learns_from_the_pods_that_stand():
     story = Story(spec(cold_start_s=300.0))
     observation = story.tick(fleet([4])).observation  # each took 60 s, long ago
@@ -330,6 +378,12 @@ def test_the_next_replica_is_due_when_the_first_starting_one_is():
     found = first(cluster, rules=spec(cold_start_s=100.0))
     assert found["next_ready_s"] == 60
     assert found["pledged_s"] == 40 + 10  # what both will have served in 100 s
+
+
+def test_a_pod_that_waited_for_a_gpu_is_expected_from_when_it_got_one():
+    cluster = fleet([0], [1], pod_created_s=np.array([-2000.0]), pod_scheduled_s=np.array([990.0]))
+    found = first(cluster, rules=spec(cold_start_s=100.0))
+    assert (found["next_ready_s"], found["pledged_s"]) == (40, 60)  # 10 s and half a cold start of its wait
 
 
 def test_an_overdue_pod_is_expected_but_not_counted_on_for_now():

@@ -70,6 +70,7 @@ class ContainerState(Fields, frozen=True):
 class ContainerStatus(Fields, frozen=True):
     name: str = ""
     state: ContainerState | None = None
+    restart_count: int = 0
 
 
 class Resources(Fields, frozen=True):

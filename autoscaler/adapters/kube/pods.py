@@ -205,7 +205,7 @@ class PodTable:
             return _at_s(condition.last_transition_time if condition and true else None, offset_s)
 
         disrupted = conditions.get("DisruptionTarget")
-        ready_s, started_s = since_s("Ready"), _started_s(seen, offset_s)
+        ready_s, (started_s, again) = since_s("Ready"), _started(seen, offset_s)
         if not math.isnan(ready_s):
             first_s = float(line["first_ready_s"])
             # A probe that fails for a moment moves the condition's time; when the engine began to serve has not moved.
@@ -218,7 +218,7 @@ class PodTable:
         line["blocked"] = _blocked(seen)
         line["created_s"] = _at_s(seen.metadata.creation_timestamp, offset_s)
         line["scheduled_s"] = since_s("PodScheduled")
-        line["started_s"] = started_s
+        line["started_s"] = math.nan if again else started_s
         line["ready_s"] = line["first_ready_s"] if ready else math.nan
         self.version += 1
 
@@ -308,15 +308,15 @@ def _states(statuses: Iterable[ContainerStatus]) -> Iterable[str]:
             yield status.state.waiting.reason or ""
 
 
-def _started_s(seen: SeenPod, offset_s: float) -> float:
-    """Return when the engine's container began to run: the one with a GPU, else the first."""
+def _started(seen: SeenPod, offset_s: float) -> tuple[float, bool]:
+    """Return when the engine's container (that with a GPU, else the first) began to run, and whether it ran before."""
     containers = seen.spec.containers or []
     engine = next((container.name for container in containers if _has_gpu(container.resources)), "")
     for status in seen.status.container_statuses or ():
         if status.name == engine or not engine:
             running = status.state.running if status.state is not None else None
-            return _at_s(running.started_at if running is not None else None, offset_s)
-    return math.nan
+            return _at_s(running.started_at if running is not None else None, offset_s), status.restart_count > 0
+    return math.nan, False
 
 
 def _has_gpu(resources: Resources | None) -> bool:

@@ -24,6 +24,7 @@ _POD_METRICS = (
     "kube_pod_status_scheduled_time",
     "kube_pod_status_unschedulable",
     "kube_pod_container_state_started",
+    "kube_pod_container_status_restarts_total",
     "kube_pod_container_status_waiting_reason",
     "kube_pod_container_resource_requests",
 )
@@ -87,6 +88,7 @@ def controllers_query(engines: str) -> str:
 def read_pods(vector: Vector) -> dict[Name, PodFacts]:
     """Return the facts about each pod by (namespace, name)."""
     pods: dict[Name, PodFacts] = {}
+    restarted: list[PodFacts] = []
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
         labels = parse_labels(raw)
         namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get("__name__", "")
@@ -105,10 +107,15 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
             pod.blocked = Blocked.UNSCHEDULABLE if value == 1 else pod.blocked
         elif metric == "kube_pod_container_status_waiting_reason":
             pod.blocked = _BLOCKED.get(labels.get("reason", ""), pod.blocked) if value == 1 else pod.blocked
+        elif metric == "kube_pod_container_status_restarts_total":
+            if value > 0:
+                restarted.append(pod)
         elif metric == "kube_pod_container_resource_requests":
             pod.gpus[resource_name(labels.get("resource", ""))] = value
         elif metric in _TIMES:
             setattr(pod, _TIMES[metric], value)
+    for pod in restarted:
+        pod.started_s = math.nan  # told is when it was started again
     return pods
 
 

@@ -90,7 +90,8 @@ class Replicas:
         before = np.random.default_rng((case.seed, 314_159))  # apart: who starts later does so whatever these took
         for pod in self.pods:
             if pod.placed:  # the start that lies behind it, which the status of a pod tells
-                pod.created_s = -self._starts.again_s(_pace(before, case.cold_start_spread))
+                began_s = -self._starts.again_s(_pace(before, case.cold_start_spread))
+                pod.created_s = pod.scheduled_s = pod.started_s = began_s
             else:  # there is no room for it yet
                 pod.pace = self._draw_pace()
         self._change(0.0)

@@ -44,6 +44,7 @@ def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: An
         conditions.append({"type": "Ready", "status": "True", "lastTransitionTime": stamp(ready_s)})
     started_s = more.pop("started_s", 20)
     running = {"name": "vllm", "state": {"running": {"startedAt": stamp(started_s)}}}
+    running["restartCount"] = more.pop("restarts", 0)
     body = {
         "metadata": {
             "name": name,
@@ -100,6 +101,18 @@ def test_an_engine_that_started_again_became_ready_again():
     table.put(pod("a", ready_s=90))
     table.put(pod("a", ready_s=700, started_s=600))
     assert table.rows(ids(0)).ready_s[0] == 700
+
+
+def test_when_an_engine_that_was_started_again_ran_first_is_not_known():
+    """Met after a crash, it would look as if it had taken all the time since the pod was made."""
+    table = PodTable(StillClock())
+    table.own("rs-1", 0)
+    table.put(pod("a", ready_s=700, started_s=600, restarts=1))
+    rows = table.rows(ids(0))
+    assert math.isnan(rows.started_s[0])
+    assert rows.ready_s[0] == 700
+    table.put(pod("a", ready_s=900, started_s=800, restarts=2))
+    assert table.rows(ids(0)).ready_s[0] == 900
 
 
 def test_a_wall_clock_that_is_set_right_moves_no_times_between_each_other():

@@ -28,6 +28,13 @@ def test_times_readiness_and_owner_of_a_pod():
     assert (found.created_s, found.scheduled_s, found.started_s, found.ready_s) == (1_000, 1_001, 1_010, 1_060)
 
 
+@pytest.mark.parametrize("turned", [1, -1])
+def test_when_an_engine_that_was_started_again_ran_first_is_not_known(turned: int):
+    series = [("kube_pod_container_state_started", {}, 1_010), ("kube_pod_container_status_restarts_total", {}, 2)]
+    assert math.isnan(facts(*series[::turned]).started_s)
+    assert facts(series[0], ("kube_pod_container_status_restarts_total", {}, 0)).started_s == 1_010
+
+
 @pytest.mark.parametrize(
     ("series", "blocked"),
     [

@@ -89,6 +89,8 @@ def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
 
     def wanted(view: View) -> int:
         told.append(view.pods.ready_s - view.pods.created_s)
+        assert (view.pods.scheduled_s <= view.pods.started_s).all()
+        assert (view.pods.scheduled_s - view.pods.created_s < told[0] / 2).all()  # it did not wait for a GPU
         return 300
 
     case = case_of(trace_of([1.0], 1, duration_s=40.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=300)
