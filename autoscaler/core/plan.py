@@ -99,6 +99,7 @@ def _seen(
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],
+        itl_objective_s=spec.itl_objective_s[rows],
         budget=budget[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         ceiling=ceiling,

@@ -71,6 +71,8 @@ class Rules(Columns):
 
     family: FloatColumn  # `family.SIGNATURE` of the one that the paper is about
     judged_s: MomentColumn  # float64[W], when this was brought up to date; NaN: never
+    ttft_objective_s: FloatColumn  # under which was counted what was missed; NaN: none, as in `Seen`
+    itl_objective_s: FloatColumn  # likewise
     watched_s: FloatColumn  # seconds of demand seen, not fading
     found: FloatColumn  # replicas that served when demand was first known
     lessons: FloatColumn  # float64[speed.SUMS, W], fading
@@ -127,7 +129,7 @@ class Rules(Columns):
 
 
 _UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s"))
-_UNKNOWN_AT_FIRST |= frozenset(("needed", "rule", "budget", "replicas"))
+_UNKNOWN_AT_FIRST |= frozenset(("needed", "rule", "budget", "replicas", "ttft_objective_s", "itl_objective_s"))
 
 RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "slot_s", "peaks", "lows"))
 RULES_PRESENT |= frozenset(("asked", "needed", "backlog", "loaded", "real_backlog", "rule", "replicas"))
@@ -135,6 +137,10 @@ RULES_PRESENT |= frozenset(("asked", "needed", "backlog", "loaded", "real_backlo
 
 RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "missed", "arrived"))
 """Fields of `Rules` that mean something only together, and only with the family they are about."""
+
+RULES_OF_OBJECTIVE = RULES_OF_FAMILY | frozenset(("found", "loaded", "promised", "burnt", "counted", "unavoidable"))
+RULES_OF_OBJECTIVE |= frozenset(("bin_missed", "bin_seen", "prefill_judged", "prefill_late"))
+"""Fields of `Rules` that mean something only with the objectives they were counted under."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,7 @@ class Seen(Columns):
     waiting: FloatColumn  # requests that wait in them
     cold_start_s: FloatColumn
     ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
+    itl_objective_s: FloatColumn  # NaN: no promise
     budget: FloatColumn  # share of requests that may miss
     floor: FloatColumn  # replicas
     ceiling: FloatColumn
@@ -154,6 +161,7 @@ class Seen(Columns):
 
 def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     """Bring the fleets on paper up to date and say which rule is in force and what it asks for."""
+    rules = _of_objective(rules, seen)
     step_s = now_s - rules.judged_s
     step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
     rules, arrivals = _measure(rules, seen, step_s)
@@ -163,6 +171,21 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     rules = _account(rules, seen, arrivals, likely, np.where(lived, step_s, 0.0))
     rules = _predict(rules, seen, step_s, now_s)
     return replace(_follow(rules, seen), judged_s=np.full(len(step_s), now_s))
+
+
+def _of_objective(rules: Rules, seen: Seen) -> Rules:
+    """Begin anew with all that was counted under other objectives than are in force now, here or before a restart.
+
+    Where no policy is in force none are, and what was counted is kept for its return.
+    """
+    objectives = "ttft_objective_s", "itl_objective_s"
+    then, now = (np.stack([getattr(table, name) for name in objectives]) for table in (rules, seen))
+    anew = ~np.isclose(then, now, rtol=1e-6, atol=0.0, equal_nan=True).all(axis=0) & ~np.isnan(seen.budget)
+    if not anew.any():
+        return rules
+    blank = Rules.blank(len(anew))
+    fresh = {name: getattr(blank, name) for name in RULES_OF_OBJECTIVE} | dict(zip(objectives, now, strict=True))
+    return replace(rules, **{name: np.where(anew, column, getattr(rules, name)) for name, column in fresh.items()})
 
 
 def learned_speed(rules: Rules) -> speed.Speed:

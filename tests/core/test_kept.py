@@ -26,9 +26,11 @@ DURATIONS = {
     "plan.work_s",
     "plan.young_s",
     "pods.observed_s",
+    "rules.itl_objective_s",
     "rules.level_s",
     "rules.served_s",
     "rules.shortest_gap_s",
+    "rules.ttft_objective_s",
     "rules.watched_s",
     "rules.work_s",
     "workloads.arrivals_per_s",
@@ -310,6 +312,17 @@ def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart(
     assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
     assert after.asks[Signal.FORECAST, 0] == before.asks[Signal.FORECAST, 0]
     assert later.serve(cluster, 1.2, EVERY_S).plan.watched_s[0] > before.plan.watched_s[0]
+
+
+@pytest.mark.parametrize("changed", [{}, {"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}])
+def test_what_was_missed_under_an_objective_that_changed_meanwhile_is_not_that_of_the_new_one(changed):
+    story, cluster = Serving(spec(**LEARNED)), fleet([2])
+    story.learn(cluster)
+    assert story.serve(cluster, 1.2, 3600.0, late=0.3).plan.really_missed[0] > 0.25
+    later = restarted(story, cluster, 30.0)
+    later.spec = spec(**(LEARNED | changed))
+    missed = later.serve(cluster, 1.2, 2 * EVERY_S).plan.really_missed[0]
+    assert missed == 0 if changed else missed > 0.25
 
 
 def test_pods_are_not_kept_and_give_their_rates_with_the_second_reading():
