@@ -104,6 +104,7 @@ class Plan(Columns):
     rule: FloatColumn  # row of the family, `rules.describe`
     watched_s: FloatColumn  # seconds of demand the rules were judged on
     young_s: FloatColumn  # before so many only careful rules are followed: more where traffic is calm
+    kept_s: FloatColumn  # before so many all replicas that were found are kept
     budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
     paper_missed: FloatColumn  # share that would have missed under the rule in force
     unavoidable: FloatColumn  # share that misses however many replicas there are

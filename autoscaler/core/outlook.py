@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autoscaler.core.decision import Decision, Signal, TickInput
 from autoscaler.core.family import describe
-from autoscaler.core.rules import YOUNG_S, kept_s
+from autoscaler.core.rules import YOUNG_S
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.words import count, number, percent, seconds
 
@@ -45,6 +45,7 @@ class Figures:
     readings: float  # of single pods, from which these were learned
     watched_s: float  # seconds of demand on which rules were judged
     young_s: float  # before so many only careful rules are followed: more where traffic is calm
+    kept_s: float  # before so many all replicas that were found are kept
     level_s: float  # of the rule in force: time constant of the level it follows
     held_cold_starts: float  # for which it holds a peak
     margin_fraction: float  # of the level, which it adds
@@ -80,6 +81,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         readings=planned("readings"),
         watched_s=planned("watched_s"),
         young_s=planned("young_s"),
+        kept_s=planned("kept_s"),
         level_s=level_s,
         held_cold_starts=hold,
         margin_fraction=share,
@@ -155,8 +157,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     young, calm = known.watched_s < known.young_s, known.young_s > YOUNG_S
     first = f"in the first {seconds(known.young_s)}{' of traffic that is calm' if calm else ''}"
     why = f"; {first} only the fastest level with the longest hold is followed" if young else ""
-    if known.watched_s < (kept := float(kept_s(cold_start_s))):
-        why += f"; all replicas that were found are kept for {seconds(kept)}"
+    if known.watched_s < known.kept_s:
+        why += f"; all replicas that were found are kept for {seconds(known.kept_s)}"
     if known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"

@@ -122,6 +122,7 @@ def _planned(known: Rules) -> Plan:
             rule=known.rule,
             watched_s=known.watched_s,
             young_s=young_s(known),
+            kept_s=known.kept_s,
             budget=known.budget,
             paper_missed=np.where(known.arrived > 0, known.missed[in_force] / known.arrived, np.nan),
             unavoidable=known.unavoidable,

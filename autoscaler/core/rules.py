@@ -75,6 +75,7 @@ class Rules(Columns):
     itl_objective_s: FloatColumn  # likewise
     watched_s: FloatColumn  # seconds of demand seen, not fading
     found: FloatColumn  # replicas that served when demand was first known
+    kept_s: FloatColumn  # seconds to be watched before one of them is given up; once they were they do not change
     lessons: FloatColumn  # float64[speed.SUMS, W], fading
     readings: FloatColumn  # of pods, that taught them, not fading
     shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
@@ -129,13 +130,15 @@ class Rules(Columns):
 
 
 _UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s"))
-_UNKNOWN_AT_FIRST |= frozenset(("needed", "rule", "budget", "replicas", "ttft_objective_s", "itl_objective_s"))
+_UNKNOWN_AT_FIRST |= frozenset(
+    ("needed", "rule", "budget", "replicas", "kept_s", "ttft_objective_s", "itl_objective_s")
+)
 
 RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "slot_s", "peaks", "lows"))
 RULES_PRESENT |= frozenset(("asked", "needed", "backlog", "loaded", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
-RULES_OF_FAMILY = frozenset(("watched_s", "cost", "queued", "missed", "arrived"))
+RULES_OF_FAMILY = frozenset(("watched_s", "kept_s", "cost", "queued", "missed", "arrived"))
 """Fields of `Rules` that mean something only together, and only with the family they are about."""
 
 RULES_OF_OBJECTIVE = RULES_OF_FAMILY | frozenset(("found", "loaded", "promised", "burnt", "counted", "unavoidable"))
@@ -356,10 +359,13 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
     lowest = np.nan_to_num(held, nan=family.ENDLESS)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
     found = np.where(np.isnan(rules.found) & ~np.isnan(level[0]), seen.replicas, rules.found)
-    floor = np.fmax(seen.floor, np.where(rules.watched_s < kept_s(seen.cold_start_s), found, np.nan))
+    # Or one slow start, hours later, would bring back the fleet of another day.
+    until_s = np.where(rules.watched_s >= rules.kept_s, rules.kept_s, kept_s(seen.cold_start_s))
+    floor = np.fmax(seen.floor, np.where(rules.watched_s < until_s, found, np.nan))
     return replace(
         rules,
         found=found,
+        kept_s=until_s,
         level=level,
         level_s=rules.level_s + lived_s,
         unrest=rules.unrest + off**2 * lived_s,
@@ -419,8 +425,8 @@ def young_s(rules: Rules) -> FloatColumn:
     return np.where(_is_calm(rules), YOUNG_CALM_S, YOUNG_S)
 
 
-def kept_s(cold_start_s: FloatColumn | float) -> FloatColumn:
-    """Return for how long all of the fleet that was found is kept; float64[W].
+def kept_s(cold_start_s: FloatColumn) -> FloatColumn:
+    """Return for how long all of the fleet that was found is kept, where that is not over yet; float64[W].
 
     Whoever sized it had a reason. As long as any peak is held, and as long as only careful rules are followed: what was
     given up before the second surge was seen is missing in it.

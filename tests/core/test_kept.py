@@ -20,6 +20,7 @@ from tests.core.world import Story, fleet, spec
 
 DURATIONS = {
     "plan.idle_gap_s",
+    "plan.kept_s",
     "plan.output_token_s",
     "plan.prompt_token_s",
     "plan.watched_s",
@@ -27,6 +28,7 @@ DURATIONS = {
     "plan.young_s",
     "pods.observed_s",
     "rules.itl_objective_s",
+    "rules.kept_s",
     "rules.level_s",
     "rules.served_s",
     "rules.shortest_gap_s",

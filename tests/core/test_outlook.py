@@ -26,6 +26,7 @@ LEARNED = {
     "rule": float(PREDICTORS.index((2, 10)) * MARGINS + 1),  # level over 240 s, 10 cold starts, the second share
     "watched_s": 7200.0,
     "young_s": 1200.0,
+    "kept_s": 1200.0,
     "budget": 0.0065,
     "paper_missed": 0.0046,
     "by_rule": 4.0,
@@ -83,6 +84,7 @@ def test_the_figures_are_those_of_the_lines():
         readings=3210.0,
         watched_s=7200.0,
         young_s=1200.0,
+        kept_s=1200.0,
         level_s=240.0,
         held_cold_starts=10,
         margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),

@@ -112,3 +112,22 @@ def test_the_young_do_so_also_where_requests_are_no_work():
     after = judged(rules, seen(3.0, busy=0.0, tally={"began": 0.0}))
     assert after.work_s[0] == 0
     assert family.describe(int(after.rule[0]))[1] == family.LONGEST_HOLD
+
+
+def test_once_the_fleet_that_was_found_is_no_longer_kept_it_is_not_kept_again():
+    """A start that takes ten times as long makes ten cold starts longer than all that was watched."""
+    rules = live([1.0] * round(R.YOUNG_S / EVERY_S), replicas=12.0)
+    assert rules.asked.min() == 12
+    later = judged(judged(rules, seen(1.0)), seen(1.0))
+    assert later.asked.min() < 12
+    after = judged(later, seen(1.0, cold_start_s=600.0))
+    assert after.asked.min() < 12
+    assert live([1.0] * 40, replicas=12.0, cold_start_s=600.0).asked.min() == 12
+
+
+def test_while_it_is_kept_it_is_so_for_as_long_as_cold_starts_are_by_now():
+    rules = live([1.0] * 30, replicas=12.0, cold_start_s=600.0)
+    shorter = live([1.0] * 20, rules, float(rules.judged_s[0]), replicas=12.0)
+    assert shorter.asked.min() < 12
+    longer = live([1.0] * 30, live([1.0] * 30, replicas=12.0), 1900.0, replicas=12.0, cold_start_s=600.0)
+    assert longer.asked.min() == 12
