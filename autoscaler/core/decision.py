@@ -106,7 +106,7 @@ class Plan(Columns):
     young_s: FloatColumn  # before so many only careful rules are followed: more where traffic is calm
     kept_s: FloatColumn  # before so many all replicas that were found are kept
     budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
-    paper_missed: FloatColumn  # share that would have missed under the rule in force
+    paper_missed: FloatColumn  # share that would have missed under the rule in force, by paper as far as it came true
     unavoidable: FloatColumn  # share that misses however many replicas there are
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
     itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day

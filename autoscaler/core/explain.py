@@ -15,6 +15,9 @@ from autoscaler.core.columns import FloatColumn
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.words import count, number, seconds
 
+SURE = 0.5
+"""Confidence below which a learned capacity is told to be a guess."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -155,7 +158,8 @@ def _concurrency(row: _Row) -> str:
     gateway = row.seen("gateway_waiting")
     held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
     load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
-    each = f"{number(row.capacity('concurrency'))} per replica, used to {row.spec('target_usage'):.0%}"
+    guess = " (a guess)" if row.capacity("confidence") < SURE else ""
+    each = f"{number(row.capacity('concurrency'))} per replica{guess}, used to {row.spec('target_usage'):.0%}"
     return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}"
 
 
@@ -179,6 +183,10 @@ def _forecast(row: _Row) -> str:
     if row.figures.asked_replicas == 0:
         return "nothing is in flight, and one replica would do for what is forecast"
     demand, asked = count(row.figures.demand_replicas), number(row.figures.asked_replicas)
+    if row.figures.headroom_replicas < 0:
+        at_most = row.figures.asked_replicas >= row.spec("max_replicas")
+        limit = "which is the maximum" if at_most else f"for demand over {seconds(row.figures.level_s)}"
+        return f"what arrives would keep {demand} busy, and {asked} are asked for, {limit}"
     return f"what arrives keeps {demand} busy, and {asked} serve it within the error budget at least cost"
 
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from autoscaler.core.decision import Decision, Signal, TickInput
+from autoscaler.core.error_budget import BUDGET_S
 from autoscaler.core.family import describe
 from autoscaler.core.rules import YOUNG_S
 from autoscaler.core.speed import FEWEST_READINGS
@@ -52,7 +53,7 @@ class Figures:
     margin_roots: float  # square roots of the level, which it adds
     promised_fraction: float  # of requests may miss their objective by the policy: the error budget
     allowed_fraction: float  # of requests may miss under the rule in force, after what was burnt or saved
-    paper_missed_fraction: float  # would have missed under the rule in force
+    paper_missed_fraction: float  # would have missed under the rule in force, by paper as far as it came true
     unavoidable_fraction: float  # misses however many replicas there are
     missed_fraction: float  # really missed within about a day; NaN: nobody counted
     burnt_budgets: float  # that, in error budgets: above 1 the promise is broken
@@ -65,7 +66,8 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         return float(getattr(decision.plan, name)[row])
 
     demand, asked = planned("demand"), float(decision.asks[Signal.FORECAST, row])
-    rule, missed, promised = planned("rule"), planned("really_missed"), 1 - float(inp.spec.attainment[row])
+    rule, missed = planned("rule"), planned("really_missed")
+    promised = round(1 - float(inp.spec.attainment[row]), 12)  # 1 - 0.9 is 0.09999999999999998
     unknown = (math.nan,) * 4
     level_s, hold, share, roots = unknown if math.isnan(rule) else describe(int(rule))
     return Figures(
@@ -104,8 +106,8 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
     cold_start_s = float(decision.observation.cold_start_s[row])
     said = {
         "silent": "" if speaks else _why_silent(known, inp, row),
-        "demand": _demand(known),
-        "headroom": _headroom(known) if speaks else "",
+        "demand": _demand(known, float(decision.observation.ready[row])),
+        "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
         "rule": _rule(known, cold_start_s) if speaks else "",
         "paper": _paper(known) if speaks else "",
         "budget": _budget(known),
@@ -132,16 +134,20 @@ def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
     return "no forecast: what arrives is not known now"
 
 
-def _demand(known: Figures) -> str:
+def _demand(known: Figures, ready: float) -> str:
     if math.isnan(known.demand_replicas):
         return ""
-    return f"what arrives now keeps {count(known.demand_replicas)} busy"
+    keeps = "would keep" if known.demand_replicas > ready else "keeps"
+    return f"what arrives now {keeps} {count(known.demand_replicas)} busy"
 
 
-def _headroom(known: Figures) -> str:
+def _headroom(known: Figures, most: float) -> str:
     if math.isnan(known.headroom_replicas):
         return ""
     asked, demand = number(known.asked_replicas), number(known.demand_replicas)
+    if known.headroom_replicas < 0:
+        limit = ", which is the maximum" if known.asked_replicas >= most else ""
+        return f"{count(-known.headroom_replicas)} too few: {asked} asked for{limit}, {demand} would be busy"
     said = f"{count(known.headroom_replicas)}: {asked} asked for, less {demand} kept busy"
     if not known.needed_replicas < known.asked_replicas:
         return said
@@ -159,7 +165,7 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     why = f"; {first} only the fastest level with the longest hold is followed" if young else ""
     if known.watched_s < known.kept_s:
         why += f"; all replicas that were found are kept for {seconds(known.kept_s)}"
-    if known.asked_replicas < known.rule_replicas:
+    if 0 < known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
@@ -178,11 +184,13 @@ def _budget(known: Figures) -> str:
     promised = f"{percent(known.promised_fraction)} of requests may miss"
     if math.isnan(known.missed_fraction):
         return f"{promised}; nobody counts those that do"
+    less_than_a_day = 0 < known.watched_s < BUDGET_S
+    when = f"did in {seconds(known.watched_s)} of demand watched" if less_than_a_day else "of the last day did"
     burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"
     anyway = known.unavoidable_fraction
     always = f"; {percent(anyway)} miss on any number of replicas" if anyway >= WORTH_TELLING else ""
     always += ", more than may: the promise is out of reach" if anyway > known.promised_fraction else ""
-    return f"{promised}, {percent(known.missed_fraction)} of the last day did{burnt}{always}"
+    return f"{promised}, {percent(known.missed_fraction)} {when}{burnt}{always}"
 
 
 def _replica(known: Figures) -> str:

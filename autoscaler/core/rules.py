@@ -129,10 +129,8 @@ class Rules(Columns):
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
-_UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "shortest_gap_s", "slots", "demand", "slot_s"))
-_UNKNOWN_AT_FIRST |= frozenset(
-    ("needed", "rule", "budget", "replicas", "kept_s", "ttft_objective_s", "itl_objective_s")
-)
+_UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "kept_s", "shortest_gap_s", "slots", "demand", "slot_s"))
+_UNKNOWN_AT_FIRST |= frozenset(("needed", "rule", "budget", "replicas", "ttft_objective_s", "itl_objective_s"))
 
 RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "slot_s", "peaks", "lows"))
 RULES_PRESENT |= frozenset(("asked", "needed", "backlog", "loaded", "real_backlog", "rule", "replicas"))

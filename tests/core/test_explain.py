@@ -97,6 +97,8 @@ def cases() -> dict[str, Explanation]:
         "reserve": told_reserve(),
         "paused": told(fleet([1], paused=np.array([True])), **busy),
         "rival": told(fleet([1], rival=("HorizontalPodAutoscaler/chat",)), **busy),
+        "guess": told(fleet([2]), spec(concurrency=NAN), running=4.0),
+        "too many": told_too_many(),
         "no policy": told(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
         "asleep": told(fleet([2]), asleep=np.array([1.0, 0.0]), running=np.array([0.0, 30.0])),
     }
@@ -138,6 +140,15 @@ def told_reserve():
     crowded = fleet([6, 2], pool_gpus=np.array([8.0]))
     for demand, for_s in (([4.5, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
         story.serve(crowded, np.array(demand), for_s)
+    return story.explain()
+
+
+def told_too_many():
+    """A queue grows before as many as there may be."""
+    story = ToldServing(spec(max_replicas=2.0, **LEARNED))
+    story.learn(fleet([2]))
+    story.serve(fleet([2]), 1.8, 600)
+    story.decision = replace(story.decision, plan=replace(story.decision.plan, demand=np.array([3.8])))
     return story.explain()
 
 
@@ -209,6 +220,16 @@ def test_sentences_read_well(name):
             "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
+        (
+            "guess",
+            "Keeps 2 replicas: 8 running, 0 waiting ask for 0.25 at 32 per replica (a guess), used to 100%; "
+            "stabilization over 60 s keeps 2 (inputs up to 0 s old).",
+        ),
+        (
+            "too many",
+            "Keeps 2 replicas: what arrives would keep 3.8 replicas busy, and 2 are asked for, which is the maximum "
+            "(inputs up to 0 s old).",
+        ),
     ],
 )
 def test_sentences_are_those_one_would_say(name, sentence):

@@ -61,7 +61,7 @@ def test_each_question_of_an_operator_has_a_line():
         "headroom": "1.69 replicas: 4 asked for, less 2.31 kept busy; 3 would do for the load of the last minutes",
         "rule": "follows demand over 4 min, holds its peak for 10 cold starts of 90 s, adds 60%",
         "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
-        "budget": "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt; "
+        "budget": "1% of requests may miss, 2.5% did in 2 h of demand watched: 250% of the budget is burnt; "
         "0.2% miss on any number of replicas",
         "replica": "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle; "
         "its limit is 30000 prompt or 12500 generated tokens/s",
@@ -166,8 +166,25 @@ def test_a_slope_too_flat_to_be_true_is_no_limit():
     assert said["replica"] == "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle"
 
 
-def test_more_demand_than_the_policy_allows_replicas_is_a_headroom_below_zero():
-    assert told(demand=9.0, needed=4.0)["headroom"] == "-5 replicas: 4 asked for, less 9 kept busy"
+def test_of_more_demand_than_is_asked_for_it_is_told_how_much_is_missing():
+    assert told(demand=9.0)["demand"] == "what arrives now would keep 9 replicas busy"
+    assert told(demand=9.0, needed=4.0)["headroom"] == "5 replicas too few: 4 asked for, 9 would be busy"
+    most = told(spec(concurrency=NAN, max_replicas=4.0), demand=5.0)["headroom"]
+    assert most == "1 replica too few: 4 asked for, which is the maximum, 5 would be busy"
+
+
+def test_misses_are_of_the_last_day_only_where_a_day_was_watched():
+    assert "2.5% of the last day did" in told(watched_s=90_000.0)["budget"]
+    assert "2.5% did in 13.1 min of demand watched" in told(watched_s=786.0)["budget"]
+    assert "2.5% of the last day did" in told(watched_s=0.0)["budget"]  # counted by another version of the rules
+
+
+def test_what_is_promised_has_no_noise_of_its_own():
+    assert outlook.read(*made(spec(attainment=0.9)), 0).promised_fraction == 0.1
+
+
+def test_who_asks_for_none_since_nothing_is_in_flight_is_not_said_to_be_young_and_calm():
+    assert told(asked=0.0, by_rule=1.0)["rule"].endswith("adds 60%")
 
 
 def test_of_none_asked_for_none_is_needed():

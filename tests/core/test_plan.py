@@ -13,6 +13,7 @@ from autoscaler.core.decision import Plan, Signal
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES
 from autoscaler.core.observe import observe
+from autoscaler.core.rules import wrongness
 from autoscaler.core.tick import tick
 from autoscaler.core.zero import RESTS_S
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
@@ -112,6 +113,17 @@ def test_the_plan_says_what_was_found():
     assert 0 < plan["budget"] < 0.02
     assert 0 < plan["paper_missed"] < 0.2  # no rule saw it rise so suddenly
     assert 1800 < plan["watched_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
+
+
+def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed_with_what_really_was_missed():
+    """Replicas are nearly full, and nobody misses in truth: paper says more than comes true."""
+    story, cluster = Serving(spec(**LEARNED)), fleet([4])
+    story.learn(cluster)
+    plan = story.serve(cluster, 3.7, 1800.0).plan
+    rules = story.memory.all_rules()
+    on_paper = rules.missed[int(rules.rule[0]), 0] / rules.arrived[0]
+    assert wrongness(rules, np.array([0.01]))[0] < 0.5
+    assert plan.paper_missed[0] == pytest.approx(on_paper * wrongness(rules, np.array([0.01]))[0], rel=1e-5)
 
 
 def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():

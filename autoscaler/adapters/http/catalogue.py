@@ -109,7 +109,9 @@ WORKLOADS = (
     _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _able("confidence")),
     _gauge("forecast_demand_replicas", "Replicas that what arrives now keeps busy, as measured.", _planned("demand")),
     _gauge(
-        "error_budget_ratio", "Share of requests that may miss by the policy.", lambda t: 1 - t.input.spec.attainment
+        "error_budget_ratio",
+        "Share of requests that may miss by the policy.",
+        lambda tick: np.round(1 - tick.input.spec.attainment, 12),  # 1 - 0.9 is 0.09999999999999998
     ),
     _gauge(
         "error_budget_allowed_ratio",

@@ -117,6 +117,14 @@ def test_what_is_unknown_is_absent_and_not_zero() -> None:
     assert value(metrics, "ttft_seconds", workload=second) == 0.0
 
 
+def test_the_error_budget_has_no_noise_of_its_own() -> None:
+    """1 - 0.9 is 0.09999999999999998."""
+    metrics, tick = Metrics(), World(1).tick()
+    spec = replace(tick.input.spec, attainment=np.array([0.9]))
+    metrics.record(replace(tick, input=replace(tick.input, spec=spec)))
+    assert value(metrics, "error_budget_ratio") == 0.1
+
+
 def test_where_no_rules_were_judged_the_forecast_is_absent_and_the_promise_is_not() -> None:
     metrics, tick = Metrics(), World(2).tick()
     metrics.record(replace(tick, decision=replace(tick.decision, plan=Plan.blank(2))))
