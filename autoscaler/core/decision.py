@@ -31,7 +31,7 @@ class Stage(IntEnum):
     """Steps from demand to decision, the row of `Decision.stages`; the stage that changes the column is the reason."""
 
     DEMAND = 0  # the strongest signal
-    UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink
+    UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink; the forecast is about to speak: hold
     BURST = 2  # a queue that is gone before a new replica could serve is noise
     TOLERANCE = 3  # too small a change to act on
     STABILIZATION = 4  # only what a whole window agreed on

@@ -14,7 +14,10 @@ from autoscaler.core import average
 from autoscaler.core.burst import queued
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.core.decision import Capacity, Observation, Plan, Signal, TickInput
+from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory
+from autoscaler.core.speed import FEWEST_READINGS
+from autoscaler.core.work import QUEUED
 
 LATENCY_LAG_S = 150.0
 """How long latency quantiles still speak of a queue that is gone: a usual histogram window and the age of a reading."""
@@ -25,9 +28,14 @@ LARGEST_LATENCY_STEP = 2.0
 SHORTEST_AVERAGE_S = 15.0
 """Averages over a cold start are at least this long: two scrapes."""
 
+FORECAST_DUE_S = (FEWEST_READINGS + 1) * EVERY_S
+"""Within so long the forecast speaks of engines that are read and busy, be it a single one that nobody knows yet."""
 
 WEIGHED = [Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT]
 """Signals that a rule in force has weighed already; ITL too, where somebody counts the requests that met it."""
+
+UNWEIGHED = [Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE]
+"""Signals that no rule weighs."""
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
@@ -65,6 +73,15 @@ def last(inp: TickInput, observation: Observation, without_queue: FloatColumn, m
     workloads = memory.workloads
     gain = average.gain(inp.now_s - workloads.observed_s, _steadiness_s(observation))
     return replace(memory, workloads=replace(workloads, lasting=average.follow(workloads.lasting, without_queue, gain)))
+
+
+def last_planned(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> Memory:
+    """Note where the forecast speaks, or has no load to speak of. Nobody who is woken from zero waits for it."""
+    workloads = memory.workloads
+    begins = np.isnan(workloads.observed_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
+    planned_s = np.where(begins, inp.now_s, workloads.planned_s)
+    planned_s = np.where(observation.ready - observation.joining > 0, planned_s, np.nan)
+    return replace(memory, workloads=replace(workloads, planned_s=planned_s))
 
 
 def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory, plan: Plan) -> FloatColumn:
@@ -108,11 +125,9 @@ def forecast(inp: TickInput, plan: Plan, asks: FloatColumn) -> FloatColumn:
 
     It speaks where the load is measured now, and no capacity is stated: what an operator states stands.
     """
-    stated = ~np.isnan(inp.spec.concurrency) | ~np.isnan(inp.spec.prefill_tokens_per_s)
-    stated |= ~np.isnan(inp.spec.decode_tokens_per_s)
     load = asks[Signal.CONCURRENCY]
     rests = (load == 0) & (plan.replicas <= 1)
-    return np.where(stated | np.isnan(load), np.nan, np.where(rests, 0.0, plan.replicas))
+    return np.where(_stated(inp) | np.isnan(load), np.nan, np.where(rests, 0.0, plan.replicas))
 
 
 def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
@@ -217,12 +232,34 @@ def needed(wanted: FloatColumn, asks: FloatColumn, planned: Plan) -> FloatColumn
     return np.fmin(wanted, np.fmax(forecast, beside_forecast(asks)))
 
 
+def awaits_forecast(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> BoolColumn:
+    """Say where the forecast is about to speak, and nobody waits for longer than is tolerated until then. bool[W].
+
+    So it is for a minute or two after a restart or a hole in the readings. What the load asks for by itself rests on a
+    guess at what replicas can do; whoever sized the fleet that is there knew more.
+    """
+    unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - memory.workloads.planned_s < FORECAST_DUE_S)
+    promises = ~np.isnan(inp.spec.ttft_objective_s) | ~np.isnan(inp.spec.max_wait_s)
+    tells = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
+    told = np.bincount(inp.fleet.pod_workload[tells], minlength=len(promises)) > 0
+    # A first reading has no rate to tell the wait by: then a queue is what fills slots, not what waits for its prompts.
+    full = np.isnan(observation.queue_wait_s) & (observation.waiting > QUEUED * observation.running)
+    pressed = full | (observation.queue_wait_s > inp.spec.max_wait_s) | (observation.gateway_waiting > 0)
+    return np.asarray(unspoken & promises & told & ~_stated(inp) & ~pressed)
+
+
 def load_known(asks: FloatColumn) -> BoolColumn:
     """Say where somebody has measured the load, so that less can be known to suffice. bool[W].
 
     All other signals speak only for more, and replicas that are still loading tell nothing.
     """
     return np.asarray(~(np.isnan(asks[Signal.CONCURRENCY]) & np.isnan(asks[Signal.FORECAST])))
+
+
+def _stated(inp: TickInput) -> BoolColumn:
+    """Say where the policy states what a replica can do: then no forecast speaks. bool[W]."""
+    capacities = (inp.spec.concurrency, inp.spec.prefill_tokens_per_s, inp.spec.decode_tokens_per_s)
+    return ~np.isnan(capacities).all(axis=0)
 
 
 def _awake(observation: Observation) -> FloatColumn:

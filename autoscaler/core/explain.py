@@ -215,7 +215,8 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.DEMAND:
             return "the strongest signal"
         case Stage.UNKNOWN:
-            return f"{_doubt(row)}, so it holds {number(after)}"
+            why = "the forecast is about to speak, and no queue is long" if after < before else _doubt(row)
+            return f"{why}, so it holds {number(after)}"
         case Stage.BURST:
             cold_start, tolerated = seconds(row.seen("cold_start_s")), seconds(row.spec("max_wait_s"))
             return (

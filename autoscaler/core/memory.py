@@ -21,7 +21,7 @@ from autoscaler.core.zero import Zero
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
 
-WATCH = ("observed_s", "trusted_s", "heard_s", "busy_s", "queued_s")
+WATCH = ("observed_s", "trusted_s", "heard_s", "busy_s", "queued_s", "planned_s")
 AVERAGES = ("in_flight", "arrivals_per_s", "lasting", "batch")
 WINDOWS = ("highest_wanted", "lowest_wanted", "highest_count", "lowest_count")
 PRESENT = frozenset((*WATCH, *AVERAGES, *WINDOWS))
@@ -60,6 +60,7 @@ class WorkloadMemory(Columns):
     heard_s: MomentColumn  # time of the last trusted tick; NaN: none
     busy_s: MomentColumn  # last moment with work, or of not knowing
     queued_s: MomentColumn  # last moment with a queue; NaN: never
+    planned_s: MomentColumn  # last moment when the forecast spoke, or load was unknown; NaN: nobody has served since
     in_flight: FloatColumn  # requests running and waiting at the last tick; NaN: unknown
     arrivals_per_s: FloatColumn  # requests, averaged over about one cold start; noise may take it below zero
     lasting: FloatColumn  # replicas that load without its queue asked for, averaged likewise

@@ -21,6 +21,14 @@ def hold_unknown(wanted: FloatColumn, current: FloatColumn, trusted: BoolColumn)
     return np.where(trusted & ~np.isnan(wanted), wanted, np.fmax(wanted, current))
 
 
+def await_forecast(wanted: FloatColumn, current: FloatColumn, beside: FloatColumn, awaits: BoolColumn) -> FloatColumn:
+    """Where the forecast is about to speak (bool[W]), grow only for what it does not weigh.
+
+    beside: float64[W], what that asks for; NaN: nothing does.
+    """
+    return np.where(awaits, np.fmin(wanted, np.fmax(current, beside)), wanted)
+
+
 def tolerate(wanted: FloatColumn, current: FloatColumn, tolerance: FloatColumn) -> FloatColumn:
     """Keep `current` while `wanted` is within the tolerance of it, then round up to whole replicas.
 

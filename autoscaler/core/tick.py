@@ -33,6 +33,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     asks = demand.ask(inp, observation, known_capacity, memory, planned)
     steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
+    memory = demand.last_planned(inp, observation, asks, memory)
     memory = demand.last(inp, observation, demand.without_queue(inp, observation, known_capacity, asks), memory)
     stages = np.full((len(Stage), len(observation.replicas)), np.nan)
     current, remembered = observation.replicas, memory.workloads
@@ -40,6 +41,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     stages[Stage.DEMAND] = wanted = demand.strongest(asks)
     informed = trusted & demand.load_known(asks)
+    awaits, unweighed = demand.awaits_forecast(inp, observation, asks, memory), demand.strongest(asks[demand.UNWEIGHED])
+    wanted = shape.await_forecast(wanted, current, unweighed, awaits)
     stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
 
     projection = burst.project(observation, known_capacity, memory)
@@ -155,9 +158,7 @@ def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory
 
 def lasting_demand(asks: FloatColumn, remembered: WorkloadMemory) -> FloatColumn:
     """The demand that is there whatever becomes of the queue: load that lasts, promises, and what a queue refused."""
-    return demand.strongest(
-        np.stack([remembered.lasting, *asks[[Signal.SCHEDULE, Signal.WAKE, Signal.REJECTIONS, Signal.FORECAST]]])
-    )
+    return demand.strongest(np.stack([remembered.lasting, *asks[[*demand.UNWEIGHED, Signal.FORECAST]]]))
 
 
 def working(observation: Observation, asks: FloatColumn) -> BoolColumn:

@@ -75,6 +75,9 @@ def cases() -> dict[str, Explanation]:
         "silent workload": told(fleet([4]), time_s=NAN),
         "stale cluster": told_stale(),
         "all starting": told(fleet([0], [3])),
+        "about to forecast": told(
+            fleet([2]), spec(concurrency=NAN, target_usage=0.8), running=40.0, waiting=1.0, gaps=0.0
+        ),
         "at zero": told(asleep, quiet_night),
         "burst": told_burst(),
         "tolerance": told(fleet([5]), spec(tolerance=0.1), running=10.4),
@@ -200,6 +203,11 @@ def test_sentences_read_well(name):
             "Keeps 3 replicas: no signal has an opinion; no replica is ready to tell the load, so it holds 3.",
         ),
         (
+            "about to forecast",
+            "Keeps 2 replicas: 80 running, 2 waiting ask for 2.56 at 40 per replica, used to 80%; the forecast is "
+            "about to speak, and no queue is long, so it holds 2 (inputs up to 0 s old).",
+        ),
+        (
             "silent workload",
             "Keeps 4 replicas: no signal has an opinion; only 0 of 4 ready replicas report, so it holds 4.",
         ),
@@ -278,6 +286,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("silent workload", Stage.UNKNOWN),
         ("stale cluster", Stage.UNKNOWN),
         ("all starting", Stage.UNKNOWN),
+        ("about to forecast", Stage.UNKNOWN),
         ("burst", Stage.BURST),
         ("tolerance", Stage.TOLERANCE),
         ("stabilization", Stage.STABILIZATION),
