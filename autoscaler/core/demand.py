@@ -259,7 +259,7 @@ def load_known(asks: FloatColumn) -> BoolColumn:
 def _stated(inp: TickInput) -> BoolColumn:
     """Say where the policy states what a replica can do: then no forecast speaks. bool[W]."""
     capacities = (inp.spec.concurrency, inp.spec.prefill_tokens_per_s, inp.spec.decode_tokens_per_s)
-    return ~np.isnan(capacities).all(axis=0)
+    return np.asarray(~np.isnan(capacities).all(axis=0))
 
 
 def _awake(observation: Observation) -> FloatColumn:
