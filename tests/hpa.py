@@ -54,7 +54,8 @@ class Hpa:
     target: Decimal = Decimal(1)
     up: Direction = DEFAULT_UP
     down: Direction = DEFAULT_DOWN
-    replicas: int = 1  # spec.replicas of the target; status.replicas follows at once
+    replicas: int = 1  # spec.replicas of the target
+    surge: int = 0  # pods that a roll-out keeps beyond those: status.replicas follows at once, with them
     ready: int | None = None  # ready pods; None: all of them
     _recommendations: list[tuple[float, int]] = field(default_factory=list)
     _changes: list[tuple[float, int]] = field(default_factory=list)  # positive: up, negative: down
@@ -77,8 +78,9 @@ class Hpa:
         milli = int(value * 1000)
         target_milli = int(self.target * 1000)
         if self.metric_type == "AverageValue":
-            ratio = float(milli) / (float(target_milli) * float(self.replicas))
-            return self.replicas if self._within_tolerance(ratio) else ceil(float(milli) / float(target_milli))
+            pods = self.replicas + self.surge
+            ratio = float(milli) / (float(target_milli) * float(pods))
+            return pods if self._within_tolerance(ratio) else ceil(float(milli) / float(target_milli))
         ratio = float(milli) / float(target_milli)
         if self._within_tolerance(ratio):
             return self.replicas

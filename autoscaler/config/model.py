@@ -157,8 +157,8 @@ class Inputs(Section):
 
     max_age: Annotated[float, Duration(1.0, HOUR_S)] = Field(
         default=60.0,
-        description="Readings older than this are not trusted: the count holds or grows, and KEDA is told nothing. "
-        "At least two scrape intervals.",
+        description="Readings older than this are not trusted: the count holds or grows, and where there is no younger "
+        "one KEDA is told nothing. At least two scrape intervals.",
     )
 
 

@@ -1,4 +1,4 @@
-"""What KEDA is told, kept in memory: the last trusted decision of each workload, until its inputs are too old.
+"""What KEDA is told, kept in memory: the last decision of each workload that may be told, until its inputs are too old.
 
 `Answers` is the actuator and a recorder of KEDA mode. The loop publishes through it and KEDA fetches; nothing here
 talks gRPC. Columns are replaced whole at each tick, so a lookup is two dictionary reads and never waits.
@@ -16,6 +16,7 @@ import numpy as np
 
 from autoscaler.adapters.keda.value import Published, Tolerance, publish
 from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn
+from autoscaler.core.decision import Observation
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
 
@@ -30,7 +31,7 @@ class Answer(NamedTuple):
     """What one workload should have."""
 
     replicas: int  # wanted
-    current: int  # spec.replicas when this was decided
+    current: int  # what the HPA moves from: pods there were when this was decided; 0: it is off
     active: bool  # keep above zero
     age_s: float  # of the oldest input behind it
 
@@ -65,9 +66,9 @@ _NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0), [])
 class Answers:
     """Actuator, recorder and memory of KEDA mode.
 
-    A decision on untrusted inputs raises the answer that stands, never lowers it, and does not make it younger: when
-    the trusted inputs expire, the answer does too. `clock` is that of the ticks. `record` and the streams share one
-    event loop.
+    A decision on untrusted inputs raises the answer that stands and never lowers it; it makes it younger where some
+    pods were heard: one that hangs is no reason to stop growing. When nobody is heard the answer expires. `clock` is
+    that of the ticks. `record` and the streams share one event loop.
     """
 
     def __init__(self, clock: Clock, leadership: Leadership) -> None:
@@ -152,7 +153,7 @@ class Answers:
         age_s = self._clock.now_s() - as_of_s
         if not age_s <= max_age_s:
             allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
-            raise NoAnswer(f"{ref.kind} {ref}: inputs of the last trusted decision are {age_s:.0f} s old; {allowed}")
+            raise NoAnswer(f"{ref.kind} {ref}: its inputs are {age_s:.0f} s old; {allowed}")
         return found
 
     def _replace(self, tick: TickRecord) -> _Snapshot:
@@ -168,12 +169,13 @@ class Answers:
         trusted = decision.trusted & known
         grows: BoolColumn = known & ~trusted & (decision.replicas > table.replicas)
         taken = trusted | grows
+        heard = trusted | (known & ~np.isnan(decision.observation.age_s))
         active = decision.active | (decision.replicas > 0)  # KEDA takes an inactive workload straight from N to 0
         table = _Table(
             replicas=np.where(taken, np.ceil(decision.replicas), table.replicas),
-            current=fleet.replicas,
+            current=np.where(fleet.replicas > 0, _pods(decision.observation), 0.0),
             active=np.where(taken, active, table.active),
-            as_of_s=np.where(trusted, _as_of_s(tick), table.as_of_s),
+            as_of_s=np.where(heard, _as_of_s(tick), table.as_of_s),
             max_age_s=tick.input.spec.max_input_age_s,
         )
         return _Snapshot(rows, fleet.workload_id, table, _plain(table))
@@ -191,6 +193,11 @@ def _plain(table: _Table) -> list[_Row]:
     )
     columns = (*counts, table.active > 0, table.as_of_s, table.max_age_s)
     return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _pods(observation: Observation) -> FloatColumn:
+    """Return how many pods are not leaving, float64[W]: `status.replicas`, with those that a roll-out has added."""
+    return observation.ready + observation.starting + observation.blocked
 
 
 def _as_of_s(tick: TickRecord) -> FloatColumn:

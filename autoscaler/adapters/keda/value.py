@@ -1,8 +1,8 @@
 """Which metric value makes the HPA land on a wanted count, and when none does. Arithmetic only.
 
 The metric is of type AverageValue with target 1, so outside its tolerance the HPA goes to ceil(value). Inside it the
-HPA keeps what it has: from the current count C it does not see a value between C x (1 - down) and C x (1 + up), both
-bounds included. KEDA hands values on with three decimals.
+HPA goes to the current count C, which is that of `status.replicas`: it does not see a value between C x (1 - down) and
+C x (1 + up), both bounds included. KEDA hands values on with three decimals.
 Source: Kubernetes 1.36 pkg/controller/podautoscaler/replica_calculator.go; KEDA 2.20 pkg/scalers/scaler.go.
 """
 
@@ -33,9 +33,11 @@ class Published(NamedTuple):
 def publish(wanted: int, current: int, tolerance: Tolerance) -> Published:
     """Choose the value that moves the HPA from `current` to `wanted` replicas.
 
+    current: pods that are there, with those that a roll-out has added: 13 while 12 are asked for and one more is let
+    live. An HPA that is told 12 then would keep the 13. 0: none yet, or the HPA is off.
     Going down, wanted - 1 + 0.001 means the same count and lies further from `current`: 11 -> 10 with tolerance 0.1
     is seen as 9.001/11 = 0.82, where 10/11 = 0.91 would be kept. Going up there is no such way: a value above
-    `wanted` would overshoot. At zero the HPA is switched off and KEDA alone acts, so nothing is swallowed there.
+    `wanted` would overshoot. At zero nothing is swallowed: any value is infinitely more.
     """
     if current == wanted or current <= 0 or _is_seen(wanted * 1000, current, tolerance):
         return Published(float(wanted), True)

@@ -50,12 +50,25 @@ def test_the_age_of_the_view_of_the_cluster_counts_as_well(world: World):
         world.answers.answer(LLAMA)
 
 
-def test_ticks_without_trust_do_not_make_an_answer_younger(world: World):
+def test_ticks_in_which_nobody_is_heard_do_not_make_an_answer_younger(world: World):
     world.decide(Row("llama", 5))
     for _ in range(7):
         world.clock.time_s += 10
-        world.decide(Row("llama", 5, trusted=False))
+        world.decide(Row("llama", 5, trusted=False, age_s=nan))
     with pytest.raises(NoAnswer, match="70 s old"):
+        world.answers.answer(LLAMA)
+
+
+def test_an_answer_that_holds_or_rises_lives_on_while_some_pods_are_heard(world: World):
+    world.decide(Row("llama", 5))
+    told = []
+    for wanted in (5, 8, 8, 6, 8, 8, 9):  # one pod hangs for ever, and the load of the others rises
+        world.clock.time_s += 20
+        world.decide(Row("llama", wanted, trusted=False, age_s=15))
+        told.append(world.answers.answer(LLAMA))
+    assert [(answer.replicas, answer.age_s) for answer in told] == [(count, 15) for count in (5, 8, 8, 8, 8, 8, 9)]
+    world.decide(Row("llama", 9, trusted=False, age_s=15), view_age_s=61)
+    with pytest.raises(NoAnswer, match="61 s old"):
         world.answers.answer(LLAMA)
 
 
@@ -137,6 +150,21 @@ def test_the_step_that_the_tolerance_swallows_is_told_once_keda_has_asked(world:
 def test_a_step_down_inside_the_tolerance_is_sent_lower_and_lands(world: World):
     world.decide(Row("llama", 10, current=11))
     assert world.answers.publish(LLAMA, Tolerance()) == (9.001, True)
+
+
+def test_where_a_roll_out_adds_pods_the_value_keeps_the_hpa_from_their_count(world: World):
+    """It divides by the pods there are, and goes to their count where that is within its tolerance."""
+    world.decide(Row("llama", 12, current=12, pods=13))
+    assert world.answers.publish(LLAMA, Tolerance()) == (11.001, True)
+    assert not world.answers.swallowed(LLAMA)
+    world.decide(Row("llama", 100, current=100, pods=105))
+    assert not world.answers.publish(LLAMA, Tolerance()).reachable
+    assert world.answers.swallowed(LLAMA)
+
+
+def test_before_the_first_pod_of_a_workload_is_there_nothing_is_swallowed(world: World):
+    world.decide(Row("llama", 3, current=1, pods=0))
+    assert world.answers.publish(LLAMA, Tolerance()) == (3, True)
 
 
 async def test_changes_are_published_and_the_outcome_says_when_the_hpa_will_not_act(world: World):

@@ -25,7 +25,8 @@ class Plant:
         self.world.clock.time_s += SYNC_PERIOD_S
         now_s = self.world.clock.time_s
         if wanted is not None:
-            self.world.decide(Row("llama", wanted, current=self.hpa.replicas))
+            standing = self.hpa.replicas
+            self.world.decide(Row("llama", wanted, current=standing, pods=standing + self.hpa.surge))
         reference = pb.ScaledObjectRef(namespace="prod", name="llama", scalerMetadata=METADATA)
         try:
             (spec,) = (await self.stub.GetMetricSpec(reference)).metricSpecs
@@ -88,3 +89,11 @@ async def test_under_the_default_tolerance_the_count_is_reached_or_reported_as_s
     assert await plant.step(wanted) == lands
     assert plant.world.answers.swallowed(scaled_object("llama").target) == (lands != wanted)
     assert await plant.step(wanted) == lands  # and it stays there
+
+
+@pytest.mark.parametrize(("wanted", "surge"), [(4, 1), (12, 1), (20, 2), (30, 3), (40, 10)])
+async def test_a_roll_out_that_keeps_more_pods_leaves_the_count_where_it_is(plant: Plant, wanted: int, surge: int):
+    plant.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
+    plant.hpa = Hpa(max_replicas=200, replicas=wanted, surge=surge)
+    assert [await plant.step(wanted) for _ in range(4)] == [wanted] * 4
+    assert not plant.world.answers.swallowed(scaled_object("llama").target)

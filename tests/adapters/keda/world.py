@@ -67,6 +67,7 @@ class Row:
     age_s: float = 0.0  # NaN: no pods to read
     max_age_s: float = MAX_AGE_S
     active: bool | None = None  # None: as wanted says
+    pods: float | None = None  # that are not leaving; None: as many as current
 
 
 def ref(name: str) -> WorkloadRef:
@@ -80,7 +81,7 @@ def scaled_object(name: str, **changes: object) -> ScaledObject:
 
 
 def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickRecord:
-    """Return a record of one tick with these workloads and no pods."""
+    """Return a record of one tick with these workloads, whose pods are only counted."""
     count = len(rows)
     none = np.empty(0)
     fleet = Fleet(
@@ -109,7 +110,12 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
     active = np.array([row.wanted > 0 if row.active is None else row.active for row in rows], dtype=bool)
     decision = Decision(
         observation=replace(
-            Observation.filled(count), age_s=np.array([row.age_s for row in rows]), replicas=fleet.replicas
+            Observation.filled(count),
+            age_s=np.array([row.age_s for row in rows]),
+            replicas=fleet.replicas,
+            ready=np.array([float(row.current if row.pods is None else row.pods) for row in rows]),
+            starting=np.zeros(count),
+            blocked=np.zeros(count),
         ),
         capacity=Capacity.filled(count),
         asks=np.full((len(Signal), count), np.nan),
