@@ -17,6 +17,7 @@ from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES, Memory
 from autoscaler.core.rules import Rules, Seen, judge, learned_speed, wrongness, young_s
 from autoscaler.core.work import Tally, count
+from autoscaler.core.zero import Zero
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Plan, Memory]:
@@ -43,7 +44,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
         tally, work[share] = count(work[share], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
         served = _served(inp, pods, pod_row, rules[share].judged_s)
         rules[share] = judge(rules[share], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        for name, column in vars(_planned(rules[share], budget[rows])).items():
+        for name, column in vars(_planned(rules[share], memory.workloads.zero.take(rows), budget[rows])).items():
             columns[name][rows] = column
     plan = Plan(**columns)
     return plan, replace(memory, rules=tuple(rules), plan=plan, work=tuple(work))
@@ -106,12 +107,16 @@ def _seen(
     )
 
 
-def _planned(known: Rules, budget: FloatColumn) -> Plan:
-    """Say what these rules go by. budget: float64[R], share of requests that may miss."""
+def _planned(known: Rules, zero: Zero, budget: FloatColumn) -> Plan:
+    """Say what these rules go by; of requests that came while nobody served no engine tells.
+
+    budget: float64[R], share of requests that may miss.
+    """
     in_force = or_zero(known.rule).astype(np.int64), np.arange(len(known.rule))
-    missed = known.missed[in_force] * wrongness(known, budget)  # as the rules are weighed by
+    on_paper = known.missed[in_force] * wrongness(known, budget)  # as the rules are weighed by
     learned = learned_speed(known)
     with np.errstate(divide="ignore", invalid="ignore"):
+        missed = np.where(known.counted > 0, (known.burnt + zero.late) / (known.counted + zero.knocked), np.nan)
         return Plan(
             idle_gap_s=learned.idle_gap_s,
             prompt_token_s=learned.prompt_token_s,
@@ -125,9 +130,9 @@ def _planned(known: Rules, budget: FloatColumn) -> Plan:
             young_s=young_s(known),
             kept_s=known.kept_s,
             budget=known.budget,
-            paper_missed=np.where(known.arrived > 0, np.minimum(missed / known.arrived, 1.0), np.nan),
+            paper_missed=np.where(known.arrived > 0, np.minimum(on_paper / known.arrived, 1.0), np.nan),
             unavoidable=known.unavoidable,
-            really_missed=np.where(known.counted > 0, known.burnt / known.counted, np.nan),
+            really_missed=missed,
             itl_judged=known.bin_seen[1].sum(axis=0),
             by_rule=known.asked[in_force].astype(np.float64),
             replicas=known.replicas,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, or_zero
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, or_zero
 from autoscaler.core.decision import Observation, TickInput
+from autoscaler.core.error_budget import BUDGET_S
 
 RESTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
 """Time without work after which a workload goes to zero; one of these."""
@@ -51,6 +52,8 @@ class Zero(Columns):
     waking_s: FloatColumn  # float64[T, W], until the replica on paper serves
     waited: FloatColumn  # float64[T, W], requests that waited for one, fading
     wakes: FloatColumn  # float64[T, W], fading
+    knocked: FloatColumn  # requests that in truth came while nobody served, over the error budget's time
+    late: FloatColumn  # those of them that had to wait for longer than TTFT may be
     requests: FloatColumn  # all of them, fading
     counted_s: FloatColumn  # seconds in which they came, fading
     recent: FloatColumn  # requests, fading within minutes
@@ -61,7 +64,7 @@ class Zero(Columns):
     def blank(cls, rows: int) -> Zero:
         none, by_rest = np.zeros(rows), np.zeros((len(RESTS_S), rows))
         unknown = np.full(rows, np.nan)
-        return cls(unknown, none, by_rest, by_rest, by_rest, none, none, none, none, unknown)
+        return cls(unknown, none, by_rest, by_rest, by_rest, *[none] * 6, unknown)
 
 
 ZERO_PRESENT = frozenset(("in_flight", "quiet_s", "waking_s", "recent", "recent_s", "rest_s"))
@@ -89,12 +92,15 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
         waking_s[:, some] = np.where(woken, observation.cold_start_s[some] + LATE_S, waking_s[:, some])
         waited[:, some] += np.where(waking_s[:, some] > 0, came[some], 0.0)
         wakes[:, some] += woken
+    forgiven, knocked = np.exp(-step_s / BUDGET_S), np.where(observation.ready == 0, came, 0.0)
     zero = Zero(
         in_flight=np.where(known, in_flight, zero.in_flight),
         quiet_s=np.where(still, zero.quiet_s + step_s, np.where(known, 0.0, zero.quiet_s)),
         waking_s=waking_s,
         waited=waited,
         wakes=wakes,
+        knocked=zero.knocked * forgiven + knocked,
+        late=zero.late * forgiven + np.where(_waits_too_long(inp, observation), knocked, 0.0),
         requests=zero.requests * fade + came,
         counted_s=zero.counted_s * fade + step_s,
         recent=zero.recent * recently + came,
@@ -107,6 +113,14 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
         rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
     rest_s[np.isnan(observation.gateway_waiting) | ~np.isinf(inp.spec.idle_after_s)] = np.nan
     return replace(zero, rest_s=rest_s)
+
+
+def _waits_too_long(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Say where the next replica serves too late for the TTFT of whoever comes now. bool[W]."""
+    spec = inp.spec
+    objective_s = np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)
+    ready_in_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
+    return np.asarray(ready_in_s > objective_s)
 
 
 def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:

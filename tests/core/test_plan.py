@@ -202,6 +202,16 @@ def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
     assert np.isnan(uncounted.plan.really_missed[0])
 
 
+def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
+    """They count from when a gateway lets a request through, and are first read when those who waited run."""
+    story, cluster = Serving(spec(**LEARNED)), fleet([1])
+    assert story.serve(cluster, 0.5, 1800.0).plan.really_missed[0] == 0
+    story.tick(fleet([0]), 30.0, front_waiting=54.0)  # four of which ran in the replica that is gone
+    decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, front_waiting=54.0)
+    counted = story.memory.rules[0].counted[0]
+    assert decision.plan.really_missed[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
+
+
 def test_pods_that_start_or_leave_are_not_counted():
     story = Serving(spec(**LEARNED))
     story.serve(fleet([3], [1], pod_terminating=np.array([False, False, True, False])), 1.0, 60.0)

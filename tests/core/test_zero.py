@@ -16,8 +16,9 @@ STEP_S, COLD_START_S = 10.0, 60.0
 BUDGETED = {"idle_after_s": math.inf, "down_stabilization_s": 0.0}
 
 
-def seen(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0):
+def seen(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan):
     known = {
+        "next_ready_s": next_ready_s,
         "ready": ready,
         "running": in_flight if ready else np.nan,
         "waiting": 0.0 if ready else np.nan,
@@ -157,6 +158,39 @@ def test_while_nobody_is_heard_nothing_moves():
     np.testing.assert_array_equal(life.zero.quiet_s, before.quiet_s)
     np.testing.assert_array_equal(life.zero.counted_s, before.counted_s)
     np.testing.assert_array_equal(life.zero.waited, before.waited)
+
+
+def late(life):
+    return float(life.zero.late[0])
+
+
+def test_who_waits_for_a_cold_start_and_may_not_wait_so_long_is_late():
+    for ttft_s, missed in ((30.0, 3.0), (90.0, 0.0)):
+        life = Life(ttft_objective_s=ttft_s)
+        life.step()
+        life.step(ready=0.0, gateway=2.0)
+        life.step(ready=0.0, gateway=3.0)
+        life.step(in_flight=3.0)  # they are served
+        life.step(in_flight=9.0, came=3.0)  # and others come
+        assert late(life) == pytest.approx(missed, rel=1e-3)
+        assert life.zero.knocked[0] == pytest.approx(3.0, rel=1e-3)
+
+
+def test_who_comes_while_the_first_replica_is_about_to_serve_is_in_time():
+    life = Life(ttft_objective_s=30.0)
+    life.step()
+    for next_ready_s in (45.0, 35.0, 25.0, 15.0):
+        gateway = 60.0 - next_ready_s
+        life.step(ready=0.0, gateway=gateway, next_ready_s=next_ready_s)
+    assert late(life) == pytest.approx(25.0, rel=1e-3)  # who came in the last half minute is not
+
+
+def test_the_objective_of_who_states_none_is_how_long_requests_may_wait():
+    for max_wait_s, missed in ((2.0, 1.0), (90.0, 0.0), (math.nan, 0.0)):
+        life = Life(ttft_objective_s=math.nan, max_wait_s=max_wait_s)
+        life.step()
+        life.step(ready=0.0, gateway=1.0)
+        assert late(life) == missed
 
 
 def test_a_stated_rest_stands_and_an_open_one_is_filled_in():

@@ -120,7 +120,8 @@ WORKLOADS = (
     ),
     _gauge(
         "missed_requests_ratio",
-        "Share of requests that missed TTFT or ITL within about a day; absent where nobody counts.",
+        "Share of requests that missed TTFT or ITL within about a day, also while nobody served; absent where nobody "
+        "counts.",
         _planned("really_missed"),
     ),
     _gauge(
