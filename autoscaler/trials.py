@@ -19,6 +19,7 @@ from autoscaler.adapters.prometheus.history import PrometheusHistory
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import load
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.values import show_duration
 from autoscaler.core.past import Past
 from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import Offer
@@ -71,8 +72,11 @@ class Setting:
         return tuple(path for path in (self.json, self.html) if path is not None)
 
 
-def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
-    """Prove the policy on trace files. Raises ValueError for what cannot be used, before anything runs."""
+def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
+    """Prove the policy on an interval, (0, infinity) for all, of trace files.
+
+    Raises ValueError for what cannot be used, before anything runs.
+    """
     _check_outputs(setting, *files)
     against = baselines(setting.against)
     name, offer = profile_file.find(setting.profile)
@@ -84,7 +88,7 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float) -> int:
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
         read = [(file, traces.load(file)) for file in files]
-        subjects = [_subject(setting, name, offer, policy, file, models, scale) for file, models in read]
+        subjects = [_subject(setting, name, offer, policy, file, models, scale, interval) for file, models in read]
         for subject in subjects:
             for case in subject.cases:
                 check_goal(case)
@@ -190,9 +194,22 @@ def baselines(named: Sequence[str]) -> tuple[str, ...]:
 
 
 def _subject(
-    setting: Setting, name: str, offer: Offer, policy: Policy, file: Path, models: Sequence[Trace], scale: float
+    setting: Setting,
+    name: str,
+    offer: Offer,
+    policy: Policy,
+    file: Path,
+    models: Sequence[Trace],
+    scale: float,
+    interval: tuple[float, float],
 ) -> Subject:
+    title = file.name.removesuffix(".gz").removesuffix(".csv")
     cases, notes = [], []
+    if interval != (0.0, math.inf):
+        models = _within(file, models, interval)
+        start_s = interval[0]
+        end_s = start_s + models[0].duration_s
+        notes.append(f"{title}: only from {show_duration(start_s)} to {show_duration(end_s)}")
     for trace in models:
         case, shortened = _case(setting, offer, policy, traces.scale(trace, scale, setting.seed))
         cases.append(case)
@@ -205,8 +222,20 @@ def _subject(
         notes.append(
             "a replica that finds no free GPU waits for one, first come first served, and costs nothing meanwhile"
         )
-    title = file.name.removesuffix(".gz").removesuffix(".csv")
     return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
+
+
+def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
+    """Return what a trace file would give that held this interval and no more. Raises ValueError."""
+    start_s, end_s = interval
+    end_s = end_s if math.isfinite(end_s) else models[0].duration_s
+    try:
+        parts = [traces.between(each, start_s, end_s) for each in models]
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    if not (asked := [part for part in parts if len(part.arrival_s)]):
+        raise ValueError(f"{file}: no request from {start_s:g} to {end_s:g} s")
+    return asked
 
 
 def _usable(setting: Setting) -> None:

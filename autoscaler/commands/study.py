@@ -143,6 +143,8 @@ proof_options = options(
     "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="CSV or CSV.gz of requests."
 )
 @click.option("--scale", type=Number(0, 10_000, min_open=True), default=1.0, show_default=True, help="Copies of it.")
+@click.option("--start", type=Duration(10 * YEAR_S), help="Of the part that is run, since the trace's own start.")
+@click.option("--end", type=Duration(10 * YEAR_S), help="Of that part; default: the trace's own end.")
 @click.option(
     "--gpus",
     type=Number(0, 100_000, min_open=True),
@@ -151,7 +153,14 @@ proof_options = options(
 @proof_options
 @click.pass_context
 def simulate(
-    context: click.Context, /, traces: tuple[Path, ...], scale: float, gpus: float | None, **given: Any
+    context: click.Context,
+    /,
+    traces: tuple[Path, ...],
+    scale: float,
+    start: float | None,
+    end: float | None,
+    gpus: float | None,
+    **given: Any,
 ) -> None:
     """Replay a trace against simulated replicas: the policy beside baselines and the clairvoyant bound."""
     if context.invoked_subcommand is not None:
@@ -159,7 +168,7 @@ def simulate(
     if not traces:
         raise click.UsageError("--trace FILE is missing")
     setting = _setting(given, gpus)
-    _study(lambda trials: trials.simulate(setting, traces, scale))
+    _study(lambda trials: trials.simulate(setting, traces, scale, (start or 0.0, end or math.inf)))
 
 
 @simulate.command()

@@ -94,6 +94,20 @@ def test_a_larger_scale_has_more_requests_and_costs_more(trace: Path, tmp_path: 
     assert written[1]["clairvoyant"]["gpu_hours"] > written[0]["clairvoyant"]["gpu_hours"]
 
 
+def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
+    header = "arrival_s,prompt_tokens,output_tokens,model"
+    rows = [*(f"{at},100,10,early" for at in range(120)), *(f"{at},100,10,late" for at in range(120, 300))]
+    file, out = write_trace(tmp_path / "two.csv", rows, header), tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", file, *PROFILE, "--start", "2m30s", "--end", "4m", "--json", out)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert (written["requests"], written["duration_s"]) == (90, 90.0)
+    assert written["models"] == 1  # as if the file held no more, so nobody serves the other one
+    assert "two: only from 2m30s to 4m" in " ".join(written["notes"])
+    assert invoke("simulate", "--trace", file, *PROFILE, "--start", "4m", "--json", out).exit_code == 0
+    assert json.loads(out.read_text())["duration_s"] == 59.0
+
+
 def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     written = []
@@ -207,6 +221,10 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--json", "nowhere/proof.json"), "the folder nowhere does not exist"),
         ((), "--profile NAME is missing"),
         ((*PROFILE, "--scale", "0"), "--scale"),
+        ((*PROFILE, "--start", "10m"), "ten-minutes.csv.gz: from 600 to 600 s: must be an interval within 0..600 s"),
+        ((*PROFILE, "--start", "5m", "--end", "2m"), "from 300 to 120 s: must be an interval"),
+        ((*PROFILE, "--end", "11m"), "from 0 to 660 s: must be an interval"),
+        ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0 to 0.001 s"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
         ((*PROFILE, "--cold-start-uncached", "30s"), "takes 30 s on a fresh node, it must be at least the 60 s of any"),
     ],
