@@ -1,4 +1,4 @@
-"""What metrics tell of one workload over a stretch of time: history on an even grid, for replay and reports. Pure."""
+"""What metrics tell of one workload over a stretch of time: history on an even grid, for replay. Pure."""
 
 from __future__ import annotations
 

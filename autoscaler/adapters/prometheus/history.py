@@ -1,4 +1,4 @@
-"""The past of one workload from a server that speaks the Prometheus API, for replay and reports.
+"""The past of one workload from a server that speaks the Prometheus API, for replay.
 
 It is read in a thread of its own (`ranges`): history is asked for once, in pieces, and no tick waits for it. Each
 scrape is dated by its own sample time (`timestamp()`), so that what a server repeats over a hole is not taken for news.

@@ -66,7 +66,7 @@ class Plan:
 
 
 class Planned:
-    """Follows a schedule. Implements `study.Scaler`."""
+    """Follows a schedule. Implements `case.Scaler`."""
 
     name = "planned"
 

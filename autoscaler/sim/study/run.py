@@ -25,12 +25,12 @@ REMEMBERED_S = 6 * 3600.0  # how far back `ago` reaches
 LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
 LATENCY_QUANTILE = 0.95
 TIMELINE_S = 60.0
-LATEST_END_S = 3600.0  # after the last arrival: whoever is unanswered by then never will be
+LATEST_END_S = 3600.0  # after the trace: whoever is unanswered by then never will be
 PROGRESS_STEPS = 200
 
 
 class RunView:
-    """Implements `study.View` on the replicas of a run."""
+    """Implements `case.View` on the replicas of a run."""
 
     def __init__(self, replicas: Replicas, wanted: int) -> None:
         self.now_s = 0.0
@@ -257,7 +257,7 @@ def run_fleet(
 
     scalers: one for each case, or one for all. pool: the GPUs of all replicas; one that finds none free waits for them,
     and costs nothing until it has them. Without a pool, no case feels the others. progress: called now and then with
-    the done part of the traces, 0..1. Counts outside 0..`max_replicas` are cut to that. After its last arrival a case
+    the done part of the traces, 0..1. Counts outside 0..`max_replicas` are cut to that. After its trace a case
     goes on, and is paid for, until everybody is served, an hour at most.
     Raises ValueError if a case makes no sense, naming the field, or the request by its row.
     """

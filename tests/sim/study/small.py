@@ -56,7 +56,7 @@ def study(of: Trace, **fields: object) -> Case:
 
 @dataclass
 class HandView:
-    """Implements `study.View`: what `tell` was told last is what is seen, and the past stays."""
+    """Implements `case.View`: what `tell` was told last is what is seen, and the past stays."""
 
     now_s: float = 0.0
     wanted: int = 1
