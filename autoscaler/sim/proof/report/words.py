@@ -31,7 +31,9 @@ def seconds(value: float) -> str:
         return "never"
     if value == 0:
         return "0"
-    if value < 1:
+    if value < 0.001:
+        return f"{value * 1000:.3g} ms"
+    if value < 0.9995:
         return f"{value * 1000:.0f} ms"
     if value < 120:
         return f"{value:.3g} s"

@@ -18,7 +18,16 @@ def test_a_share_is_never_rounded_up_over_its_goal(value: float, written: str) -
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0.0, "0"), (0.0071, "7 ms"), (12.34, "12.3 s"), (840.0, "14 min"), (36_000, "10.0 h"), (math.inf, "never")],
+    [
+        (0.0, "0"),
+        (0.0004, "0.4 ms"),
+        (0.0071, "7 ms"),
+        (0.9996, "1 s"),
+        (12.34, "12.3 s"),
+        (840.0, "14 min"),
+        (36_000, "10.0 h"),
+        (math.inf, "never"),
+    ],
 )
 def test_times_are_written_in_the_unit_one_would_say(value: float, written: str) -> None:
     assert words.seconds(value) == written
