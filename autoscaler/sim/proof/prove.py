@@ -20,7 +20,6 @@ from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.planned import RUNS as PLAN_RUNS
 from autoscaler.sim.proof.planned import Planned
 from autoscaler.sim.proof.planned import planned as make_plans
-from autoscaler.sim.proof.report.svg import thin
 from autoscaler.sim.proof.result import OURS, PLANNED, Params, Point, Proof, Run
 from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.proof.tune import Tuned, tune
@@ -30,7 +29,7 @@ from autoscaler.sim.study.case import Case, FleetScaler, Goal, Outcome, Scaler
 from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.ours import Ours, OursTogether
 from autoscaler.sim.study.run import run, run_fleet
-from autoscaler.sim.study.score import Row, summarize
+from autoscaler.sim.study.score import Row, summarize, thin
 from autoscaler.sim.study.trace import between
 from autoscaler.sim.study.work import request_work_s, servable
 

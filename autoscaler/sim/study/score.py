@@ -1,4 +1,4 @@
-"""How well a run went: the row of a study's table."""
+"""How well a run went: the row of a study's table, and its timeline in few rows."""
 
 from __future__ import annotations
 
@@ -71,6 +71,20 @@ def within(case: Case, outcome: Outcome) -> tuple[BoolColumn, BoolColumn]:
     ttft_met = outcome.ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
     itl_met = outcome.itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
     return ttft_met, itl_met
+
+
+def thin(timeline: FloatColumn, columns: int) -> FloatColumn:
+    """Reduce a timeline, float64[T, K] with time first, to at most `columns` rows; each keeps its largest values.
+
+    Peaks are what a reader looks for, so they survive; the time of a row is that of its first.
+    """
+    rows = len(timeline)
+    if rows <= columns:
+        return timeline
+    starts = np.linspace(0, rows, columns, endpoint=False).astype(np.int64)
+    reduced = np.maximum.reduceat(timeline, starts, axis=0)
+    reduced[:, 0] = timeline[starts, 0]
+    return reduced
 
 
 def _breach_s(arrival_s: FloatColumn, met: FloatColumn, attainment: float) -> float:

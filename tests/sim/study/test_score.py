@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.sim.study.case import Case, Goal, Outcome
-from autoscaler.sim.study.score import summarize
+from autoscaler.sim.study.score import summarize, thin
 from tests.sim.study.cases import case_of, trace_of
 
 INF = math.inf
@@ -73,3 +73,13 @@ def test_a_trace_without_requests_has_a_row_too() -> None:
     row = summarize(case([]), outcome([], []))
     assert (row.attainment, row.breach_s) == (0.0, 0.0)
     assert math.isnan(row.ttft_p99_s)
+
+
+def test_a_thinned_timeline_keeps_its_peaks() -> None:
+    rows = np.zeros((10_000, 5))
+    rows[:, 0] = np.arange(10_000)
+    rows[7777, 1] = 42.0
+    thinned = thin(rows, 100)
+    assert len(thinned) == 100
+    assert thinned[:, 1].max() == 42.0
+    assert (np.diff(thinned[:, 0]) > 0).all()

@@ -20,11 +20,11 @@ from autoscaler.sim.proof.report.svg import (
     number,
     step_path,
     text,
-    thin,
     time_ticks,
 )
 from autoscaler.sim.proof.report.words import amount, label, share
 from autoscaler.sim.proof.result import OURS, PLANNED, Point, Proof, Run
+from autoscaler.sim.study.score import thin
 
 SERIES = 12  # colours of baselines; further ones begin anew
 NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)

@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-import numpy as np
-
-from autoscaler.core.columns import FloatColumn
-
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 _TIME_STEPS_S = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
 
@@ -69,7 +65,7 @@ def time_ticks(duration_s: float, width_px: float, label_px: float = 80.0) -> li
 
 
 def moment(time_s: float, step_s: float) -> str:
-    """Write a time since the start in the unit of the steps: `day 3`, `6 h`, `30 min`, `20 s`."""
+    """Write a time since the start in the unit of the steps: `3 d`, `6 h`, `30 min`, `20 s`."""
     for unit_s, word in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
         if step_s >= unit_s or (time_s and time_s % unit_s == 0):
             return f"{time_s / unit_s:g} {word}"
@@ -100,17 +96,3 @@ def line_path(x: Sequence[float], y: Sequence[float]) -> str:
 def area(path: str, x: Sequence[float], base: float) -> str:
     """Close a path down to a base line."""
     return f"{path}V{number(base)}H{number(x[0])}Z" if len(x) else ""
-
-
-def thin(timeline: FloatColumn, columns: int) -> FloatColumn:
-    """Reduce a timeline, float64[T, K] with time first, to at most `columns` rows; each keeps its largest values.
-
-    Peaks are what a reader looks for, so they survive; the time of a row is that of its first.
-    """
-    rows = len(timeline)
-    if rows <= columns:
-        return timeline
-    starts = np.linspace(0, rows, columns, endpoint=False).astype(np.int64)
-    reduced = np.maximum.reduceat(timeline, starts, axis=0)
-    reduced[:, 0] = timeline[starts, 0]
-    return reduced

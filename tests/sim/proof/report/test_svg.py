@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -28,16 +27,6 @@ def test_times_of_a_trace_are_written_in_its_unit(duration_s: float, last: str) 
     ticks = svg.time_ticks(duration_s, 900.0)
     assert ticks[-1][1] == last
     assert len(ticks) <= 12
-
-
-def test_a_thinned_timeline_keeps_its_peaks() -> None:
-    rows = np.zeros((10_000, 5))
-    rows[:, 0] = np.arange(10_000)
-    rows[7777, 1] = 42.0
-    thinned = svg.thin(rows, 100)
-    assert len(thinned) == 100
-    assert thinned[:, 1].max() == 42.0
-    assert (np.diff(thinned[:, 0]) > 0).all()
 
 
 def test_a_step_holds_until_the_next_value() -> None:
