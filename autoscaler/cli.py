@@ -30,6 +30,7 @@ from autoscaler.commands.options import (
     price_option,
     prometheus_options,
     prometheus_settings,
+    rate_window_option,
     tls_files,
 )
 from autoscaler.commands.study import replay, simulate
@@ -51,6 +52,7 @@ main.add_command(replay)
 @main.command()
 @click.option("--mode", type=click.Choice(["direct", "keda", "dry-run"]), required=True, help="Who changes replicas.")
 @prometheus_options
+@rate_window_option
 @click.option("--scrape/--no-scrape", default=None, help="Read the pods directly; default: without --prometheus.")
 @click.option("--dcgm", type=Address(), metavar="URL", multiple=True, help="DCGM exporter to read directly.")
 @click.option("--gateway", type=Address(), metavar="URL", multiple=True, help="Metrics of a gateway to read directly.")
@@ -81,6 +83,7 @@ def run(**given: Any) -> None:
 
 @main.command("dry-run")
 @prometheus_options
+@rate_window_option
 @policy_options
 @cluster_options
 @price_option

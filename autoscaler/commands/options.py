@@ -158,7 +158,9 @@ prometheus_options = options(
     click.option("--prometheus-cert", type=READABLE_FILE, help="Client certificate."),
     click.option("--prometheus-key", type=READABLE_FILE),
     click.option("--prometheus-timeout", type=Duration(), default="10s", show_default=True),
-    click.option("--rate-window", type=Duration(), default="2m", show_default=True, help="At least four scrapes."),
+)
+rate_window_option = click.option(
+    "--rate-window", type=Duration(), default="2m", show_default=True, help="At least four scrapes."
 )
 policy_options = options(
     click.option("--policies", "--policy", type=EXISTING, multiple=True, help="File or folder; default: the shipped."),
@@ -185,12 +187,16 @@ log_options = options(
 
 
 def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:
-    """Make settings of `prometheus_options`; None: no server is given. Raises click.UsageError, or ValidationError."""
+    """Make settings of `prometheus_options`, and of `rate_window_option` where a command has it.
+
+    None: no server is given. Raises click.UsageError, or ValidationError.
+    """
     if not given["prometheus"]:
         _without(given, "prometheus")
         return None
     from autoscaler.config.settings import PrometheusSettings, TlsFiles
 
+    window = {"rate_window_s": given["rate_window"]} if "rate_window" in given else {}  # history has no use for it
     return PrometheusSettings(
         url=given["prometheus"],
         headers=given["prometheus_header"],
@@ -199,7 +205,7 @@ def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:
         password_file=given["prometheus_password_file"],
         tls=TlsFiles(**tls_files(given, "prometheus")),
         timeout_s=given["prometheus_timeout"],
-        rate_window_s=given["rate_window"],
+        **window,
     )
 
 

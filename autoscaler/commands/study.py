@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 GREEDY = ("--trace", "--against")
 YEAR_S = 365 * 86_400
+STEP_S = 15.0  # of history
 OUT = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -189,14 +190,14 @@ def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float
 @click.option("--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME")
 @click.option("--start", type=Moment(), help="2026-03-01T08:00:00Z, or -24h: so long before now.")
 @click.option("--end", type=Moment(), default="now", show_default=True)
-@click.option("--step", type=Duration(), default="15s", show_default=True, help="At least the scrape interval.")
+@click.option("--step", type=Duration(), help="At least the scrape interval; default: 15s.")
 @proof_options
 def replay(
     ticks: Path | None,
     workload: tuple[str, str],
     start: float | None,
     end: float,
-    step: float,
+    step: float | None,
     **given: Any,
 ) -> None:
     """Show what happened to a workload, and what each policy would have done with the same requests."""
@@ -207,13 +208,15 @@ def replay(
     if start is not None and start >= end:
         raise click.UsageError(f"--start is {_moment(start)}, it must be before --end, {_moment(end)}")
     if ticks is not None:
+        if step is not None:
+            raise click.UsageError("--step is of --prometheus; of --ticks it is the usual time between two")
         _study(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
         return
     assert prometheus
     if start is None:
         raise click.UsageError("--start is missing: from when on history is read")
     begin = start
-    _study(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step))
+    _study(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step or STEP_S))
 
 
 def _moment(time_s: float) -> str:

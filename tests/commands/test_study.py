@@ -327,6 +327,8 @@ BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01
             "--start is 2026-03-01T09:00:00Z, it must be before --end, 2026-03-01T07:30:00Z",
         ),
         (("--workload", "team/llama", "--ticks", __file__, *BACKWARDS), "it must be before --end"),
+        (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step is of --prometheus"),
+        (("--workload", "team/llama", "--prometheus", "http://x", "--rate-window", "1m"), "--rate-window"),
         (("--workload", "team/llama", "--start", "noon"), "not a time, found 'noon'; allowed: 2026-03-01T08:00:00Z"),
         (("--workload", "team/llama", "--start", "2026-03-01T08:00:00"), "a time without zone"),
     ],
