@@ -296,7 +296,6 @@ def add_up(cases: Sequence[Case], played: Sequence[Played]) -> tuple[Row, FloatC
         return sum(getattr(row, name) for row in rows)
 
     row = Row(
-        scaler=rows[0].scaler,
         attainment=mean("attainment"),
         attainment_ttft=mean("attainment_ttft"),
         attainment_itl=mean("attainment_itl"),

@@ -178,7 +178,6 @@ class FleetScaler(Protocol):
 class Outcome:
     """What became of one run."""
 
-    scaler: str
     ttft_s: FloatColumn  # float64[N], in order of the trace; infinity: never answered
     itl_s: FloatColumn  # float64[N], mean gap between tokens; 0 for one token, infinity: never finished
     e2e_s: FloatColumn  # float64[N]

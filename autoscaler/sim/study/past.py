@@ -88,7 +88,6 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
     rate = np.nansum(past.finished) / past.duration_s
     replica_s = float(pods.sum()) * past.step_s + past.pods_added * cold_start_s
     return Row(
-        scaler="actual",
         attainment=both,
         attainment_ttft=met_ttft,
         attainment_itl=met_itl,

@@ -160,13 +160,12 @@ class RunView:
 class Track:
     """One case on its way through a run: its replicas, what is seen of them, and what is kept."""
 
-    def __init__(self, case: Case, pool: GpuPool, scaler: str) -> None:
+    def __init__(self, case: Case, pool: GpuPool) -> None:
         self.case = case
         self.replicas = Replicas(case, pool)
         self.view = RunView(self.replicas, case.start_replicas)
         self.scrape_due_s = 0.0  # the first scrape is at the start
         self.outcome: Outcome | None = None  # once it is over; what comes after is not counted
-        self._scaler = scaler
         self._scrapes = 0
         self._changes: list[tuple[float, int]] = []
         self._points: list[tuple[float, int, int, float, float]] = []
@@ -210,7 +209,6 @@ class Track:
         itl_s[finished] = (end_s[finished] - first_s[finished]) / gaps[finished]
         last_s = float(end_s[finished].max(initial=0.0)) if replicas.done else now_s
         return Outcome(
-            scaler=self._scaler,
             ttft_s=first_s - trace.arrival_s,
             itl_s=itl_s,
             e2e_s=end_s - trace.arrival_s,
@@ -292,10 +290,9 @@ def run_fleet(
 def _begin(
     cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, pool: GpuPool
 ) -> tuple[list[Track], list[Turn]]:
+    tracks = [Track(case, pool) for case in cases]
     if isinstance(scalers, Sequence):
-        tracks = [Track(case, pool, scaler.name) for case, scaler in zip(cases, scalers, strict=True)]
         return tracks, [Turn(scaler, _one(scaler), (track,)) for scaler, track in zip(scalers, tracks, strict=True)]
-    tracks = [Track(case, pool, scalers.name) for case in cases]
     return tracks, [Turn(scalers, scalers.decide_all, tracks)]
 
 

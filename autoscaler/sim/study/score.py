@@ -17,7 +17,6 @@ BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
 class Row:
     """One run in numbers. Shares are of all requests of the trace; whoever was never answered missed."""
 
-    scaler: str
     attainment: float  # share of requests within both objectives
     attainment_ttft: float
     attainment_itl: float
@@ -44,7 +43,6 @@ def summarize(case: Case, outcome: Outcome) -> Row:
     steps = np.diff(outcome.change_to, prepend=case.start_replicas)
     turned = (steps[1:] * steps[:-1] < 0) & (np.diff(outcome.change_s) <= FLAP_S)
     return Row(
-        scaler=outcome.scaler,
         attainment=float(met.sum()) / count,
         attainment_ttft=float(ttft_met.sum()) / count,
         attainment_itl=float(itl_met.sum()) / count,

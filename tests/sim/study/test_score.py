@@ -16,7 +16,6 @@ GOAL = Goal(1.0, 0.05, 0.9)
 def outcome(ttft_s: list[float], itl_s: list[float], changes: list[tuple[float, int]] | None = None) -> Outcome:
     done = [1.0 if math.isfinite(gap) else INF for gap in itl_s]
     return Outcome(
-        scaler="x",
         ttft_s=np.array(ttft_s),
         itl_s=np.array(itl_s),
         e2e_s=np.array(done),

@@ -9,7 +9,7 @@ from autoscaler.sim.proof.result import Point, Proof, Run
 from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.score import Row
 
-ROW = Row("x", 0.995, 0.997, 0.996, 2.5, 320.0, 12.0, 0.1, 0.4, 0.9, 4, 3, 1, 120.0, 0)
+ROW = Row(0.995, 0.997, 0.996, 2.5, 320.0, 12.0, 0.1, 0.4, 0.9, 4, 3, 1, 120.0, 0)
 
 
 def timeline(minutes: int = 120, replicas: float = 3.0) -> np.ndarray:
