@@ -51,9 +51,7 @@ class Bound:
     replica_s: float
     gpu_hours: float
     work_s: float  # the part of it that is work: all replicas always busy, no starts
-    attainable: float  # share of requests that an empty replica could serve within the objectives
     window_s: float  # NaN: no windows, and starts are not counted
-    may_miss: int  # requests
 
 
 class Demand(NamedTuple):
@@ -110,9 +108,7 @@ def bound(case: Case, most_windows: int = MOST_WINDOWS) -> Bound:
         replica_s=replica_s,
         gpu_hours=replica_s * case.gpus_per_replica / 3600,
         work_s=work_s,
-        attainable=len(wanted.arrival_s) / max(count, 1),
         window_s=window_s,
-        may_miss=may_miss,
     )
 
 

@@ -263,9 +263,9 @@ def _work(subject: Subject, job: Job) -> list[Played] | float:
     return [play(case, job.entry.scaler(case), keep_ttft=len(subject.cases) > 1) for case in cases]
 
 
-def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False, told: Told | None = None) -> Played:
+def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False) -> Played:
     """Make one run and keep what a proof needs of it."""
-    return _played(case, run(case, scaler, told), keep_ttft)
+    return _played(case, run(case, scaler), keep_ttft)
 
 
 def play_together(cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float) -> list[Played]:

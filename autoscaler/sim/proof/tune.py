@@ -14,15 +14,12 @@ from autoscaler.sim.study.score import Row, summarize
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best of the settings that were tried."""
+    """The best of the settings that were tried: the cheapest that meets the goal, else the nearest to it."""
 
     name: str
     params: Params
     row: Row
-    meets: bool  # the goal's attainment; if no setting does, this is the one that comes nearest
-    tried: int  # settings
-    seed: int  # of the case; all settings ran with it
-    found: tuple[tuple[Params, Row], ...] = ()  # every setting that was tried, with what it came to
+    found: tuple[tuple[Params, Row], ...]  # every setting that was tried, with what it came to
 
 
 def tune(
@@ -30,13 +27,13 @@ def tune(
     names: Sequence[str] = tuple(BASELINES),
     workers: int | None = None,
     ray: bool = False,
-    progress: Callable[[float], None] | None = None,
+    told: Callable[[float], None] = lambda _share: None,
 ) -> list[Tuned]:
     """Run the grid of each baseline on `case`, then once more around the best setting of each.
 
     The best is the cheapest that meets the goal, else the one with the highest attainment. A baseline whose one setting
-    is a count is searched by doubling and halving. progress: called with the done part, 0..1; the second round counts
-    a quarter. Raises ValueError for an unknown name.
+    is a count is searched by doubling and halving. told: called with the done part, 0..1; the second round counts a
+    quarter. Raises ValueError for an unknown name.
     """
     for name in names:
         if name not in BASELINES:
@@ -46,8 +43,7 @@ def tune(
     def complete(jobs: list[tuple[str, Params | None]], start: float, share: float) -> None:
         for done, (place, results) in enumerate(sweep(_evaluate, case, jobs, workers, ray), 1):
             found[jobs[place][0]] += results
-            if progress:
-                progress(start + share * done / len(jobs))
+            told(start + share * done / len(jobs))
 
     first: list[tuple[str, Params | None]] = []
     for name in names:
@@ -60,13 +56,11 @@ def tune(
         if not baseline.monotone:
             second += [(name, params) for params in baseline.around(case, _best(case, found[name])[0])]
     complete(second, 0.75, 0.25)
-    if progress:
-        progress(1.0)
+    told(1.0)
     tuned = []
     for name in names:
         params, row = _best(case, found[name])
-        meets = row.attainment >= case.goal.attainment
-        tuned.append(Tuned(name, params, row, meets, len(found[name]), case.seed, tuple(found[name])))
+        tuned.append(Tuned(name, params, row, tuple(found[name])))
     return tuned
 
 

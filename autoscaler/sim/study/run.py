@@ -26,7 +26,6 @@ LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
 LATENCY_QUANTILE = 0.95
 TIMELINE_S = 60.0
 LATEST_END_S = 3600.0  # after the trace: whoever is unanswered by then never will be
-PROGRESS_STEPS = 200
 
 
 class RunView:
@@ -240,23 +239,21 @@ class Turn:
             track.want(count, now_s)
 
 
-def run(case: Case, scaler: Scaler, progress: Callable[[float], None] | None = None) -> Outcome:
+def run(case: Case, scaler: Scaler) -> Outcome:
     """Replay the trace of `case` against replicas whose number `scaler` decides; see `run_fleet`."""
-    return run_fleet((case,), (scaler,), progress=progress)[0]
+    return run_fleet((case,), (scaler,))[0]
 
 
 def run_fleet(
     cases: Sequence[Case],
     scalers: Sequence[Scaler] | FleetScaler,
     pool: GpuPool | None = None,
-    progress: Callable[[float], None] | None = None,
 ) -> list[Outcome]:
     """Replay the traces of several cases on one clock; return what became of each.
 
     scalers: one for each case, or one for all. pool: the GPUs of all replicas; one that finds none free waits for them,
-    and costs nothing until it has them. Without a pool, no case feels the others. progress: called now and then with
-    the done part of the traces, 0..1. Counts outside 0..`max_replicas` are cut to that. After its trace a case
-    goes on, and is paid for, until everybody is served, an hour at most.
+    and costs nothing until it has them. Without a pool, no case feels the others. Counts outside 0..`max_replicas` are
+    cut to that. After its trace a case goes on, and is paid for, until everybody is served, an hour at most.
     Raises ValueError if a case makes no sense, naming the field, or the request by its row.
     """
     pool = pool or GpuPool(node_gpus=max(NODE_GPUS, *(case.gpus_per_replica for case in cases)))
@@ -265,8 +262,6 @@ def run_fleet(
         if case.gpus_per_replica > pool.largest_gpus:
             raise ValueError(f"gpus_per_replica is {case.gpus_per_replica:g}, a node has {pool.largest_gpus:g}")
     tracks, turns = _begin(cases, scalers, pool)
-    duration_s = max(case.trace.duration_s for case in cases)
-    told_s = 0.0
     while True:
         now_s = min(*(track.due_s for track in tracks), *(turn.due_s for turn in turns))
         deciding = [turn for turn in turns if turn.due_s <= now_s]
@@ -282,9 +277,6 @@ def run_fleet(
             return outcomes
         for turn in deciding:
             turn.take(now_s)
-        if progress and now_s - told_s >= duration_s / PROGRESS_STEPS:
-            told_s = now_s
-            progress(min(now_s / duration_s, 1.0))
 
 
 def _begin(
