@@ -24,6 +24,7 @@ from autoscaler.core.columns import FloatColumn
 from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather
 from autoscaler.ports import Unavailable
 
+ENGINE = ENGINES["vllm"]  # whose history is read
 PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
 MOST_COUNT = 1e15  # beyond it a float does not hold every whole number, and nobody counted so far
 LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TTFT, ITL of requests, of tokens
@@ -38,10 +39,9 @@ _Labels = frozenset[tuple[str, str]]
 class PrometheusHistory:
     """Reads history: `await PrometheusHistory(settings).read("ns", "name", start_s, end_s)`."""
 
-    def __init__(self, settings: PrometheusSettings, engine: Engine = ENGINES["vllm"]) -> None:
+    def __init__(self, settings: PrometheusSettings) -> None:
         """Raises ValueError where the settings contradict themselves."""
         self._settings = settings
-        self._engine = engine
         self._credentials = Credentials(settings)
 
     async def read(
@@ -73,13 +73,13 @@ class PrometheusHistory:
         try:
             async with asyncio.timeout(deadline_s):
                 return await asyncio.to_thread(
-                    self._read, reading, of_pods(self._engine, namespace, pods_of(name)), start_s, end_s, step_s, told
+                    self._read, reading, of_pods(ENGINE, namespace, pods_of(name)), start_s, end_s, step_s, told
                 )
         except TimeoutError:
             raise Unavailable(f"{reading.name}: history was not read within {deadline_s:g} s") from None
         except LookupError:
             raise Unavailable(
-                f"{reading.name}: no series of {self._engine.name} for workload {namespace}/{name} between "
+                f"{reading.name}: no series of {ENGINE.name} for workload {namespace}/{name} between "
                 f"{_when(start_s)} and {_when(end_s)}; looked for label namespace {namespace!r} and a pod named as the "
                 f"pods of {name!r} are"
             ) from None

@@ -52,16 +52,10 @@ class OursTogether:
     gpus: how many all replicas share; NaN: not known, so that nobody is cut.
     """
 
-    def __init__(
-        self,
-        cases: Sequence[Case],
-        policies: Sequence[Policy],
-        gpus: float = math.nan,
-        period_s: float = 5.0,
-        name: str = "ours",
-    ) -> None:
-        self.name = name
-        self.period_s = period_s
+    name = "ours"
+    period_s = 5.0
+
+    def __init__(self, cases: Sequence[Case], policies: Sequence[Policy], gpus: float = math.nan) -> None:
         self._workloads = tuple(
             Workload(WorkloadRef("study", case.trace.name), policy=policy.name)
             for case, policy in zip(cases, policies, strict=True)
@@ -157,8 +151,8 @@ class OursTogether:
 class Ours(OursTogether):
     """One workload under one policy."""
 
-    def __init__(self, case: Case, policy: Policy, period_s: float = 5.0, name: str = "ours") -> None:
-        super().__init__((case,), (policy,), period_s=period_s, name=name)
+    def __init__(self, case: Case, policy: Policy) -> None:
+        super().__init__((case,), (policy,))
 
     def decide(self, view: View) -> int:
         return self.decide_all((view,))[0]

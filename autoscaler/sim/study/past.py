@@ -121,10 +121,10 @@ class Recorded:
     """A scaler that wants what was there: how far the simulator is from what happened shows beside `actual`."""
 
     name = "recorded"
+    period_s = 15.0
 
-    def __init__(self, past: Past, cold_start_s: float, period_s: float = 15.0) -> None:
+    def __init__(self, past: Past, cold_start_s: float) -> None:
         """Ask one cold start ahead, so that replicas are ready when they were."""
-        self.period_s = period_s
         self._wanted = replicas(past)
         self._step_s = past.step_s
         self._ahead_s = cold_start_s

@@ -39,13 +39,13 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return {OURS: OURS, PLANNED: PLANNED, **{name: f"series-{index % SERIES}" for index, name in enumerate(others)}}
 
 
-def frontier(proof: Proof, height: float = 430.0) -> str:
+def frontier(proof: Proof) -> str:
     """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
 
     Attainment is drawn by nines (90 %, 99 %, 99.9 % are equally far apart), for that is how hard they are to get.
     Settings that cost more than any policy as it ran are left out.
     """
-    top, bottom = 14.0, 44.0
+    top, bottom, height = 14.0, 44.0, 430.0
     points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in proof.rows)}
     for run in proof.rows:
         points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))

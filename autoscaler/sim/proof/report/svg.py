@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
+LABEL_PX = 80.0  # that a moment's label takes
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 _TIME_STEPS_S = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
 
@@ -57,9 +58,9 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [(first + index) * step for index in range(count + 1)]
 
 
-def time_ticks(duration_s: float, width_px: float, label_px: float = 80.0) -> list[tuple[float, str]]:
+def time_ticks(duration_s: float, width_px: float) -> list[tuple[float, str]]:
     """Return moments of a trace, seconds since its start, that leave room for their labels."""
-    least_s = duration_s / max(width_px, 1.0) * label_px
+    least_s = duration_s / max(width_px, 1.0) * LABEL_PX
     step_s = next((step for step in _TIME_STEPS_S if step >= least_s), math.ceil(least_s / DAY_S) * DAY_S)
     return [(index * step_s, moment(index * step_s, step_s)) for index in range(int(duration_s // step_s) + 1)]
 

@@ -22,8 +22,8 @@ RATE_WINDOW_S = 60.0  # of `rate(...[1m])`
 class Executor:
     """The edge of zero. `poll` is one round of KEDA's loop. active_s: when it was active last; None: never."""
 
-    def __init__(self, least: int, cooldown_s: float = COOLDOWN_S, active_s: float | None = None) -> None:
-        self._least, self._cooldown_s, self._active_s = least, cooldown_s, active_s
+    def __init__(self, least: int, active_s: float | None = None) -> None:
+        self._least, self._active_s = least, active_s
 
     def poll(self, now_s: float, current: int, active: bool) -> int:
         """Return the count after a poll."""
@@ -32,7 +32,7 @@ class Executor:
             return current or max(self._least, 1)
         if current < self._least:
             return self._least
-        cooled_down = self._active_s is None or now_s - self._active_s >= self._cooldown_s
+        cooled_down = self._active_s is None or now_s - self._active_s >= COOLDOWN_S
         return 0 if self._least == 0 and cooled_down else current
 
 

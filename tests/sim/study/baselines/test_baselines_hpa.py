@@ -104,7 +104,7 @@ def test_requests_at_the_gateway_count_while_nothing_is_ready() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.sampled_from([0, 1, 2]))
 def test_the_edge_of_zero_agrees_with_the_second_source(active: list[bool], least: int) -> None:
-    executor, other = Executor(least, 300.0), double.Executor(least, 300.0)
+    executor, other = Executor(least), double.Executor(least, 300.0)
     count = expected = 1
     for step, is_active in enumerate(active):
         count = executor.poll(step * 30.0, count, is_active)
