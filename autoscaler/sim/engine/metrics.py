@@ -64,9 +64,7 @@ class EngineMetrics:
     preemptions: int = 0
     finished_length: int = 0
     finished_abort: int = 0
-    rejections: int = 0  # refused because of --max-num-queued-reqs
     http_ok: int = 0  # answered with 200, disconnected clients included
-    http_unavailable: int = 0  # answered with 503
 
     ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS_S))
     token_gap: Histogram = field(default_factory=lambda: Histogram(TOKEN_GAP_BOUNDS_S))

@@ -30,7 +30,6 @@ _ALLOWED: dict[str, tuple[float, float]] = {
 _REQUIRED = {field.name for field in fields(Profile)} - {
     "max_batched_tokens",
     "block_size",
-    "max_queued_requests",
     "weight_bytes",
 }
 
@@ -91,10 +90,6 @@ def read(path: Path) -> Offer:
 
 def _check(where: str, name: str, value: Any) -> None:
     shown = f"{where}: {name} is {value!r:.{MOST_SHOWN}}"
-    if name == "max_queued_requests":
-        if value is not None:
-            raise ProfileError(f"{shown}, it must be null or left out: a simulated engine refuses no request")
-        return
     least, most = _ALLOWED[name]
     whole = isinstance(least, int)
     numeric = isinstance(value, int if whole else int | float) and not isinstance(value, bool)

@@ -77,7 +77,6 @@ class Profile:
     max_model_len: int
     max_batched_tokens: int = 8192  # token budget of a step, --max-num-batched-tokens
     block_size: int = 16  # tokens of a KV block
-    max_queued_requests: int | None = None  # --max-num-queued-reqs: running and waiting together; None: no limit
     weight_bytes: float = 0.0
 
     def __post_init__(self) -> None:
@@ -96,9 +95,7 @@ class Profile:
             )
 
 
-def profile(
-    model: Model, device: Device, devices: int = 1, max_num_seqs: int = 256, max_queued_requests: int | None = None
-) -> Profile:
+def profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = 256) -> Profile:
     """Compute the profile of `model` on `devices` devices under tensor parallelism.
 
     Raises ValueError if the model leaves no room for the KV cache of one full request.
@@ -119,7 +116,6 @@ def profile(
         kv_capacity_tokens=capacity_tokens,
         max_num_seqs=max_num_seqs,
         max_model_len=model.max_model_len,
-        max_queued_requests=max_queued_requests,
         weight_bytes=model.weight_bytes,
     )
 

@@ -69,23 +69,16 @@ class Replica:
 
     # What clients and operators do.
 
-    def submit(self, request: Request, now_s: float) -> bool:
-        """Take a request in; False if the admission limit refuses it, which ends it."""
+    def submit(self, request: Request, now_s: float) -> None:
+        """Take a request in."""
         if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
             raise ValueError(
                 f"request has {request.prompt_tokens} + {request.output_tokens} tokens, "
                 f"max_model_len is {self.profile.max_model_len}"
             )
         request.submitted_s = now_s
-        limit = self.profile.max_queued_requests
-        if limit is not None and self.held >= limit:
-            self.metrics.rejections += 1
-            self.metrics.http_unavailable += 1
-            self._end(request, Ending.REJECTED, now_s)
-            return False
         self._waiting.append(request)
         self._quiet_until_s = -math.inf
-        return True
 
     def unanswered(self) -> list[Request]:
         """Return the requests that have no token yet."""

@@ -11,7 +11,7 @@ class Ending(Enum):
     """How a request ended."""
 
     FINISHED = "finished"
-    REJECTED = "rejected"  # refused by an admission limit, or nobody took it in time
+    REJECTED = "rejected"  # refused by a full gateway, or nobody took it in time
     GIVEN_UP = "given up"  # the client disconnected while waiting; no counter of the engine knows
     FAILED = "failed"  # lost with the engine
 

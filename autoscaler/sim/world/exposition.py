@@ -36,7 +36,6 @@ class VllmExposition:
         metrics = self._replica.metrics
         seen = (
             metrics.http_ok > 0,
-            metrics.http_unavailable > 0,
             metrics.sleep.count > 0,
             metrics.wake_up.count > 0,
         )
@@ -52,7 +51,7 @@ class VllmExposition:
         self._readers = []
         lines: list[str] = []
         families = process(self._started_wall_s) + engine(self._engine, self._replica.profile)
-        for family in families + sleep_mode(*seen[2:]) + http(*seen[:2]):
+        for family in families + sleep_mode(*seen[1:]) + http(seen[0]):
             self._add(lines, family)
         self._template = "".join(lines)
 

@@ -119,7 +119,7 @@ def engine(identity: Labels, profile: Profile) -> tuple[Family, ...]:
     )
     model = {"model_name": identity["model_name"]}
     rejections: tuple[tuple[Labels, Value], ...] = (
-        ({**model, "reason": "max_num_queued_reqs"}, lambda r: r.metrics.rejections),
+        ({**model, "reason": "max_num_queued_reqs"}, 0.0),
         ({**model, "reason": "max_num_queued_tokens"}, 0.0),
     )
     return (
@@ -328,38 +328,27 @@ def sleep_mode(slept: bool, woken: bool) -> tuple[Family, ...]:
     )
 
 
-def http(answered: bool, refused: bool) -> tuple[Family, ...]:
+def http(answered: bool) -> tuple[Family, ...]:
     """The middleware's families; those with a handler have no series before its first request."""
     handler = {"handler": "/v1/completions"}
     call = {**handler, "method": "POST"}
-
-    def calls(replica: Replica) -> float:
-        return replica.metrics.http_ok + replica.metrics.http_unavailable
-
-    statuses: list[tuple[Labels, Value]] = []
-    if answered:
-        statuses.append(({**call, "status": "2xx"}, lambda r: r.metrics.http_ok))
-    if refused:
-        statuses.append(({**call, "status": "5xx"}, lambda r: r.metrics.http_unavailable))
-    called = bool(statuses)
     tail = " Only value of header is respected. Otherwise ignored. No percentile calculated. "
     return (
         Simple(
             "http_requests_total",
             "counter",
             "Total number of requests by method, status and handler.",
-            tuple(statuses),
+            (({**call, "status": "2xx"}, lambda r: r.metrics.http_ok),) if answered else (),
         ),
         Pair(
             "http_request_size_bytes",
             f"Content length of incoming requests by handler.{tail}",
-            ((handler, calls, lambda r: 440.0 * calls(r)),) if called else (),
+            ((handler, lambda r: r.metrics.http_ok, lambda r: 440.0 * r.metrics.http_ok),) if answered else (),
         ),
         Pair(
             "http_response_size_bytes",
             f"Content length of outgoing responses by handler.{tail}",
-            # Streams have no content length; a refusal has 188 bytes.
-            ((handler, calls, lambda r: 188.0 * r.metrics.http_unavailable),) if called else (),
+            ((handler, lambda r: r.metrics.http_ok, 0.0),) if answered else (),  # streams have no content length
         ),
         Buckets(
             "http_request_duration_highr_seconds",
@@ -369,6 +358,6 @@ def http(answered: bool, refused: bool) -> tuple[Family, ...]:
         Buckets(
             "http_request_duration_seconds",
             "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. ",
-            ((call, lambda m: m.http),) if called else (),
+            ((call, lambda m: m.http),) if answered else (),
         ),
     )

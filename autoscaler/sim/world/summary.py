@@ -62,7 +62,7 @@ class WorkloadSummary:
     name: str
     arrived: int
     finished: int
-    rejected: int  # refused by an admission limit or the gateway
+    rejected: int  # refused by the gateway
     given_up: int  # the client lost patience
     failed: int  # lost with a pod
     open: int  # still held, waiting or running

@@ -48,10 +48,6 @@ def content(**changes: object) -> dict[str, object]:
         (json.dumps(content(step_s=1e-300)), "step_s is 1e-300, it must be a number from 1e-06"),
         (json.dumps(content(gpus=1e308)), "gpus is 1e.308, it must be a number from"),
         (json.dumps(content(weight_bytes=1e300)), "weight_bytes is 1e.300, it must be a number from 0"),
-        (
-            json.dumps(content(max_queued_requests=5)),
-            "max_queued_requests is 5, it must be null or left out: a simulated",
-        ),
         ("[" * 60_000, "not JSON"),
         (" " * (profile_file.MOST_BYTES + 1), "a profile is shorter"),
     ],

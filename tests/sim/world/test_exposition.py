@@ -110,17 +110,6 @@ def test_a_replica_that_has_slept_shows_the_sleep_families_of_the_recording() ->
             assert woken[family.name] == family
 
 
-def test_a_refusal_shows_as_5xx_and_by_its_reason_as_recorded() -> None:
-    replica = Replica(Profile(0.01, 0, 0, 0, 3072, 4, 2048, max_queued_requests=0), 0.0)
-    replica.submit(Request(0.0, 10, 10), 0.0)
-    text = page(replica).render()
-    assert 'http_requests_total{handler="/v1/completions",method="POST",status="5xx"} 1.0' in text
-    assert 'vllm:admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"} 1.0' in text
-    assert 'status="2xx"' not in text
-    names = [family.name for family in recorded("admission-limit.prom")]
-    assert [family.name for family in families(text)] == names
-
-
 def test_every_sample_name_of_the_recording_carries_a_number_that_a_parser_of_prometheus_reads() -> None:
     replica = saturated()
     samples = {

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Ending, Request
 from autoscaler.sim.world.front import HOLD_S, MOST_HELD, Front
@@ -46,10 +44,3 @@ def test_a_full_gateway_refuses() -> None:
         front.arrive(Request(0.0, 10, 5), [], 0.0)
     assert (front.held, front.rejected) == (MOST_HELD, 3)
     assert [request.ending for request in front.take_ended()] == [Ending.REJECTED] * 3
-
-
-def test_what_a_replica_refuses_has_left_the_gateway() -> None:
-    front, replica = Front(), Replica(replace(PROFILE, max_queued_requests=1), 0.0)
-    for _ in range(3):
-        front.arrive(Request(0.0, 10, 5), [replica], 0.0)
-    assert (front.dispatched, replica.held, replica.metrics.rejections) == (3, 1, 2)
