@@ -40,9 +40,9 @@ from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
 from autoscaler.sim.proof.report import outputs
-from autoscaler.sim.proof.report.charts import Dot, dots, frontier
+from autoscaler.sim.proof.report.charts import frontier
 from autoscaler.sim.proof.report.document import document
-from autoscaler.sim.proof.report.page import page, standalone
+from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.words import amount, seconds, share
 from autoscaler.sim.proof.result import OURS, Proof
@@ -50,6 +50,7 @@ from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
 from autoscaler.sim.study.work import request_work_s
+from bench.dots import Dot, dots, standalone
 
 SIZES = (0.3, 3.0, 10.0, 50.0)
 COLD_STARTS_S = (60.0, 240.0)

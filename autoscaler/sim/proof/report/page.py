@@ -58,13 +58,6 @@ script-src 'unsafe-inline'; img-src data:">
 """
 
 
-def standalone(svg: str) -> str:
-    """Return a picture as a file of its own: with the colours of the page, for light and dark."""
-    style = files(__package__).joinpath("page.css").read_text("utf-8")
-    head, closed, rest = svg.partition(">")
-    return f"{head}{closed}<style>{escape(style, quote=False)}</style>{rest}\n"
-
-
 def _proof(proof: Proof) -> str:
     order = in_order(proof)
     tints = charts.colours([run.name for run in proof.rows])
