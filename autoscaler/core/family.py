@@ -132,7 +132,7 @@ def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColum
 def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
     """Return the replicas that each margin makes of a prediction; float32[MARGINS, W], whole.
 
-    floor, ceiling: replicas.
+    predicted, floor, ceiling: [W], replicas. NaN where nothing is predicted.
     """
     share = (predicted / MOST_BUSY).astype(np.float32)
     root = (np.sqrt(predicted) / MOST_BUSY).astype(np.float32)
@@ -167,7 +167,10 @@ def slots(cold_start_s: FloatColumn) -> IntColumn:
 
 
 def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
-    """Put a value into the present slot, or into a new one where the time of the slot is over."""
+    """Put a value into the present slot, or into a new one where the time of the slot is over.
+
+    past: float32[N, slots, W], the present one first. value: float32[N, W]. turned: bool[W], where it is over.
+    """
     pushed = np.where(turned, np.roll(past, 1, axis=1), past)
     pushed[:, 0] = np.where(turned, value, extreme(past[:, 0], value))
     return pushed

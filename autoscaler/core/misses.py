@@ -61,7 +61,8 @@ def learn(
 ) -> tuple[FloatColumn, FloatColumn]:
     """Add requests that were served at a load; returns the counts of missed and of all, float64[KINDS, B, W] each.
 
-    load, passed_s: float64[W]; new_missed, new: float64[KINDS, W]. Where the load is not known nothing is added.
+    missed, seen: as returned; load, passed_s: float64[W]; new_missed, new: float64[KINDS, W]. Where the load is not
+    known nothing is added.
     """
     fade = np.exp(-passed_s / FADE_S)
     missed, seen = missed * fade, seen * fade

@@ -69,7 +69,7 @@ def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
 
 
 def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, judged_s: MomentColumn) -> FloatColumn:
-    """Return how many of these pods served in the mean since then; float64[R]. All that serve, if since never.
+    """Return how many of these pods served in the mean since then; float64[R], R rows judged. All, if since never.
 
     Who became ready only half way has had half a pod's share of the load.
     """

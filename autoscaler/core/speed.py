@@ -86,7 +86,10 @@ def shortest(known_s: FloatColumn, seen_s: FloatColumn, step_s: FloatColumn) -> 
 
 
 def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -> Speed:
-    """Draw the line through the readings. sums: float64[SUMS, W].
+    """Draw the line through the readings.
+
+    sums: float64[SUMS, W], of `lessons`, fading. readings: float64[W], how many taught them. shortest_gap_s:
+    float64[W], of `shortest`; NaN: none seen.
 
     Belief counts like readings that say it. Neither token takes less than no time: where a slope comes out that way,
     the other is drawn alone.

@@ -20,7 +20,7 @@ RESTING = 10
 def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     """Decide how many replicas each workload should have.
 
-    Same input and memory, same decision. Nothing is sized by anything but replicas and NaN; see `core.decision`.
+    Same input and memory, same decision. Every stage says replicas, float64[W], NaN: unknown; see `core.decision`.
     """
     memory = align(memory, inp.fleet)
 

@@ -45,13 +45,13 @@ LONGEST_STEP_S = 120.0
 
 @dataclass(frozen=True)
 class Zero(Columns):
-    """What became of each rest on paper; float64[W] unless stated. T rests."""
+    """What became of each rest on paper; float64[W] unless stated. K rests."""
 
     in_flight: FloatColumn  # requests, gateway included, when it was known last; NaN: never
     quiet_s: FloatColumn  # since somebody was there
-    waking_s: FloatColumn  # float64[T, W], until the replica on paper serves
-    waited: FloatColumn  # float64[T, W], requests that waited for one, fading
-    wakes: FloatColumn  # float64[T, W], fading
+    waking_s: FloatColumn  # float64[K, W], until the replica on paper serves
+    waited: FloatColumn  # float64[K, W], requests that waited for one, fading
+    wakes: FloatColumn  # float64[K, W], fading
     knocked: FloatColumn  # requests that in truth came while nobody served, over the error budget's time
     late: FloatColumn  # those of them that had to wait for longer than TTFT may be
     requests: FloatColumn  # all of them, fading
