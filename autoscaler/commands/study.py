@@ -169,7 +169,7 @@ def simulate(
     if not traces:
         raise click.UsageError("--trace FILE is missing")
     setting = _setting(given, gpus)
-    _study(lambda trials: trials.simulate(setting, traces, scale, (start or 0.0, end or math.inf)))
+    to_the_end(lambda trials: trials.simulate(setting, traces, scale, (start or 0.0, end or math.inf)))
 
 
 @simulate.command()
@@ -181,7 +181,7 @@ def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float
     """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzip."""
     if out is not None and out.suffix != ".json":
         raise click.UsageError(f"--out {out}: a profile's file ends in .json")
-    _study(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
+    to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
 
 
 @click.command(cls=GreedyCommand)
@@ -210,13 +210,13 @@ def replay(
     if ticks is not None:
         if step is not None:
             raise click.UsageError("--step is of --prometheus; of --ticks it is the usual time between two")
-        _study(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
+        to_the_end(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
         return
     assert prometheus
     if start is None:
         raise click.UsageError("--start is missing: from when on history is read")
     begin = start
-    _study(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step or STEP_S))
+    to_the_end(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step or STEP_S))
 
 
 def _moment(time_s: float) -> str:
@@ -261,7 +261,7 @@ def with_extra() -> None:
         ) from None
 
 
-def _study(work: Callable[[Any], int]) -> None:
+def to_the_end(work: Callable[[Any], int]) -> None:
     """Run to the end; expected trouble is one line and code 2, Ctrl-C and SIGTERM end it quietly."""
     with_extra()
     from autoscaler import trials

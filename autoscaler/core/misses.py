@@ -95,7 +95,7 @@ def curve(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> F
     objective of which nobody tells, as there is none or the engine is silent, is not missed.
     """
     weight = np.cumsum(seen + PRIOR_REQUESTS, axis=1)
-    total = np.cumsum(missed + PRIOR_REQUESTS * _believed(missed, seen, at_any_load), axis=1)
+    total = np.cumsum(missed + PRIOR_REQUESTS * believed(missed, seen, at_any_load), axis=1)
     pooled = np.minimum.accumulate((total / weight)[:, ::-1], axis=1)[:, ::-1]
     for first in range(1, BINS):
         before = slice(first - 1, first)
@@ -106,7 +106,7 @@ def curve(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> F
     return either(np.where((told | ~told.any(axis=0))[:, None], pooled, 0.0))
 
 
-def _believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
+def believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
     """Return the curve that loads which were seen suggest for those which were not; float64[KINDS, B, W].
 
     The mean of the curves of all steepnesses, each by how likely it makes what was seen: who misses nothing at 0.8
@@ -119,10 +119,10 @@ def _believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) 
     for place in range(BINS):  # by hand: a sum of numpy differs in its last digits with the number of rows
         told += np.log(expected[:, place]) * missed[:, place] + np.log(1 - expected[:, place]) * met[:, place]
     likely = np.exp((told - told.max(axis=0)) / CLUSTER)
-    believed = np.zeros_like(missed)
-    for shape, share in zip(SHAPES, likely / likely.sum(axis=0), strict=True):
-        believed += shape[:, None] * share[:, None]
-    return np.minimum(believed + at_any_load[:, None], 1.0)
+    share = np.zeros_like(missed)
+    for shape, weight in zip(SHAPES, likely / likely.sum(axis=0), strict=True):
+        share += shape[:, None] * weight[:, None]
+    return np.minimum(share + at_any_load[:, None], 1.0)
 
 
 def unavoidable(

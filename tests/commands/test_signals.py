@@ -64,7 +64,7 @@ def test_a_signal_ends_what_this_process_computes(tmp_path: Path, number: int) -
 def test_a_signal_that_comes_in_compiled_code_ends_it_as_well() -> None:
     program = """
 import subprocess, numba, numpy
-from autoscaler.commands.study import _study
+from autoscaler.commands.study import to_the_end
 
 @numba.njit
 def long(count):
@@ -74,7 +74,7 @@ def long(count):
     return sums, sums * 2
 
 long(1)
-_study(lambda trials: subprocess.Popen(["sh", "-c", "kill -TERM $PPID"]) and long(1_000_000_000))
+to_the_end(lambda trials: subprocess.Popen(["sh", "-c", "kill -TERM $PPID"]) and long(1_000_000_000))
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "")

@@ -192,7 +192,7 @@ def pooled(missed, seen):
 @given(anything_seen)
 def test_bins_out_of_order_are_pooled_with_the_weight_of_what_was_seen(lessons):
     missed, seen = all_learned(lessons)
-    prior = M._believed(missed, seen, np.zeros((KINDS, 1)))
+    prior = M.believed(missed, seen, np.zeros((KINDS, 1)))
     total, weight = (missed + M.PRIOR_REQUESTS * prior)[:, :, 0], (seen + M.PRIOR_REQUESTS)[:, :, 0]
     told = seen[:, :, 0].any(axis=1) if seen.any() else np.ones(KINDS)
     expected = either(np.stack([pooled(*of) for of in zip(total, weight, strict=True)]) * told[:, None])
