@@ -100,7 +100,6 @@ class Plan(Columns):
     readings: FloatColumn  # of single pods that taught these, from the first on
     demand: FloatColumn  # replicas that what arrives keeps busy
     work_s: FloatColumn  # busy replica-seconds of a request
-    busy: FloatColumn  # 0..1, share of their time that the replicas are to be busy under the rule in force
     rule: FloatColumn  # row of the family, `family.describe`
     watched_s: FloatColumn  # seconds of demand the rules were judged on
     young_s: FloatColumn  # before so many only careful rules are followed: more where traffic is calm

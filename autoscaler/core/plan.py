@@ -124,7 +124,6 @@ def _planned(known: Rules, zero: Zero, budget: FloatColumn) -> Plan:
             readings=known.readings,
             demand=known.demand,
             work_s=np.where(known.requests > 0, known.work_s / known.requests, np.nan),
-            busy=known.demand / known.replicas,
             rule=known.rule,
             watched_s=known.watched_s,
             young_s=young_s(known),
