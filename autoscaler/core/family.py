@@ -66,9 +66,9 @@ NEARLY = 0.02
 ENDLESS = 1e9
 """Replicas, where nothing was predicted yet: more than any fleet has."""
 
-SLOTS_A_COLD_START = 4
-LOWS = SLOTS_A_COLD_START + 2
-PEAKS = LONGEST_HOLD * SLOTS_A_COLD_START + 1
+SPANS_A_COLD_START = 4
+LOWS = SPANS_A_COLD_START + 2
+PEAKS = LONGEST_HOLD * SPANS_A_COLD_START + 1
 
 DOUBT = 0.2
 DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
@@ -114,16 +114,16 @@ def off_level(level: FloatColumn, demand: FloatColumn) -> FloatColumn:
 def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
     """Return what each predictor says, a level, held, and after them `OF_LOAD`; float32[J + 1, W], NaN: not known.
 
-    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by slot. reach: int64[W], slots in a cold start.
+    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by span. reach: int64[W], spans in a cold start.
     """
     predictors = (*PREDICTORS, OF_LOAD)
     said = level[[place for place, _ in predictors]]
     highest = peaks[:, 0].copy()
-    for slot in range(1, PEAKS):
-        np.maximum(highest, peaks[:, slot], out=highest)
+    for span in range(1, PEAKS):
+        np.maximum(highest, peaks[:, span], out=highest)
         for predictor, (place, hold) in enumerate(predictors):
-            if slot % hold == 0 and slot // hold <= SLOTS_A_COLD_START:
-                np.copyto(said[predictor], highest[place], where=reach == slot // hold)
+            if span % hold == 0 and span // hold <= SPANS_A_COLD_START:
+                np.copyto(said[predictor], highest[place], where=reach == span // hold)
     for predictor, (place, _) in enumerate(predictors):
         said[predictor, np.isnan(level[place])] = np.nan
     return said
@@ -155,21 +155,21 @@ def doubted(level: FloatColumn) -> FloatColumn:
     return np.asarray(DOUBT * by_hold[:, None, None] * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)
 
 
-def slot_s(cold_start_s: FloatColumn) -> FloatColumn:
-    """Return how long a slot of the past is; float64[W]."""
-    return np.maximum(cold_start_s / SLOTS_A_COLD_START, EVERY_S)
+def span_s(cold_start_s: FloatColumn) -> FloatColumn:
+    """Return how long a span of the past is; float64[W]."""
+    return np.maximum(cold_start_s / SPANS_A_COLD_START, EVERY_S)
 
 
-def slots(cold_start_s: FloatColumn) -> IntColumn:
-    """Return how many slots a cold start takes; int64[W], 1..SLOTS_A_COLD_START."""
-    count = np.ceil(cold_start_s / slot_s(cold_start_s) - 1e-9)
-    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SLOTS_A_COLD_START), dtype=np.int64)
+def spans(cold_start_s: FloatColumn) -> IntColumn:
+    """Return how many spans a cold start takes; int64[W], 1..SPANS_A_COLD_START."""
+    count = np.ceil(cold_start_s / span_s(cold_start_s) - 1e-9)
+    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SPANS_A_COLD_START), dtype=np.int64)
 
 
 def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
-    """Put a value into the present slot, or into a new one where the time of the slot is over.
+    """Put a value into the present span, or into a new one where the time of the span is over.
 
-    past: float32[N, slots, W], the present one first. value: float32[N, W]. turned: bool[W], where it is over.
+    past: float32[N, spans, W], the present one first. value: float32[N, W]. turned: bool[W], where it is over.
     """
     pushed = np.where(turned, np.roll(past, 1, axis=1), past)
     pushed[:, 0] = np.where(turned, value, extreme(past[:, 0], value))

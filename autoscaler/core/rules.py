@@ -87,9 +87,9 @@ class Rules(Columns):
     level: FloatColumn  # float64[L, W], its level over LEVELS_S
     level_s: FloatColumn  # seconds of demand that it is of
     unrest: FloatColumn  # squared share of its level that demand was off it, times seconds
-    slot_s: MomentColumn  # when the present slot began
-    peaks: PaperColumn  # float32[L, PEAKS, W], highest level by slot, the present one first
-    lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by slot
+    span_s: MomentColumn  # when the present span of the past began
+    peaks: PaperColumn  # float32[L, PEAKS, W], highest level by span, the present one first
+    lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by span
     asked: PaperColumn  # float32[M, W], replicas that each rule asks for since
     needed: FloatColumn  # float64[W], replicas that the load needs since; NaN: not known
     backlog: PaperColumn  # float32[M, W], replica-seconds of work that wait
@@ -129,10 +129,10 @@ class Rules(Columns):
         return cls(**{**known, **paper})  # type: ignore[arg-type]
 
 
-_UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "kept_s", "shortest_gap_s", "slots", "demand", "slot_s"))
+_UNKNOWN_AT_FIRST = frozenset(("judged_s", "found", "kept_s", "shortest_gap_s", "slots", "demand", "span_s"))
 _UNKNOWN_AT_FIRST |= frozenset(("needed", "rule", "budget", "replicas", "ttft_objective_s", "itl_objective_s"))
 
-RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "slot_s", "peaks", "lows"))
+RULES_PRESENT = frozenset(("judged_s", "found", "demand", "level", "level_s", "unrest", "span_s", "peaks", "lows"))
 RULES_PRESENT |= frozenset(("asked", "needed", "backlog", "loaded", "real_backlog", "rule", "replicas"))
 """Fields of `Rules` that follow the present within minutes and begin anew with a process; see `core.kept`."""
 
@@ -312,9 +312,9 @@ def _account(rules: Rules, seen: Seen, arrivals: FloatColumn, likely: FloatColum
             step_s,
         )
     )
-    ready_then, reach = rules.lows[:, 0], family.slots(seen.cold_start_s)
-    for slot in range(1, family.LOWS):  # what stood for a whole cold start is ready by now
-        ready_then = np.where(slot <= reach, np.minimum(ready_then, rules.lows[:, slot]), ready_then)
+    ready_then, reach = rules.lows[:, 0], family.spans(seen.cold_start_s)
+    for span in range(1, family.LOWS):  # what stood for a whole cold start is ready by now
+        ready_then = np.where(span <= reach, np.minimum(ready_then, rules.lows[:, span]), ready_then)
     floor = np.where(rules.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
     backlog, cost = np.empty_like(rules.backlog), np.empty_like(rules.cost)
     queued, loaded = rules.queued * paper_fade, rules.loaded * paper_fade
@@ -350,10 +350,10 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
     lived_s = np.where(np.isnan(rules.demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
     level = family.levels(rules.level, rules.level_s, rules.demand, lived_s)
     off = np.where(lived_s > 0, family.off_level(level, rules.demand), 0.0)
-    turned = ~(now_s - rules.slot_s < family.slot_s(seen.cold_start_s) - 1e-6)
+    turned = ~(now_s - rules.span_s < family.span_s(seen.cold_start_s) - 1e-6)
     said = level.astype(np.float32)
     peaks = family.push(rules.peaks, or_zero(said), turned, np.maximum)
-    *held, of_load = family.held(said, peaks, family.slots(seen.cold_start_s))
+    *held, of_load = family.held(said, peaks, family.spans(seen.cold_start_s))
     lowest = np.nan_to_num(held, nan=family.ENDLESS)
     lows = family.push(rules.lows, lowest, turned, np.minimum)
     found = np.where(np.isnan(rules.found) & ~np.isnan(level[0]), seen.replicas, rules.found)
@@ -367,7 +367,7 @@ def _predict(rules: Rules, seen: Seen, step_s: FloatColumn, now_s: float) -> Rul
         level=level,
         level_s=rules.level_s + lived_s,
         unrest=rules.unrest + off**2 * lived_s,
-        slot_s=np.where(turned, now_s, rules.slot_s),
+        span_s=np.where(turned, now_s, rules.span_s),
         peaks=peaks,
         lows=lows,
         asked=np.concatenate([family.fleets(predicted, floor, seen.ceiling) for predicted in held]),

@@ -12,13 +12,13 @@ from autoscaler.core import family
 NAN = math.nan
 
 
-@pytest.mark.parametrize(("cold_start_s", "slots"), [(1.0, 1), (30.0, 1), (31.0, 2), (60.0, 2), (120.0, 4), (900.0, 4)])
-def test_a_cold_start_takes_whole_slots_and_at_most_four(cold_start_s, slots):
-    assert family.slots(np.array([cold_start_s]))[0] == slots
+@pytest.mark.parametrize(("cold_start_s", "spans"), [(1.0, 1), (30.0, 1), (31.0, 2), (60.0, 2), (120.0, 4), (900.0, 4)])
+def test_a_cold_start_takes_whole_spans_and_at_most_four(cold_start_s, spans):
+    assert family.spans(np.array([cold_start_s]))[0] == spans
 
 
-def test_an_unknown_cold_start_takes_one_slot():
-    assert family.slots(np.array([NAN]))[0] == 1
+def test_an_unknown_cold_start_takes_one_span():
+    assert family.spans(np.array([NAN]))[0] == 1
 
 
 @pytest.mark.parametrize("rule", range(family.RULES))
@@ -125,7 +125,7 @@ def test_nothing_is_off_no_level():
 # --- a peak that is held
 
 
-@given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SLOTS_A_COLD_START))
+@given(st.lists(st.floats(0, 100, width=32), min_size=60, max_size=60), st.integers(1, family.SPANS_A_COLD_START))
 def test_each_predictor_says_the_peak_of_its_level_over_its_hold(run, reach):
     """Against looking back over all that ever was."""
     past = np.zeros((len(family.LEVELS_S), family.PEAKS, 1), np.float32)
@@ -145,7 +145,7 @@ def test_what_is_not_known_is_not_held():
     assert np.isnan(family.held(level, past, np.array([1]))).all()
 
 
-def test_a_slot_keeps_its_extreme_until_its_time_is_over():
+def test_a_span_keeps_its_extreme_until_its_time_is_over():
     past = np.array([[[5.0, 5.0], [3.0, 3.0]]], np.float32)
     pushed = family.push(past, np.array([[4.0, 4.0]], np.float32), np.array([False, True]), np.maximum)
     assert pushed[0].tolist() == [[5.0, 4.0], [3.0, 5.0]]
