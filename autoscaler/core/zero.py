@@ -64,7 +64,7 @@ class Zero(Columns):
     def blank(cls, rows: int) -> Zero:
         none, by_rest = np.zeros(rows), np.zeros((len(RESTS_S), rows))
         unknown = np.full(rows, np.nan)
-        return cls(unknown, none, by_rest, by_rest, by_rest, *[none] * 6, unknown)
+        return cls(unknown, none, by_rest, by_rest, by_rest, none, none, none, none, none, none, unknown)
 
 
 ZERO_PRESENT = frozenset(("in_flight", "quiet_s", "waking_s", "recent", "recent_s", "rest_s"))
