@@ -111,6 +111,18 @@ def gather(
     return {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}, len(added)
 
 
+def silence(pods: FloatColumn, step_s: float, said: str) -> tuple[str, ...]:
+    """Return what `problems` says of the steps in which nobody reported: `for 600 s no pod reported: …`; else nothing.
+
+    pods: float64[T], the column of `Past`. said: what was not there.
+    """
+    silent_s = float(np.isnan(pods).sum()) * step_s
+    if not silent_s:
+        return ()
+    taken = "what counters grew meanwhile came evenly, to as many replicas as before; else no replica and no request"
+    return (f"for {silent_s:,.0f} s {said}: {taken}",)
+
+
 def _gained(values: FloatColumn, fresh: bool) -> FloatColumn:
     """Return what a counter grew from scrape to scrape, float64[n]; a reading that is absent repeats the one before."""
     known = ~np.isnan(values)

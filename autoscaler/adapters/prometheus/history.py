@@ -21,7 +21,7 @@ from autoscaler.adapters.prometheus.ranges import RangeReader
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather
+from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
 from autoscaler.ports import Unavailable
 
 ENGINE = ENGINES["vllm"]  # whose history is read
@@ -205,15 +205,10 @@ def _bound(text: str) -> float:
 
 
 def _problems(engines: list[EngineSeries], present: FloatColumn, step_s: float) -> tuple[str, ...]:
-    silent_s = float(np.isnan(present).sum()) * step_s
     counted = (each.generation_tokens[~np.isnan(each.generation_tokens)] for each in engines)
     resets = sum(int((np.diff(values) < 0).sum()) for values in counted)
-    problems = []
-    if silent_s:
-        problems.append(f"for {silent_s:,.0f} s no pod reported: taken as no replica and no request")
-    if resets:
-        problems.append(f"counters went back {resets} times: taken as restarts")
-    return tuple(problems)
+    restarts = (f"counters went back {resets} times: taken as restarts",) if resets else ()
+    return silence(present, step_s, "no pod reported") + restarts
 
 
 def _when(time_s: float) -> str:

@@ -80,7 +80,7 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
     ttft, itl = _overall(past.ttft), _overall(past.itl)
     met_ttft, met_itl = _met(past.ttft, goal.ttft_s, ttft), _met(past.itl, goal.itl_s, itl)
     both = met_itl if math.isnan(goal.ttft_s) else met_ttft if math.isnan(goal.itl_s) else math.nan
-    pods = np.nan_to_num(past.pods)
+    pods = _pods(past)
     steps = np.diff(replicas(past))
     changes = steps[steps != 0]
     changed_s = (np.flatnonzero(steps) + 1) * past.step_s
@@ -106,8 +106,19 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
 
 
 def replicas(past: Past) -> IntColumn:
-    """Return how many replicas there were in each step, int64[T]; a silent step has none."""
-    return np.round(np.nan_to_num(past.pods)).astype(np.int64)
+    """Return how many replicas there were in each step, int64[T]."""
+    return np.round(_pods(past)).astype(np.int64)
+
+
+def _pods(past: Past) -> FloatColumn:
+    """Return the replicas there were, float64[T]: over a hole as many as before it.
+
+    A step is in a hole if nobody reported and counters grew all the same, or if it is beside one that is: scrapes cover
+    it in part only. Where nobody reported and nothing grew, there was none.
+    """
+    hole = np.isnan(past.pods) & ~np.isnan(past.arrivals)
+    hole[1:-1] |= hole[:-2] | hole[2:]
+    return np.nan_to_num(past.pods[np.maximum.accumulate(np.where(hole, 0, np.arange(len(hole))))])
 
 
 def as_timeline(past: Past) -> FloatColumn:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather
+from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
 
 MOST_LINE_BYTES = 1 << 20
 MOST_TICKS = 5_000_000
@@ -76,8 +76,6 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
     gathered, _ = gather(float(time_s[0]), float(time_s[-1]), step_s, [engine])
     middle = time_s[0] + (np.arange(len(gathered["pods"])) + 0.5) * step_s
     gathered["pods"] = np.where(np.isnan(gathered["pods"]), np.nan, np.interp(middle, time_s, np.nan_to_num(ready)))
-    silent_s = float(np.isnan(gathered["pods"]).sum()) * step_s
-    problems = (f"for {silent_s:,.0f} s there is no tick: taken as no replica and no request",) if silent_s else ()
     return Past(
         start_s=float(time_s[0]),
         step_s=step_s,
@@ -85,7 +83,7 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
         window_s=LATENCY_WINDOW_S,
         ttft=Latencies.none(),
         itl=Latencies.none(),
-        problems=problems,
+        problems=silence(gathered["pods"], step_s, "there is no tick"),
         **gathered,
     )
 

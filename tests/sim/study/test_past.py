@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.past import Latencies, Past
+from autoscaler.core.past import EngineSeries, Latencies, Past, gather
 from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.past import NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.run import run
@@ -87,10 +87,29 @@ def test_history_in_which_nobody_asked_is_told() -> None:
         to_trace(past(np.ones(4), np.zeros(4)), "team/model", seed=1)
 
 
-def test_a_hole_is_no_replica_and_no_request() -> None:
+def test_a_hole_of_which_nothing_was_told_is_no_replica_and_no_request() -> None:
     history = past(column(1, np.nan, 2, 2), column(1, np.nan, 1, 1))
     assert replicas(history).tolist() == [1, 0, 2, 2]
     assert len(to_trace(history, "again", 1).arrival_s) == 3
+
+
+def test_a_hole_over_which_counters_grew_has_as_many_replicas_as_there_were_before_it() -> None:
+    """Ten minutes without a scrape, which begin and end within a step; a third replica comes after it."""
+    at_s = np.concatenate([np.arange(7.0, 600.0, 15.0), np.arange(1207.0, 1800.0, 15.0)])
+    alike = {name: 2 * at_s for name in ("finished", "first_tokens", "prompt_tokens", "generation_tokens")}
+    engines = [EngineSeries(pod, at_s, np.ones(len(at_s)), np.zeros(len(at_s)), **alike) for pod in "ab"]
+    late = at_s[at_s > 1500]
+    engines.append(EngineSeries("c", late, *np.zeros((6, len(late)))))
+    columns, _ = gather(0.0, 1800.0, 15.0, engines)
+    history = replace(past(np.ones(120), np.ones(120)), **columns)
+    assert np.isnan(history.pods).sum() * 15.0 > 500
+    counts = replicas(history)
+    assert counts[:99].tolist() == [2] * 99
+    assert counts[101:-1].tolist() == [3] * 18  # the last scrape covers the last step in part
+    assert len(to_trace(history, "again", 1).arrival_s) == pytest.approx(4 * 1800, rel=0.02)
+    row = as_row(history, GOAL, gpus_per_replica=1.0, cold_start_s=0.0)
+    assert row.gpu_hours == pytest.approx((2 * 1800 + 300) / 3600, rel=0.01)
+    assert row.scale_ups == 1
 
 
 def test_what_happened_is_read_from_pods_and_histograms() -> None:
@@ -129,6 +148,6 @@ def test_a_recorded_count_is_ready_when_it_was() -> None:
 
 
 def test_the_timeline_of_history_shows_replicas_and_load() -> None:
-    rows = as_timeline(past(column(1, np.nan, 2, 2), np.ones(4)))
+    rows = as_timeline(past(column(1, np.nan, 2, 2), column(1, np.nan, 1, 1)))
     assert rows.shape == (4, 5)
     assert rows[:, 2].tolist() == [1, 0, 2, 2]
