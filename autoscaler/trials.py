@@ -30,7 +30,7 @@ from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.table import print_proof
 from autoscaler.sim.proof.report.words import seconds
-from autoscaler.sim.proof.result import Proof, Run
+from autoscaler.sim.proof.result import ACTUAL, RECORDED, Proof, Run
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
@@ -174,8 +174,8 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     actual = as_row(past, case.goal, offer.gpus, setting.cold_start_s)
     runs = (
         *proof.runs,
-        Run("actual", False, {}, actual, as_timeline(past)),
-        Run("recorded", False, {}, recorded.row, recorded.timeline),
+        Run(ACTUAL, False, {}, actual, as_timeline(past)),
+        Run(RECORDED, False, {}, recorded.row, recorded.timeline),
     )
     proof = replace(proof, runs=runs)
     _finish(setting, [proof])

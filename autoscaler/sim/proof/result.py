@@ -14,7 +14,9 @@ from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.score import Row
 
 OURS = "ours"
-PLANNED = "planned"
+PLANNED = "planned"  # a schedule made with the whole trace in hand
+ACTUAL = "actual"  # what metrics say of what happened
+RECORDED = "recorded"  # as many replicas as there were
 Params = Mapping[str, float | int | str]
 
 
@@ -22,7 +24,7 @@ Params = Mapping[str, float | int | str]
 class Run:
     """One policy with one setting."""
 
-    name: str  # `ours`, or that of a baseline; `planned`: a schedule made with the whole trace in hand
+    name: str  # one of the above, or that of a baseline
     tuned: bool  # with hindsight, on this very trace
     params: Params  # of the setting, where all models of the trace have the same; empty for `ours`
     row: Row
@@ -77,7 +79,12 @@ class Proof:
         """Say whether a run met the goal."""
         return run.row.attainment >= self.goal.attainment - 1e-9
 
+    @property
+    def baselines(self) -> tuple[Run, ...]:
+        """Return the runs of other people's rules."""
+        return tuple(run for run in self.runs if run.name not in (OURS, ACTUAL, RECORDED))
+
     def best_baseline(self) -> Run | None:
         """Return the baseline with the fewest GPU-hours among those that met the goal; None: none did."""
-        met = [run for run in self.runs if run.name != OURS and self.attains(run)]
+        met = [run for run in self.baselines if self.attains(run)]
         return min(met, key=lambda run: run.row.gpu_hours, default=None)

@@ -138,8 +138,7 @@ def verdict(proof: Proof) -> str:
     plan = proof.planned
     if plan is not None and proof.attains(plan) and plan.row.gpu_hours > 0:
         said += f", {ratio(ours.row.gpu_hours / plan.row.gpu_hours)} the plan that knows the trace"
-    others = [run for run in proof.runs if run.name != OURS]
-    if not others:
+    if not proof.baselines:
         return f"{said}."
     best = proof.best_baseline()
     if best is None:

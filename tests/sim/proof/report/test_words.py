@@ -69,6 +69,13 @@ def test_the_verdict_hides_no_miss() -> None:
     assert "No baseline met the goal" in said
 
 
+def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
+    history = run("actual", attainment=math.nan, gpu_hours=9.0), run("recorded", gpu_hours=9.0)
+    assert words.verdict(proof(run(), *history)) == "ours: 99.50 % at 12 GPU-hours."
+    assert "Best baseline that met the goal: hpa," in words.verdict(proof(run(), *history, run("hpa", gpu_hours=16.0)))
+    assert "No baseline met the goal." in words.verdict(proof(run(), *history, run("hpa", attainment=0.5)))
+
+
 def test_rows_that_met_the_goal_come_before_cheaper_ones_that_did_not() -> None:
     ordered = words.in_order(proof(run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run()))
     assert [each.name for each in ordered] == ["ours", "static", "cheap"]
