@@ -1,6 +1,6 @@
 """The pictures of a proof: the frontier of all policies, and what each did over the trace.
 
-Colours and strokes are classes of page.css: `series-0` to `series-11` tell baselines apart, `ours` is the shipped
+Colours and strokes are classes of page.css: `series-0` to `series-14` tell baselines apart, `ours` is the shipped
 policy, `planned` the schedule that knows the trace.
 """
 
@@ -25,9 +25,10 @@ from autoscaler.sim.proof.report.words import amount, label, share
 from autoscaler.sim.proof.result import OURS, PLANNED, Point, Proof, Run
 from autoscaler.sim.study.score import thin
 
-SERIES = 12  # colours of baselines; further ones begin anew
+SERIES = 15  # colours of baselines and of what happened; further ones begin anew
 NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 LEAST_MISS = 1e-4  # shares closer to 1 are drawn as if they were this far
+MOST_HOURS = 3.0  # times those of the dearest that matters; what costs more lies at the edge
 COLUMNS = 700  # moments of a timeline that are drawn
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
 
@@ -42,21 +43,25 @@ def frontier(proof: Proof) -> str:
     """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
 
     Attainment is drawn by nines (90 %, 99 %, 99.9 % are equally far apart), for that is how hard they are to get.
-    Settings that cost more than any policy as it ran are left out.
+    Policies that cost several times what ours and the best baseline do lie at the right edge, and settings that do are
+    left out, as are those that cost more than any policy as it ran. Whose attainment is not known is not drawn.
     """
     top, bottom, height = 14.0, 44.0, 430.0
-    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in proof.rows)}
-    for run in proof.rows:
-        points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))
-    known = [point for each in points.values() for point in each if math.isfinite(point.attainment)]
-    if not known:
+    runs = [run for run in proof.rows if math.isfinite(run.row.attainment)]
+    if not runs:
         return ""
-    dearest = 1.15 * max(run.row.gpu_hours for run in proof.rows)
+    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in runs)}
+    for run in runs:
+        points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))
+    known = [point for each in points.values() for point in each]
+    dearest = min(
+        1.15 * max(run.row.gpu_hours for run in runs), MOST_HOURS * max(run.row.gpu_hours for run in _fitting(proof))
+    )
     bound = proof.clairvoyant_gpu_hours
     shown = [point.gpu_hours for point in known if point.gpu_hours <= dearest] + ([bound] if bound > 0 else [])
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
     x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
-    worst = min(point.attainment for point in known if point.gpu_hours <= dearest)
+    worst = min(point.attainment for point in known)
     levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
@@ -69,8 +74,8 @@ def frontier(proof: Proof) -> str:
     if bound > 0:
         parts.append(element("line", class_="bound", x1=x(bound), x2=x(bound), y1=top, y2=height - bottom))
         parts.append(text("clairvoyant bound", x(bound) + 5, height - bottom - 7, class_="label"))
-    chosen = {name: [run for run in proof.rows if run.name == name] for name in points}
-    tints = colours(list(points))
+    chosen = {name: [run for run in runs if run.name == name] for name in points}
+    tints = colours([run.name for run in proof.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
         parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
     return picture("Attainment against GPU-hours", height, parts)
@@ -97,11 +102,13 @@ def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale,
                 "circle",
                 f"<title>{escape(said)}</title>",
                 class_=f"chosen {tint}{' tuned' if run.tuned else ''}",
-                cx=x(run.row.gpu_hours),
+                cx=x(min(run.row.gpu_hours, x.high)),
                 cy=at(run.row.attainment),
                 r=radius,
             )
         )
+        if run.row.gpu_hours > x.high:
+            drawn.append(text("→", x.end_px - 9, at(run.row.attainment) + 4, class_="label", text_anchor="end"))
     return element("g", *drawn, class_="curve", data_policy=name)
 
 
@@ -139,10 +146,15 @@ def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH)
 
 
 def most_replicas(proof: Proof) -> float:
-    """Return a top for the replica axis: ours and whoever met the goal fit below it, and a wild one is cut off."""
-    kept = [run for run in proof.rows if run.name == OURS or proof.attains(run)] or list(proof.rows)
-    tops = [float(run.timeline[:, 1:3].max()) for run in kept if len(run.timeline)]
-    return nice_ticks(0.0, max(tops, default=1.0), 2)[-1]
+    """Return a top for the replica axis, below which all fit that matter; a wild baseline is cut off."""
+    tops = [float(run.timeline[:, 1:3].max()) for run in _fitting(proof) if len(run.timeline)]
+    return nice_ticks(0.0, max(tops, default=1.0), 4)[-1]
+
+
+def _fitting(proof: Proof) -> list[Run]:
+    """Return the runs that the axes fit: of the baselines only the best, if one met the goal."""
+    best = proof.best_baseline()
+    return [run for run in proof.rows if run is best or run not in proof.baselines] or list(proof.rows)
 
 
 def _level(x: Scale, at: float, said: str) -> str:

@@ -74,7 +74,7 @@ def _proof(proof: Proof) -> str:
 <section class="card"><h2>The frontier</h2>
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
 hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
-policy beats.{_of_the_plan(proof)}</p>
+policy beats. Who costs more than the axis shows has an arrow.{_of_the_plan(proof)}</p>
 {charts.frontier(proof)}{_legend(proof, tints)}</section>
 <section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(proof, order)}</section>
 {_notes(proof)}

@@ -9,8 +9,23 @@ from playwright.async_api import Browser
 
 from autoscaler.sim.proof.report import charts
 from autoscaler.sim.proof.report.page import page
+from autoscaler.sim.proof.result import ACTUAL, OURS, PLANNED, RECORDED, Proof
+from autoscaler.sim.study.baselines import BASELINES
 from tests.harness.browser import screenshot
 from tests.sim.proof.report.proofs import PLAN, proof, run
+
+
+def rings(made: Proof) -> dict[str, tuple[float, float]]:
+    """Return where the frontier has the ring of each policy, as it ran."""
+    space = "{http://www.w3.org/2000/svg}"
+    curves = ElementTree.fromstring(charts.frontier(made)).iter(f"{space}g")
+    chosen = {
+        curve.get("data-policy", ""): circle
+        for curve in curves
+        for circle in curve.iter(f"{space}circle")
+        if "chosen" in circle.get("class", "")
+    }
+    return {name: (float(each.get("cx", "")), float(each.get("cy", ""))) for name, each in chosen.items()}
 
 
 def test_names_from_files_are_text_and_not_markup() -> None:
@@ -32,10 +47,42 @@ def test_every_picture_is_well_formed() -> None:
         ElementTree.fromstring(picture)
 
 
-def test_a_wild_baseline_that_missed_does_not_flatten_the_rest() -> None:
-    wild = run("wild", attainment=0.5)
+def test_what_is_not_known_is_not_drawn() -> None:
+    """Two histograms do not tell `attainment` of what happened; a circle without a place would lie at the top edge."""
+    drawn = charts.frontier(proof(run(), run("hpa"), run("actual", attainment=float("nan"), gpu_hours=40.0)))
+    assert "nan" not in drawn
+    assert "actual" not in drawn
+    assert "hpa" in drawn
+
+
+@pytest.mark.parametrize("attainment", [0.5, 1.0])
+def test_a_wild_baseline_does_not_flatten_the_rest_whether_it_met_the_goal_or_not(attainment: float) -> None:
+    wild = run("wild", attainment=attainment, gpu_hours=400.0)
     wild.timeline[50, 1:3] = 900.0
-    assert charts.most_replicas(proof(run(), wild)) < 20
+    made = proof(run(), run("best", gpu_hours=11.0), wild)
+    assert charts.most_replicas(made) < 20
+    x = {policy: circle[0] for policy, circle in rings(made).items()}
+    assert x["best"] + 100 < x["ours"] < x["wild"] == charts.WIDTH - charts.RIGHT  # at the edge, with an arrow
+    assert charts.frontier(made).count("→") == 1
+
+
+def test_the_replica_axis_fits_what_happened_and_the_best_baseline() -> None:
+    best, actual = run("best", gpu_hours=11.0), run("actual", attainment=float("nan"))
+    best.timeline[50, 1:3] = 30.0
+    actual.timeline[50, 1:3] = 50.0
+    assert 30 <= charts.most_replicas(proof(run(), best)) < 50 <= charts.most_replicas(proof(run(), best, actual)) < 90
+
+
+def test_every_policy_has_a_colour_of_its_own() -> None:
+    names = [OURS, PLANNED, *BASELINES, ACTUAL, RECORDED]
+    tints = charts.colours(names)
+    assert len(set(tints.values())) == len(names)
+    style = page([proof()])
+    for tint in tints.values():
+        assert f".{tint} {{ color:" in style
+    values = [re.findall(rf"--s{place}: (#\w+);", style) for place in range(charts.SERIES)]
+    assert [len(of_schemes) for of_schemes in values] == [2] * charts.SERIES  # light and dark
+    assert len(set(map(tuple, values))) == charts.SERIES
 
 
 def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
