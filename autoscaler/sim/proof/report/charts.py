@@ -31,6 +31,7 @@ LEAST_MISS = 1e-4  # shares closer to 1 are drawn as if they were this far
 MOST_HOURS = 3.0  # times those of the dearest that matters; what costs more lies at the edge
 COLUMNS = 700  # moments of a timeline that are drawn
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
+NARROW = 590.0  # of a picture that shares the width of the page with another
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
@@ -73,7 +74,7 @@ def frontier(proof: Proof) -> str:
     parts.append(text("goal", LEFT + 6, goal_y - 5, class_="label limit-label"))
     if bound > 0:
         parts.append(element("line", class_="bound", x1=x(bound), x2=x(bound), y1=top, y2=height - bottom))
-        parts.append(text("clairvoyant bound", x(bound) + 5, height - bottom - 7, class_="label"))
+        parts.append(text("clairvoyant bound", x(bound) + 5, top + 17, class_="label"))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
     tints = colours([run.name for run in proof.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
@@ -112,7 +113,7 @@ def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale,
     return element("g", *drawn, class_="curve", data_policy=name)
 
 
-def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH) -> str:
+def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
     """Draw one run over the trace: wanted and ready replicas, and below them the load, running and waiting.
 
     most_replicas: top of the replica axis, shared by all runs, so that their areas compare; what is above is cut off.
@@ -122,19 +123,19 @@ def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH)
         return ""
     tall, low, gap, top, axis = 96.0, 46.0, 12.0, 8.0, 20.0
     height = top + tall + gap + low + axis
-    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), LEFT, width - RIGHT)
+    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), LEFT, NARROW - RIGHT)
     at = [x(time_s) for time_s in rows[:, 0].tolist()]
     replicas = Scale(0.0, max(most_replicas, 1.0), top + tall, top)
     load = rows[:, 3] + rows[:, 4]
     held = Scale(0.0, max(float(load.max()), 1.0), height - axis, height - axis - low)
 
-    parts = [_level(x, replicas(value), amount(value)) for value in (0.0, replicas.high)]
+    parts = _axis(x, replicas, "replicas")
     ready = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()])
     wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
     parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
     parts.append(element("path", class_="line ready", d=ready))
     parts.append(element("path", class_="line wanted", d=wanted))
-    parts += [_level(x, held(value), amount(value)) for value in (0.0, held.high)]
+    parts += _axis(x, held, "requests")
     running = line_path(at, [held(value) for value in rows[:, 3].tolist()])
     above = [held(value) for value in load.tolist()]
     back = line_path(at[::-1], [held(value) for value in rows[::-1, 3].tolist()])
@@ -142,7 +143,7 @@ def timeline(proof: Proof, run: Run, most_replicas: float, width: float = WIDTH)
     parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
     for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
         parts.append(text(said, x(time_s), height - 4, class_="label", text_anchor="middle"))
-    return picture(f"Replicas and load of {label(run)}", height, parts, width)
+    return picture(f"Replicas and load of {label(run)}", height, parts, NARROW)
 
 
 def most_replicas(proof: Proof) -> float:
@@ -155,6 +156,12 @@ def _fitting(proof: Proof) -> list[Run]:
     """Return the runs that the axes fit: of the baselines only the best, if one met the goal."""
     best = proof.best_baseline()
     return [run for run in proof.rows if run is best or run not in proof.baselines] or list(proof.rows)
+
+
+def _axis(x: Scale, y: Scale, unit: str) -> list[str]:
+    """Draw the ends of an axis, with the unit below the upper one."""
+    named = text(unit, x.start_px - 8, y.end_px + 17, class_="label", text_anchor="end")
+    return [*(_level(x, y(value), amount(value)) for value in (0.0, y.high)), named]
 
 
 def _level(x: Scale, at: float, said: str) -> str:

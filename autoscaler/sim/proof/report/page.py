@@ -26,7 +26,6 @@ from autoscaler.sim.proof.report.words import (
 )
 from autoscaler.sim.proof.result import OURS, Proof, Run
 
-NARROW = 590.0  # of a picture that shares the width with another
 LEGEND = (("wanted", "wanted"), ("ready", "ready"), ("running", "running requests"), ("waiting", "waiting requests"))
 
 
@@ -75,7 +74,7 @@ def _proof(proof: Proof) -> str:
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
 hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
 policy beats. Who costs more than the axis shows has an arrow.{_of_the_plan(proof)}</p>
-{charts.frontier(proof)}{_legend(proof, tints)}</section>
+<div class="scroll wide">{charts.frontier(proof)}</div>{_legend(proof, tints)}</section>
 <section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(proof, order)}</section>
 {_notes(proof)}
 </article>"""
@@ -90,7 +89,7 @@ def _of_the_plan(proof: Proof) -> str:
 def _tiles(proof: Proof) -> str:
     ours = next((run for run in proof.runs if run.name == OURS), None)
     best = proof.best_baseline()
-    tiles = [("clairvoyant bound", f"{amount(proof.clairvoyant_gpu_hours)} GPU-h", "")]
+    tiles = [("GPU-hours, clairvoyant bound", amount(proof.clairvoyant_gpu_hours), "")]
     if proof.planned:
         state = "" if proof.attains(proof.planned) else "missed"
         tiles.append(("GPU-hours, planned", amount(proof.planned.row.gpu_hours), state))
@@ -148,14 +147,14 @@ def _strokes() -> str:
 
 
 def _timelines(proof: Proof, order: Sequence[Run]) -> str:
-    """Draw ours over the whole width, the others two abreast."""
+    """Draw all alike, two abreast where there is room."""
     shown = [run for run in order if len(run.timeline)]
     top = charts.most_replicas(proof)
     figures = (
         f'<figure data-policy="{escape(run.name)}"><figcaption><b>{escape(label(run))}</b> '
         f'<span class="muted">{share(run.row.attainment)}, {amount(run.row.gpu_hours)} GPU-hours</span></figcaption>'
-        f"{charts.timeline(proof, run, top, charts.WIDTH if place == 0 else NARROW)}</figure>"
-        for place, run in enumerate(shown)
+        f'<div class="scroll">{charts.timeline(proof, run, top)}</div></figure>'
+        for run in shown
     )
     return f'<div class="timelines">{"".join(figures)}</div>'
 

@@ -120,6 +120,8 @@ async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     await tab.set_viewport_size({"width": 390, "height": 800})
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    scales = "[...document.querySelectorAll('svg')].map(svg => svg.getScreenCTM().a)"  # pixels of one unit of a picture
+    assert min(await tab.evaluate(scales)) >= 0.85  # so that its text of 11 units can be read
     await context.close()
     assert asked == [file.as_uri()]
     assert problems == []
