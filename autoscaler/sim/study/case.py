@@ -184,4 +184,4 @@ class Outcome:
     change_s: FloatColumn  # float64[C], when the wanted count changed
     change_to: IntColumn  # int64[C]
     replica_s: float  # replica-seconds paid for, from having GPUs (start-up included) to the end of draining
-    timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; a point a minute or so
+    timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; a point for each scrape

@@ -24,7 +24,6 @@ from autoscaler.sim.study.state import GAP_BOUNDS, HISTOGRAMS, PREFILL_BOUNDS, T
 REMEMBERED_S = 6 * 3600.0  # how far back `ago` reaches
 LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
 LATENCY_QUANTILE = 0.95
-TIMELINE_S = 60.0
 LATEST_END_S = 3600.0  # after the trace: whoever is unanswered by then never will be
 
 
@@ -184,9 +183,8 @@ class Track:
         view.remember(seen, scrape)
         self._scrapes += 1
         self.scrape_due_s = (self._scrapes - 0.5) * self.case.scrape_s
-        if not self._points or now_s - self._points[-1][0] >= TIMELINE_S:
-            waiting = seen.gateway_waiting + float(seen.waiting.sum())
-            self._points.append((now_s, view.wanted, view.ready, float(seen.running.sum()), waiting))
+        waiting = seen.gateway_waiting + float(seen.waiting.sum())
+        self._points.append((now_s, view.wanted, view.ready, float(seen.running.sum()), waiting))
         done = now_s >= duration_s and (self.replicas.done or now_s >= duration_s + LATEST_END_S)
         if done and self.outcome is None:
             self.outcome = self._outcome(now_s)

@@ -197,7 +197,7 @@ def test_on_too_few_gpus_every_policy_stays_within_them() -> None:
     most_s = 600.0 + 3600.0  # whoever is not served by then never will be
     for run in proof.runs:
         assert run.row.gpu_hours <= 2.0 * most_s / 3600
-        assert run.timeline[:10, 2].max() <= 2.0
+        assert run.timeline[:40, 2].max() <= 2.0
         assert not proof.attains(run)
     assert len(proof.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
 

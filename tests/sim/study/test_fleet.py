@@ -189,9 +189,9 @@ def test_ours_gives_short_gpus_to_the_workload_of_higher_priority(favoured: int)
     policies = [with_priority(f"p{number}", 100 if number == favoured else 1) for number in range(2)]
     gpus = 8.0  # either of them could use them all: prompts alone keep seven replicas busy
     outcomes = run_fleet(cases, OursTogether(cases, policies, gpus), GpuPool(gpus))
-    high, low = (outcomes[place].timeline[5:15, 2] for place in (favoured, 1 - favoured))
-    assert high.tolist() == [7.0] * 10
-    assert low.tolist() == [1.0] * 10  # its floor
+    high, low = (outcomes[place].timeline[20:60, 2] for place in (favoured, 1 - favoured))
+    assert high.tolist() == [7.0] * 40
+    assert low.tolist() == [1.0] * 40  # its floor
     assert np.mean(outcomes[favoured].ttft_s <= 1.0) > np.mean(outcomes[1 - favoured].ttft_s <= 1.0)
 
 

@@ -91,6 +91,6 @@ def test_littles_law_holds_between_what_is_counted_and_what_is_felt() -> None:
     case = case_of(trace_of(np.cumsum(np.random.default_rng(4).exponential(1 / rate, REQUESTS)).tolist(), 400))
     case = replace(case, profile=replace(CONSTANT, max_num_seqs=4), scrape_s=5.0)
     outcome = run(case, Fixed(1, period_s=600.0))
-    inside = outcome.timeline[5:, 3].mean() + outcome.timeline[5:, 4].mean()
+    inside = outcome.timeline[60:, 3].mean() + outcome.timeline[60:, 4].mean()
     assert inside == pytest.approx(rate * outcome.e2e_s.mean(), rel=0.1)
-    assert outcome.timeline[5:, 3].mean() == pytest.approx(rate * service_s, rel=0.1)
+    assert outcome.timeline[60:, 3].mean() == pytest.approx(rate * service_s, rel=0.1)

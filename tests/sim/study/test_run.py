@@ -32,6 +32,15 @@ def test_a_request_to_a_free_replica_takes_its_tokens() -> None:
     assert outcome.replica_s == pytest.approx(20.0)
 
 
+def test_the_timeline_has_every_scrape_so_that_a_burst_within_a_minute_shows_and_nothing_is_blank() -> None:
+    arrivals = [*np.linspace(80.0, 81.0, 100).tolist(), 100.0]
+    outcome = run(case_of(trace_of(arrivals, 400, duration_s=240.0)), Told(lambda view: 2 if view.now_s >= 120 else 1))
+    time_s, wanted, _, running, waiting = outcome.timeline.T
+    assert time_s.tolist() == [0.0, *np.arange(7.5, 240.0, 15.0).tolist(), 247.5]
+    assert (running + waiting)[time_s == 82.5] == 100
+    assert wanted.tolist() == [1.0] * 9 + [2.0] * 9  # decided at 120 s
+
+
 def test_the_run_goes_on_and_is_paid_for_until_everybody_is_served() -> None:
     outcome = run(case_of(trace_of([5.0], 2000, duration_s=6.0)), Fixed(1))
     assert outcome.e2e_s[0] == pytest.approx(20.0)
