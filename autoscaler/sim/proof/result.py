@@ -79,6 +79,10 @@ class Proof:
         """Say whether a run met the goal."""
         return run.row.attainment >= self.goal.attainment - 1e-9
 
+    def misses(self, run: Run) -> bool:
+        """Say whether a run missed the goal; of one whose attainment is not known nobody can."""
+        return not math.isnan(run.row.attainment) and not self.attains(run)
+
     @property
     def baselines(self) -> tuple[Run, ...]:
         """Return the runs of other people's rules."""

@@ -101,7 +101,7 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
         scale_downs=int((changes < 0).sum()),
         flaps=int(turned.sum()),
         breach_s=_breach_s(past, goal),
-        unfinished=0,
+        unfinished=math.nan,
     )
 
 
@@ -161,10 +161,13 @@ def _quantile(q: float, latencies: Latencies, counts: FloatColumn) -> float:
 
 
 def _breach_s(past: Past, goal: Goal) -> float:
-    """Return the time of the windows that met the worse of the two objectives too rarely."""
-    missed = np.zeros(max(len(past.ttft.counts), len(past.itl.counts)), np.bool_)
-    for latencies, limit_s in ((past.ttft, goal.ttft_s), (past.itl, goal.itl_s)):
-        if len(latencies.counts) and not math.isnan(limit_s):
-            share = share_within(limit_s, latencies.bounds, latencies.counts)
-            missed[: len(share)] |= share < goal.attainment - 1e-9
+    """Return the time of the windows that met the worse of the two objectives too rarely; NaN without histograms."""
+    both = ((past.ttft, goal.ttft_s), (past.itl, goal.itl_s))
+    promised = [(latencies, limit_s) for latencies, limit_s in both if not math.isnan(limit_s)]
+    if not all(len(latencies.counts) for latencies, _ in promised):
+        return math.nan
+    missed = np.zeros(max((len(latencies.counts) for latencies, _ in promised), default=0), np.bool_)
+    for latencies, limit_s in promised:
+        share = share_within(limit_s, latencies.bounds, latencies.counts)
+        missed[: len(share)] |= share < goal.attainment - 1e-9
     return float(missed.sum()) * past.window_s

@@ -15,7 +15,7 @@ BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
 
 @dataclass(frozen=True)
 class Row:
-    """One run in numbers. Shares are of all requests of the trace; whoever was never answered missed."""
+    """One run in numbers. Shares are of all requests of the trace; whoever was never answered missed. NaN: not known."""
 
     attainment: float  # share of requests within both objectives
     attainment_ttft: float
@@ -30,7 +30,7 @@ class Row:
     scale_downs: int
     flaps: int  # changes against the direction of a change less than ten minutes before
     breach_s: float  # in minutes whose requests met the objective less often than promised
-    unfinished: int  # requests lost with a replica, given up, or never answered
+    unfinished: float  # requests lost with a replica, given up, or never answered
 
 
 def summarize(case: Case, outcome: Outcome) -> Row:

@@ -134,7 +134,14 @@ def test_without_histograms_shares_are_unknown_and_never_zero() -> None:
     row = as_row(replace(past(np.ones(4), np.ones(4)), ttft=Latencies.none()), GOAL, 1.0, 60.0)
     assert math.isnan(row.attainment_ttft)
     assert math.isnan(row.ttft_p99_s)
-    assert row.breach_s == 0.0
+    assert math.isnan(row.breach_s)
+    assert math.isnan(row.unfinished)
+
+
+def test_minutes_in_breach_are_unknown_where_one_of_two_objectives_has_no_histogram() -> None:
+    assert math.isnan(as_row(past(np.ones(4), np.ones(4)), GOAL, 1.0, 60.0).breach_s)
+    itl = Latencies(column(0.05, 0.1, np.inf), np.array([[10.0, 10.0, 10.0], [9.0, 9.0, 10.0]]))
+    assert as_row(replace(past(np.ones(4), np.ones(4)), itl=itl), GOAL, 1.0, 60.0).breach_s == 120.0
 
 
 def test_a_recorded_count_is_ready_when_it_was() -> None:

@@ -80,7 +80,7 @@ def _run(proof: Proof, run: Run) -> dict[str, Any]:
         "scale_downs": row.scale_downs,
         "flaps": row.flaps,
         "breach_s": _number(row.breach_s),
-        "unfinished": row.unfinished,
+        "unfinished": int(row.unfinished) if math.isfinite(row.unfinished) else None,
     }
 
 

@@ -91,10 +91,10 @@ def _tiles(proof: Proof) -> str:
     best = proof.best_baseline()
     tiles = [("GPU-hours, clairvoyant bound", amount(proof.clairvoyant_gpu_hours), "")]
     if proof.planned:
-        state = "" if proof.attains(proof.planned) else "missed"
+        state = "missed" if proof.misses(proof.planned) else ""
         tiles.append(("GPU-hours, planned", amount(proof.planned.row.gpu_hours), state))
     if ours:
-        state = "" if proof.attains(ours) else "missed"
+        state = "missed" if proof.misses(ours) else ""
         tiles.insert(0, ("attainment, ours", share(ours.row.attainment), state))
         tiles.insert(1, ("GPU-hours, ours", amount(ours.row.gpu_hours), ""))
         tiles.append(("over the bound, ours", ratio(proof.ratio(ours.row.gpu_hours)), ""))
@@ -118,11 +118,11 @@ def _table(proof: Proof, order: Sequence[Run], tints: dict[str, str]) -> str:
         name = f'<i class="swatch {tints[run.name]}"></i>{escape(first.write(proof, run))}'
         params = f'<span class="params">{escape(setting(run))}</span>' if run.params else ""
         cells = "".join(f"<td{_number(column.number)}>{escape(column.write(proof, run))}</td>" for column in others)
-        kind = "ours" if run.name == OURS else "" if proof.attains(run) else "missed"
+        kind = "ours" if run.name == OURS else "missed" if proof.misses(run) else ""
         rows.append(
             f'<tr class="{kind}" data-policy="{escape(run.name)}"><th scope="row">{name}{params}</th>{cells}</tr>'
         )
-    caption = "Pale rows miss the goal." if any(not proof.attains(run) for run in order) else ""
+    caption = "Pale rows miss the goal." if any(proof.misses(run) for run in order) else ""
     return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 

@@ -23,7 +23,7 @@ def print_proof(proof: Proof, console: Console) -> None:
     for column in COLUMNS:
         table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
     for run in in_order(proof):
-        style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "" if proof.attains(run) else "dim")
+        style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "dim" if proof.misses(run) else "")
         table.add_row(*(Text(column.write(proof, run)) for column in COLUMNS), style=style)
     console.print(table)
     if sentence := verdict(proof):

@@ -47,6 +47,10 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def per_second(value: float) -> str:
+    return f"{amount(value)}/s" if math.isfinite(value) else UNKNOWN
+
+
 def ratio(value: float) -> str:
     return UNKNOWN if math.isnan(value) else f"{value:.2f}×"
 
@@ -105,7 +109,7 @@ COLUMNS = (
     Column("attainment", "share of requests within both objectives", lambda _, run: share(run.row.attainment)),
     Column("TTFT met", "share within the TTFT objective", lambda _, run: share(run.row.attainment_ttft)),
     Column("ITL met", "share within the ITL objective", lambda _, run: share(run.row.attainment_itl)),
-    Column("goodput", "requests per second within both", lambda _, run: f"{amount(run.row.goodput_rps)}/s"),
+    Column("goodput", "requests per second within both", lambda _, run: per_second(run.row.goodput_rps)),
     Column("GPU-hours", "from a replica having GPUs to its end", lambda _, run: amount(run.row.gpu_hours)),
     Column("ratio", "GPU-hours over the clairvoyant bound", lambda proof, run: ratio(proof.ratio(run.row.gpu_hours))),
     Column("TTFT p50", "half of the requests began sooner", lambda _, run: seconds(run.row.ttft_p50_s)),
@@ -114,16 +118,16 @@ COLUMNS = (
     Column("ups", "times the count was raised", lambda _, run: f"{run.row.scale_ups:,}"),
     Column("downs", "times it was lowered", lambda _, run: f"{run.row.scale_downs:,}"),
     Column("flaps", "turns within ten minutes", lambda _, run: f"{run.row.flaps:,}"),
-    Column("in breach", "minutes that met the objective too rarely", lambda _, run: seconds(run.row.breach_s)),
+    Column("in breach", "minutes that met the objective too rarely, of several models added up", lambda _, run: seconds(run.row.breach_s)),
 )
 
 
 def in_order(proof: Proof) -> list[Run]:
-    """Return ours first, then who met the goal by GPU-hours, then the others by how near they came."""
+    """Return ours first, then who met the goal by GPU-hours, then the others by how near they came, where it is known."""
 
-    def place(run: Run) -> tuple[bool, bool, float]:
-        meets = proof.attains(run)
-        return run.name != OURS, not meets, run.row.gpu_hours if meets else -run.row.attainment
+    def place(run: Run) -> tuple[bool, bool, bool, float]:
+        meets, misses = proof.attains(run), proof.misses(run)
+        return run.name != OURS, not meets, not misses, -run.row.attainment if misses else run.row.gpu_hours
 
     return sorted(proof.rows, key=place)
 

@@ -42,3 +42,4 @@ def proof(*runs: Run, **values: object) -> Proof:
 
 PLAN = run("planned", attainment=0.992, gpu_hours=11.0)
 NEVER = math.inf
+UNTOLD = run("actual", attainment=math.nan, goodput_rps=math.nan, breach_s=math.nan, unfinished=math.nan)

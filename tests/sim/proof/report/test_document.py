@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from autoscaler.sim.proof.report.document import document, to_json
-from tests.sim.proof.report.proofs import NEVER, PLAN, proof, run
+from tests.sim.proof.report.proofs import NEVER, PLAN, UNTOLD, proof, run
 
 PROMISED = {
     "name": str,
@@ -56,6 +56,9 @@ def test_what_does_not_exist_is_null_and_never_infinity() -> None:
     text = to_json([proof(run(ttft_p99_s=NEVER, attainment=float("nan")))])
     (policy,) = json.loads(text)["policies"]
     assert policy["ttft_p99_s"] is None
+    assert type(policy["unfinished"]) is int
     assert policy["attainment"] is None
     assert "Infinity" not in text
     assert "NaN" not in text
+    (untold,) = json.loads(to_json([proof(UNTOLD)]))["policies"]
+    assert [untold[key] for key in ("goodput_rps", "breach_s", "unfinished")] == [None] * 3

@@ -12,7 +12,7 @@ from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.result import ACTUAL, OURS, PLANNED, RECORDED, Proof
 from autoscaler.sim.study.baselines import BASELINES
 from tests.harness.browser import screenshot
-from tests.sim.proof.report.proofs import PLAN, proof, run
+from tests.sim.proof.report.proofs import PLAN, UNTOLD, proof, run
 
 
 def rings(made: Proof) -> dict[str, tuple[float, float]]:
@@ -53,6 +53,14 @@ def test_what_is_not_known_is_not_drawn() -> None:
     assert "nan" not in drawn
     assert "actual" not in drawn
     assert "hpa" in drawn
+
+
+def test_what_is_not_known_misses_nothing() -> None:
+    text = page([proof(run(), UNTOLD)])
+    assert "Pale rows" not in text
+    assert 'class="missed"' not in text
+    assert "–/s" not in text
+    assert "Pale rows" in page([proof(run(), UNTOLD, run("hpa", attainment=0.5))])
 
 
 @pytest.mark.parametrize("attainment", [0.5, 1.0])

@@ -5,7 +5,7 @@ import pytest
 
 from autoscaler.sim.proof.report import words
 from autoscaler.sim.study.case import Goal
-from tests.sim.proof.report.proofs import proof, run
+from tests.sim.proof.report.proofs import UNTOLD, proof, run
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,7 @@ def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
 
 
 def test_rows_that_met_the_goal_come_before_cheaper_ones_that_did_not() -> None:
-    ordered = words.in_order(proof(run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run()))
-    assert [each.name for each in ordered] == ["ours", "static", "cheap"]
+    ordered = words.in_order(
+        proof(UNTOLD, run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run())
+    )
+    assert [each.name for each in ordered] == ["ours", "static", "cheap", "actual"]  # nobody knows how near that came
