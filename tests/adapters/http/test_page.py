@@ -351,6 +351,17 @@ async def test_pictures_of_the_page_are_readable_in_light_and_dark(
     assert await faintest_text(page) >= 4.5
 
 
+@pytest.mark.parametrize("viewport", [WIDE, PHONE])
+async def test_no_figure_is_wider_than_its_tile(daemon: Daemon, open_page: Open, viewport: dict[str, int]) -> None:
+    world = World(1)
+    daemon.record(*world.ticks(2))
+    page = await open_page(f"/#{world.members[0].ref}", viewport=viewport)
+    tiles = page.locator(".tiles.small dd")
+    await tiles.nth(4).evaluate("(figure) => figure.textContent = '999 ms / 150 ms'")
+    wide = "(figures) => figures.filter((f) => f.scrollWidth > f.clientWidth).map((f) => f.textContent)"
+    assert await tiles.evaluate_all(wide) == []
+
+
 async def test_on_a_phone_nothing_is_wider_than_the_screen(daemon: Daemon, open_page: Open) -> None:
     daemon.record(*World(20).ticks(60))
     page = await open_page(viewport=PHONE)
