@@ -135,7 +135,7 @@ def test_requests_that_nobody_can_serve_in_time_count_as_misses_that_are_allowed
 def test_an_objective_that_is_not_there_puts_no_deadline() -> None:
     case = study(poisson([10.0] * 3, 60.0), goal=Goal(math.nan, math.nan, 0.99))
     assert np.isinf(demand(case).decode_end_s).all()
-    assert bound(case).gpu_hours >= 0
+    assert bound(case).gpu_hours == 0.0  # whoever may wait for ever is served after the trace, for free
 
 
 def test_more_attainment_and_dearer_starts_never_cost_less() -> None:
@@ -187,7 +187,10 @@ def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one
         tracemalloc.stop()
     assert math.isnan(result.window_s) or math.ceil(86_400 / result.window_s - 1e-6) <= MOST_WINDOWS
     assert peak_bytes < 1 << 30
-    assert result.replica_s >= result.work_s > 0
+    if math.isnan(result.window_s):
+        assert result.replica_s == result.work_s > 0
+    else:
+        assert result.replica_s > 2 * result.work_s > 0  # there is a start for each of the rare requests, or idle time
 
 
 def test_fewer_windows_make_no_bound_that_is_higher() -> None:
@@ -206,4 +209,5 @@ def test_half_a_day_of_a_busy_service_takes_seconds() -> None:
     case = study(poisson(rates, 3600.0))
     result = bound(case)
     assert len(case.trace.arrival_s) > 800_000
-    assert result.replica_s >= result.work_s
+    # Its work keeps one replica busy, and the busy hours need two.
+    assert 1.4 * result.work_s < result.replica_s < 2 * 12 * 3600
