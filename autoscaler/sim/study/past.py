@@ -14,13 +14,12 @@ from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.histogram import quantile, share_within
 from autoscaler.core.past import Latencies, Past
 from autoscaler.sim.study.case import Goal, Trace, View
-from autoscaler.sim.study.score import Row
+from autoscaler.sim.study.score import Row, changes
 from autoscaler.sim.study.trace import MOST_TOKENS
 
 MOST_REQUESTS = 50_000_000
 LENGTH_SIGMA = 0.8  # of the logarithm of a length around its mean: chats and code completion lie between 0.6 and 1.1
 LENGTH_WINDOW_S = 600.0  # over which a mean length is taken: long answers end long after they were asked for
-FLAP_S = 600.0
 
 
 class NoRequests(ValueError):
@@ -82,9 +81,7 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
     both = met_itl if math.isnan(goal.ttft_s) else met_ttft if math.isnan(goal.itl_s) else math.nan
     pods = _pods(past)
     steps = np.diff(replicas(past))
-    changes = steps[steps != 0]
-    changed_s = (np.flatnonzero(steps) + 1) * past.step_s
-    turned = (changes[1:] * changes[:-1] < 0) & (np.diff(changed_s) <= FLAP_S)
+    ups, downs, flaps = changes(steps[steps != 0], (np.flatnonzero(steps) + 1) * past.step_s)
     rate = np.nansum(past.finished) / past.duration_s
     replica_s = float(pods.sum()) * past.step_s + past.pods_added * cold_start_s
     return Row(
@@ -97,9 +94,9 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
         ttft_p50_s=_quantile(0.5, past.ttft, ttft),
         ttft_p95_s=_quantile(0.95, past.ttft, ttft),
         ttft_p99_s=_quantile(0.99, past.ttft, ttft),
-        scale_ups=int((changes > 0).sum()),
-        scale_downs=int((changes < 0).sum()),
-        flaps=int(turned.sum()),
+        scale_ups=ups,
+        scale_downs=downs,
+        flaps=flaps,
         breach_s=_breach_s(past, goal),
         unfinished=math.nan,
     )

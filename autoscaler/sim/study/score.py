@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.study.case import Case, Outcome
 
 FLAP_S = 600.0  # a change of direction so soon after the change before it is a flap
@@ -40,8 +40,7 @@ def summarize(case: Case, outcome: Outcome) -> Row:
     met = ttft_met & itl_met
     count = max(len(met), 1)
     p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s, q) for q in (0.5, 0.95, 0.99))
-    steps = np.diff(outcome.change_to, prepend=case.start_replicas)
-    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(outcome.change_s) <= FLAP_S)
+    ups, downs, flaps = changes(np.diff(outcome.change_to, prepend=case.start_replicas), outcome.change_s)
     return Row(
         attainment=float(met.sum()) / count,
         attainment_ttft=float(ttft_met.sum()) / count,
@@ -52,12 +51,21 @@ def summarize(case: Case, outcome: Outcome) -> Row:
         ttft_p50_s=p50_s,
         ttft_p95_s=p95_s,
         ttft_p99_s=p99_s,
-        scale_ups=int((steps > 0).sum()),
-        scale_downs=int((steps < 0).sum()),
-        flaps=int(turned.sum()),
+        scale_ups=ups,
+        scale_downs=downs,
+        flaps=flaps,
         breach_s=_breach_s(trace.arrival_s, met.astype(np.float64), goal.attainment),
         unfinished=int(np.isinf(outcome.e2e_s).sum()),
     )
+
+
+def changes(steps: IntColumn, changed_s: FloatColumn) -> tuple[int, int, int]:
+    """Count the times the wanted count was raised, was lowered, and turned too soon.
+
+    steps: int64[C], by how much, never 0. changed_s: float64[C], when.
+    """
+    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(changed_s) <= FLAP_S)
+    return int((steps > 0).sum()), int((steps < 0).sum()), int(turned.sum())
 
 
 def within(case: Case, outcome: Outcome) -> tuple[BoolColumn, BoolColumn]:
