@@ -250,11 +250,6 @@ def _usable(setting: Setting) -> None:
 
 
 def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:
-    if setting.cold_start_uncached_s < setting.cold_start_s:
-        raise ValueError(
-            f"a cold start takes {setting.cold_start_uncached_s:g} s on a fresh node, it must be at least the "
-            f"{setting.cold_start_s:g} s of any other"
-        )
     trace, shortened = traces.cut(trace, offer.profile.max_model_len)
     longest = f"the {offer.profile.max_model_len:,} tokens that the profile takes"
     notes = [f"{trace.name}: {shortened:,} requests were shortened to {longest}"] if shortened else []

@@ -26,6 +26,7 @@ from autoscaler.sim.proof.tune import Tuned, tune
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, FleetScaler, Goal, Outcome, Scaler
+from autoscaler.sim.study.check import Unreachable, check
 from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.ours import Ours, OursTogether
 from autoscaler.sim.study.run import run, run_fleet
@@ -41,10 +42,6 @@ START_S = 600.0  # the beginning of a trace
 START_MANY = 4.0  # times what its work keeps busy
 START_MORE = 0.01  # of its requests: for so many twice as many replicas are tried
 GRID_RUNS = 30  # about, to tune a baseline
-
-
-class Unreachable(ValueError):
-    """An objective that no replica of the profile can meet."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +103,12 @@ def goal_of(policy: Policy) -> Goal:
 
 
 def check_goal(case: Case) -> tuple[str, ...]:
-    """Raise Unreachable if no replica can meet the goal, even alone with a request; return what else is to be said."""
-    profile, goal = case.profile, case.goal
-    step_s = profile.step_s + profile.sequence_s
-    if goal.itl_s < step_s:
-        raise Unreachable(f"ITL {_ms(goal.itl_s)} is below the step time of this profile ({_ms(step_s)})")
-    first_s = profile.step_s + profile.prompt_token_s
-    if goal.ttft_s < first_s:
-        raise Unreachable(
-            f"TTFT {_ms(goal.ttft_s)} is below the time this profile takes for one token ({_ms(first_s)})"
-        )
+    """Raise ValueError for what cannot be run, Unreachable if no request can meet the goal even alone on a replica.
+
+    Returns what else is to be said.
+    """
+    check(case)
+    goal = case.goal
     share = float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0
     if share == 0:
         raise Unreachable(f"no request of {case.trace.name} can meet the objective, even alone on a replica")
@@ -132,7 +125,7 @@ def started(case: Case) -> Case:
 
     The beginning is its first ten minutes. Four times what its work keeps busy are tried, and twice as many for as long
     as that serves one request in a hundred more: bursts need many times their mean. Where no such number meets the
-    goal, it is the fewest that come as near. Raises Unreachable like `check_goal`.
+    goal, it is the fewest that come as near. Raises like `check_goal`.
     """
     check_goal(case)
     window_s = min(START_S, case.trace.duration_s)
@@ -173,7 +166,7 @@ def prove(
     tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy. planned: also
     a schedule made with the whole trace in hand. Where GPUs are shared, the bound is still the sum over the workloads:
     who shares them can only do worse than who has them alone. So is the plan, which may want more than there are.
-    Raises Unreachable before anything runs; ValueError for an unknown baseline, naming what is allowed.
+    Raises like `check_goal` before anything runs; ValueError for an unknown baseline, naming what is allowed.
     """
     unknown = [name for name in against if name not in BASELINES]
     if unknown:
@@ -385,7 +378,3 @@ def _shared(params: Sequence[Params]) -> Params:
 
 def _point(params: Params, row: Row) -> Point:
     return Point(params, row.attainment, row.gpu_hours)
-
-
-def _ms(value_s: float) -> str:
-    return f"{value_s * 1000:.3g} ms"

@@ -12,8 +12,15 @@ from autoscaler.sim.study.case import Case, Goal
 ROUTERS = ("least-requests", "round-robin")
 
 
+class Unreachable(ValueError):
+    """An objective that no replica of the profile can meet."""
+
+
 def check(case: Case) -> None:
-    """Raise ValueError, with the field, the value found and what is allowed, if a case cannot be run."""
+    """Raise ValueError, with what is wrong, the value found and what is allowed, if a case cannot be run.
+
+    Raises Unreachable, which is one, if no replica of the profile can meet the goal, however many there are.
+    """
     least = {"cold_start_s": 0.0, "cold_start_spread": 0.0, "drain_s": 0.0, "gpus_per_replica": 0.0}
     for name, bound in least.items():
         value = getattr(case, name)
@@ -22,7 +29,8 @@ def check(case: Case) -> None:
     uncached_s = case.cold_start_uncached_s
     if not (math.isnan(uncached_s) or case.cold_start_s <= uncached_s < math.inf):
         raise ValueError(
-            f"cold_start_uncached_s is {uncached_s:g}, it must be at least cold_start_s, {case.cold_start_s:g}"
+            f"a cold start takes {uncached_s:g} s on a fresh node, it must be at least the {case.cold_start_s:g} s of any "
+            "other"
         )
     for name in ("scrape_s", "patience_s", "hours_between_crashes"):
         if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):
@@ -40,21 +48,18 @@ def check(case: Case) -> None:
             raise ValueError(f"{name} of the profile is {value:g}, it must be a finite number, 0 or more")
     if not profile.step_s + profile.sequence_s > 0:
         raise ValueError("step_s and sequence_s of the profile are 0, so that a step takes no time")
-    check_goal(profile, case.goal)
+    _check_goal(profile, case.goal)
     _check_trace(case)
 
 
-def check_goal(profile: Profile, goal: Goal) -> None:
-    """Raise ValueError if no replica of this profile can meet the goal, however many there are."""
+def _check_goal(profile: Profile, goal: Goal) -> None:
     alone_s = profile.step_s + profile.sequence_s
     if goal.itl_s < alone_s:
-        raise ValueError(
-            f"ITL {goal.itl_s * 1e3:.4g} ms is below the step time of this profile, {alone_s * 1e3:.4g} ms"
-        )
+        raise Unreachable(f"ITL {_ms(goal.itl_s)} is below the step time of this profile ({_ms(alone_s)})")
     first_s = profile.step_s + profile.prompt_token_s
     if goal.ttft_s < first_s:
-        raise ValueError(
-            f"TTFT {goal.ttft_s * 1e3:.4g} ms is below what the shortest prompt takes, {first_s * 1e3:.4g} ms"
+        raise Unreachable(
+            f"TTFT {_ms(goal.ttft_s)} is below the time this profile takes for one token ({_ms(first_s)})"
         )
     if not 0 < goal.attainment <= 1:
         raise ValueError(f"attainment is {goal.attainment:g}, it must be above 0 and at most 1")
@@ -85,3 +90,7 @@ def _check_trace(case: Case) -> None:
                 f"request {row} of trace {trace.name} {problem}: arrival {trace.arrival_s[row]:g} s, "
                 f"{trace.prompt_tokens[row]} + {trace.output_tokens[row]} tokens ({int(rows.sum())} such requests)"
             )
+
+
+def _ms(value_s: float) -> str:
+    return f"{value_s * 1000:.3g} ms"

@@ -9,7 +9,6 @@ from autoscaler.sim.proof.prove import (
     OURS_ATTAINMENTS,
     START_MANY,
     Subject,
-    Unreachable,
     add_up,
     check_goal,
     goal_of,
@@ -19,6 +18,7 @@ from autoscaler.sim.proof.prove import (
     with_attainment,
 )
 from autoscaler.sim.study.case import Case, Goal, View
+from autoscaler.sim.study.check import Unreachable
 from autoscaler.sim.study.trace import between
 from autoscaler.sim.study.work import request_work_s
 from tests.sim.study import small
