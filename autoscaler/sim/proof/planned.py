@@ -183,7 +183,7 @@ def _cheapest(missed: FloatColumn, wanted_s: FloatColumn, may_miss: float) -> In
 
 
 def _meets(case: Case, attempt: _Attempt) -> bool:
-    return attempt.row.attainment >= case.goal.attainment
+    return case.goal.met_by(attempt.row.attainment)
 
 
 def _better(case: Case, one: _Attempt, other: _Attempt) -> _Attempt:

@@ -141,7 +141,7 @@ def started(case: Case) -> Case:
     prefill_s, decode_s = request_work_s(beginning)
     busy = float((prefill_s + decode_s).sum()) / window_s
     many = min(math.ceil(START_MANY * max(busy, 1.0)), case.max_replicas)
-    while many < case.max_replicas and attained(many) < case.goal.attainment:
+    while many < case.max_replicas and not case.goal.met_by(attained(many)):
         twice = min(2 * many, case.max_replicas)
         if attained(twice) < attained(many) + START_MORE:
             break

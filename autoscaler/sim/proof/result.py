@@ -77,7 +77,7 @@ class Proof:
 
     def attains(self, run: Run) -> bool:
         """Say whether a run met the goal."""
-        return run.row.attainment >= self.goal.attainment - 1e-9
+        return self.goal.met_by(run.row.attainment)
 
     def misses(self, run: Run) -> bool:
         """Say whether a run missed the goal; of one whose attainment is not known nobody can."""

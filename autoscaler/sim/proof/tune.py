@@ -69,7 +69,7 @@ def _best(case: Case, found: list[tuple[Params, Row]]) -> tuple[Params, Row]:
 
     def order(entry: tuple[Params, Row]) -> tuple[bool, float, float, str]:
         params, row = entry
-        meets = row.attainment >= case.goal.attainment
+        meets = case.goal.met_by(row.attainment)
         shown = repr(sorted(params.items()))  # results come in any order
         return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, shown)
 
@@ -86,7 +86,7 @@ def _evaluate(case: Case, job: tuple[str, Params | None]) -> list[tuple[Params, 
 
     def meets(count: int) -> bool:
         found.append(({axis.name: float(count)}, _run(case, name, {axis.name: float(count)})))
-        return found[-1][1].attainment >= case.goal.attainment
+        return case.goal.met_by(found[-1][1].attainment)
 
     enough = 1
     while not meets(enough) and enough < case.max_replicas:

@@ -34,6 +34,10 @@ class Goal:
     itl_s: float
     attainment: float
 
+    def met_by(self, attainment: float) -> bool:
+        """Say whether so large a share is enough; NaN is not. A mean over workloads may be off by a rounding."""
+        return attainment >= self.attainment - 1e-9
+
 
 @dataclass(frozen=True)
 class Case:

@@ -82,3 +82,11 @@ def test_a_thinned_timeline_keeps_its_peaks() -> None:
     assert len(thinned) == 100
     assert thinned[:, 1].max() == 42.0
     assert (np.diff(thinned[:, 0]) > 0).all()
+
+
+def test_a_goal_is_met_by_its_share_up_to_a_rounding_and_never_by_what_is_not_known() -> None:
+    goal = Goal(1.0, 0.1, 0.99)
+    assert goal.met_by(0.99)
+    assert goal.met_by(float(np.average([0.985, 0.995], weights=[1.0, 1.0])) - 1e-15)
+    assert not goal.met_by(0.98999)
+    assert not goal.met_by(float("nan"))
