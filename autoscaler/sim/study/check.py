@@ -29,8 +29,8 @@ def check(case: Case) -> None:
     uncached_s = case.cold_start_uncached_s
     if not (math.isnan(uncached_s) or case.cold_start_s <= uncached_s < math.inf):
         raise ValueError(
-            f"a cold start takes {uncached_s:g} s on a fresh node, it must be at least the {case.cold_start_s:g} s of any "
-            "other"
+            f"a cold start takes {uncached_s:g} s on a fresh node, it must be at least the {case.cold_start_s:g} s of "
+            "any other"
         )
     for name in ("scrape_s", "patience_s", "hours_between_crashes"):
         if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):

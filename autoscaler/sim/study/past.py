@@ -81,7 +81,8 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
     both = met_itl if math.isnan(goal.ttft_s) else met_ttft if math.isnan(goal.itl_s) else math.nan
     pods = _pods(past)
     steps = np.diff(replicas(past))
-    ups, downs, flaps = changes(steps[steps != 0], (np.flatnonzero(steps) + 1) * past.step_s)
+    changed = np.flatnonzero(steps)
+    ups, downs, flaps = changes(steps[changed], np.asarray((changed + 1) * past.step_s))
     rate = np.nansum(past.finished) / past.duration_s
     replica_s = float(pods.sum()) * past.step_s + past.pods_added * cold_start_s
     return Row(

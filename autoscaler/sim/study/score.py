@@ -15,7 +15,7 @@ BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
 
 @dataclass(frozen=True)
 class Row:
-    """One run in numbers. Shares are of all requests of the trace; whoever was never answered missed. NaN: not known."""
+    """One run in numbers; NaN: not known. Shares are of all requests of the trace; who was never answered missed."""
 
     attainment: float  # share of requests within both objectives
     attainment_ttft: float

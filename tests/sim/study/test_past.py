@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.past import EngineSeries, Latencies, Past, gather
+from autoscaler.core.past import COUNTERS, EngineSeries, Latencies, Past, gather
 from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.past import NoRequests, Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.run import run
@@ -96,7 +96,7 @@ def test_a_hole_of_which_nothing_was_told_is_no_replica_and_no_request() -> None
 def test_a_hole_over_which_counters_grew_has_as_many_replicas_as_there_were_before_it() -> None:
     """Ten minutes without a scrape, which begin and end within a step; a third replica comes after it."""
     at_s = np.concatenate([np.arange(7.0, 600.0, 15.0), np.arange(1207.0, 1800.0, 15.0)])
-    alike = {name: 2 * at_s for name in ("finished", "first_tokens", "prompt_tokens", "generation_tokens")}
+    alike = dict.fromkeys(COUNTERS, 2 * at_s)
     engines = [EngineSeries(pod, at_s, np.ones(len(at_s)), np.zeros(len(at_s)), **alike) for pod in "ab"]
     late = at_s[at_s > 1500]
     engines.append(EngineSeries("c", late, *np.zeros((6, len(late)))))

@@ -63,8 +63,8 @@ def test_other_workloads_failed_ticks_and_other_times_are_passed_over(tmp_path: 
 def test_a_pause_of_the_recording_is_a_hole_and_is_told(tmp_path: Path) -> None:
     past = read(write(tmp_path, line(0), line(15), line(30), line(1830), line(1845)), "team/llama")
     assert past.problems == (
-        "for 1,800 s there is no tick: what counters grew meanwhile came evenly, to as many replicas as before; else no "
-        "replica and no request",
+        "for 1,800 s there is no tick: what counters grew meanwhile came evenly, to as many replicas as before; "
+        "else no replica and no request",
     )
     assert replicas(past).tolist() == [2] * 123
 

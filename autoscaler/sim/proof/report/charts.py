@@ -62,7 +62,8 @@ def frontier(proof: Proof) -> str:
     shown = [point.gpu_hours for point in known if point.gpu_hours <= dearest] + ([bound] if bound > 0 else [])
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
     x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
-    worst = min(point.attainment for point in known)
+    drawn = [point.attainment for point in known if point.gpu_hours <= dearest]
+    worst = min(proof.goal.attainment, *drawn, *(run.row.attainment for run in runs))
     levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 

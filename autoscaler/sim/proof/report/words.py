@@ -118,12 +118,16 @@ COLUMNS = (
     Column("ups", "times the count was raised", lambda _, run: f"{run.row.scale_ups:,}"),
     Column("downs", "times it was lowered", lambda _, run: f"{run.row.scale_downs:,}"),
     Column("flaps", "turns within ten minutes", lambda _, run: f"{run.row.flaps:,}"),
-    Column("in breach", "minutes that met the objective too rarely, of several models added up", lambda _, run: seconds(run.row.breach_s)),
+    Column(
+        "in breach",
+        "minutes that met the objective too rarely, of several models added up",
+        lambda _, run: seconds(run.row.breach_s),
+    ),
 )
 
 
 def in_order(proof: Proof) -> list[Run]:
-    """Return ours first, then who met the goal by GPU-hours, then the others by how near they came, where it is known."""
+    """Return ours first, then who met the goal by GPU-hours, then who missed it by how near, then the rest."""
 
     def place(run: Run) -> tuple[bool, bool, bool, float]:
         meets, misses = proof.attains(run), proof.misses(run)

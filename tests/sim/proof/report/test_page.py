@@ -65,6 +65,12 @@ def test_what_is_not_known_misses_nothing() -> None:
     assert "Pale rows" in page([proof(run(), UNTOLD, run("hpa", attainment=0.5))])
 
 
+def test_where_everybody_meets_the_goal_its_line_is_below_them() -> None:
+    made = proof(run(attainment=1.0), run("hpa", attainment=1.0), frontier={})
+    (goal,) = re.findall(r'class="limit" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', charts.frontier(made))
+    assert float(goal) > rings(made)["ours"][1] + 100
+
+
 @pytest.mark.parametrize("attainment", [0.5, 1.0])
 def test_a_wild_baseline_does_not_flatten_the_rest_whether_it_met_the_goal_or_not(attainment: float) -> None:
     wild = run("wild", attainment=attainment, gpu_hours=400.0)
