@@ -204,8 +204,8 @@ def test_sentences_read_well(name):
         ),
         (
             "about to forecast",
-            "Keeps 2 replicas: 80 running, 2 waiting ask for 2.56 at 40 per replica, used to 80%; the forecast is "
-            "about to speak, and no queue is long, so it holds 2 (inputs up to 0 s old).",
+            "Keeps 2 replicas: 80 running, 2 waiting ask for 2.56 at 40 per replica (a guess), used to 80%; the "
+            "forecast is about to speak, and no queue is long, so it holds 2 (inputs up to 0 s old).",
         ),
         (
             "silent workload",
