@@ -9,7 +9,7 @@ from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Stage
 from autoscaler.ports import TickRecord
 
-SERIES = ("demand", "wanted", "current", "ready", "starting", "running", "waiting", "ttft_s")
+SERIES = ("demand", "busy", "wanted", "current", "ready", "running", "waiting", "ttft_s")
 MAX_TICKS = 720  # one hour of a tick every five seconds
 MAX_BYTES = 64 << 20
 SPARE = 16  # columns for workloads to come, beside a quarter of those there are
@@ -48,13 +48,14 @@ class History:
             self._follow(ids)
         decision, seen = tick.decision, tick.decision.observation
         slot = self._ring[self._next]
-        slot[:4, self._columns] = (
+        slot[:5, self._columns] = (
             decision.stages[Stage.DEMAND],
+            decision.plan.demand,
             decision.replicas,
             tick.input.fleet.replicas,
             seen.ready,
         )
-        slot[4:, self._columns] = seen.starting, seen.running, seen.waiting, seen.ttft_s
+        slot[5:, self._columns] = seen.running, seen.waiting, seen.ttft_s
         self._number[self._next] = tick.number
         self._wall_s[self._next] = tick.wall_s
         self._next = (self._next + 1) % self.ticks

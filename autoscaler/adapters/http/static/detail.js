@@ -257,6 +257,7 @@ function chartOf(history, changes, workload) {
         series: [
           { label: "ready", name: "ready", values: history.ready, step: true, area: true },
           { label: "demand", name: "demand", values: history.demand, step: true },
+          { label: "kept busy", name: "busy", values: history.busy, step: true },
           { label: "wanted", name: "wanted", values: history.wanted, step: true },
         ],
       },
