@@ -129,8 +129,8 @@ def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
     if math.isnan(spec.ttft_objective_s[row]) and math.isnan(spec.max_wait_s[row]):
         return "no forecast: the policy promises no TTFT by which rules could be judged"
     if not known.readings >= FEWEST_READINGS:
-        readings = number(known.readings) if known.readings > 0 else "no"
-        return f"no forecast yet: {readings} readings of busy replicas, {number(FEWEST_READINGS)} tell how fast one is"
+        readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
+        return f"no forecast yet: {readings} of busy replicas, {number(FEWEST_READINGS)} tell how fast one is"
     return "no forecast: what arrives is not known now"
 
 

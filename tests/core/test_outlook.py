@@ -142,9 +142,10 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
         (
             {},
             {"readings": 0.0},
-            "no forecast yet: no readings of busy replicas, 4 tell how fast one is",
+            "no forecast yet: no reading of busy replicas, 4 tell how fast one is",
         ),
         ({}, {"readings": 3.0}, "no forecast yet: 3 readings of busy replicas, 4 tell how fast one is"),
+        ({}, {"readings": 1.0}, "no forecast yet: 1 reading of busy replicas, 4 tell how fast one is"),
         ({}, {}, "no forecast: what arrives is not known now"),
     ],
 )
