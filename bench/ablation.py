@@ -72,7 +72,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "belief about what tokens cost": ((speed, "DOUBTED", 1000.0), (speed, "FEWEST_READINGS", 16.0)),
     "KV cache and slots in the busy share": ((rules, "busy_share", without_room(work.busy_share)),),
     "misses learned by load: the prior instead": ((misses, "PRIOR_REQUESTS", 1e12),),
-    "how steep misses are, learned from all loads": ((misses, "CLUSTER", math.inf),),
+    "how steep misses are, learned from all loads": ((misses, "CLUSTER", 1e9),),
     "prompts that are too long, from their time": ((misses, "FEWEST_PROMPTS", math.inf),),
     "paper corrected by truth": ((error_budget, "LEAST_WRONG", 1.0), (error_budget, "MOST_WRONG", 1.0)),
     "steering by the error budget": (

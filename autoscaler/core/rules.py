@@ -76,7 +76,7 @@ class Rules(Columns):
     watched_s: FloatColumn  # seconds of demand seen, not fading
     found: FloatColumn  # replicas that served when demand was first known
     kept_s: FloatColumn  # seconds to be watched before one of them is given up; once they were they do not change
-    lessons: FloatColumn  # float64[speed.SUMS, W], fading
+    steps: FloatColumn  # float64[speed.SUMS, W], what readings taught, fading
     readings: FloatColumn  # of pods, that taught them, not fading
     shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
     most_running: FloatColumn  # requests, of the fullest pod ever, fading slowly
@@ -118,7 +118,7 @@ class Rules(Columns):
         known = {name: np.zeros(rows) for name in cls.__dataclass_fields__}
         known |= {name: np.full(rows, np.nan) for name in _UNKNOWN_AT_FIRST}
         known["family"] = np.full(rows, family.SIGNATURE)
-        known["lessons"] = np.zeros((speed.SUMS, rows))
+        known["steps"] = np.zeros((speed.SUMS, rows))
         known["level"] = np.full((len(family.LEVELS_S), rows), np.nan)
         known |= {name: np.zeros((misses.KINDS, misses.BINS, rows)) for name in ("bin_missed", "bin_seen")}
         paper = {name: np.zeros((family.RULES, rows), np.float32) for name in ("backlog", "cost", "queued", "missed")}
@@ -191,7 +191,7 @@ def _of_objective(rules: Rules, seen: Seen) -> Rules:
 
 def learned_speed(rules: Rules) -> speed.Speed:
     """Return how fast replicas are, as far as it is known."""
-    return speed.fit(rules.lessons, rules.readings, rules.shortest_gap_s)
+    return speed.fit(rules.steps, rules.readings, rules.shortest_gap_s)
 
 
 def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, FloatColumn]:
@@ -204,7 +204,7 @@ def _measure(rules: Rules, seen: Seen, step_s: FloatColumn) -> tuple[Rules, Floa
     tally = seen.tally
     rules = replace(
         rules,
-        lessons=rules.lessons * np.exp(-step_s / speed.FADE_S) + tally.lessons,
+        steps=rules.steps * np.exp(-step_s / speed.FADE_S) + tally.lessons,
         readings=rules.readings + tally.readings,
         shortest_gap_s=speed.shortest(rules.shortest_gap_s, tally.shortest_gap_s, step_s),
     )

@@ -1,12 +1,14 @@
 """How fast a replica is, learned while it serves: its gap between tokens when idle, and what a token costs it.
 
-An engine's step takes a fixed time, and more for each prompt token it computes and each token it writes. So the rate of
-steps falls in a straight line with both token rates: with P prompt tokens and G generated tokens a second,
+An engine's step takes a fixed time, and more for each prompt token it computes and each token it writes. With P prompt
+tokens and G generated tokens a second a step computes P x gap of the one and writes G x gap of the other, so
 
-    1 / gap = 1 / idle gap x (1 - P x time of a prompt token - G x time of a generated token).
+    gap = idle gap + (P x gap) x time of a prompt token + (G x gap) x time of a generated token.
 
-A weighted least squares over the readings of all pods of a workload finds the three, also of a fleet that is never
-idle. A queue in front of the engine does not show in it. The time of a generated token includes reading its context.
+A least squares over the readings of all pods of a workload finds the three, also of a fleet that is never idle. Tokens
+a step and not a second: who is slow for another reason writes fewer a second, and thousands of readings of one load
+would show that more tokens make an engine no slower. A queue in front of the engine does not show in it. The time of a
+generated token includes reading its context.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import numpy as np
 from autoscaler.core.columns import FloatColumn
 
 SUMS = 9
-"""Rows of the sums: of weights, of weights times P, G, PP, PG, GG, and of weights times 1 / gap times 1, P, G."""
+"""Rows of the sums: of readings, of p, g, pp, pg, gg, of gaps, and of gaps times p, g; p and g in units a step."""
 
 FADE_S = 6 * 3600.0
 """Time constant with which readings are forgotten: contexts get longer, engines are upgraded."""
@@ -26,8 +28,8 @@ FADE_S = 6 * 3600.0
 FEWEST_READINGS = 4.0
 """Of single pods, before the line is believed."""
 
-PROMPT_UNIT, OUTPUT_UNIT = 1e4, 1e3
-"""Tokens a second, so that all sums are of one magnitude."""
+PROMPT_UNIT, OUTPUT_UNIT = 100.0, 10.0
+"""Tokens a step, so that all sums are of one magnitude."""
 
 PROMPT_SHARE, OUTPUT_SHARE = 1 / 160, 1 / 110
 """What a token is believed to take of the idle gap before much was read, whatever the model and the device: both times
@@ -59,24 +61,10 @@ class Speed(NamedTuple):
 
 
 def lessons(gap_s: FloatColumn, prompt_per_s: FloatColumn, output_per_s: FloatColumn) -> FloatColumn:
-    """Return what one reading of each pod adds to the sums; float64[SUMS, P].
-
-    Weights are the squared gaps: the error of a rate of steps is a share of it.
-    """
-    prompt, output, weight = prompt_per_s / PROMPT_UNIT, output_per_s / OUTPUT_UNIT, gap_s**2
-    return np.stack(
-        [
-            weight,
-            weight * prompt,
-            weight * output,
-            weight * prompt**2,
-            weight * prompt * output,
-            weight * output**2,
-            gap_s,
-            gap_s * prompt,
-            gap_s * output,
-        ]
-    )
+    """Return what one reading of each pod adds to the sums; float64[SUMS, P]."""
+    prompt, output = gap_s * prompt_per_s / PROMPT_UNIT, gap_s * output_per_s / OUTPUT_UNIT
+    products = prompt, output, prompt**2, prompt * output, output**2, gap_s, gap_s * prompt, gap_s * output
+    return np.stack([np.ones_like(prompt), *products])
 
 
 def shortest(known_s: FloatColumn, seen_s: FloatColumn, step_s: FloatColumn) -> FloatColumn:
@@ -91,32 +79,33 @@ def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -
     sums: float64[SUMS, W], of `lessons`, fading. readings: float64[W], how many taught them. shortest_gap_s:
     float64[W], of `shortest`; NaN: none seen.
 
-    Belief counts like readings that say it. Neither token takes less than no time: where a slope comes out that way,
-    the other is drawn alone.
+    Belief counts like readings that say it, of an idle gap as belief alone would have it. Neither token takes less than
+    no time: where a slope comes out that way, the other is drawn alone.
     """
     belief = PROMPT_SHARE * PROMPT_UNIT, OUTPUT_SHARE * OUTPUT_UNIT
     sure = [(NOISE / (DOUBTED * slope)) ** 2 for slope in belief]
-    weight, prompt, output, prompt2, cross, output2, rate, rate_prompt, rate_output = sums
+    weight, prompt, output, prompt2, cross, output2, gap, gap_prompt, gap_output = sums
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # Around the means the intercept drops out, and two unknowns are left.
+        guess = gap / (weight + belief[0] * prompt + belief[1] * output)
         prompt2, output2 = prompt2 - prompt**2 / weight + sure[0], output2 - output**2 / weight + sure[1]
         cross = cross - prompt * output / weight
-        falls_prompt = prompt * rate / weight - rate_prompt + sure[0] * belief[0]
-        falls_output = output * rate / weight - rate_output + sure[1] * belief[1]
+        rises_prompt = gap_prompt - prompt * gap / weight + sure[0] * belief[0] * guess
+        rises_output = gap_output - output * gap / weight + sure[1] * belief[1] * guess
         determinant = prompt2 * output2 - cross**2
-        by_prompt = (falls_prompt * output2 - falls_output * cross) / determinant
-        by_output = (falls_output * prompt2 - falls_prompt * cross) / determinant
-        alone_prompt, alone_output = np.fmax(falls_prompt / prompt2, 0.0), np.fmax(falls_output / output2, 0.0)
+        by_prompt = (rises_prompt * output2 - rises_output * cross) / determinant
+        by_output = (rises_output * prompt2 - rises_prompt * cross) / determinant
+        alone_prompt, alone_output = np.fmax(rises_prompt / prompt2, 0.0), np.fmax(rises_output / output2, 0.0)
         by_prompt, by_output = (
             np.where(by_prompt < 0, 0.0, np.where(by_output < 0, alone_prompt, by_prompt)),
             np.where(by_output < 0, 0.0, np.where(by_prompt < 0, alone_output, by_output)),
         )
-        idle_rate = (rate + by_prompt * prompt + by_output * output) / weight
-        drawn_s = np.where(idle_rate > 0, 1 / idle_rate, np.nan)
+        drawn_s = (gap - by_prompt * prompt - by_output * output) / weight
         idle_gap_s = np.fmax(np.fmin(drawn_s, shortest_gap_s), SHORTEST_SHARE * shortest_gap_s)
+        scale = idle_gap_s / np.fmax(drawn_s, idle_gap_s)
         known = readings >= FEWEST_READINGS
         return Speed(
             idle_gap_s=np.where(known, idle_gap_s, np.nan),
-            prompt_token_s=np.where(known, by_prompt * idle_gap_s / PROMPT_UNIT, np.nan),
-            output_token_s=np.where(known, by_output * idle_gap_s / OUTPUT_UNIT, np.nan),
+            prompt_token_s=np.where(known, by_prompt * scale / PROMPT_UNIT, np.nan),
+            output_token_s=np.where(known, by_output * scale / OUTPUT_UNIT, np.nan),
         )

@@ -192,7 +192,7 @@ def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_a
     assert count == 1
     for name in ("family", *RULES_OF_FAMILY):
         np.testing.assert_array_equal(getattr(there.all_rules(), name), getattr(own.all_rules(), name), err_msg=name)
-    np.testing.assert_array_equal(there.all_rules().lessons, saved.columns["rules.lessons"])
+    np.testing.assert_array_equal(there.all_rules().steps, saved.columns["rules.steps"])
     # Or fresh paper would keep replicas of a fleet that was found on another day, for ten cold starts.
     np.testing.assert_array_equal(there.all_rules().found, own.all_rules().found)
 

@@ -45,15 +45,16 @@ def busy_readings(random, count=400):
 
 
 def ridged(gap_s, prompt_per_s, output_per_s, kinds=("prompt", "output")):
-    """The second source: rates of steps by least squares, each belief one reading more, of a slope and of no rate.
+    """The second source: gaps by least squares, each belief one reading more, of a slope and of no gap.
 
-    Returns the rate when idle, and the slope of each of these kinds of token, of which there is at least one.
+    Returns the gap when idle, and the time of each of these kinds of token, of which there is at least one.
     """
-    rates = {"prompt": (prompt_per_s, PROMPT_SHARE), "output": (output_per_s, OUTPUT_SHARE)}
-    steps = np.stack([np.ones_like(gap_s), *(-rates[kind][0] for kind in kinds)], axis=1) * gap_s[:, None]
-    sure = np.diag([NOISE / (DOUBTED * rates[kind][1]) for kind in kinds])
+    each = {"prompt": (gap_s * prompt_per_s, PROMPT_SHARE), "output": (gap_s * output_per_s, OUTPUT_SHARE)}
+    guess_s = gap_s.sum() / (len(gap_s) + sum(share * tokens.sum() for tokens, share in each.values()))
+    sure = np.diag([NOISE / (DOUBTED * each[kind][1]) for kind in kinds])
+    steps = np.stack([np.ones_like(gap_s), *(each[kind][0] for kind in kinds)], axis=1)
     beliefs = np.concatenate([np.zeros((len(kinds), 1)), sure], axis=1)
-    said = np.concatenate([np.ones_like(gap_s), sure @ [rates[kind][1] for kind in kinds]])
+    said = np.concatenate([gap_s, guess_s * sure @ [each[kind][1] for kind in kinds]])
     return np.linalg.lstsq(np.concatenate([steps, beliefs]), said, rcond=None)[0]
 
 
@@ -83,7 +84,7 @@ def test_an_idle_fleet_shows_its_gap_and_of_what_tokens_cost_belief_stands():
     """Without variation nothing is read out of noise."""
     random = np.random.default_rng(2)
     gap_s = IDLE_GAP_S * random.lognormal(0, 0.05, 200)
-    line = drawn(gap_s, np.full(200, 30.0), np.full(200, 12.0))
+    line = drawn(gap_s, 0.24 / gap_s, 0.1 / gap_s)  # tokens a step: 0.24 and 0.1
     assert gap_s.min() * SHORTEST_SHARE <= line.idle_gap_s[0] <= gap_s.min()
     assert line.prompt_token_s[0] == pytest.approx(PROMPT_SHARE * line.idle_gap_s[0], rel=1e-6)
     assert line.output_token_s[0] == pytest.approx(OUTPUT_SHARE * line.idle_gap_s[0], rel=1e-6)
@@ -93,22 +94,36 @@ def test_where_only_one_kind_of_token_varies_its_cost_is_found_and_of_the_other_
     prompt_per_s = np.linspace(1_000, 20_000, 50)
     line = drawn(gap_of(prompt_per_s, 0.0), prompt_per_s, np.zeros(50))
     assert line.prompt_token_s[0] == pytest.approx(PROMPT_TOKEN_S, rel=0.01)
-    assert line.output_token_s[0] == pytest.approx(OUTPUT_SHARE * line.idle_gap_s[0], rel=1e-6)
+    gap_s = gap_of(prompt_per_s, 0.0)
+    guess_s = gap_s.sum() / (1 + PROMPT_SHARE * gap_s * prompt_per_s).sum()  # as belief alone would have the idle gap
+    assert line.output_token_s[0] == pytest.approx(OUTPUT_SHARE * guess_s, rel=1e-6)
     assert line.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.01)
 
 
 @pytest.mark.parametrize("count", [4, 16, 400])
-def test_the_line_is_that_of_least_squares_weighted_with_squared_gaps_with_belief_as_two_readings_more(count):
+def test_the_line_is_that_of_least_squares_with_belief_as_two_readings_more(count):
     random = np.random.default_rng(6)
     prompt_per_s, output_per_s = busy_readings(random, count)
     gap_s = gap_of(prompt_per_s, output_per_s) * random.lognormal(0, 0.05, count)
-    line = drawn(gap_s, prompt_per_s, output_per_s, 1.0)
-    idle_rate, by_prompt, by_output = ridged(gap_s, prompt_per_s, output_per_s)
-    idle_gap_s = float(line.idle_gap_s[0])
-    assert idle_gap_s == SHORTEST_SHARE  # of the shortest gap that is stated here
-    assert line.prompt_token_s[0] / idle_gap_s == pytest.approx(by_prompt, rel=1e-6)
-    assert line.output_token_s[0] / idle_gap_s == pytest.approx(by_output, rel=1e-6)
-    assert drawn(gap_s, prompt_per_s, output_per_s).idle_gap_s[0] == pytest.approx(1 / idle_rate, rel=1e-6)
+    line = drawn(gap_s, prompt_per_s, output_per_s)
+    idle_gap_s, by_prompt, by_output = ridged(gap_s, prompt_per_s, output_per_s)
+    assert line.idle_gap_s[0] == pytest.approx(idle_gap_s, rel=1e-6)
+    assert line.prompt_token_s[0] == pytest.approx(by_prompt, rel=1e-6)
+    assert line.output_token_s[0] == pytest.approx(by_output, rel=1e-6)
+    half = drawn(gap_s, prompt_per_s, output_per_s, idle_gap_s / 2)  # there was a shorter gap: so all is faster
+    np.testing.assert_allclose(np.array(half), np.array(line) / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "noise"), [(100, 0.02), (200_000, 0.02), (200_000, 0.1)])
+def test_any_number_of_readings_of_one_load_tell_the_idle_gap(count, noise):
+    """Whatever makes single pods slow makes them write fewer tokens a second, not a step."""
+    random = np.random.default_rng(10)
+    prompts, outputs = random.normal(30.0, 5.0, count), random.normal(35.0, 3.0, count)  # a step
+    costs = PROMPT_SHARE * IDLE_GAP_S, OUTPUT_SHARE * IDLE_GAP_S
+    gap_s = (IDLE_GAP_S + costs[0] * prompts + costs[1] * outputs) * random.lognormal(0, noise, count)
+    line = drawn(gap_s, prompts / gap_s, outputs / gap_s)
+    assert gap_s.mean() > 1.45 * IDLE_GAP_S
+    assert line.idle_gap_s[0] == pytest.approx(IDLE_GAP_S, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +177,11 @@ def test_a_slope_that_comes_out_negative_is_none_and_the_other_is_drawn_alone(fa
     both = dict(zip(("prompt", "output"), ridged(gap_s, prompt_per_s, output_per_s)[1:], strict=True))
     (other,) = {"prompt", "output"} - {faster}
     assert both[faster] < 0 < both[other]
-    _, slope = ridged(gap_s, prompt_per_s, output_per_s, (other,))
+    slope = ridged(gap_s, prompt_per_s, output_per_s, (other,))[1]
+    idle_gap_s = float((gap_s - slope * gap_s * {"prompt": prompt_per_s, "output": output_per_s}[other]).mean())
     costs = {"prompt": line.prompt_token_s[0], "output": line.output_token_s[0]}
     assert costs[faster] == 0
-    assert costs[other] / line.idle_gap_s[0] == pytest.approx(slope, rel=1e-6)
+    assert costs[other] == pytest.approx(slope * line.idle_gap_s[0] / max(idle_gap_s, line.idle_gap_s[0]), rel=1e-6)
 
 
 def test_the_idle_gap_is_never_above_the_shortest_gap_nor_far_below_it():

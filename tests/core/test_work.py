@@ -88,8 +88,8 @@ def test_speed_is_learned_of_pods_that_tell_all_their_tokens():
     told = {"gap_s": 20.0, "gaps": 1000.0, "generation_tokens": 1000.0}
     tally = counted(readings(100.0, pods=2), readings(130.0, pods=2, prompt_tokens=[60_000.0, NAN], **told))
     assert tally.readings[0] == 1
-    assert tally.lessons[0, 0] == pytest.approx(0.02**2)
-    assert tally.lessons[1, 0] == pytest.approx(0.02**2 * 60_000 / 30 / 1e4)
+    assert tally.lessons[0, 0] == 1
+    assert tally.lessons[1, 0] == pytest.approx(0.02 * 60_000 / 30 / 100)
 
 
 # --- what arrived
