@@ -32,6 +32,9 @@ MAX_GPU_AGE_S = 120.0
 LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
 
+SHORT_S = 60.0
+"""A usual start is taken to be at least so long where one is measured by it."""
+
 LONGEST_OF_USUAL = 3.0
 """A start that took more of those that are counted on counts as so many: one alone, whose probe may have failed for a
 while, says little."""
@@ -195,7 +198,8 @@ def _learn_cold_start(
     sample = np.where(np.isinf(sample), np.nan, sample)
 
     first = np.isnan(workloads.cold_start_mean_s)
-    most_s = LONGEST_OF_USUAL * _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)
+    usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)
+    most_s = LONGEST_OF_USUAL * np.maximum(usual_s, SHORT_S)
     sample = np.where(sample > most_s, most_s, sample)
     error = sample - workloads.cold_start_mean_s
     mean = np.where(first, sample, workloads.cold_start_mean_s + error / 4)

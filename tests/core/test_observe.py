@@ -344,6 +344,8 @@ def test_one_start_says_little_however_long_it_took():
 
 def test_the_first_start_is_believed_up_to_three_times_what_was_stated():
     assert started(Story(spec(cold_start_s=60.0)), [900.0], [3900.0], old=0) == pytest.approx(180 * 1.5)
+    stated = Story(spec(cold_start_s=0.1))  # and nobody starts in that
+    assert started(stated, [900.0], [940.0], old=0) == pytest.approx(40 * 1.5)
 
 
 def test_starts_that_became_longer_are_believed_within_a_few():
