@@ -84,14 +84,14 @@ def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -
     """
     belief = PROMPT_SHARE * PROMPT_UNIT, OUTPUT_SHARE * OUTPUT_UNIT
     sure = [(NOISE / (DOUBTED * slope)) ** 2 for slope in belief]
-    weight, prompt, output, prompt2, cross, output2, gap, gap_prompt, gap_output = sums
+    count, prompt, output, prompt2, cross, output2, gap, gap_prompt, gap_output = sums
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # Around the means the intercept drops out, and two unknowns are left.
-        guess = gap / (weight + belief[0] * prompt + belief[1] * output)
-        prompt2, output2 = prompt2 - prompt**2 / weight + sure[0], output2 - output**2 / weight + sure[1]
-        cross = cross - prompt * output / weight
-        rises_prompt = gap_prompt - prompt * gap / weight + sure[0] * belief[0] * guess
-        rises_output = gap_output - output * gap / weight + sure[1] * belief[1] * guess
+        guess = gap / (count + belief[0] * prompt + belief[1] * output)
+        prompt2, output2 = prompt2 - prompt**2 / count + sure[0], output2 - output**2 / count + sure[1]
+        cross = cross - prompt * output / count
+        rises_prompt = gap_prompt - prompt * gap / count + sure[0] * belief[0] * guess
+        rises_output = gap_output - output * gap / count + sure[1] * belief[1] * guess
         determinant = prompt2 * output2 - cross**2
         by_prompt = (rises_prompt * output2 - rises_output * cross) / determinant
         by_output = (rises_output * prompt2 - rises_prompt * cross) / determinant
@@ -100,7 +100,7 @@ def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -
             np.where(by_prompt < 0, 0.0, np.where(by_output < 0, alone_prompt, by_prompt)),
             np.where(by_output < 0, 0.0, np.where(by_prompt < 0, alone_output, by_output)),
         )
-        drawn_s = (gap - by_prompt * prompt - by_output * output) / weight
+        drawn_s = (gap - by_prompt * prompt - by_output * output) / count
         idle_gap_s = np.fmax(np.fmin(drawn_s, shortest_gap_s), SHORTEST_SHARE * shortest_gap_s)
         scale = idle_gap_s / np.fmax(drawn_s, idle_gap_s)
         known = readings >= FEWEST_READINGS

@@ -69,11 +69,12 @@ def test_a_hole_in_the_readings_grows_nothing_where_nobody_waits(hole_s):
     assert story.most(cluster, 600.0) == 3
 
 
-def test_a_restart_amid_a_queue_that_fills_all_slots_grows_with_the_first_reading():
+@pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"front_waiting": 20.0}])
+def test_a_restart_amid_a_queue_that_fills_all_slots_or_at_a_gateway_grows_with_the_first_reading(queue):
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, True)
-    story.changes = {"waiting": 40.0}
+    story.changes = queue
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
@@ -86,14 +87,6 @@ def test_a_restart_amid_a_short_queue_that_lasts_grows_as_soon_as_its_wait_is_to
     decision = story.serve(cluster, 1.2, 5.0)
     assert decision.observation.queue_wait_s[0] > story.spec.max_wait_s[0]
     assert decision.replicas[0] > 3
-
-
-def test_requests_that_wait_at_a_gateway_are_not_kept_waiting():
-    cluster = fleet([3])
-    story = watched(cluster)
-    story.restart(cluster, True)
-    story.changes = {"front_waiting": 20.0}
-    assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
 @pytest.mark.parametrize(
