@@ -90,8 +90,7 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
         read = [(file, traces.load(file)) for file in files]
         subjects = [_subject(setting, name, offer, policy, file, models, scale, interval) for file, models in read]
         for subject in subjects:
-            for case in subject.cases:
-                check_goal(case)
+            check_goal(*subject.cases)
         subjects = [_begun(setting, subject, told) for subject in subjects]
     proofs = []
     for subject in subjects:
@@ -230,10 +229,10 @@ def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) 
     start_s, end_s = interval
     end_s = end_s if math.isfinite(end_s) else models[0].duration_s
     try:
-        parts = [traces.between(each, start_s, end_s) for each in models]
+        asked = traces.part(models, start_s, end_s)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
-    if not (asked := [part for part in parts if len(part.arrival_s)]):
+    if not asked:
         raise ValueError(f"{file}: no request from {start_s:g} to {end_s:g} s")
     return asked
 

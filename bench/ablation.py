@@ -26,7 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from autoscaler.config.policy import load as load_policies
-from autoscaler.core import error_budget, family, misses, rules, speed, work, zero
+from autoscaler.core import error_budget, family, levels, misses, paper, rules, speed, traffic, work, zero
+from autoscaler.core.seen import Seen
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.proof.prove import goal_of
 from autoscaler.sim.study import trace as traces
@@ -34,7 +35,7 @@ from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
-from bench.policies import found, generated, sized
+from bench.cases import found, generated, sized
 
 SLOPE = 0.12
 """Measured over the aims 0.5 to 1 of the error budget."""
@@ -56,9 +57,9 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     plain, forbidden = rules._follow, np.ones((family.RULES, 1), bool)
     forbidden[list(followed)] = False
 
-    def follow(known: rules.Rules, seen: rules.Seen) -> rules.Rules:
-        chosen = plain(replace(known, cost=np.where(forbidden, np.float32(np.inf), known.cost)), seen)
-        return replace(chosen, cost=known.cost)
+    def follow(known: rules.Rules, seen: Seen) -> rules.Rules:
+        cost = np.where(forbidden, np.float32(np.inf), known.paper.cost)
+        return replace(plain(known.changed({"paper.cost": cost}), seen), paper=known.paper)
 
     return (rules, "_follow", follow), ANY_FOLLOWED
 
@@ -70,7 +71,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "the whole forecast": ((speed, "FEWEST_READINGS", math.inf),),
     "speed drawn from a line: the shortest gap instead": ((speed, "SHORTEST_SHARE", 1.0),),
     "belief about what tokens cost": ((speed, "DOUBTED", 1000.0), (speed, "FEWEST_READINGS", 16.0)),
-    "KV cache and slots in the busy share": ((rules, "busy_share", without_room(work.busy_share)),),
+    "KV cache and slots in the busy share": ((traffic, "busy_share", without_room(work.busy_share)),),
     "misses learned by load: the prior instead": ((misses, "PRIOR_REQUESTS", 1e12),),
     "how steep misses are, learned from all loads": ((misses, "CLUSTER", 1e9),),
     "prompts that are too long, from their time": ((misses, "FEWEST_PROMPTS", math.inf),),
@@ -82,8 +83,8 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     ),
     "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
     "doubt of the young": ((family, "DOUBT", 0.0), ANY_FOLLOWED),
-    "no reserve, and young for longer, while traffic is calm": ((rules, "CALM", 0.0),),
-    "the fleet that is found": ((rules, "kept_s", np.zeros_like), (rules, "SETTLED_S", 0.0)),
+    "no reserve while traffic is calm": ((levels, "CALM", 0.0),),
+    "the fleet that is found": ((rules, "kept_s", np.zeros_like), (paper, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
     "holds: three cold starts and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 3),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),

@@ -6,7 +6,7 @@ whole trace in hand: its excess can be had, by who knows the future. A case that
 not run again with the same options, trace and profile, so a stopped run goes on where it was; that the code has changed
 is not seen, so then take another `--out`. A size is reached by superposing copies until the clairvoyant's mean count is
 about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table tells how long
-that is.
+that is, in the mean. With `--window` a case begins anywhere, so that policies are compared where nobody looked.
 
     python bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
@@ -24,6 +24,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,6 @@ from rich.console import Console
 from autoscaler.config.policy import load as load_policies
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.profiles import Offer
-from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
-from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
 from autoscaler.sim.proof.report import outputs
 from autoscaler.sim.proof.report.charts import frontier
@@ -49,14 +48,13 @@ from autoscaler.sim.proof.result import OURS, Proof
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
-from autoscaler.sim.study.work import request_work_s
+from bench.cases import anywhere, found, generated, sized
 from bench.dots import Dot, dots, standalone
 
 SIZES = (0.3, 3.0, 10.0, 50.0)
 COLD_STARTS_S = (60.0, 240.0)
 SEEDS = (1, 2, 3)
 MOST_REQUESTS = 300_000
-CLOSE = 1.15  # a mean count this near to the size is near enough
 # 97.5 % quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.
 STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
@@ -73,77 +71,48 @@ class Plan:
     against: tuple[str, ...] = tuple(BASELINES)
     gpus: float = math.inf  # that the models of one trace share
     planned: bool = False  # also the schedule that knows the trace
+    window_s: float = math.inf  # of each trace, from a moment that the seed draws
 
 
 QUICK = Plan((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
 
 
-def generated() -> list[list[Trace]]:
-    """Make half an hour with a ramp, and one with bursts."""
-    lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
-    ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
-    burst = Shape(1.5, *lengths, bursts=(Bursts(6.0, 90.0, 0.6, 5.0),))
-    return [[traces.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
+def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Subject]]]:
+    """Yield the key of every case of one trace file, all that changes its result with the seed last, and its maker.
 
-
-def found(folder: Path) -> Iterator[list[Trace]]:
-    """Load every trace of a folder; tables that hold no requests are passed over. Raises ValueError if all do."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
-    none = True
-    for file in sorted(folder.glob("*.csv*")):
-        try:
-            loaded = traces.load(file)
-        except traces.TraceError as error:
-            if "no column" not in str(error):
-                raise
-            continue
-        none = False
-        yield [replace(each, name=each.name.removesuffix("_requests")) for each in loaded]
-    if none:
-        raise ValueError(f"{folder}: no trace in it, a *.csv or *.csv.gz with {','.join(traces.COLUMNS)}")
-
-
-def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
-    """Scale a trace until the clairvoyant's mean count is about `size`; of too many requests, keep the beginning."""
-    prefill_s, decode_s = request_work_s(case)
-    factor = size / max(float((prefill_s + decode_s).sum()) / trace.duration_s, 1e-12)
-    for _ in range(2):
-        part = trace
-        if len(trace.arrival_s) * factor > most_requests:
-            kept = max(int(most_requests / factor), 2)
-            end_s = float(trace.arrival_s[min(kept, len(trace.arrival_s) - 1)])
-            part = traces.between(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
-        scaled = replace(case, trace=traces.scale(part, factor, case.seed))
-        mean = bound(scaled).replica_s / scaled.trace.duration_s
-        if 1 / CLOSE <= mean / size <= CLOSE or mean <= 0:
-            break
-        factor *= size / mean
-    return started(scaled)
-
-
-def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Subject]]:
-    """Yield every case of one trace file, with the key of its result: all that changes it, the seed last."""
+    Making one takes long, and who has its result does not need it.
+    """
     profile, offer = find(plan.profile)
-    policy = load_policies().policies["interactive"]
     name = models[0].name.partition("/")[0]
+    checksum = content(models, offer)
     for cold_start_s in plan.cold_starts_s:
         for size in plan.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
             for seed in plan.seeds:
-                cases = []
-                for model in models:
-                    fitting, _ = traces.cut(model, offer.profile.max_model_len)
-                    goal = goal_of(policy)
-                    case = Case(fitting, offer.profile, goal, cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
-                    if len(models) > 1 and math.isfinite(plan.gpus):
-                        case = replace(case, max_replicas=int(plan.gpus / offer.gpus + 1e-9))
-                    cases.append(started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests))
-                gpus = plan.gpus if math.isnan(size) else math.inf
-                fleet = f"fleet on {gpus:g} GPUs" if math.isfinite(gpus) else "fleet"
+                fleet = f"fleet on {plan.gpus:g} GPUs" if math.isfinite(plan.gpus) else "fleet"
                 beginning = [fleet, None] if math.isnan(size) else [size, plan.most_requests]
-                how = [plan.planned, plan.against, content(models, offer)]
+                window_s = plan.window_s if math.isfinite(plan.window_s) else None
+                how = [window_s, plan.planned, plan.against, checksum]
                 key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
-                yield key, Subject(name, profile, tuple(cases), policy, gpus=gpus)
+                yield key, partial(prepared, models, plan, size, cold_start_s, seed)
+
+
+def prepared(
+    models: Sequence[Trace], plan: Plan, size: float, cold_start_s: float, seed: int, told: Callable[[float], None]
+) -> Subject:
+    """Return one case, scaled to `size` and begun; of a fleet (NaN) each model as it is."""
+    profile, offer = find(plan.profile)
+    policy = load_policies().policies["interactive"]
+    cases = []
+    window = anywhere(models, plan.window_s, seed)
+    for model in window:
+        fitting, _ = traces.cut(model, offer.profile.max_model_len)
+        case = Case(fitting, offer.profile, goal_of(policy), cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
+        if len(models) > 1 and math.isfinite(plan.gpus):
+            case = replace(case, max_replicas=int(plan.gpus / offer.gpus + 1e-9))
+        cases.append(started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests))
+        told(len(cases) / len(window))
+    gpus = plan.gpus if math.isnan(size) else math.inf
+    return Subject(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
 
 
 def content(models: Sequence[Trace], offer: Offer) -> str:
@@ -213,7 +182,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         missed = "" if all(each["meets"][OURS] for each in of_seeds) else " (misses)"
         row = [
             name,
-            seconds(of_seeds[0]["duration_s"]),
+            seconds(float(np.mean([each["duration_s"] for each in of_seeds]))),
             amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds]))),
             f"{cold_start_s:g} s",
             f"{share(attained)}{missed}",
@@ -306,13 +275,15 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
     known, results = read_results(file), {}
     console = Console(stderr=True)
     for models in found(folder) if folder else generated():
-        for key, subject in subjects(models, plan):
+        for key, prepare in subjects(models, plan):
             if key in known:
                 results[key] = known[key]
                 continue
             out.mkdir(parents=True, exist_ok=True)
             *case, seed = json.loads(key)
             title = "-".join(str(part) for part in case[:5] if part)
+            with Bar(f"preparing {title}", console) as told:
+                subject = prepare(told)
             console.print(
                 f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests"
             )
@@ -360,6 +331,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS")
     parser.add_argument("--seeds", type=whole(0), nargs="+")
     parser.add_argument("--max-requests", type=whole(1))
+    parser.add_argument(
+        "--window", type=number, metavar="HOURS", help="so much of each trace, from a moment that the seed draws"
+    )
     parser.add_argument("--profile")
     parser.add_argument("--gpus", type=number, help="that the models of one trace share; default: no limit")
     parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
@@ -375,6 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seeds": given.seeds and tuple(given.seeds),
         "against": given.against and tuple(name for name in BASELINES if name in given.against),
         "most_requests": given.max_requests,
+        "window_s": given.window and given.window * 3600,
         "gpus": given.gpus,
         "profile": given.profile,
         "planned": given.planned,

@@ -5,13 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autoscaler.sim.engine.profile_file import write
 from autoscaler.sim.engine.profiles import named
-from bench import policies
+from bench import cases, policies
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("--sizes", "1", "--cold-starts", "30", "--seeds", "1", "--against", "static", "--jobs", "1")
@@ -58,6 +60,50 @@ def test_a_case_is_run_again_where_an_option_changes_its_result_and_only_then(
     assert capsys.readouterr().out == tables[2]
 
 
+def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path: Path) -> None:
+    """To size a case takes as long as to run it; one too large to be sized tells whether it was tried."""
+    out = tmp_path / "out"
+    too_large = replace(policies.Plan(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
+    ((key, prepare),) = policies.subjects(next(cases.found(traces)), too_large)
+    with pytest.raises(ValueError, match="the most that is held"):
+        prepare(lambda _share: None)
+    assert bench(traces, out) == 0
+    policies.append(out / "results.jsonl", {"key": key, "result": kept(out)[0]["result"]})
+    assert bench(traces, out, "--sizes", "1e9") == 0
+    assert len(kept(out)) == 2
+
+
+def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path: Path) -> None:
+    (trace,) = next(cases.found(traces))
+    windows = [cases.anywhere([trace], 30.0, seed)[0] for seed in range(20)]
+    assert all(window.duration_s == pytest.approx(30.0) and window.arrival_s[0] == 0 for window in windows)
+    assert all(len(window.arrival_s) == 60 for window in windows)  # two a second
+    assert len({policies.content([window], policies.find("8b-h100")[1]) for window in windows}) == 1  # all alike
+    rising = replace(trace, prompt_tokens=np.arange(1, 241))
+    starts = {int(cases.anywhere([rising], 30.0, seed)[0].prompt_tokens[0]) for seed in range(20)}
+    assert len(starts) > 10 and min(starts) < 60 and 120 < max(starts) <= 180
+    assert cases.anywhere([trace], 200.0, 1) == [trace]
+    out = tmp_path / "out"
+    for more in ((), ("--window", "0.01"), ("--window", "0.02"), ("--window", "0.02")):
+        assert bench(traces, out, *more) == 0
+    assert [case["result"]["duration_s"] for case in kept(out)] == [120.0, 36.0, 72.0]  # type: ignore[index]
+
+
+def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_left_out(traces: Path) -> None:
+    (trace,) = next(cases.found(traces))
+    late = replace(
+        trace, arrival_s=np.array([100.0, 119.0]), prompt_tokens=np.ones(2, int), output_tokens=np.ones(2, int)
+    )
+    seen = set()
+    for seed in range(20):
+        window = cases.anywhere([trace, late], 30.0, seed)
+        assert [len(model.arrival_s) for model in window[:1]] == [60]
+        seen.add(len(window))
+        if len(window) == 2:  # cut at one moment: at 119 s both have a request
+            assert min(abs(window[1].arrival_s[-1] - window[0].arrival_s)) == pytest.approx(0.0, abs=1e-6)
+    assert seen == {1, 2}
+
+
 def test_another_trace_or_profile_of_the_same_name_is_run(traces: Path, tmp_path: Path) -> None:
     out, profile = tmp_path / "out", tmp_path / "mine.json"
     profile.write_text(write(named("8b-h100")))
@@ -91,6 +137,7 @@ def test_a_last_line_that_was_cut_is_run_again_and_kept(traces: Path, tmp_path: 
         (("--gpus", "-1"), "argument --gpus: '-1': must be a number above 0"),
         (("--seeds", "-1"), "argument --seeds: '-1': must be a whole number, 0 or more"),
         (("--max-requests", "0"), "argument --max-requests: '0': must be a whole number, 1 or more"),
+        (("--window", "0"), "argument --window: '0': must be a number above 0"),
         (("--jobs", "0"), "argument --jobs: '0': must be a whole number, 1 or more"),
         (("--traces", "nowhere"), "error: nowhere: no such folder"),
         (("--traces", "pyproject.toml"), "error: pyproject.toml: no such folder"),

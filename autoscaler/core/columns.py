@@ -1,13 +1,15 @@
 """Column types, and what every table of columns can do.
 
-A table is a frozen dataclass whose array fields share their last axis: one entry per row. Axis letters are
-W workloads, P pods, S signals, G stages, K schedule windows. Unknown is NaN.
+A table is a frozen dataclass whose array fields share their last axis: one entry per row. Its other fields are tables
+over the same rows. Axis letters are W workloads, P pods, S signals, G stages, K schedule windows. Unknown is NaN.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Self, TypeVar, get_args, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +18,26 @@ FloatColumn = npt.NDArray[np.float64]
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
 Floating = TypeVar("Floating", np.float32, np.float64)
+Marked = TypeVar("Marked")
 
-_MOMENT = "moment"
-MomentColumn = Annotated[FloatColumn, _MOMENT]
+MOMENT, PRESENT, OF_FAMILY, OF_OBJECTIVE = "moment", "present", "of family", "of objective"
+
+MomentColumn = Annotated[FloatColumn, MOMENT]
 """Times on the clock of the tick, which another process does not share; seconds of any other kind are a FloatColumn."""
+
+Present = Annotated[Marked, PRESENT]
+"""A column, or a table of them, that follows the present within minutes. A restart interrupts the watch that it stands
+for, so it begins anew with a process: nothing shrinks or counts as idle before a full window was watched again."""
+
+OfObjective = Annotated[Marked, OF_OBJECTIVE]
+"""What means something only with the objectives it was counted under."""
+
+OfFamily = Annotated[Marked, OF_FAMILY, OF_OBJECTIVE]
+"""What means something only together, and only with the family of rules and the objectives that it is about."""
 
 
 class Columns:
-    """Base of tables whose every field is one array over the same rows (the last axis)."""
+    """Base of tables whose every field is one array over the same rows (the last axis), or another such table."""
 
     @classmethod
     def filled(cls, rows: int, value: float = np.nan) -> Self:
@@ -31,27 +45,60 @@ class Columns:
         return cls(**{field.name: np.full(rows, value) for field in fields(cls)})  # type: ignore[arg-type]
 
     @classmethod
+    def blank(cls, rows: int) -> Self:
+        """Make a table of `rows` rows that nothing is known of: NaN, and tables that are blank in their way."""
+        unknown = np.full(rows, np.nan)
+        return cls(**{name: table.blank(rows) if table else unknown for name, (table, _) in cls._declared().items()})
+
+    @classmethod
     def stack(cls, tables: list[Self]) -> Self:
-        """Join tables one below the other."""
-        return cls(
-            **{
-                field.name: np.concatenate([np.atleast_1d(getattr(table, field.name)) for table in tables], axis=-1)
-                if tables
-                else np.empty(0)
-                for field in fields(cls)  # type: ignore[arg-type]
-            }
-        )
+        """Join tables, at least one, one below the other."""
+        whole = [table.columns() for table in tables]
+        return tables[0].changed({n: np.concatenate([each[n] for each in whole], axis=-1) for n in whole[0]})
 
     def take(self, rows: IntColumn) -> Self:
         """Return the given rows, in the given order."""
-        cls = type(self)
-        return cls(**{f.name: getattr(self, f.name)[..., rows] for f in fields(cls)})  # type: ignore[arg-type]
+        return self.changed({place: column[..., rows] for place, column in self.columns().items()})
 
+    def columns(self) -> dict[str, Any]:
+        """Return all columns by place: "cost", and "paper.cost" of the table `paper`."""
+        flat: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Columns):
+                flat |= {f"{name}.{place}": column for place, column in value.columns().items()}
+            else:
+                flat[name] = value
+        return flat
 
-def moments(table: type) -> frozenset[str]:
-    """Return the names of the columns of a table that are declared as moments."""
-    hints = get_type_hints(table, include_extras=True)
-    return frozenset(name for name, hint in hints.items() if _MOMENT in get_args(hint)[1:])
+    def changed(self, columns: Mapping[str, Any], within: str = "") -> Self:
+        """Return it with these columns, by place, in the stead of its own. within: place of this table, with a dot."""
+        changed = {
+            name: value.changed(columns, f"{within}{name}.")
+            if isinstance(value, Columns)
+            else columns.get(within + name, value)
+            for name, value in vars(self).items()
+        }
+        return type(self)(**changed)
+
+    @classmethod
+    def marks(cls) -> dict[str, frozenset[str]]:
+        """Return by place how each column is marked, itself or with a table that it is in."""
+        marked: dict[str, frozenset[str]] = {}
+        for name, (table, own) in cls._declared().items():
+            within = {f"{name}.{place}": its for place, its in table.marks().items()} if table else {name: frozenset()}
+            marked |= {place: its | own for place, its in within.items()}
+        return marked
+
+    @classmethod
+    @cache
+    def _declared(cls) -> dict[str, tuple[type[Columns] | None, frozenset[str]]]:
+        """Return of each field the table that it holds, None for a column, and how it is marked."""
+        declared: dict[str, tuple[type[Columns] | None, frozenset[str]]] = {}
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            holds_table = get_origin(kind) is None and issubclass(kind, Columns)
+            declared[name] = kind if holds_table else None, frozenset(marks)
+        return declared
 
 
 def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:

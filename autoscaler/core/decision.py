@@ -102,7 +102,6 @@ class Plan(Columns):
     work_s: FloatColumn  # busy replica-seconds of a request
     rule: FloatColumn  # row of the family, `family.describe`
     watched_s: FloatColumn  # seconds of demand the rules were judged on
-    young_s: FloatColumn  # before so many only careful rules are followed: more where traffic is calm
     kept_s: FloatColumn  # before so many all replicas that were found are kept
     budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
     paper_missed: FloatColumn  # share that would have missed under the rule in force, by paper as far as it came true
@@ -112,10 +111,6 @@ class Plan(Columns):
     by_rule: FloatColumn  # replicas that the rule asks for
     replicas: FloatColumn  # that are asked for, by the rule or by what was found; NaN: the rules do not speak
     needed: FloatColumn  # what the load that is there needs, be that more or less
-
-    @classmethod
-    def blank(cls, rows: int) -> Plan:
-        return cls.filled(rows)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,14 @@ served tells by how much paper is wrong. All columns float64[W]; counts of reque
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, or_zero
+from autoscaler.core import misses
+from autoscaler.core.columns import Columns, FloatColumn, OfObjective, Present, or_zero
+from autoscaler.core.family import MOST_BUSY
+from autoscaler.core.seen import Seen
 
 BUDGET_S = 86_400.0
 """Time constant of the error budget: what was missed a day ago is nearly forgiven."""
@@ -33,39 +38,89 @@ LEAST_WRONG, MOST_WRONG = 0.1, 4.0
 """By how much truth may be believed to differ from paper."""
 
 
-def steered(
-    promised: FloatColumn, burnt: FloatColumn, counted: FloatColumn, served_per_s: FloatColumn, unavoidable: FloatColumn
-) -> FloatColumn:
+@dataclass(frozen=True)
+class Budget(Columns):
+    """What was missed and what was to be, fading; requests but for what is stated."""
+
+    burnt: OfObjective[FloatColumn]  # that really missed
+    counted: OfObjective[FloatColumn]  # all of which it is known whether they missed
+    served: FloatColumn  # all
+    served_s: FloatColumn  # seconds of that
+    promised: OfObjective[FloatColumn]  # that miss before as many replicas as really served, on paper
+    backlog: Present[FloatColumn]  # replica-seconds that wait there
+
+    @classmethod
+    def blank(cls, rows: int) -> Budget:
+        return cls.filled(rows, 0.0)
+
+
+def count(
+    budget: Budget, seen: Seen, demand: FloatColumn, arrivals: FloatColumn, likely: FloatColumn, step_s: FloatColumn
+) -> Budget:
+    """Count what was missed, and what was to be.
+
+    demand: replicas kept busy by these arrivals. likely: float64[B, W], share that misses by bin of the load. step_s: 0
+    where nothing is known.
+    """
+    lived = step_s > 0
+    missed, judged = misses.told(seen.tally)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = misses.either(np.where(judged > 0, missed / judged, 0.0))
+    known = lived & (judged.max(axis=0) > 0)
+    fade = np.exp(-step_s / BUDGET_S)
+    ready = np.maximum(seen.served, 0.5)
+    demand = np.where(lived, demand, 0.0)
+    backlog = np.where(lived, np.maximum(budget.backlog + (demand - MOST_BUSY * ready) * step_s, 0.0), 0.0)
+    place = misses.bin_of(demand / ready).astype(np.int64)
+    by_load = likely[place, np.arange(len(place))]
+    promised = np.where(backlog > seen.patience_s * MOST_BUSY * ready, 1.0, by_load)
+    return Budget(
+        burnt=budget.burnt * fade + np.where(known, share * arrivals, 0.0),
+        counted=budget.counted * fade + np.where(known, arrivals, 0.0),
+        served=budget.served * fade + np.where(lived, arrivals, 0.0),
+        served_s=budget.served_s * fade + step_s,
+        promised=budget.promised * fade + np.where(known, promised * arrivals, 0.0),
+        backlog=backlog,
+    )
+
+
+def served_per_s(budget: Budget) -> FloatColumn:
+    """Return how many requests came a second, of late; NaN: not known."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(budget.served_s > 0, budget.served / budget.served_s, np.nan)
+
+
+def steered(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
     """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
 
-    promised: share that may miss. burnt, counted: requests that missed, of so many. served_per_s: requests; NaN: not
-    known. unavoidable: share that misses on any number of replicas, which is no rule's to miss. 1 % promised, 0.95 %
-    aimed at, 0.2 % missed in a day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved
-    nor burnt. What was burnt is made up for within `REPAID_S`; of more than can be, the more it is the less, within
-    `BUDGET_S`: one surge in a young service is more than the strictest rule regains, and little of what its day may
-    miss. Where more than is promised misses whatever is done, strictness saves no promise: the further out of reach it
-    is, the less strict, until the others have what is aimed at for all.
+    promised: share that may miss. unavoidable: share that misses on any number of replicas, which is no rule's to miss
+    and left to no chance: what is aimed at is a share of the rest. 1 % promised, 0.95 % aimed at, 0.2 % missed in a
+    day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved nor burnt. What was burnt
+    is made up for within `REPAID_S`; of more than can be, the more it is the less, within `BUDGET_S`: one surge in a
+    young service is more than the strictest rule regains, and little of what its day may miss. Where more than is
+    promised misses whatever is done, strictness saves no promise: the further out of reach it is, the less strict,
+    until the others have what is aimed at for all.
     """
+    came_per_s = served_per_s(budget)
     with np.errstate(divide="ignore", invalid="ignore"):
-        known = np.minimum(or_zero(counted / served_per_s) / BUDGET_S, 1.0)
-        aimed = (AIMED + (AIMED_LATER - AIMED) * known**2) * promised
-        saved, can = aimed * counted - burnt, aimed - STRICTEST * promised
-        gained = saved / (served_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
-        gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (served_per_s * BUDGET_S)), gained)
+        known = np.minimum(or_zero(budget.counted / came_per_s) / BUDGET_S, 1.0)
+        aim = AIMED + (AIMED_LATER - AIMED) * known**2
+        aimed = aim * promised + (1 - aim) * np.minimum(unavoidable, promised)
+        saved, can = aimed * budget.counted - budget.burnt, aimed - STRICTEST * promised
+        gained = saved / (came_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
+        gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (came_per_s * BUDGET_S)), gained)
     share = aimed + gained - unavoidable
     share = np.where(np.isnan(share), aimed, share)
     strictest = np.clip(unavoidable - promised, STRICTEST * promised, AIMED * promised)
     return np.clip(share, strictest, LAXEST * promised)
 
 
-def wrongness(
-    promised: FloatColumn, burnt: FloatColumn, counted: FloatColumn, on_paper: FloatColumn, unavoidable: FloatColumn
-) -> FloatColumn:
+def wrongness(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
     """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them.
 
-    on_paper: requests that were to miss before as many replicas as really served; the others as in `steered`.
+    promised, unavoidable: shares, as in `steered`.
     """
     trusted = promised * TRUST_REQUESTS
-    avoidable = np.maximum(burnt - unavoidable * counted, 0.0)
-    ratio = (avoidable + trusted) / np.maximum(on_paper + trusted, 1e-9)
+    avoidable = np.maximum(budget.burnt - unavoidable * budget.counted, 0.0)
+    ratio = (avoidable + trusted) / np.maximum(budget.promised + trusted, 1e-9)
     return np.clip(ratio, LEAST_WRONG, MOST_WRONG)

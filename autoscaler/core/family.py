@@ -1,7 +1,7 @@
 """The family of rules: what each asks for, given the level of demand.
 
 A rule takes the level of demand over some time, holds its peak for some cold starts, and adds a margin: a predictor and
-a margin. How rules are judged, and which is followed, is in `rules`.
+a margin. Levels and their peaks are in `levels`, what becomes of a rule is in `paper`, which is followed in `rules`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero
+from autoscaler.core.columns import FloatColumn, or_zero
 
 PaperColumn = npt.NDArray[np.float32]
 """What is kept for each rule: the large part of it all, for which seven digits are plenty."""
 
 LEVELS_S = np.array([20.0, 60.0, 240.0, 900.0])
 """Time constants of the level of demand."""
-
-STEADY = 2
-"""Of these, the one whose level tells how far demand is off it: long beside a reading, short beside a trend."""
 
 PREDICTORS = ((0, 10), (2, 10), (3, 3))
 """Which level, and for how many cold starts its peak is held: ski rental, in which a replica is kept about as long as
@@ -63,13 +60,6 @@ EVERY_S = 30.0
 NEARLY = 0.02
 """Replicas that a fraction may lack: 3.02 are 3."""
 
-ENDLESS = 1e9
-"""Replicas, where nothing was predicted yet: more than any fleet has."""
-
-SPANS_A_COLD_START = 4
-LOWS = SPANS_A_COLD_START + 2
-PEAKS = LONGEST_HOLD * SPANS_A_COLD_START + 1
-
 DOUBT = 0.2
 DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
 """Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
@@ -87,46 +77,6 @@ def describe(rule: int) -> tuple[float, int, float, float]:
 def rows_of(predictor: int) -> slice:
     """Return the rules of a predictor: one for each margin."""
     return slice(predictor * MARGINS, (predictor + 1) * MARGINS)
-
-
-def levels(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s: FloatColumn) -> FloatColumn:
-    """Follow demand with each time constant; float64[L, W]. One that has seen less than that is the plain mean so far.
-
-    level: float64[L, W]; NaN: nothing yet. level_s: float64[W], what it has seen. step_s: float64[W]; 0: not known.
-    So the first reading, of engines that have yet to fill, does not stand for a whole time constant.
-    """
-    known = step_s > 0
-    seen_s = np.where(known, level_s + step_s, 1.0)
-    gain = np.expm1(-step_s / LEVELS_S[:, None]) / np.expm1(-seen_s / LEVELS_S[:, None])
-    before = or_zero(level)
-    return np.asarray(np.where(known, before + gain * (np.where(known, demand, 0.0) - before), level))
-
-
-def off_level(level: FloatColumn, demand: FloatColumn) -> FloatColumn:
-    """Return by which share of its steady level demand is off it; float64[W], 0 where there is none.
-
-    level: float64[L, W]. A share, not a root: bursts of many like callers grow with their number.
-    """
-    steady = level[STEADY]
-    return np.asarray(np.abs(demand - steady) / np.where(steady > 0, steady, np.inf))
-
-
-def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
-    """Return what each predictor says, a level, held, and after them `OF_LOAD`; float32[J + 1, W], NaN: not known.
-
-    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by span. reach: int64[W], spans in a cold start.
-    """
-    predictors = (*PREDICTORS, OF_LOAD)
-    said = level[[place for place, _ in predictors]]
-    highest = peaks[:, 0].copy()
-    for span in range(1, PEAKS):
-        np.maximum(highest, peaks[:, span], out=highest)
-        for predictor, (place, hold) in enumerate(predictors):
-            if span % hold == 0 and span // hold <= SPANS_A_COLD_START:
-                np.copyto(said[predictor], highest[place], where=reach == span // hold)
-    for predictor, (place, _) in enumerate(predictors):
-        said[predictor, np.isnan(level[place])] = np.nan
-    return said
 
 
 def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
@@ -153,24 +103,3 @@ def doubted(level: FloatColumn) -> FloatColumn:
     in_roots = np.concatenate([SHARE_MARGINS * roots, np.broadcast_to(ROOT_MARGINS, (len(ROOT_MARGINS), len(roots)))])
     by_hold = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))
     return np.asarray(DOUBT * by_hold[:, None, None] * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)
-
-
-def span_s(cold_start_s: FloatColumn) -> FloatColumn:
-    """Return how long a span of the past is; float64[W]."""
-    return np.maximum(cold_start_s / SPANS_A_COLD_START, EVERY_S)
-
-
-def spans(cold_start_s: FloatColumn) -> IntColumn:
-    """Return how many spans a cold start takes; int64[W], 1..SPANS_A_COLD_START."""
-    count = np.ceil(cold_start_s / span_s(cold_start_s) - 1e-9)
-    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SPANS_A_COLD_START), dtype=np.int64)
-
-
-def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
-    """Put a value into the present span, or into a new one where the time of the span is over.
-
-    past: float32[N, spans, W], the present one first. value: float32[N, W]. turned: bool[W], where it is over.
-    """
-    pushed = np.where(turned, np.roll(past, 1, axis=1), past)
-    pushed[:, 0] = np.where(turned, value, extreme(past[:, 0], value))
-    return pushed

@@ -1,37 +1,25 @@
 """What outlives a process: what was learned of each workload, and how it comes onto the rows and clock of another one.
 
-Kept is what was learned over long, such as capacity, cold starts, lengths, and what became of
-each rule on paper. What follows the present begins anew (`memory.PRESENT`,
-`rules.RULES_PRESENT`, `zero.ZERO_PRESENT`). Pods are not kept:
-their counters give a rate again with the second reading, and one over the pause would be no rate of now.
+Kept is what was learned over long, such as capacity, cold starts, lengths, and what became of each rule on paper. What
+follows the present begins anew: columns say so themselves (`columns.Present`). Pods are not kept: their counters give a
+rate again with the second reading, and one over the pause would be no rate of now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import moments
+from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns
 from autoscaler.core.fleet import Fleet, Workload
-from autoscaler.core.memory import PRESENT, Memory, WorkloadMemory, align
-from autoscaler.core.rules import RULES_OF_FAMILY, RULES_PRESENT, Rules
-from autoscaler.core.zero import ZERO_PRESENT, Zero
+from autoscaler.core.memory import Memory, align
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
 Column = npt.NDArray[np.floating[Any]]
-Table = TypeVar("Table")
-
-_PRESENT_OF: Mapping[type, frozenset[str]] = {
-    WorkloadMemory: PRESENT,
-    Rules: RULES_PRESENT,
-    Zero: ZERO_PRESENT,
-}
-
-_OF_FAMILY = frozenset(f"rules.{name}" for name in ("family", *RULES_OF_FAMILY))
 
 
 @dataclass(frozen=True)
@@ -56,13 +44,9 @@ def keep(memory: Memory, workloads: Sequence[Workload], now_s: float, wall_s: fl
 
     workloads: those of the tick that gave this memory. now_s, wall_s: its time, on both clocks.
     """
-    columns = {
-        place: now_s - column if is_moment else column
-        for name, table in _tables(memory).items()
-        for place, column, is_moment in _columns(name, table)
-    }
+    columns = {place: now_s - column if MOMENT in its else column for place, column, its in _columns(memory)}
     # Requests by load are many times as large as all else: what they missed is kept as it is judged now.
-    columns["rules.queued"] = columns["rules.missed"]
+    columns["rules.paper.queued"] = columns["rules.paper.missed"]
     return Kept(tuple(map(key_of, workloads)), wall_s, columns)
 
 
@@ -85,44 +69,27 @@ def recall(kept: Kept, memory: Memory, fleet: Fleet, now_s: float, wall_s: float
     known = row >= 0
     kept_s = now_s - max(wall_s - kept.wall_s, 0.0)  # of a wall clock that was set back nothing is in the future
 
+    rules, columns = memory.all_rules(), list(_columns(memory))
     nothing = np.full(len(kept.workloads), np.nan)
-    paper_known = known & (kept.columns.get("rules.family", nothing)[row] == memory.all_rules().family)
-    paper_known &= all(f"rules.{name}" in kept.columns for name in RULES_OF_FAMILY)
-
-    def filled(place: str, table: Table) -> Table:
-        columns: dict[str, Any] = {}
-        moving = moments(type(table))
-        for field in fields(table):  # type: ignore[arg-type]
-            old, there = getattr(table, field.name), f"{place}.{field.name}"
-            if is_dataclass(old):
-                columns[field.name] = filled(there, old)
-            elif there in kept.columns:
-                new = kept.columns[there][..., row]
-                lasts = paper_known if there in _OF_FAMILY else known
-                columns[field.name] = np.where(lasts, kept_s - new if field.name in moving else new, old)
-        return replace(table, **columns)  # type: ignore[type-var]
-
-    tables = {name: filled(name, table) for name, table in _tables(memory).items()}
+    paper_known = known & (kept.columns.get("rules.family", nothing)[row] == rules.family)
+    paper_known &= all(place in kept.columns for place, _, its in columns if OF_FAMILY in its)
+    laid = {}
+    for place, old, its in columns:
+        if place in kept.columns:
+            new = kept.columns[place][..., row]
+            lasts = paper_known if OF_FAMILY in its else known
+            laid[place] = np.where(lasts, kept_s - new if MOMENT in its else new, old)
+    workloads, rules = memory.workloads.changed(laid, "workloads."), rules.changed(laid, "rules.")
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= kept_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
-    memory = replace(memory, pods=pods, workloads=tables["workloads"]).with_rules(tables["rules"])
-    return memory, int(np.count_nonzero(known))
+    return replace(memory, pods=pods, workloads=workloads).with_rules(rules), int(np.count_nonzero(known))
 
 
-def _tables(memory: Memory) -> dict[str, Any]:
-    """Return the tables whose rows are workloads, by the name of their field."""
-    return {"workloads": memory.workloads, "rules": memory.all_rules()}
-
-
-def _columns(place: str, table: Any) -> Iterator[tuple[str, Column, bool]]:
-    """Yield place and values of each column that is kept, and whether it holds moments."""
-    passing = _PRESENT_OF.get(type(table), frozenset())
-    moving = moments(type(table))
-    for field in fields(table):
-        if field.name in passing:
-            continue
-        value, there = getattr(table, field.name), f"{place}.{field.name}"
-        if is_dataclass(value):
-            yield from _columns(there, value)
-        else:
-            yield there, value, field.name in moving
+def _columns(memory: Memory) -> Iterator[tuple[str, Column, frozenset[str]]]:
+    """Yield place and values of each column that is kept, and how it is marked."""
+    tables: dict[str, Columns] = {"workloads": memory.workloads, "rules": memory.all_rules()}
+    for name, table in tables.items():
+        marks = table.marks()
+        for place, column in table.columns().items():
+            if PRESENT not in marks[place]:
+                yield f"{name}.{place}", column, marks[place]

@@ -5,12 +5,12 @@ Rows change place here and nowhere else: `align` moves memory onto the rows of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn
+from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present
 from autoscaler.core.decision import Plan
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.rules import Rules
@@ -21,17 +21,10 @@ from autoscaler.core.zero import Zero
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
 
-WATCH = ("observed_s", "trusted_s", "heard_s", "busy_s", "queued_s", "planned_s")
-AVERAGES = ("in_flight", "arrivals_per_s", "lasting", "batch")
-WINDOWS = ("highest_wanted", "lowest_wanted", "highest_count", "lowest_count")
-PRESENT = frozenset((*WATCH, *AVERAGES, *WINDOWS))
-"""Fields of `WorkloadMemory` that follow the present within minutes. A restart interrupts the watch they stand for, so
-they begin anew with it: nothing shrinks or counts as idle before a full window was watched again. See `core.kept`."""
-
 SHARES = 6
 """Workloads are judged by their rules in so many shares, one after another: that no tick has to judge all."""
 
-Table = TypeVar("Table", "PodMemory", "WorkloadMemory", Window, Rules, Plan, Zero)
+Table = TypeVar("Table", bound=Columns)
 
 
 @dataclass(frozen=True)
@@ -55,16 +48,16 @@ class PodMemory(Columns):
 class WorkloadMemory(Columns):
     """Per workload; every field [W] or a Window over W."""
 
-    observed_s: MomentColumn  # time of the last tick that saw it
-    trusted_s: MomentColumn  # since when it has been watched without a long gap in trust
-    heard_s: MomentColumn  # time of the last trusted tick; NaN: none
-    busy_s: MomentColumn  # last moment with work, or of not knowing
-    queued_s: MomentColumn  # last moment with a queue; NaN: never
-    planned_s: MomentColumn  # last moment when the forecast spoke, or load was unknown; NaN: nobody has served since
-    in_flight: FloatColumn  # requests running and waiting at the last tick; NaN: unknown
-    arrivals_per_s: FloatColumn  # requests, averaged over about one cold start; noise may take it below zero
-    lasting: FloatColumn  # replicas that load without its queue asked for, averaged likewise
-    batch: FloatColumn  # running requests of an awake replica, averaged over as long as ITL quantiles reach back
+    observed_s: Present[MomentColumn]  # time of the last tick that saw it
+    trusted_s: Present[MomentColumn]  # since when it has been watched without a long gap in trust
+    heard_s: Present[MomentColumn]  # time of the last trusted tick; NaN: none
+    busy_s: Present[MomentColumn]  # last moment with work, or of not knowing
+    queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
+    planned_s: Present[MomentColumn]  # last moment when the forecast spoke, or load was unknown; NaN: none served since
+    in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
+    arrivals_per_s: Present[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero
+    lasting: Present[FloatColumn]  # replicas that load without its queue asked for, averaged likewise
+    batch: Present[FloatColumn]  # running requests of an awake replica, averaged over as long as ITL reaches back
     written_tokens: FloatColumn  # generated tokens over many minutes, older ones fading
     served_requests: FloatColumn  # the requests they belong to, fading alike
     cold_start_mean_s: FloatColumn  # NaN: none seen
@@ -74,20 +67,17 @@ class WorkloadMemory(Columns):
     learned_s: FloatColumn  # seconds of load that capacity was learned from
     loaded_idle_s: FloatColumn  # replica-seconds
 
-    highest_wanted: Window  # over scaleDown.stabilization
-    lowest_wanted: Window  # over scaleUp.stabilization
-    highest_count: Window  # over scaleDown.per
-    lowest_count: Window  # over scaleUp.per
+    highest_wanted: Present[Window]  # over scaleDown.stabilization
+    lowest_wanted: Present[Window]  # over scaleUp.stabilization
+    highest_count: Present[Window]  # over scaleDown.per
+    lowest_count: Present[Window]  # over scaleUp.per
 
     zero: Zero  # what going to zero would have cost
 
     @classmethod
     def blank(cls, rows: int) -> WorkloadMemory:
-        unknown, zero, window = np.full(rows, np.nan), np.zeros(rows), Window.blank(rows)
-        columns = {f.name: unknown for f in fields(cls)}
-        columns |= dict.fromkeys(("learned_s", "loaded_idle_s", "written_tokens", "served_requests"), zero)
-        windows = dict.fromkeys(WINDOWS, window)
-        return cls(**{**columns, **windows, "zero": Zero.blank(rows)})  # type: ignore[arg-type]
+        none = dict.fromkeys(("learned_s", "loaded_idle_s", "written_tokens", "served_requests"), np.zeros(rows))
+        return super().blank(rows).changed(none)
 
 
 @dataclass(frozen=True)
@@ -157,11 +147,5 @@ def _moved(table: Table, before: IntColumn, after: IntColumn) -> Table:
         return blank
     row = np.searchsorted(before, after).clip(max=len(before) - 1)
     known = before[row] == after
-    columns = {}
-    for field in fields(table):
-        old, new = getattr(table, field.name), getattr(blank, field.name)
-        if is_dataclass(old):
-            columns[field.name] = _moved(old, before, after)  # type: ignore[type-var]
-        else:
-            columns[field.name] = np.where(known, old[..., row], new)
-    return type(table)(**columns)  # type: ignore[arg-type]
+    old = table.columns()
+    return blank.changed({place: np.where(known, old[place][..., row], new) for place, new in blank.columns().items()})

@@ -7,9 +7,14 @@ curve rises is learned from all bins together: loads that were never seen are ju
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, or_zero
+from autoscaler.core.columns import Columns, FloatColumn, or_zero
+from autoscaler.core.seen import Seen
+from autoscaler.core.traffic import Traffic, queued_s
+from autoscaler.core.work import Tally
 
 BINS = 16
 WIDTH = 1 / BINS  # of demand over replicas: the last bin holds all beyond 1, too
@@ -44,6 +49,49 @@ FEWEST_PROMPTS = 100.0
 
 FADE_S = 86_400.0
 """Time constant with which what was seen is forgotten."""
+
+QUEUED_S = 0.5
+"""With more work in the queue than each replica does in so long, misses are those of the queue, not of the load."""
+
+
+@dataclass(frozen=True)
+class Loads(Columns):
+    """What was seen of each load, fading. B bins."""
+
+    missed: FloatColumn  # float64[KINDS, B, W], requests
+    seen: FloatColumn  # float64[KINDS, B, W], all of which it is known whether they missed
+    prefill_judged: FloatColumn  # float64[W], requests at such loads of which it was told how long their prompt took
+    prefill_late: FloatColumn  # float64[W], those whose prompt alone took longer than TTFT may be
+    unavoidable: FloatColumn  # float64[W], share that misses on any number of replicas
+
+    @classmethod
+    def blank(cls, rows: int) -> Loads:
+        by_load, none = np.zeros((KINDS, BINS, rows)), np.zeros(rows)
+        return cls(by_load, by_load, none, none, none)
+
+
+def watch(loads: Loads, seen: Seen, traffic: Traffic, step_s: FloatColumn) -> tuple[Loads, FloatColumn]:
+    """Learn how the load makes requests miss. step_s: float64[W]; 0: nothing is known of it.
+
+    Also returns the share that misses by bin of the load, float64[B, W]. A queue is modelled on its own, so what misses
+    while one stands tells nothing of the load.
+    """
+    tally = seen.tally
+    with np.errstate(divide="ignore", invalid="ignore"):
+        load = traffic.demand / np.maximum(seen.served, 1.0)
+        waited = seen.waiting - np.minimum(tally.queue_grown, 0.0)  # now or then: TTFT is told once a wait is over
+    plain = (step_s > 0) & (load < 1.2) & ~(queued_s(traffic, seen, waited) > QUEUED_S)
+    new = learn(loads.missed, loads.seen, np.where(plain, load, np.nan), *told(tally), step_s)
+    fade = np.exp(-step_s / FADE_S)
+    judged = loads.prefill_judged * fade + np.where(plain, tally.prefill_judged, 0.0)
+    late = loads.prefill_late * fade + np.where(plain, tally.prefill_late, 0.0)
+    likely, at_any_load = by_load(*new, late, judged)
+    return Loads(*new, judged, late, at_any_load), likely
+
+
+def told(tally: Tally) -> tuple[FloatColumn, FloatColumn]:
+    """Return requests that missed, and all of which it is known whether they did; float64[KINDS, W] each."""
+    return np.stack([tally.ttft_missed, tally.itl_missed]), np.stack([tally.ttft_judged, tally.itl_judged])
 
 
 def bin_of(load: FloatColumn) -> FloatColumn:
@@ -132,21 +180,25 @@ def unavoidable(
 
     prefill_late, prefill_seen: float64[W], requests whose prompt alone took longer to compute than TTFT may be, of so
     many of which that was told. This share says it at once, and hardly changes with the load. Where it is not told, or
-    what misses is something else, it is learned from the load, within a day: neighbours make misses in proportion to it
-    while it is low, so the rest is where a line through the low bins meets the axis. 2 % missed at 0.1 and 2 % at 0.4
-    are 2 %, 1 % and 4 % are none. Requests at no load that missed nothing are assumed, so that many must tell; and no
-    more misses at any load than did at the one where the fewest did: a burst of seconds within a reading that is calm
-    on the whole bends the line.
+    what misses is something else, it is learned from the load: neighbours make misses in proportion to it while it is
+    low, so the rest is where a line through the low bins meets the axis. 2 % missed at 0.1 and 2 % at 0.4 are 2 %, 1 %
+    and 4 % are none. Requests at no load that missed nothing are assumed, so that many must tell, within a day; or many
+    misses, within the hour where a tenth misses: of what is two standard errors above nothing nearly all is believed.
+    And no more misses at any load than did at the one where the fewest did: a burst of seconds within a reading that is
+    calm on the whole bends the line.
     """
     load = _LOADS[:LOW_BINS, None]
     missed, seen = missed[:, :LOW_BINS], seen[:, :LOW_BINS]
-    at, squared = (seen * load).sum(axis=1), (seen * load**2).sum(axis=1)
+    of, at, squared = seen.sum(axis=1), (seen * load).sum(axis=1), (seen * load**2).sum(axis=1)
     total, weighed = missed.sum(axis=1), (missed * load).sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = (squared * total - at * weighed) / ((seen.sum(axis=1) + UNLOADED_REQUESTS) * squared - at**2)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        spread = of * squared - at**2
+        share = (squared * total - at * weighed) / spread
+        variance = CLUSTER * total / of * squared / spread  # of a count: not 0 where all of a few missed
+        of_that = np.maximum(spread / (spread + UNLOADED_REQUESTS * squared), 1 - (variance / share**2) ** 2)
     too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
     least = ((missed + CLUSTER) / (seen + CLUSTER)).min(axis=1)
-    ttft, itl = np.clip(np.minimum(or_zero(share), least), 0.0, 1.0)
+    ttft, itl = np.clip(np.minimum(or_zero(share * of_that), least), 0.0, 1.0)
     return np.stack([np.maximum(ttft, too_long), itl])
 
 

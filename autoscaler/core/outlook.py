@@ -45,7 +45,6 @@ class Figures:
     generation_tokens_per_s: float  # likewise
     readings: float  # of single pods, from which these were learned
     watched_s: float  # seconds of demand on which rules were judged
-    young_s: float  # before so many only careful rules are followed: more where traffic is calm
     kept_s: float  # before so many all replicas that were found are kept
     level_s: float  # of the rule in force: time constant of the level it follows
     held_cold_starts: float  # for which it holds a peak
@@ -82,7 +81,6 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         generation_tokens_per_s=_rate(planned("output_token_s")),
         readings=planned("readings"),
         watched_s=planned("watched_s"),
-        young_s=planned("young_s"),
         kept_s=planned("kept_s"),
         level_s=level_s,
         held_cold_starts=hold,
@@ -160,9 +158,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     held = f"holds its peak for {_times(known.held_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
     share = f"adds {percent(known.margin_fraction)}"
     margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
-    young, calm = known.watched_s < known.young_s, known.young_s > YOUNG_S
-    first = f"in the first {seconds(known.young_s)}{' of traffic that is calm' if calm else ''}"
-    why = f"; {first} only the fastest level with the longest hold is followed" if young else ""
+    careful = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed"
+    why = careful if known.watched_s < YOUNG_S else ""
     if known.watched_s < known.kept_s:
         why += f"; all replicas that were found are kept for {seconds(known.kept_s)}"
     if 0 < known.asked_replicas < known.rule_replicas:

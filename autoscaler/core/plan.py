@@ -10,12 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import zero
+from autoscaler.core import error_budget, zero
 from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero
 from autoscaler.core.decision import Observation, Plan, TickInput
+from autoscaler.core.engine import speed_of
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES, Memory
-from autoscaler.core.rules import Rules, Seen, judge, learned_speed, wrongness, young_s
+from autoscaler.core.rules import Rules, judge
+from autoscaler.core.seen import Seen
+from autoscaler.core.traffic import request_s
 from autoscaler.core.work import Tally, count
 from autoscaler.core.zero import Zero
 
@@ -113,27 +116,27 @@ def _planned(known: Rules, zero: Zero, budget: FloatColumn) -> Plan:
     budget: float64[R], share of requests that may miss.
     """
     in_force = or_zero(known.rule).astype(np.int64), np.arange(len(known.rule))
-    on_paper = known.missed[in_force] * wrongness(known, budget)  # as the rules are weighed by
-    learned = learned_speed(known)
+    paper, counted, unavoidable = known.paper, known.budget, known.loads.unavoidable
+    on_paper = paper.missed[in_force] * error_budget.wrongness(counted, budget, unavoidable)  # as rules are weighed by
+    learned = speed_of(known.engine)
     with np.errstate(divide="ignore", invalid="ignore"):
-        missed = np.where(known.counted > 0, (known.burnt + zero.late) / (known.counted + zero.knocked), np.nan)
+        missed = np.where(counted.counted > 0, (counted.burnt + zero.late) / (counted.counted + zero.knocked), np.nan)
         return Plan(
             idle_gap_s=learned.idle_gap_s,
             prompt_token_s=learned.prompt_token_s,
             output_token_s=learned.output_token_s,
-            readings=known.readings,
-            demand=known.demand,
-            work_s=np.where(known.requests > 0, known.work_s / known.requests, np.nan),
+            readings=known.engine.readings,
+            demand=known.traffic.demand,
+            work_s=request_s(known.traffic),
             rule=known.rule,
-            watched_s=known.watched_s,
-            young_s=young_s(known),
+            watched_s=paper.watched_s,
             kept_s=known.kept_s,
-            budget=known.budget,
-            paper_missed=np.where(known.arrived > 0, np.minimum(on_paper / known.arrived, 1.0), np.nan),
-            unavoidable=known.unavoidable,
+            budget=known.allowed,
+            paper_missed=np.where(paper.arrived > 0, np.minimum(on_paper / paper.arrived, 1.0), np.nan),
+            unavoidable=unavoidable,
             really_missed=missed,
-            itl_judged=known.bin_seen[1].sum(axis=0),
-            by_rule=known.asked[in_force].astype(np.float64),
+            itl_judged=known.loads.seen[1].sum(axis=0),
+            by_rule=paper.asked[in_force].astype(np.float64),
             replicas=known.replicas,
             needed=known.needed,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, or_zero
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, Present, or_zero
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.error_budget import BUDGET_S
 
@@ -47,28 +47,24 @@ LONGEST_STEP_S = 120.0
 class Zero(Columns):
     """What became of each rest on paper; float64[W] unless stated. K rests."""
 
-    in_flight: FloatColumn  # requests, gateway included, when it was known last; NaN: never
-    quiet_s: FloatColumn  # since somebody was there
-    waking_s: FloatColumn  # float64[K, W], until the replica on paper serves
+    in_flight: Present[FloatColumn]  # requests, gateway included, when it was known last; NaN: never
+    quiet_s: Present[FloatColumn]  # since somebody was there
+    waking_s: Present[FloatColumn]  # float64[K, W], until the replica on paper serves
     waited: FloatColumn  # float64[K, W], requests that waited for one, fading
     wakes: FloatColumn  # float64[K, W], fading
     knocked: FloatColumn  # requests that in truth came while nobody served, over the error budget's time
     late: FloatColumn  # those of them that had to wait for longer than TTFT may be
     requests: FloatColumn  # all of them, fading
     counted_s: FloatColumn  # seconds in which they came, fading
-    recent: FloatColumn  # requests, fading within minutes
-    recent_s: FloatColumn  # seconds in which they came, fading alike
-    rest_s: FloatColumn  # after which it goes to zero; NaN: it does not, or a policy states when
+    recent: Present[FloatColumn]  # requests, fading within minutes
+    recent_s: Present[FloatColumn]  # seconds in which they came, fading alike
+    rest_s: Present[FloatColumn]  # after which it goes to zero; NaN: it does not, or a policy states when
 
     @classmethod
     def blank(cls, rows: int) -> Zero:
         none, by_rest = np.zeros(rows), np.zeros((len(RESTS_S), rows))
         unknown = np.full(rows, np.nan)
         return cls(unknown, none, by_rest, by_rest, by_rest, none, none, none, none, none, none, unknown)
-
-
-ZERO_PRESENT = frozenset(("in_flight", "quiet_s", "waking_s", "recent", "recent_s", "rest_s"))
-"""Fields of `Zero` that follow the present and begin anew with a process; see `core.kept`."""
 
 
 def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: FloatColumn) -> Zero:

@@ -1,4 +1,4 @@
-"""One rule on paper, in plain Python: the slow second source for `autoscaler.core.rules`.
+"""One rule on paper, in plain Python: the slow second source for `autoscaler.core.paper`.
 
 It keeps all that it ever predicted and looks back, where the product keeps a few slots. Readings come as often as rules
 are judged, and a cold start takes at most as many of them as there are slots.
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 
 from autoscaler.core import family, misses
 from autoscaler.core.family import EVERY_S, MOST_BUSY, NEARLY, describe
-from autoscaler.core.rules import FADE_S, SETTLED_S, TOLERATED, Rules
+from autoscaler.core.paper import FADE_S, SETTLED_S
+from autoscaler.core.rules import Rules
+from autoscaler.core.seen import TOLERATED
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Paper:
 
         One whose demand is not known costs nothing, and nobody knows what waits after it.
         """
-        demand = float(after.demand[0])
+        demand = float(after.traffic.demand[0])
         if math.isnan(demand):
             self.backlog = 0.0
             if not self.levels:
@@ -81,7 +83,7 @@ class Paper:
         self.queued = self.queued * fade + (arrived if waits else 0.0)
         self.loaded = [requests * fade for requests in self.loaded]
         self.loaded[place] += 0.0 if waits else arrived
-        counts = after.bin_missed, after.bin_seen, after.prefill_late, after.prefill_judged
+        counts = after.loads.missed, after.loads.seen, after.loads.prefill_late, after.loads.prefill_judged
         shares = misses.by_load(*counts)[0][:, 0].tolist()
         self.missed = self.queued + sum(n * share for n, share in zip(self.loaded, shares, strict=True))
         self.cost = self.cost * fade + self.asked(self.predicted[-1]) * EVERY_S

@@ -8,6 +8,7 @@ import numpy as np
 from autoscaler.core import rules as R
 from autoscaler.core import speed
 from autoscaler.core.family import EVERY_S
+from autoscaler.core.seen import Seen
 from autoscaler.core.work import Tally
 
 NAN = math.nan
@@ -59,7 +60,7 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
         {name: np.broadcast_to(np.asarray(value, float), (*np.shape(value)[:-1], rows)) for name, value in some.items()}
         for some in (counts, told)
     ]
-    return R.Seen(Tally(**tables[0]), **tables[1])
+    return Seen(Tally(**tables[0]), **tables[1])
 
 
 def silence(**columns):

@@ -1,7 +1,7 @@
 """What outlives a process, and what must not."""
 
 from copy import copy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core import kept
-from autoscaler.core.columns import moments
+from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns
 from autoscaler.core.decision import Signal
 from autoscaler.core.family import EVERY_S, SIGNATURE
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
-from autoscaler.core.memory import PRESENT, WINDOWS, Memory, PodMemory, WorkloadMemory, align
-from autoscaler.core.rules import RULES_OF_FAMILY, RULES_PRESENT, Rules
+from autoscaler.core.memory import Memory, PodMemory, WorkloadMemory, align
+from autoscaler.core.rules import Rules
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
@@ -25,16 +25,15 @@ DURATIONS = {
     "plan.prompt_token_s",
     "plan.watched_s",
     "plan.work_s",
-    "plan.young_s",
     "pods.observed_s",
+    "rules.budget.served_s",
+    "rules.engine.shortest_gap_s",
     "rules.itl_objective_s",
     "rules.kept_s",
-    "rules.level_s",
-    "rules.served_s",
-    "rules.shortest_gap_s",
+    "rules.levels.level_s",
+    "rules.paper.watched_s",
+    "rules.traffic.work_s",
     "rules.ttft_objective_s",
-    "rules.watched_s",
-    "rules.work_s",
     "workloads.arrivals_per_s",
     "workloads.cold_start_deviation_s",
     "workloads.cold_start_mean_s",
@@ -53,24 +52,17 @@ NOW_S, LATER_S = 1_000.0, 50_000.0  # on the clocks of two processes
 SAVED_S = 1_800_000_000.0  # Unix time
 
 
-def tables(value, name=""):
-    """Yield every table of memory with its name, nested ones too; of one that is kept in shares, each share."""
-    for field in fields(value):
-        part = getattr(value, field.name)
-        place = f"{name}.{field.name}".strip(".")
-        for table in part if isinstance(part, tuple) else [part]:
-            if is_dataclass(table):
-                yield place, table
-                yield from tables(table, place)
-
-
 def columns(memory):
-    """Yield every column of memory with its place, and whether it holds moments."""
-    for name, table in tables(memory):
-        moving = moments(type(table))
-        for field in fields(table):
-            if not is_dataclass(value := getattr(table, field.name)):
-                yield f"{name}.{field.name}", value, field.name in moving
+    """Yield every column of memory with its place, and whether it holds moments; of one kept in shares, each share."""
+    for name, part in vars(memory).items():
+        for table in part if isinstance(part, tuple) else [part]:
+            if isinstance(table, Columns):
+                for place, column in table.columns().items():
+                    yield f"{name}.{place}", column, MOMENT in table.marks()[place]
+
+
+def marked(table, mark):
+    return {place for place, its in table.marks().items() if mark in its}
 
 
 IS_MOMENT = {place: is_moment for place, _, is_moment in columns(Memory.empty())}
@@ -128,16 +120,12 @@ def filled(seen: Fleet, seed: int) -> Memory:
     """A memory of these workloads whose numbers are all different."""
     random = np.random.default_rng(seed)
 
-    def fill(value):
-        if isinstance(value, tuple):
-            return tuple(map(fill, value))
-        if is_dataclass(value):
-            return type(value)(**{field.name: fill(getattr(value, field.name)) for field in fields(value)})
-        return random.random(value.shape).astype(value.dtype) if value.dtype.kind == "f" else value
+    def fill(table):
+        return table.changed({n: random.random(c.shape).astype(c.dtype) for n, c in table.columns().items()})
 
-    memory = fill(align(Memory.empty(), seen))
-    rules = memory.all_rules()
-    return memory.with_rules(replace(rules, family=np.full_like(rules.family, SIGNATURE)))
+    memory = align(Memory.empty(), seen)
+    rules = replace(fill(memory.all_rules()), family=np.full(len(seen.workloads), SIGNATURE))
+    return replace(memory, workloads=fill(memory.workloads)).with_rules(rules)
 
 
 def workloads(names: list[int]) -> tuple[Workload, ...]:
@@ -171,12 +159,10 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
                 expected = mine[place][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
         assert column.dtype == kept.blank()[place].dtype, place
-    for name in PRESENT - set(WINDOWS):
-        np.testing.assert_array_equal(getattr(there.workloads, name), getattr(own.workloads, name), err_msg=name)
-    for name in RULES_PRESENT:
-        one, other = getattr(there.all_rules(), name), getattr(own.all_rules(), name)
-        np.testing.assert_array_equal(one, other, err_msg=name)
-        assert one.dtype == other.dtype, name
+    for one, other in ((there.workloads, own.workloads), (there.all_rules(), own.all_rules())):
+        for name in marked(type(one), PRESENT):
+            np.testing.assert_array_equal(one.columns()[name], other.columns()[name], err_msg=name)
+            assert one.columns()[name].dtype == other.columns()[name].dtype, name
 
 
 @pytest.mark.parametrize("lacking", ["another family", "no family", "no paper"])
@@ -187,22 +173,22 @@ def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_a
     if lacking == "another family":
         columns["rules.family"] = columns["rules.family"] + 1
     else:
-        del columns["rules.family" if lacking == "no family" else "rules.cost"]
+        del columns["rules.family" if lacking == "no family" else "rules.paper.cost"]
     there, count = kept.recall(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
-    for name in ("family", *RULES_OF_FAMILY):
-        np.testing.assert_array_equal(getattr(there.all_rules(), name), getattr(own.all_rules(), name), err_msg=name)
-    np.testing.assert_array_equal(there.all_rules().steps, saved.columns["rules.steps"])
+    for name in marked(Rules, OF_FAMILY):
+        np.testing.assert_array_equal(there.all_rules().columns()[name], own.all_rules().columns()[name], err_msg=name)
+    np.testing.assert_array_equal(there.all_rules().engine.steps, saved.columns["rules.engine.steps"])
     # Or fresh paper would keep replicas of a fleet that was found on another day, for ten cold starts.
     np.testing.assert_array_equal(there.all_rules().found, own.all_rules().found)
 
 
 def test_all_that_is_learned_is_kept_and_nothing_of_the_present():
     places = set(kept.blank())
-    for name, table, present in (("workloads", WorkloadMemory, PRESENT), ("rules", Rules, RULES_PRESENT)):
-        all_of_it = {field.name for field in fields(table)}
-        assert {place.split(".")[1] for place in places if place.startswith(f"{name}.")} == all_of_it - present
-        assert all_of_it > present
+    for name, table in (("workloads", WorkloadMemory), ("rules", Rules)):
+        all_of_it, present = ({f"{name}.{place}" for place in some} for some in (table.marks(), marked(table, PRESENT)))
+        assert {place for place in places if place.startswith(f"{name}.")} == all_of_it - present
+        assert all_of_it > present > set()
 
 
 def test_what_loads_made_miss_is_kept_as_it_was_judged_and_not_by_load():
@@ -210,9 +196,9 @@ def test_what_loads_made_miss_is_kept_as_it_was_judged_and_not_by_load():
     saved = kept.keep(what, workloads([1]), NOW_S, SAVED_S)
     there, _ = kept.recall(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
     for name in ("queued", "missed"):
-        np.testing.assert_array_equal(getattr(there.all_rules(), name), what.all_rules().missed)
-    assert (there.all_rules().missed > 0).any()
-    assert not there.all_rules().loaded.any()
+        np.testing.assert_array_equal(getattr(there.all_rules().paper, name), what.all_rules().paper.missed)
+    assert (there.all_rules().paper.missed > 0).any()
+    assert not there.all_rules().paper.loaded.any()
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():

@@ -1,6 +1,6 @@
 """Memory follows rows that come, go and move."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -22,13 +22,7 @@ def marked(workload_ids, pod_ids):
 
     def mark(table, row_ids):
         numbers = np.array(row_ids, dtype=float)
-        columns = {}
-        for field in fields(table):
-            value = getattr(table, field.name)
-            columns[field.name] = mark(value, row_ids) if is_dataclass(value) else np.zeros_like(value) + 0.0
-            if not is_dataclass(value):
-                columns[field.name] = np.broadcast_to(numbers, value.shape).copy()
-        return type(table)(**columns)
+        return table.changed({n: np.broadcast_to(numbers, c.shape).copy() for n, c in table.columns().items()})
 
     return Memory(
         np.array(workload_ids, dtype=np.int64),
@@ -56,13 +50,10 @@ def cluster(workload_ids, pod_ids):
 
 
 def check(table, blank, row_ids, known):
-    for field in fields(table):
-        value, fresh = getattr(table, field.name), getattr(blank, field.name)
-        if is_dataclass(value):
-            check(value, fresh, row_ids, known)
-            continue
-        expected = np.where([number in known for number in row_ids], np.array(row_ids, dtype=float), fresh)
-        np.testing.assert_array_equal(value, expected, err_msg=field.name)
+    fresh = blank.columns()
+    for place, column in table.columns().items():
+        expected = np.where([number in known for number in row_ids], np.array(row_ids, dtype=float), fresh[place])
+        np.testing.assert_array_equal(column, expected, err_msg=place)
 
 
 @given(ids, ids, ids, ids)
@@ -89,14 +80,13 @@ def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
 def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_to_their_shares(workloads):
     whole = marked(workloads, [])
     together = whole.all_rules()
-    np.testing.assert_array_equal(together.demand, workloads)
-    np.testing.assert_array_equal(together.cost, np.broadcast_to(workloads, together.cost.shape))
+    np.testing.assert_array_equal(together.traffic.demand, workloads)
+    np.testing.assert_array_equal(together.paper.cost, np.broadcast_to(workloads, together.paper.cost.shape))
     apart = replace(whole, rules=Memory.empty().rules).with_rules(together)
     for one, other in zip(whole.rules, apart.rules, strict=True):
-        for field in fields(one):
-            column, same = getattr(one, field.name), getattr(other, field.name)
-            np.testing.assert_array_equal(column, same, err_msg=field.name)
-            assert column.dtype == same.dtype
+        for place, column in one.columns().items():
+            np.testing.assert_array_equal(column, other.columns()[place], err_msg=place)
+            assert column.dtype == other.columns()[place].dtype
 
 
 def test_what_pods_were_read_stays_with_their_ids_whatever_rows_move():

@@ -16,6 +16,8 @@ from autoscaler.core.misses import (
     either,
     learn,
 )
+from tests.core.shown import judged, live
+from tests.core.shown import seen as shown
 
 PRIOR = SHAPES.mean(axis=0)
 NOTHING = np.zeros((KINDS, BINS, 1))
@@ -237,6 +239,44 @@ def test_a_burst_within_a_calm_reading_is_not_what_misses_at_any_load():
     assert unavoidable(missed, seen, *UNTOLD)[0] < 0.001
 
 
+def seen_at(requests, share):
+    """Counts of TTFT after so many requests at each load, {load: requests}, of which a share missed, one or by load."""
+    counts = NOTHING, NOTHING
+    for load, of in requests.items():
+        counts = learned(load, (share(load) if callable(share) else share) * of, of, before=counts)
+    return counts
+
+
+FIRST_HOUR = {2.5 / BINS: 700.0, 3.5 / BINS: 20_000.0, 4.5 / BINS: 30_000.0, 5.5 / BINS: 30_000.0}
+"""Of 25 requests a second on seven to eleven replicas, that keep two and a half busy."""
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 1.0])
+def test_of_many_that_miss_at_every_low_load_an_hour_tells_nearly_all(share):
+    """What is left of it would be laid to the load, beyond any budget, and replicas bought against it."""
+    assert unavoidable(*seen_at(FIRST_HOUR, share), *UNTOLD)[0] == pytest.approx(share, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [lambda load: 0.9 * load, lambda load: load**2 / (1 - load)])
+def test_as_many_misses_that_grow_with_the_load_are_its_own(share):
+    assert unavoidable(*seen_at(FIRST_HOUR, share), *UNTOLD)[0] == pytest.approx(0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("load", [0.28, 0.47])
+def test_a_surge_in_which_all_miss_is_not_what_misses_at_any_load(load):
+    """Nor with some before it that missed, as an engine compiles, nor beside a lower load at which none did."""
+    surge = {load: 4500.0, 0.6: 5000.0, 0.97: 15_000.0}
+    assert unavoidable(*seen_at(surge, 1.0), *UNTOLD)[0] == pytest.approx(0.0, abs=1e-9)
+    assert unavoidable(*seen_at({0.22: 60.0} | surge, 1.0), *UNTOLD)[0] < 0.02
+    assert unavoidable(*seen_at({0.22: 2000.0} | surge, lambda at: float(at > 0.25)), *UNTOLD)[0] < 0.01
+
+
+@pytest.mark.parametrize(("minutes", "share"), [(1, 0.3), (5, 0.1), (10, 0.03)])
+def test_the_fewer_miss_the_longer_it_takes_to_tell_that_the_load_is_no_reason(minutes, share):
+    few = {load: requests * minutes / 60 for load, requests in FIRST_HOUR.items()}
+    assert unavoidable(*seen_at(few, share), *UNTOLD)[0] < share / 3
+
+
 def told(prefill_late, prefill_seen):
     return np.array([prefill_late]), np.array([prefill_seen])
 
@@ -254,3 +294,35 @@ def test_what_else_misses_at_every_load_is_unavoidable_too():
 @given(anything_seen, st.floats(0, 1), st.floats(0, 1e6))
 def test_what_is_unavoidable_is_a_share(lessons, late, prompts):
     assert 0 <= unavoidable(*all_learned(lessons), *told(late * prompts, prompts))[0] <= 1
+
+
+# --- what is learned of a load
+
+
+def test_misses_are_learned_at_the_load_they_happened_at_and_not_while_a_queue_stands():
+    rules = live([3.0] * 200, replicas=4, late=0.2)
+    place = place_of(0.75)
+    assert rules.loads.missed[0, place, 0] / rules.loads.seen[0].sum() == pytest.approx(0.2, rel=0.05)
+    queue = judged(rules, shown(3.0, replicas=4, late=1.0, waiting=40.0))
+    np.testing.assert_allclose(queue.loads.missed, rules.loads.missed, rtol=0.01)
+    assert queue.budget.burnt[0] > rules.budget.burnt[0] + 40
+    drained = judged(rules, shown(3.0, replicas=4, late=1.0, tally={"queue_grown": -40.0}))
+    np.testing.assert_allclose(
+        drained.loads.missed, rules.loads.missed, rtol=0.01, err_msg="TTFT is told after the wait"
+    )
+    assert drained.budget.burnt[0] > rules.budget.burnt[0] + 40
+
+
+@pytest.mark.parametrize(("columns", "learned"), [({"waiting": 0.6}, True), ({"waiting": 1.4}, False)])
+def test_a_queue_that_is_worked_off_within_a_breath_is_part_of_the_load(columns, learned):
+    """Four replicas work at so many requests for 0.3 and 0.7 s."""
+    rules = live([3.0] * 20, replicas=4)
+    queue = judged(rules, shown(3.0, replicas=4, late=1.0, **columns))
+    assert (queue.loads.missed.sum() > rules.loads.missed.sum() + 40) == learned
+
+
+@pytest.mark.parametrize(("demand", "learned"), [(4.4, True), (7.6, False)])
+def test_far_beyond_what_serves_nothing_is_learned_of_loads(demand, learned):
+    rules = live([3.0] * 20, replicas=4)
+    beyond = judged(rules, shown(demand, replicas=4, late=1.0, tally={"queue_grown": 0.0}))
+    assert (beyond.loads.missed.sum() > rules.loads.missed.sum() + 40) == learned

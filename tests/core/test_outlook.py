@@ -25,7 +25,6 @@ LEARNED = {
     "busy": 0.5775,
     "rule": float(PREDICTORS.index((2, 10)) * MARGINS + 1),  # level over 240 s, 10 cold starts, the second share
     "watched_s": 7200.0,
-    "young_s": 1200.0,
     "kept_s": 1200.0,
     "budget": 0.0065,
     "paper_missed": 0.0046,
@@ -83,7 +82,6 @@ def test_the_figures_are_those_of_the_lines():
         generation_tokens_per_s=pytest.approx(12_500),
         readings=3210.0,
         watched_s=7200.0,
-        young_s=1200.0,
         kept_s=1200.0,
         level_s=240.0,
         held_cold_starts=10,
@@ -114,14 +112,6 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
     kept = "; all replicas that were found are kept for 20 min"
     assert told(watched_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
     assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
-
-
-def test_where_traffic_is_calm_it_is_told_who_is_young_for_longer():
-    careful = "; in the first 40 min of traffic that is calm only the fastest level with the longest hold is followed"
-    kept = "; all replicas that were found are kept for 20 min"
-    assert told(watched_s=1199.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}{kept}")
-    assert told(watched_s=2399.0, young_s=2400.0)["rule"].endswith(f"adds 60%{careful}")
-    assert told(watched_s=2400.0, young_s=2400.0)["rule"].endswith("adds 60%")
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from autoscaler.core import plan, zero
 from autoscaler.core.decision import Plan, Signal
+from autoscaler.core.error_budget import wrongness
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import SHARES
 from autoscaler.core.observe import observe
-from autoscaler.core.rules import wrongness
 from autoscaler.core.tick import tick
 from autoscaler.core.zero import RESTS_S
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
@@ -120,9 +120,10 @@ def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed_with_what_really
     story.learn(cluster)
     plan = story.serve(cluster, 3.7, 1800.0).plan
     rules = story.memory.all_rules()
-    on_paper = rules.missed[int(rules.rule[0]), 0] / rules.arrived[0]
-    assert wrongness(rules, np.array([0.01]))[0] < 0.5
-    assert plan.paper_missed[0] == pytest.approx(on_paper * wrongness(rules, np.array([0.01]))[0], rel=1e-5)
+    on_paper = rules.paper.missed[int(rules.rule[0]), 0] / rules.paper.arrived[0]
+    wrong = wrongness(rules.budget, np.array([0.01]), rules.loads.unavoidable)[0]
+    assert wrong < 0.5
+    assert plan.paper_missed[0] == pytest.approx(on_paper * wrong, rel=1e-5)
 
 
 def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
@@ -207,7 +208,7 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     assert story.serve(cluster, 0.5, 1800.0).plan.really_missed[0] == 0
     story.tick(fleet([0]), 30.0, front_waiting=54.0)  # four of which ran in the replica that is gone
     decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, front_waiting=54.0)
-    counted = story.memory.rules[0].counted[0]
+    counted = story.memory.rules[0].budget.counted[0]
     assert decision.plan.really_missed[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
@@ -311,5 +312,5 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
     np.testing.assert_array_equal(once.asks, again.asks)
     assert after.rules[0] is not memory.rules[0]
     for one, other in ((once.plan, again.plan), *zip(after.rules, too.rules, strict=True)):
-        for name, column in vars(one).items():
-            np.testing.assert_array_equal(getattr(other, name), column, err_msg=name)
+        for place, column in one.columns().items():
+            np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)

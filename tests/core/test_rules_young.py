@@ -1,14 +1,13 @@
 """The young follow what they see, and keep to the fleet that was found while traffic is calm."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core import family
+from autoscaler.core import family, levels
 from autoscaler.core import rules as R
 from autoscaler.core.family import EVERY_S
 from tests.core.shown import judged, live, seen, silence
@@ -16,10 +15,10 @@ from tests.core.shown import judged, live, seen, silence
 
 def test_the_young_follow_the_fastest_level_and_hold_it_longest():
     rules, now_s, chosen = R.Rules.blank(1), 1000.0, set()
-    while rules.watched_s[0] < R.YOUNG_S:
+    while rules.paper.watched_s[0] < R.YOUNG_S:
         now_s += EVERY_S
         rules = R.judge(rules, seen(3.0 + 2.0 * math.sin(now_s / 3000)), now_s)
-        if rules.watched_s[0] < R.YOUNG_S and not np.isnan(rules.rule[0]):
+        if rules.paper.watched_s[0] < R.YOUNG_S and not np.isnan(rules.rule[0]):
             chosen.add(family.describe(int(rules.rule[0]))[:2])
     assert chosen == {(family.LEVELS_S[0], family.LONGEST_HOLD)}
 
@@ -28,23 +27,24 @@ FOUND = 66.0
 CALM, WILD = [50.0, 52.0, 48.0, 50.0] * 2, [20.0, 80.0, 20.0, 80.0] * 2
 
 
-@pytest.mark.parametrize(("demands", "young_s"), [(CALM, R.YOUNG_CALM_S), (WILD, R.YOUNG_S)])
-def test_who_is_calm_is_young_for_longer_however_cheap_the_other_rules_are(demands, young_s):
+@pytest.mark.parametrize("demands", [CALM, WILD])
+def test_only_careful_rules_are_followed_by_the_young_however_cheap_the_others_are(demands):
     rules = live(demands, replicas=FOUND)
-    dear = np.where(family.CAREFUL[:, None], np.float32(1e9), rules.cost)
-    assert R.young_s(rules)[0] == young_s
-    for watched_s, careful in ((young_s - 2 * EVERY_S, True), (young_s, False)):
-        after = judged(replace(rules, cost=dear, watched_s=np.full(1, watched_s)), seen(50.0, replicas=FOUND))
+    dear = np.where(family.CAREFUL[:, None], np.float32(1e9), rules.paper.cost)
+    for watched_s, careful in ((R.YOUNG_S - 2 * EVERY_S, True), (R.YOUNG_S, False)):
+        after = judged(
+            rules.changed({"paper.cost": dear, "paper.watched_s": np.full(1, watched_s)}), seen(50.0, replicas=FOUND)
+        )
         assert family.CAREFUL[int(after.rule[0])] == careful
 
 
 def asked_by_rule(rules):
-    return rules.asked[int(rules.rule[0]), 0]
+    return rules.paper.asked[int(rules.rule[0]), 0]
 
 
 def test_while_traffic_is_calm_the_young_add_no_reserve_to_what_they_found():
     rules = live(CALM, replicas=FOUND)
-    assert asked_by_rule(rules) > FOUND == rules.asked[family.ENOUGH, 0]
+    assert asked_by_rule(rules) > FOUND == rules.paper.asked[family.ENOUGH, 0]
     assert rules.replicas[0] == FOUND
 
 
@@ -55,12 +55,13 @@ def test_what_was_found_is_kept_but_for_the_ceiling():
 
 
 def test_without_any_traffic_nothing_is_calm():
-    assert R.young_s(live([0.0] * 5, replicas=12.0))[0] == R.YOUNG_S
+    assert not levels.is_calm(live([0.0] * 5, replicas=12.0).levels)[0]
+    assert levels.is_calm(live(CALM).levels)[0]
 
 
 def test_what_the_peak_so_far_needs_is_added_though_traffic_is_calm():
     rules = live(CALM, replicas=55.0, busy=0.9)
-    enough = rules.asked[family.ENOUGH, 0]
+    enough = rules.paper.asked[family.ENOUGH, 0]
     assert asked_by_rule(rules) > enough > 55
     assert rules.replicas[0] == enough
 
@@ -73,7 +74,7 @@ def test_where_demand_goes_up_and_down_the_rule_says_how_many():
 def test_one_lone_outburst_ends_the_calm():
     rules = live(CALM, replicas=FOUND)
     after = live([250.0, 250.0], rules, float(rules.judged_s[0]), replicas=FOUND, busy=0.95, ceiling=1000.0)
-    assert after.replicas[0] == asked_by_rule(after) > max(FOUND, after.asked[family.ENOUGH, 0])
+    assert after.replicas[0] == asked_by_rule(after) > max(FOUND, after.paper.asked[family.ENOUGH, 0])
 
 
 def test_whoever_misses_more_than_the_budget_and_some_minutes_of_it_in_advance_gets_what_the_rule_says():
@@ -83,10 +84,10 @@ def test_whoever_misses_more_than_the_budget_and_some_minutes_of_it_in_advance_g
     assert many.replicas[0] == asked_by_rule(many) > FOUND
 
 
-def test_who_is_no_longer_young_gets_what_the_rule_says():
+def test_calm_for_long_enough_gets_what_the_rule_says():
     rules = live(CALM, replicas=FOUND)
     assert asked_by_rule(rules) > rules.replicas[0]
-    grown = judged(replace(rules, watched_s=np.full(1, R.YOUNG_CALM_S)), seen(50.0, replicas=FOUND))
+    grown = judged(rules.changed({"paper.watched_s": np.full(1, R.CALM_S)}), seen(50.0, replicas=FOUND))
     assert grown.replicas[0] == asked_by_rule(grown)
 
 
@@ -95,39 +96,39 @@ def test_who_is_no_longer_young_gets_what_the_rule_says():
 def test_the_rule_or_what_was_found_at_most_and_the_rule_or_the_peak_and_one_root_at_least(demands, replicas, late):
     rules = live([5.0] * 5 + demands, replicas=math.ceil(replicas), late=late)
     by_rule = asked_by_rule(rules)
-    assert min(by_rule, rules.asked[family.ENOUGH, 0]) <= rules.replicas[0] <= max(by_rule, rules.found[0])
+    assert min(by_rule, rules.paper.asked[family.ENOUGH, 0]) <= rules.replicas[0] <= max(by_rule, rules.found[0])
 
 
 def test_while_demand_is_not_known_traffic_is_neither_calmer_nor_wilder():
     rules = live(WILD, replicas=FOUND)
     after = judged(rules, silence())
-    assert np.isnan(after.demand[0])
-    assert (after.unrest[0], after.level_s[0]) == (rules.unrest[0], rules.level_s[0])
-    assert rules.unrest[0] > 0
+    assert np.isnan(after.traffic.demand[0])
+    assert (after.levels.unrest[0], after.levels.level_s[0]) == (rules.levels.unrest[0], rules.levels.level_s[0])
+    assert rules.levels.unrest[0] > 0
 
 
 def test_the_young_do_so_also_where_requests_are_no_work():
     """Engines as fast as when idle; a price of nothing is no reason to give anything up."""
-    rules = replace(live([3.0] * 10), work_s=np.zeros(1))
+    rules = live([3.0] * 10).changed({"traffic.work_s": np.zeros(1)})
     after = judged(rules, seen(3.0, busy=0.0, tally={"began": 0.0}))
-    assert after.work_s[0] == 0
+    assert after.traffic.work_s[0] == 0
     assert family.describe(int(after.rule[0]))[1] == family.LONGEST_HOLD
 
 
 def test_once_the_fleet_that_was_found_is_no_longer_kept_it_is_not_kept_again():
     """A start that takes ten times as long makes ten cold starts longer than all that was watched."""
     rules = live([1.0] * round(R.YOUNG_S / EVERY_S), replicas=12.0)
-    assert rules.asked.min() == 12
+    assert rules.paper.asked.min() == 12
     later = judged(judged(rules, seen(1.0)), seen(1.0))
-    assert later.asked.min() < 12
+    assert later.paper.asked.min() < 12
     after = judged(later, seen(1.0, cold_start_s=600.0))
-    assert after.asked.min() < 12
-    assert live([1.0] * 40, replicas=12.0, cold_start_s=600.0).asked.min() == 12
+    assert after.paper.asked.min() < 12
+    assert live([1.0] * 40, replicas=12.0, cold_start_s=600.0).paper.asked.min() == 12
 
 
 def test_while_it_is_kept_it_is_so_for_as_long_as_cold_starts_are_by_now():
     rules = live([1.0] * 30, replicas=12.0, cold_start_s=600.0)
     shorter = live([1.0] * 20, rules, float(rules.judged_s[0]), replicas=12.0)
-    assert shorter.asked.min() < 12
+    assert shorter.paper.asked.min() < 12
     longer = live([1.0] * 30, live([1.0] * 30, replicas=12.0), 1900.0, replicas=12.0, cold_start_s=600.0)
-    assert longer.asked.min() == 12
+    assert longer.paper.asked.min() == 12

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.decision import Decision, TickInput
+from autoscaler.core.decision import Decision, Observation, TickInput
 from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.memory import Memory
+from autoscaler.core.memory import Memory, align
+from autoscaler.core.observe import observe
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.spec import Schedule, Spec
 from autoscaler.core.tick import tick
@@ -164,3 +165,21 @@ class Story:
         for _ in range(int(for_s / every_s)):
             decision = self.tick(cluster, every_s, **columns)
         return decision
+
+
+def seen(
+    cluster: Fleet,
+    now_s: float = 1000.0,
+    memory: Memory | None = None,
+    rules: Spec | None = None,
+    **readings: float | FloatColumn,
+) -> tuple[Observation, Memory]:
+    """What one look at a world finds, and what is remembered of it."""
+    rules = rules or spec(len(cluster.workloads))
+    return observe(world(now_s, cluster, rules, **readings), align(memory or Memory.empty(), cluster))
+
+
+def first(cluster: Fleet, rules: Spec | None = None, **readings: float | FloatColumn) -> dict[str, Any]:
+    """What the first look at a world finds, one plain number a column."""
+    observation, _ = seen(cluster, rules=rules, **readings)
+    return {name: column[0] for name, column in vars(observation).items()}

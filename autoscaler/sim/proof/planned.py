@@ -14,14 +14,14 @@ some times over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn, IntColumn
-from autoscaler.sim.proof.sweep import sweep
+from autoscaler.sim.proof.search import Call, Search, run_cost
 from autoscaler.sim.study.case import Case, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize, within
@@ -79,29 +79,19 @@ class Planned:
         return int(self._replicas[min(place, len(self._replicas) - 1)])
 
 
-def planned(
-    cases: Sequence[Case],
-    workers: int | None = None,
-    ray: bool = False,
-    told: Callable[[float], None] = lambda _share: None,
-) -> list[Plan]:
-    """Search a cheap schedule that meets the goal for each case, each as if it were alone, in about `RUNS` runs.
+def planning(cases: Sequence[Case], place: int) -> Search[Plan]:
+    """Search a cheap schedule that meets the goal for one of the cases that the calls share, in about `RUNS` runs.
 
-    If no schedule meets the goal, the one with the best attainment is returned. told: called with the done part, 0..1.
+    It is planned as if it were alone. If no schedule meets the goal, the one with the best attainment is found.
     """
-    shared = tuple(cases)
-    jobs = [(place, option) for place in range(len(shared)) for option in range(len(OPTIONS))]
-    attempts: list[_Attempt | None] = [None] * len(jobs)
-    for done, (at, attempt) in enumerate(sweep(_uniform, shared, jobs, workers, ray), 1):
-        attempts[at] = attempt
-        told(done / len(jobs) * len(OPTIONS) / RUNS)
-    tried = [each for each in attempts if each is not None]
-    mixes = [(place, tried[place * len(OPTIONS) :][: len(OPTIONS)]) for place in range(len(shared))]
-    plans: dict[int, Plan] = {}
-    for place, plan in sweep(_mixed, shared, mixes, workers, ray):
-        plans[place] = plan
-        told((len(OPTIONS) + (RUNS - len(OPTIONS)) * len(plans) / len(shared)) / RUNS)
-    return [plans[place] for place in range(len(shared))]
+    cost = run_cost(cases[place])
+
+    def rounds() -> Generator[list[Call], Any, Plan]:
+        attempts = yield [Call(_uniform, (place, option), cost) for option in range(len(OPTIONS))]
+        (plan,) = yield [Call(_mixed, (place, attempts), cost * (RUNS - len(OPTIONS)))]
+        return cast(Plan, plan)
+
+    return Search(rounds(), cost * RUNS)
 
 
 @dataclass(frozen=True)
@@ -114,16 +104,14 @@ class _Attempt:
     row: Row
 
 
-def _uniform(cases: Sequence[Case], job: tuple[int, int]) -> _Attempt:
+def _uniform(cases: Sequence[Case], place: int, option: int) -> _Attempt:
     """Run one option over all of one case: what a worker does first."""
-    place, option = job
     search = _Search(cases[place])
     return search.attempt(np.full(search.segments, option))
 
 
-def _mixed(cases: Sequence[Case], job: tuple[int, list[_Attempt]]) -> Plan:
+def _mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> Plan:
     """Mix the options of one case: what a worker does then."""
-    place, attempts = job
     case = cases[place]
     search = _Search(case)
     attempts = [*attempts, *_finer(case, search, attempts)]

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,10 @@ import numpy.typing as npt
 from autoscaler.config.model import Policy
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.proof.planned import RUNS as PLAN_RUNS
-from autoscaler.sim.proof.planned import Planned
-from autoscaler.sim.proof.planned import planned as make_plans
+from autoscaler.sim.proof.planned import Planned, Schedule, planning
 from autoscaler.sim.proof.result import OURS, PLANNED, Params, Point, Proof, Run
-from autoscaler.sim.proof.sweep import sweep
-from autoscaler.sim.proof.tune import Tuned, tune
+from autoscaler.sim.proof.search import SCRAPE_COST, Call, Search, run_cost, side_by_side
+from autoscaler.sim.proof.tune import tuning
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, FleetScaler, Goal, Outcome, Scaler
@@ -41,7 +39,8 @@ TIMELINE_ROWS = 1500  # kept of each run
 START_S = 600.0  # the beginning of a trace
 START_MANY = 4.0  # times what its work keeps busy
 START_MORE = 0.01  # of its requests: for so many twice as many replicas are tried
-GRID_RUNS = 30  # about, to tune a baseline
+OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`: a tick takes some 2 ms
+BOUND_RUNS = 4.0  # about, that a bound takes as long as
 
 
 @dataclass(frozen=True)
@@ -63,27 +62,21 @@ class Subject:
 
 @dataclass(frozen=True)
 class Entry:
-    """A policy by name: `ours` as the policy says, a baseline at its documented default."""
+    """A policy by name: `ours` as the policy says, a baseline at one setting for each case."""
 
     name: str
-    params: Params  # as they are shown
     policy: Policy
+    settings: tuple[Params, ...] = ()
 
-    def scaler(self, case: Case) -> Scaler:
-        return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, _default(self.name, case))
+    def scaler(self, cases: Sequence[Case], place: int) -> Scaler:
+        case = cases[place]
+        return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.settings[place])
 
     def scalers(self, cases: Sequence[Case], gpus: float) -> Sequence[Scaler] | FleetScaler:
         """Return what decides for cases that share GPUs: ours for all in one tick, a baseline for each on its own."""
         if self.name == OURS:
             return OursTogether(cases, [self.policy] * len(cases), gpus)
-        return [self.scaler(case) for case in cases]
-
-
-class Job(NamedTuple):
-    """One run of some cases under one policy; without one, the bound of the first."""
-
-    places: tuple[int, ...]  # of the cases
-    entry: Entry | None
+        return [self.scaler(cases, place) for place in range(len(cases))]
 
 
 @dataclass(frozen=True)
@@ -102,22 +95,24 @@ def goal_of(policy: Policy) -> Goal:
     return Goal(ttft_s, itl_s, objective.attainment)
 
 
-def check_goal(case: Case) -> tuple[str, ...]:
-    """Raise ValueError for what cannot be run, Unreachable if no request can meet the goal even alone on a replica.
+def check_goal(*cases: Case) -> tuple[str, ...]:
+    """Raise ValueError for what cannot be run, Unreachable if no request of any case can meet the goal even alone.
 
     Returns what else is to be said.
     """
-    check(case)
-    goal = case.goal
-    share = float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0
-    if share == 0:
-        raise Unreachable(f"no request of {case.trace.name} can meet the objective, even alone on a replica")
-    if share < goal.attainment:
-        said = (
-            f"of {case.trace.name} at most {share * 100:.4g} % of the requests can meet the objective, even alone on a"
-        )
-        return (f"{said} replica: the goal of {goal.attainment * 100:g} % is out of reach",)
-    return ()
+    shares = {}
+    for case in cases:
+        check(case)
+        shares[case.trace.name] = float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0
+    if not any(shares.values()):
+        raise Unreachable(f"no request of {', '.join(shares)} can meet the objective, even alone on a replica")
+    attainment = cases[0].goal.attainment
+    return tuple(
+        f"of {name} at most {share * 100:.4g} % of the requests can meet the objective, even alone on a replica: the "
+        f"goal of {attainment * 100:g} % is out of reach"
+        for name, share in shares.items()
+        if share < attainment
+    )
 
 
 def started(case: Case) -> Case:
@@ -125,9 +120,9 @@ def started(case: Case) -> Case:
 
     The beginning is its first ten minutes. Four times what its work keeps busy are tried, and twice as many for as long
     as that serves one request in a hundred more: bursts need many times their mean. Where no such number meets the
-    goal, it is the fewest that come as near. Raises like `check_goal`.
+    goal, it is the fewest that come as near. Raises like `check`.
     """
-    check_goal(case)
+    check(case)
     window_s = min(START_S, case.trace.duration_s)
     beginning = replace(case, trace=between(case.trace, 0.0, window_s))
     if not len(beginning.trace.arrival_s):
@@ -171,28 +166,34 @@ def prove(
     unknown = [name for name in against if name not in BASELINES]
     if unknown:
         raise ValueError(f"no baseline {', '.join(unknown)}; allowed: {', '.join(BASELINES)}")
-    notes = [note for case in subject.cases for note in check_goal(case)]
+    notes = [*check_goal(*subject.cases)]
     documented = [name for name in against if BASELINES[name].default]  # a count has none: hindsight chooses it
     notes += [f"{name} (default): {BASELINES[name].derived}" for name in documented if BASELINES[name].derived]
     search = against if tuned else [name for name in against if not BASELINES[name].default]
-    defaults = {name: _shared([_default(name, case) for case in subject.cases]) for name in documented}
-    plan = [Entry(OURS, {}, subject.policy), *(Entry(name, defaults[name], subject.policy) for name in documented)]
-    knob = [Entry(OURS, {"attainment": share}, with_attainment(subject.policy, share)) for share in OURS_ATTAINMENTS]
-    everything = [*plan, *(knob if tuned else [])]
-    work = (len(everything) + 1, PLAN_RUNS if planned else 0, (GRID_RUNS if tuned else 1) * len(search))
-    told_played, told_planned, told_tuned = _stages(told, work)
-    rows, bounds = _play(subject, everything, workers, ray, told_played)
-    runs = [
-        Run(entry.name, False, entry.params, *row, default=entry.name != OURS)
-        for entry, row in zip(plan, rows, strict=False)
+    usual = [Entry(name, subject.policy, tuple(_default(name, case) for case in subject.cases)) for name in documented]
+    knob = OURS_ATTAINMENTS if tuned else ()
+    promises = dict.fromkeys([subject.policy.spec.objective.attainment, *knob])  # what is promised is run once
+    places = range(len(subject.cases))
+    stages: list[list[Search[Any]]] = [  # the longest first
+        [_bounding(case, place) for place, case in enumerate(subject.cases)],
+        [_running(subject, Entry(OURS, with_attainment(subject.policy, promise))) for promise in promises],
+        [_planning(subject.cases, place) for place in places if planned],
+        [_tuning(subject, name) for name in sorted(search, key=lambda name: not BASELINES[name].monotone)],
+        [_running(subject, entry) for entry in usual],
     ]
-    frontier = {name: [_point(run.params, run.row) for run in runs if run.name == name] for name in (OURS, *against)}
-    if tuned:
-        frontier[OURS] += [_point(entry.params, row) for entry, (row, _) in zip(knob, rows[len(plan) :], strict=True)]
-    schedule = _plan(subject, workers, ray, told_planned) if planned else None
-    for name, params, points in _tune(subject, search, workers, ray, told_tuned):
-        frontier[name] += points
-        runs.append(Run(name, True, _shared(params), *_replayed(subject, name, params)))
+    found = iter(side_by_side([each for stage in stages for each in stage], subject.cases, workers, ray, told))
+    bounds, ours, plans, best, others = ([next(found) for _ in stage] for stage in stages)
+    runs = [Run(OURS, False, {}, *ours[0])]
+    for entry, (row, timeline) in zip(usual, others, strict=True):
+        runs.append(Run(entry.name, False, _shared(entry.settings), row, timeline, default=True))
+    frontier = {
+        name: [_point(each.params, each.row) for each in runs if each.name == name] for name in (OURS, *against)
+    }
+    curve = {promise: row for promise, (row, _) in zip(promises, ours, strict=True)}
+    frontier[OURS] += [_point({"attainment": promise}, curve[promise]) for promise in knob]
+    for tuned_run, points in sorted(best, key=lambda each: against.index(each[0].name)):
+        frontier[tuned_run.name] += points
+        runs.append(tuned_run)
     if subject.shared and search and len(subject.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     if subject.shared and planned and len(subject.cases) > 1:
@@ -213,47 +214,95 @@ def prove(
         duration_s=max(case.trace.duration_s for case in subject.cases),
         models=len(subject.cases),
         gpus=subject.gpus,
-        clairvoyant_gpu_hours=bounds,
+        clairvoyant_gpu_hours=sum(bounds),
         runs=tuple(runs),
         frontier={name: tuple(points) for name, points in frontier.items()},
-        planned=schedule,
+        planned=Run(PLANNED, False, {}, *add_up(subject.cases, plans)) if planned else None,
         notes=(*subject.notes, *notes),
     )
 
 
-def _play(
-    subject: Subject, plan: Sequence[Entry], workers: int | None, ray: bool, told: Told
-) -> tuple[list[tuple[Row, FloatColumn]], float]:
-    """Return the row and timeline of each entry of `plan` over all cases, and the sum of the cases' bounds."""
-    each = [(place,) for place in range(len(subject.cases))]
-    jobs: list[Job] = [Job(places, None) for places in each]  # bounds first: they are long
-    jobs += [Job(places, entry) for entry in plan for places in ([tuple(range(len(each)))] if subject.shared else each)]
-    results: list[list[Played] | float] = [math.nan] * len(jobs)
-    for done, (place, result) in enumerate(sweep(_work, subject, jobs, workers, ray), 1):
-        results[place] = result
-        told(done / len(jobs))
-    played = [run for result in results if isinstance(result, list) for run in result]
-    rows = [add_up(subject.cases, played[at : at + len(each)]) for at in range(0, len(played), len(each))]
-    return rows, sum(result for result in results if isinstance(result, float))
+def _bounding(case: Case, place: int) -> Search[float]:
+    """Compute the bound of one case."""
+    call = Call(_bound, (place,), BOUND_RUNS * run_cost(case))
+
+    def steps() -> Generator[list[Call], Any, float]:
+        (gpu_hours,) = yield [call]
+        return float(gpu_hours)
+
+    return Search(steps(), call.cost)
 
 
-def _stages(told: Told, runs: Sequence[int]) -> list[Told]:
-    """Return for each stage of some work, with about so many runs, what tells how much of all is done."""
+def _running(subject: Subject, entry: Entry) -> Search[tuple[Row, FloatColumn]]:
+    """Run one policy over all cases; return its row and timeline."""
+    calls = _calls(subject, entry)
 
-    def stage(start: int, count: int) -> Told:
-        return lambda share: told((start + share * count) / sum(runs))
+    def steps() -> Generator[list[Call], Any, tuple[Row, FloatColumn]]:
+        return _together(subject, (yield calls))
 
-    return [stage(sum(runs[:place]), count) for place, count in enumerate(runs)]
+    return Search(steps(), sum(call.cost for call in calls))
 
 
-def _work(subject: Subject, job: Job) -> list[Played] | float:
-    """Make one run, or compute one bound: what a worker does."""
-    if job.entry is None:
-        return bound(subject.cases[job.places[0]]).gpu_hours
-    cases = [subject.cases[place] for place in job.places]
+def _planning(cases: Sequence[Case], place: int) -> Search[Played]:
+    """Plan a case with its whole trace in hand, and run the plan once more, for what a proof needs of it."""
+    search, cost = planning(cases, place), run_cost(cases[place])
+
+    def steps() -> Generator[list[Call], Any, Played]:
+        plan = yield from search.steps
+        (played,) = yield [Call(_follow, (place, plan.schedule), cost)]
+        return cast(Played, played)
+
+    return Search(steps(), search.cost + cost)
+
+
+def _tuning(subject: Subject, name: str) -> Search[tuple[Run, list[Point]]]:
+    """Return a baseline at its best setting on each case and, where there is one case, all that was tried.
+
+    Where a trace has several models, each is tuned on its own: no baseline is worse off for it. The best settings are
+    run once more, for their timelines, and on shared GPUs for what becomes of them there.
+    """
+    search = tuning(subject.cases, name)
+
+    def steps() -> Generator[list[Call], Any, tuple[Run, list[Point]]]:
+        best = yield from search.steps
+        entry = Entry(name, subject.policy, tuple(each.params for each in best))
+        points = [_point(params, row) for params, row in best[0].found] if len(best) == 1 else []
+        played = yield _calls(subject, entry)
+        return Run(name, True, _shared(entry.settings), *_together(subject, played)), points
+
+    return Search(steps(), search.cost + sum(run_cost(case) for case in subject.cases))
+
+
+def _calls(subject: Subject, entry: Entry) -> list[Call]:
+    """Return the runs of all cases under one policy: one for each, or one where they share GPUs."""
+    scrape_cost = OURS_SCRAPE_COST if entry.name == OURS else SCRAPE_COST
+    each = [run_cost(case, scrape_cost) for case in subject.cases]
     if subject.shared:
-        return play_together(cases, job.entry.scalers(cases, subject.gpus), subject.gpus)
-    return [play(case, job.entry.scaler(case), keep_ttft=len(subject.cases) > 1) for case in cases]
+        return [Call(_play_together, (entry, subject.gpus), sum(each))]
+    return [Call(_play, (place, entry), cost) for place, cost in enumerate(each)]
+
+
+def _together(subject: Subject, results: Sequence[list[Played]]) -> tuple[Row, FloatColumn]:
+    return add_up(subject.cases, [played for result in results for played in result])
+
+
+# What workers do.
+
+
+def _bound(cases: Sequence[Case], place: int) -> float:
+    return bound(cases[place]).gpu_hours
+
+
+def _play(cases: Sequence[Case], place: int, entry: Entry) -> list[Played]:
+    return [play(cases[place], entry.scaler(cases, place), keep_ttft=len(cases) > 1)]
+
+
+def _play_together(cases: Sequence[Case], entry: Entry, gpus: float) -> list[Played]:
+    return play_together(cases, entry.scalers(cases, gpus), gpus)
+
+
+def _follow(cases: Sequence[Case], place: int, schedule: Schedule) -> Played:
+    return play(cases[place], Planned(schedule), keep_ttft=len(cases) > 1)
 
 
 def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False) -> Played:
@@ -316,45 +365,6 @@ def _added(timelines: Sequence[FloatColumn]) -> FloatColumn:
         place = np.searchsorted(timeline[:, 0], longest[:, 0], side="right") - 1
         total[:, 1:] += timeline[np.maximum(place, 0), 1:]
     return total
-
-
-def _tune(
-    subject: Subject, against: Sequence[str], workers: int | None, ray: bool, told: Told
-) -> list[tuple[str, list[Params], list[Point]]]:
-    """Return for each baseline its best setting on each case, and, where there is one case, all that was tried.
-
-    Where a trace has several models, each is tuned on its own: no baseline is worse off for it.
-    """
-    cases = subject.cases
-    tuned: list[list[Tuned]] = []
-    for case in cases:
-        tuned.append(tune(case, against, workers, ray, lambda share: told((len(tuned) + share) / len(cases))))
-    found = []
-    for place, name in enumerate(against):
-        best = [each[place] for each in tuned]
-        points = [_point(params, row) for params, row in best[0].found] if len(cases) == 1 else []
-        found.append((name, [each.params for each in best], points))
-    return found
-
-
-def _plan(subject: Subject, workers: int | None, ray: bool, told: Told) -> Run:
-    """Plan each workload with its whole trace in hand, as if it were alone, and add the plans up."""
-    cases = subject.cases
-    plans = make_plans(cases, workers, ray, told)
-    keep_ttft = len(cases) > 1
-    played = [play(case, Planned(plan.schedule), keep_ttft=keep_ttft) for case, plan in zip(cases, plans, strict=True)]
-    return Run(PLANNED, False, {}, *add_up(cases, played))
-
-
-def _replayed(subject: Subject, name: str, params: Sequence[Params]) -> tuple[Row, FloatColumn]:
-    """Run the best settings once more, for their timelines, and on shared GPUs for what becomes of them there."""
-    cases, baseline = subject.cases, BASELINES[name]
-    scalers = [baseline(case, setting) for case, setting in zip(cases, params, strict=True)]
-    if subject.shared:
-        return add_up(cases, play_together(cases, scalers, subject.gpus))
-    keep_ttft = len(cases) > 1
-    played = [play(case, scaler, keep_ttft=keep_ttft) for case, scaler in zip(cases, scalers, strict=True)]
-    return add_up(cases, played)
 
 
 def with_attainment(policy: Policy, attainment: float) -> Policy:

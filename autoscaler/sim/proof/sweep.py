@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import active_children, get_context, parent_process
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Follow = Callable[[int, Result], Sequence[Item]]  # what else is to be called, once a place has its result
+
+AHEAD = 2  # calls handed out for each worker, so that none waits for its next one
 
 _shared: Any = None  # of this worker process
 
@@ -38,43 +42,69 @@ def _call(function: Callable[[Any, Item], Result], item: Item) -> Result:
     return function(_shared, item)
 
 
+def _no_more(_place: int, _result: Any) -> Sequence[Any]:
+    return ()
+
+
 def sweep(
     function: Callable[[Any, Item], Result],
     shared: Any,
     items: Sequence[Item],
     workers: int | None = None,
     ray: bool = False,
+    follow: Follow[Result, Item] = _no_more,
 ) -> Iterator[tuple[int, Result]]:
     """Call `function(shared, item)` for every item and yield the place of each with its result, as they are done.
 
     `function` must be one of a module and everything must be picklable; `shared` (a trace, say) travels once. workers:
-    processes, as many as cores if None; 1 runs in this one. An error in a call ends the sweep with it. With `ray` the
-    calls are tasks of the cluster that the environment names, else of one on this machine. Raises RuntimeError if the
-    library is missing, or if a worker process died.
+    processes, as many as cores if None; 1 runs in this one. follow: told each place and result, here; the items that it
+    returns get the next places, and their turn before those that were there. An error in a call ends the sweep with it.
+    With `ray` the calls are tasks of the cluster that the environment names, else of one on this machine. Raises
+    RuntimeError if the library is missing, or if a worker process died.
     """
+    todo = _Todo(items, follow)
     if ray:
-        yield from _on_ray(function, shared, items)
-    elif (workers or os.cpu_count() or 1) == 1 or len(items) < 2:
-        for place, item in enumerate(items):
-            yield place, function(shared, item)
+        yield from _on_ray(function, shared, todo)
+    elif (workers := workers or os.cpu_count() or 1) == 1 or len(items) < 2:
+        while todo.items:
+            place, item = todo.items.popleft()
+            yield todo.done(place, function(shared, item))
     else:
-        yield from _on_cores(function, shared, items, workers)
+        yield from _on_cores(function, shared, todo, workers)
+
+
+class _Todo(Generic[Item, Result]):
+    """What is still to be called, first things first."""
+
+    def __init__(self, items: Sequence[Item], follow: Follow[Result, Item]) -> None:
+        self.items = deque(enumerate(items))
+        self._count = len(items)
+        self._follow = follow
+
+    def done(self, place: int, result: Result) -> tuple[int, Result]:
+        """Return both, once what follows from them stands in line: first, for who goes on in rounds ends last."""
+        more = self._follow(place, result)
+        self.items.extendleft(reversed(list(enumerate(more, self._count))))
+        self._count += len(more)
+        return place, result
 
 
 def _on_cores(
-    function: Callable[[Any, Item], Result], shared: Any, items: Sequence[Item], workers: int | None
+    function: Callable[[Any, Item], Result], shared: Any, todo: _Todo[Item, Result], workers: int
 ) -> Iterator[tuple[int, Result]]:
     """Sweep in processes. However it ends, none is left; an end before the last result does not wait for what runs."""
     others = set(active_children())
     context = get_context("spawn")  # compiled code and threads of the parent do not survive a fork
     with ProcessPoolExecutor(workers, context, initializer=_share, initargs=(shared,)) as pool:
         try:
-            futures = {}
-            for place, item in enumerate(items):
-                with _signals_held():  # this may begin a worker
-                    futures[pool.submit(_call, function, item)] = place
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            futures: dict[Future[Result], int] = {}
+            while todo.items or futures:
+                while todo.items and len(futures) < AHEAD * workers:
+                    place, item = todo.items.popleft()
+                    with _signals_held():  # this may begin a worker
+                        futures[pool.submit(_call, function, item)] = place
+                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                    yield todo.done(futures.pop(future), future.result())
         except BaseException as error:
             for worker in set(active_children()) - others:
                 worker.kill()
@@ -116,7 +146,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _on_ray(
-    function: Callable[[Any, Item], Result], shared: Any, items: Sequence[Item]
+    function: Callable[[Any, Item], Result], shared: Any, todo: _Todo[Item, Result]
 ) -> Iterator[tuple[int, Result]]:
     try:
         ray: Any = import_module("ray")  # optional, and slow to import
@@ -126,7 +156,10 @@ def _on_ray(
         ray.init(log_to_driver=False)
     there = ray.put(shared)
     task = ray.remote(function)
-    places = {task.remote(there, item): place for place, item in enumerate(items)}
-    while places:
+    places: dict[Any, int] = {}
+    while todo.items or places:
+        while todo.items:
+            place, item = todo.items.popleft()
+            places[task.remote(there, item)] = place
         done, _ = ray.wait(list(places), num_returns=1)
-        yield places.pop(done[0]), ray.get(done[0])
+        yield todo.done(places.pop(done[0]), ray.get(done[0]))

@@ -1,15 +1,19 @@
-"""Baselines at their best: for one case, the setting that hindsight would have chosen."""
+"""Baselines at their best: for each case, the setting that hindsight would have chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from autoscaler.sim.proof.sweep import sweep
+from autoscaler.sim.proof.search import Call, Search, run_cost
 from autoscaler.sim.study.baselines import BASELINES, Params
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
+
+COUNTS = 10.0  # about, that are run to find the least that meets the goal
+AROUND = 1.25  # times the runs of the grid, with those around its best
 
 
 @dataclass(frozen=True)
@@ -22,70 +26,62 @@ class Tuned:
     found: tuple[tuple[Params, Row], ...]  # every setting that was tried, with what it came to
 
 
-def tune(
-    case: Case,
-    names: Sequence[str] = tuple(BASELINES),
-    workers: int | None = None,
-    ray: bool = False,
-    told: Callable[[float], None] = lambda _share: None,
-) -> list[Tuned]:
-    """Run the grid of each baseline on `case`, then once more around the best setting of each.
+def tuning(cases: Sequence[Case], name: str) -> Search[list[Tuned]]:
+    """Search the best setting of a baseline on each case, which are what the calls share.
 
-    The best is the cheapest that meets the goal, else the one with the highest attainment. A baseline whose one setting
-    is a count is searched by doubling and halving. told: called with the done part, 0..1; the second round counts a
-    quarter. Raises ValueError for an unknown name.
+    The grid is run, then once more around its best setting. The best is the cheapest that meets the goal, else the one
+    with the highest attainment. A baseline whose one setting is a count is searched by doubling and halving. Raises
+    ValueError for an unknown name.
     """
-    for name in names:
-        if name not in BASELINES:
-            raise ValueError(f"baseline is {name!r}, allowed: {', '.join(BASELINES)}")
-    found: dict[str, list[tuple[Params, Row]]] = {name: [] for name in names}
-
-    def complete(jobs: list[tuple[str, Params | None]], start: float, share: float) -> None:
-        for done, (place, results) in enumerate(sweep(_evaluate, case, jobs, workers, ray), 1):
-            found[jobs[place][0]] += results
-            told(start + share * done / len(jobs))
-
-    first: list[tuple[str, Params | None]] = []
-    for name in names:
-        baseline = BASELINES[name]
-        first += [(name, None)] if baseline.monotone else [(name, params) for params in baseline.grid(case)]
-    complete(first, 0.0, 0.75)
-    second: list[tuple[str, Params | None]] = []
-    for name in names:
-        baseline = BASELINES[name]
-        if not baseline.monotone:
-            second += [(name, params) for params in baseline.around(case, _best(case, found[name])[0])]
-    complete(second, 0.75, 0.25)
-    told(1.0)
-    tuned = []
-    for name in names:
-        params, row = _best(case, found[name])
-        tuned.append(Tuned(name, params, row, tuple(found[name])))
-    return tuned
+    if name not in BASELINES:
+        raise ValueError(f"baseline is {name!r}, allowed: {', '.join(BASELINES)}")
+    baseline = BASELINES[name]
+    runs = [COUNTS if baseline.monotone else AROUND * len(baseline.grid(case)) for case in cases]
+    return Search(_rounds(cases, name), sum(count * run_cost(case) for count, case in zip(runs, cases, strict=True)))
 
 
-def _best(case: Case, found: list[tuple[Params, Row]]) -> tuple[Params, Row]:
+def _rounds(cases: Sequence[Case], name: str) -> Generator[list[Call], Any, list[Tuned]]:
+    baseline = BASELINES[name]
+    found: list[list[tuple[Params, Row]]] = [[] for _ in cases]
+
+    def run_all(settings: Sequence[Sequence[Params]]) -> Generator[list[Call], Any, None]:
+        jobs = [(place, params) for place, each in enumerate(settings) for params in each]
+        rows = yield [Call(_evaluate, (place, name, params), run_cost(cases[place])) for place, params in jobs]
+        for (place, params), row in zip(jobs, rows, strict=True):
+            found[place].append((params, row))
+
+    if baseline.monotone:
+        found = yield [Call(_least, (place, name), COUNTS * run_cost(case)) for place, case in enumerate(cases)]
+    else:
+        yield from run_all([baseline.grid(case) for case in cases])
+        around = [baseline.around(case, _best(case, each)[0]) for case, each in zip(cases, found, strict=True)]
+        if any(around):
+            yield from run_all(around)
+    best = [_best(case, each) for case, each in zip(cases, found, strict=True)]
+    return [Tuned(name, *setting, tuple(each)) for setting, each in zip(best, found, strict=True)]
+
+
+def _best(case: Case, found: Sequence[tuple[Params, Row]]) -> tuple[Params, Row]:
     """Return the cheapest that meets the goal, else the nearest to it; of equals the first by its settings."""
 
     def order(entry: tuple[Params, Row]) -> tuple[bool, float, float, str]:
         params, row = entry
         meets = case.goal.met_by(row.attainment)
-        shown = repr(sorted(params.items()))  # results come in any order
+        shown = repr(sorted(params.items()))
         return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, shown)
 
     return min(found, key=order)
 
 
-def _evaluate(case: Case, job: tuple[str, Params | None]) -> list[tuple[Params, Row]]:
-    """Run one setting; or, without one, search the least count that meets the goal."""
-    name, params = job
-    if params is not None:
-        return [(params, _run(case, name, params))]
+def _least(cases: Sequence[Case], place: int, name: str) -> list[tuple[Params, Row]]:
+    """Search the least count that meets the goal; return all that were run."""
+    case = cases[place]
     (axis,) = BASELINES[name].axes(case)
     found: list[tuple[Params, Row]] = []
 
     def meets(count: int) -> bool:
-        found.append(({axis.name: float(count)}, _run(case, name, {axis.name: float(count)})))
+        params = {axis.name: float(count)}
+        found.append((params, _evaluate(cases, place, name, params)))
         return case.goal.met_by(found[-1][1].attainment)
 
     enough = 1
@@ -98,5 +94,7 @@ def _evaluate(case: Case, job: tuple[str, Params | None]) -> list[tuple[Params, 
     return found
 
 
-def _run(case: Case, name: str, params: Params) -> Row:
+def _evaluate(cases: Sequence[Case], place: int, name: str, params: Params) -> Row:
+    """Run one setting."""
+    case = cases[place]
     return summarize(case, run(case, BASELINES[name](case, params)))

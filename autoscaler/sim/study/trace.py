@@ -63,6 +63,11 @@ def between(trace: Trace, from_s: float, to_s: float) -> Trace:
     return replace(part, arrival_s=part.arrival_s - from_s, duration_s=to_s - from_s)
 
 
+def part(models: Sequence[Trace], from_s: float, to_s: float) -> list[Trace]:
+    """Return that part of the traces of all models, as `between`; who has no request in it is left out."""
+    return [each for each in (between(model, from_s, to_s) for model in models) if len(each.arrival_s)]
+
+
 def thin(trace: Trace, share: float, seed: int) -> Trace:
     """Keep each request with probability `share`."""
     if not 0 < share <= 1:
@@ -304,7 +309,7 @@ class _Reader:
         for name, values in zip(COLUMNS[1:], tokens, strict=True):
             wrong = ~((values >= 1) & (values <= MOST_TOKENS) & (values == np.floor(values)))
             self._refuse(wrong, numbers, name, values, f"it must be a whole number from 1 to {MOST_TOKENS}")
-        bounds = f"it must be a number from 0 to {MOST_ARRIVAL_S:g}"
+        bounds = f"it must be a number from 0 to {MOST_ARRIVAL_S:g}, seconds from the start"
         self._refuse(~((arrival_s >= 0) & (arrival_s <= MOST_ARRIVAL_S)), numbers, "arrival_s", arrival_s, bounds)
         self._refuse(arrival_s < before_s, numbers, "arrival_s", arrival_s, "it must not be below the line before")
         self._last_s = float(arrival_s[-1])

@@ -1,16 +1,22 @@
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.proof.planned import BIN_S, OPTIONS, Planned, Schedule, _uniform, planned
+from autoscaler.sim.proof.planned import BIN_S, OPTIONS, Plan, Planned, Schedule, _uniform, planning
+from autoscaler.sim.proof.search import side_by_side
 from autoscaler.sim.study.baselines.static import Static
-from autoscaler.sim.study.case import Goal
+from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
 from tests.sim.study.small import HandView, poisson, study, trace
+
+
+def planned(cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None) -> list[Plan]:
+    return side_by_side([planning(cases, place) for place in range(len(cases))], cases, workers, told=told)
 
 
 def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
@@ -38,7 +44,7 @@ def test_a_schedule_gives_again_what_the_plan_says_of_it() -> None:
 
 def test_segments_with_options_of_their_own_cost_less_than_the_best_option_for_all() -> None:
     case = study(poisson([2.0, 40.0, 4.0, 60.0, 3.0], 300.0), start_replicas=1)
-    alone = [_uniform([case], (0, option)).row for option in range(len(OPTIONS))]
+    alone = [_uniform([case], 0, option).row for option in range(len(OPTIONS))]
     best_gpu_hours = min(row.gpu_hours for row in alone if row.attainment >= case.goal.attainment)
     (plan,) = planned([case], 1)
     assert plan.row.attainment >= case.goal.attainment

@@ -77,6 +77,18 @@ def test_an_objective_that_no_request_can_meet_is_refused() -> None:
         check_goal(replace(busy(), goal=Goal(0.03, 0.1, 0.99)))
 
 
+def test_a_model_of_which_no_request_can_meet_the_objective_is_told_and_the_others_are_proved() -> None:
+    short, long = (replace(busy(name, per_s=0.5), goal=Goal(0.2, 0.1, 0.99)) for name in ("short", "long"))
+    long.trace.prompt_tokens[:] = 7000  # 0.3 s alone
+    fleet = subject(short, started(long))
+    proof = prove(fleet, ("keda-rps",), workers=1)
+    assert any("of long at most 0 % of the requests can meet the objective" in note for note in proof.notes)
+    count = len(fleet.cases[0].trace.arrival_s)
+    assert 0.9 * count < proof.runs[0].row.attainment * proof.requests <= count
+    with pytest.raises(Unreachable, match="no request of long, longer can meet the objective"):
+        prove(subject(long, replace(long, trace=replace(long.trace, name="longer"))), (), workers=1)
+
+
 def test_an_objective_that_is_not_promised_is_never_out_of_reach() -> None:
     assert check_goal(replace(busy(), goal=Goal(float("nan"), float("nan"), 0.99))) == ()
 

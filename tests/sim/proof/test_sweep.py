@@ -41,6 +41,19 @@ def test_every_item_is_worked_with_what_is_shared_and_keeps_its_place(workers: i
     assert dict(sweep(multiply, 3, [5, 7, 11], workers)) == {0: 15, 1: 21, 2: 33}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_follows_from_a_result_gets_the_next_places_and_goes_first(workers: int) -> None:
+    def follow(place: int, result: int) -> list[int]:
+        return [result, result + 1] if place == 0 else []
+
+    found = list(sweep(multiply, 3, [1, *range(10, 20)], workers, follow=follow))
+    assert dict(found) == {0: 3, **{place: 27 + 3 * place for place in range(1, 11)}, 11: 9, 12: 12}
+    order = [place for place, _ in found]
+    if workers == 1:
+        assert order == [0, 11, 12, *range(1, 11)]
+    assert order.index(12) < order.index(10)
+
+
 def test_several_workers_are_other_processes_and_one_is_this_one() -> None:
     assert os.getpid() not in dict(sweep(process, None, [1, 2], 2)).values()
     assert set(dict(sweep(process, None, [1, 2], 1)).values()) == {os.getpid()}

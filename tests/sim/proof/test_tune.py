@@ -2,12 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.sim.proof.tune import Tuned, tune
+from autoscaler.sim.proof.search import side_by_side
+from autoscaler.sim.proof.tune import Tuned, tuning
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
 from tests.sim.study.small import poisson, study
+
+
+def tune(case: Case, *names: str, workers: int = 1) -> list[Tuned]:
+    return [best for (best,) in side_by_side([tuning([case], name) for name in names], [case], workers)]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +22,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def tuned(case: Case) -> dict[str, Tuned]:
-    return {best.name: best for best in tune(case, ("static", "keda-rps", "skyserve"), workers=1)}
+    return {best.name: best for best in tune(case, "static", "keda-rps", "skyserve")}
 
 
 def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, Tuned]) -> None:
@@ -41,19 +46,25 @@ def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[s
 
 def test_if_no_setting_meets_the_goal_the_nearest_is_kept(case: Case) -> None:
     hard = replace(case, goal=Goal(0.01, 0.1, 0.99))
-    (best,) = tune(hard, ("hpa-inflight",), workers=1)
+    (best,) = tune(hard, "hpa-inflight")
     assert best.row.attainment < hard.goal.attainment
     assert best.row.attainment == max(row.attainment for _, row in best.found)
 
 
 def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:
-    told: list[float] = []
-    (again,) = tune(case, ("keda-rps",), workers=2, told=told.append)
-    assert (again.params, again.row) == (tuned["keda-rps"].params, tuned["keda-rps"].row)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    static, again = tune(case, "static", "keda-rps", workers=2)
+    assert again == tuned["keda-rps"]
+    assert static == tuned["static"]
+
+
+def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[str, Tuned]) -> None:
+    quiet = replace(case, trace=poisson([4.0], 300.0))
+    cases = [case, quiet]
+    for name in ("static", "keda-rps"):
+        (both,) = side_by_side([tuning(cases, name)], cases, workers=1)
+        assert both == [tuned[name], *tune(quiet, name)]
 
 
 def test_an_unknown_baseline_is_named(case: Case) -> None:
     with pytest.raises(ValueError, match="baseline is 'magic', allowed: keda-queue, "):
-        tune(case, ("magic",))
+        tuning([case], "magic")

@@ -1,0 +1,109 @@
+"""The fleets on paper: each rule has one, which lives through the demand that there is, and what became of them.
+
+What a rule asks for comes one cold start later on paper as in truth, demand it cannot carry queues, and requests miss
+their objective in that queue or because replicas are too busy. So each has its cost and its misses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.core import family, misses
+from autoscaler.core.columns import Columns, FloatColumn, OfFamily, OfObjective, Present
+from autoscaler.core.family import MOST_BUSY, PaperColumn
+from autoscaler.core.seen import Seen
+
+FADE_S = 2 * 86_400.0
+"""Time constant with which cost and misses of the past are forgotten: a few days."""
+
+SETTLED_S = 600.0
+"""Until so much was watched a fleet on paper has at least what really serves, whatever rule sized it."""
+
+
+@dataclass(frozen=True)
+class Paper(Columns):
+    """What became of each rule; float32[M, W] unless stated. M rules, B bins of the load."""
+
+    watched_s: OfFamily[FloatColumn]  # float64[W], seconds of demand that they lived through, not fading
+    asked: Present[PaperColumn]  # replicas that each asks for since
+    backlog: Present[PaperColumn]  # replica-seconds of work that wait
+    cost: OfFamily[PaperColumn]  # replica-seconds, fading
+    queued: OfFamily[PaperColumn]  # requests that missed in a queue, or before this process began, fading
+    loaded: Present[OfObjective[PaperColumn]]  # float32[M, B, W], the others, by how busy replicas were, fading alike
+    missed: OfFamily[PaperColumn]  # requests that missed, by what is known of loads now
+    arrived: OfFamily[FloatColumn]  # float64[W], all requests, fading alike
+
+    @classmethod
+    def blank(cls, rows: int) -> Paper:
+        none, by_rule = np.zeros(rows), np.zeros((family.RULES, rows), np.float32)
+        loaded = np.zeros((family.RULES, misses.BINS, rows), np.float32)
+        return cls(none, np.full_like(by_rule, np.nan), by_rule, by_rule, by_rule, loaded, by_rule, none)
+
+
+def live(
+    paper: Paper,
+    seen: Seen,
+    demand: FloatColumn,
+    arrivals: FloatColumn,
+    stood: PaperColumn,
+    likely: FloatColumn,
+    step_s: FloatColumn,
+) -> Paper:
+    """Let every fleet live through the step with what it had asked for.
+
+    demand: float64[W], replicas kept busy by these arrivals. stood: float32[J, W], what each predictor said for a whole
+    cold start. likely: float64[B, W], share that misses by bin of the load. step_s: float64[W], 0 where nothing is
+    known.
+
+    What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
+    """
+    lived = (step_s > 0) & ~np.isnan(paper.asked[0])
+    step_s = np.where(lived, step_s, 0.0)
+    fade = np.exp(-step_s / FADE_S)
+    arrived = np.where(lived, arrivals, 0.0)
+    demand = np.where(lived, demand, 0.0)
+    column, margins = np.arange(len(step_s)), np.arange(family.MARGINS)[:, None]
+    last_bin = np.float32(misses.BINS - 1)
+    patience_s = np.nan_to_num(seen.patience_s, nan=np.inf)
+    came, most, binned, patience, paper_fade, paper_arrived, paper_step_s = (
+        values.astype(np.float32)
+        for values in (
+            demand * step_s,
+            MOST_BUSY * step_s,
+            demand / misses.WIDTH,
+            patience_s * MOST_BUSY,
+            fade,
+            arrived,
+            step_s,
+        )
+    )
+    floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
+    backlog, cost = np.empty_like(paper.backlog), np.empty_like(paper.cost)
+    queued, loaded = paper.queued * paper_fade, paper.loaded * paper_fade
+    for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
+        at = family.rows_of(predictor)
+        ready = family.fleets(stood[predictor], floor, seen.ceiling)
+        queue = np.maximum(paper.backlog[at] + (came - most * ready), np.float32(0))
+        place = np.minimum(binned / ready, last_bin).astype(np.int32)
+        late = np.where(queue > patience * ready, paper_arrived, np.float32(0))
+        backlog[at] = queue
+        queued[at] += late
+        loaded[at][margins, place, column] += paper_arrived - late
+        cost[at] = paper.cost[at] * paper_fade + np.where(lived, paper.asked[at], np.float32(0)) * paper_step_s
+    if not lived.all():
+        backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
+    missed = queued.copy()
+    for place, share in enumerate(likely.astype(np.float32)):  # by hand, as in `misses`: alike for any number of rows
+        missed += loaded[:, place] * share
+    return Paper(
+        watched_s=paper.watched_s + step_s,
+        asked=paper.asked,
+        backlog=backlog,
+        cost=cost,
+        queued=queued,
+        loaded=loaded,
+        missed=missed,
+        arrived=paper.arrived * fade + arrived,
+    )

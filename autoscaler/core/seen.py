@@ -1,0 +1,32 @@
+"""What was seen of workloads between two judgements of their rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoscaler.core.columns import Columns, FloatColumn
+from autoscaler.core.work import Tally
+
+TOLERATED = 0.8
+"""Share of the TTFT objective that a wait may take; the prompt takes the rest."""
+
+
+@dataclass(frozen=True)
+class Seen(Columns):
+    """What was seen since the rules were judged last; every field but the first float64[W]."""
+
+    tally: Tally
+    replicas: FloatColumn  # that serve
+    served: FloatColumn  # that served in the mean since then: who came half way counts half
+    waiting: FloatColumn  # requests that wait in them
+    cold_start_s: FloatColumn
+    ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
+    itl_objective_s: FloatColumn  # NaN: no promise
+    budget: FloatColumn  # share of requests that may miss
+    floor: FloatColumn  # replicas
+    ceiling: FloatColumn
+
+    @property
+    def patience_s(self) -> FloatColumn:
+        """For how long a request may wait; who waits longer misses TTFT."""
+        return TOLERATED * self.ttft_objective_s
