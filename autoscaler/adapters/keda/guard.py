@@ -29,7 +29,7 @@ Response = TypeVar("Response")
 
 
 class Guard(ExternalScalerServicer):
-    """Passes calls on to a service and bounds them. `end_streams` ends those that are open."""
+    """Passes calls on to a service and bounds them. At the end, `end_streams` and then `finished`."""
 
     def __init__(self, service: ExternalScalerServicer, deadline_s: float, calls: Calls) -> None:
         self._service = service
@@ -60,6 +60,11 @@ class Guard(ExternalScalerServicer):
         self._ending = True
         for task in self._streams:
             task.cancel()
+
+    async def finished(self, within_s: float) -> None:
+        """Wait until the calls and streams that are under way have been answered, at most this long [s]."""
+        if tasks := [*self._under_way, *self._streams]:
+            await asyncio.wait(tasks, timeout=within_s)
 
     async def _call(
         self,
@@ -107,6 +112,9 @@ class Guard(ExternalScalerServicer):
         request: Request,
         context: Context,
     ) -> None:
+        if self._ending:  # opened since the others were ended
+            self._calls.count(method, "OK")
+            return
         task = _current_task()
         self._streams.add(task)
         try:

@@ -28,6 +28,7 @@ from autoscaler.ports import Leadership
 SERVICE = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 MAX_CALLS = 32_768  # at once, streams included: two streams and a call for each of 10,000 ScaledObjects
 GRACE_S = 1.0  # for calls under way when the server stops
+SETTLE_S = 0.1  # for answers to be read: a connection closed while its peer sends is reset, and what is unread is lost
 FOLLOW_S = 0.25  # how soon a change of the leader is followed
 
 KEEPALIVE_S = 30.0  # KEDA's client sends no pings, and a stream that idles would be dropped unseen on its way
@@ -201,10 +202,17 @@ class _Serving:
         return serving, bound
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, let those under way finish for `grace_s` seconds, then end the rest."""
+        """Let what is under way finish for `grace_s` seconds, then refuse new calls and end the rest.
+
+        Calls are answered until none is under way. To refuse them from the start would close each connection with its
+        last answer, and lose the answers that its peer has yet to read.
+        """
+        end_s = asyncio.get_running_loop().time() + grace_s
         await self._health.enter_graceful_shutdown()
         self._guard.end_streams()
-        await self._server.stop(grace_s)
+        await self._guard.finished(grace_s)
+        await asyncio.sleep(SETTLE_S)
+        await self._server.stop(max(end_s - asyncio.get_running_loop().time(), 0.0))
 
 
 def server_options(keepalive_s: float = KEEPALIVE_S) -> tuple[tuple[str, int], ...]:

@@ -122,5 +122,29 @@ async def test_calls_under_way_when_the_server_stops_are_answered():
         assert [response.result for response in await asyncio.gather(*calls)] == [True] * 50
 
 
+async def test_a_call_or_stream_that_comes_while_the_server_stops_is_answered_too():
+    came, may_answer = asyncio.Event(), asyncio.Event()
+
+    class Slow(Stuck):
+        async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
+            came.set()
+            await may_answer.wait()
+            return pb.IsActiveResponse(result=True)
+
+    async with serving(Slow(), deadline_s=10, grace_s=10) as (server, stub):
+        first = asyncio.ensure_future(_answer(stub))
+        await came.wait()
+        stopping = asyncio.ensure_future(server.__aexit__(None, None, None))
+        await asyncio.sleep(0.05)
+        came.clear()
+        second, stream = asyncio.ensure_future(_answer(stub)), stub.StreamIsActive(REF)
+        await came.wait()
+        assert await stream.code() == Code.OK  # at once, where KEDA would wait for its next message
+        assert not stopping.done()
+        may_answer.set()
+        assert (await first).result and (await second).result
+        await stopping
+
+
 async def _answer(stub: Any) -> pb.IsActiveResponse:
     return await stub.IsActive(REF)
