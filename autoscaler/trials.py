@@ -60,6 +60,7 @@ class Setting:
     router: str = "least-requests"  # or "round-robin"
     patience_s: float = math.inf  # clients who still wait by then leave
     seed: int = 1
+    learn_s: float = 0.0  # of the beginning, that policies may learn from; figures count from then on
     start_replicas: int | None = None  # None: the fewest whose first ten minutes meet the goal
     gpus: float = math.inf  # that all models of a trace share; infinity: as many as each asks for
     json: Path | None = None
@@ -215,6 +216,8 @@ def _subject(
         notes += shortened
     if not any(len(case.trace.arrival_s) for case in cases):
         raise ValueError(f"{file}: no request of it is left at a scale of {scale:g}; allowed: a larger one")
+    if setting.learn_s:
+        _check_learned(file, cases, setting.learn_s)
     if len(cases) > 1:
         notes.append(f"{len(cases)} models, each with replicas of its own; figures are sums over them")
     if math.isfinite(setting.gpus):
@@ -222,6 +225,19 @@ def _subject(
             "a replica that finds no free GPU waits for one, first come first served, and costs nothing meanwhile"
         )
     return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
+
+
+def _check_learned(file: Path, cases: Sequence[Case], learn_s: float) -> None:
+    """Raise ValueError if there is nothing to learn from, or nothing that counts."""
+    duration_s = cases[0].trace.duration_s
+    if learn_s >= duration_s:
+        raise ValueError(
+            f"{file}: {show_duration(learn_s)} to learn from; allowed: less than its {show_duration(duration_s)}"
+        )
+    late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
+    if late.all() or not late.any():
+        when = "before" if late.all() else "after"
+        raise ValueError(f"{file}: no request {when} {show_duration(learn_s)}, until which policies are to learn")
 
 
 def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
@@ -265,6 +281,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         gpus_per_replica=offer.gpus,
         max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, _ceiling(setting, policy))),
         seed=setting.seed,
+        counted_from_s=setting.learn_s,
     )
     return case, notes
 

@@ -6,7 +6,9 @@ whole trace in hand: its excess can be had, by who knows the future. A case that
 not run again with the same options, trace and profile, so a stopped run goes on where it was; that the code has changed
 is not seen, so then take another `--out`. A size is reached by superposing copies until the clairvoyant's mean count is
 about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table tells how long
-that is, in the mean. With `--window` a case begins anywhere, so that policies are compared where nobody looked.
+that is, in the mean. With `--window` a case begins anywhere, so that policies are compared where nobody looked. With
+`--learn` a share of each case is only learned from, and baselines also run at the setting that was the best until then,
+which is what who knows no future can choose.
 
     python bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
@@ -72,6 +74,7 @@ class Plan:
     gpus: float = math.inf  # that the models of one trace share
     planned: bool = False  # also the schedule that knows the trace
     window_s: float = math.inf  # of each trace, from a moment that the seed draws
+    learned: float = 0.0  # share of each case that is only learned from
 
 
 QUICK = Plan((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
@@ -91,7 +94,7 @@ def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Callabl
                 fleet = f"fleet on {plan.gpus:g} GPUs" if math.isfinite(plan.gpus) else "fleet"
                 beginning = [fleet, None] if math.isnan(size) else [size, plan.most_requests]
                 window_s = plan.window_s if math.isfinite(plan.window_s) else None
-                how = [window_s, plan.planned, plan.against, checksum]
+                how = [window_s, plan.learned, plan.planned, plan.against, checksum]
                 key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
                 yield key, partial(prepared, models, plan, size, cold_start_s, seed)
 
@@ -109,7 +112,8 @@ def prepared(
         case = Case(fitting, offer.profile, goal_of(policy), cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
         if len(models) > 1 and math.isfinite(plan.gpus):
             case = replace(case, max_replicas=int(plan.gpus / offer.gpus + 1e-9))
-        cases.append(started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests))
+        case = started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests)
+        cases.append(replace(case, counted_from_s=plan.learned * case.trace.duration_s))
         told(len(cases) / len(window))
     gpus = plan.gpus if math.isnan(size) else math.inf
     return Subject(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
@@ -131,6 +135,10 @@ def summary(proof: Proof, gpus: float) -> dict[str, Any]:
     best = {run.name: run for run in proof.runs if run.name == OURS or run.tuned}
     kept["excess"] = {name: round(proof.ratio(run.row.gpu_hours) - 1, 4) for name, run in best.items()}
     kept["meets"] = {name: proof.attains(run) for name, run in best.items()}
+    if before := proof.best_before():
+        excess = round(proof.ratio(before.row.gpu_hours) - 1, 4)
+        kept["before"] = {"name": before.name, "attainment": before.row.attainment, "excess": excess}
+        kept["before"]["meets"] = proof.attains(before)
     kept["clairvoyant_mean"] = round(proof.clairvoyant_gpu_hours / gpus * 3600 / proof.duration_s, 3)
     return kept
 
@@ -169,12 +177,13 @@ def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table as Markdown."""
-    lines = [
-        "| trace | length | clairvoyant mean | cold start | ours: attainment | ours: excess | best tuned baseline "
-        "| its attainment | its excess | ours / its | plan: excess | GPU-hours, ours / plan |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    """Return the table as Markdown, and what it comes to."""
+    titles = ["trace", "length", "clairvoyant mean", "cold start", "ours: attainment", "ours: excess"]
+    titles += ["best tuned baseline", "its attainment", "its excess", "ours / its"]
+    titles += ["plan: excess", "GPU-hours, ours / plan"]
+    learned = any("before" in result for result in results.values())
+    titles += ["best baseline, tuned before", "its attainment", "its excess"] if learned else []
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for name, cold_start_s, of_seeds in grouped(results):
         ours, wide = interval([each["excess"][OURS] for each in of_seeds])
         attained = min(_policy(each, OURS)["attainment"] for each in of_seeds)
@@ -195,9 +204,37 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             its, its_wide = interval([each["excess"][best] for each in of_seeds])
             its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
             row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
-        row += _of_the_plan(of_seeds)
+        row += _of_the_plan(of_seeds) + (_of_before(of_seeds) if learned else [])
         lines.append(f"| {' | '.join(row)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *tally(list(results.values())), ""])
+
+
+def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return who would have been chosen before figures counted, with each seed, its worst attainment, its excess."""
+    chosen = [each["before"] for each in results if "before" in each]
+    if len(chosen) < len(results):
+        return ["", "", ""]
+    missed = "" if all(each["meets"] for each in chosen) else " (misses)"
+    names = ", ".join(sorted({each["name"] for each in chosen}))
+    attained = share(min(each["attainment"] for each in chosen))
+    return [names, f"{attained}{missed}", _with_interval(*interval([each["excess"] for each in chosen]))]
+
+
+def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say in how many runs ours and the best baseline met the goal, and what ours cost beside it where both did."""
+    met = [each for each in results if each["meets"][OURS]]
+    yield f"Of {len(results)} runs ours met the goal in {len(met)}."
+    best = [(each, best_baseline([each])) for each in results]
+    rivals = {"any tuned baseline": [(each, each["excess"][name]) for each, name in best if name]}
+    before = [each for each in results if "before" in each]
+    if before:
+        rivals["the baseline best before"] = [
+            (each, each["before"]["excess"]) for each in before if each["before"]["meets"]
+        ]
+    for said, those in rivals.items():
+        ratios = [(1 + each["excess"][OURS]) / (1 + excess) for each, excess in those if each["meets"][OURS]]
+        mean = f"{math.exp(float(np.mean(np.log(ratios)))):.3f}" if ratios else "–"
+        yield f"- {said}: {len(those)}; GPU-hours of ours beside it, where both met, in the geometric mean: {mean}."
 
 
 def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -310,6 +347,14 @@ def number(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
 
 
+def part(text: str) -> float:
+    """Read a number above 0 and below 1. Raises argparse.ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0 and below 1")
+
+
 def whole(least: int) -> Callable[[str], int]:
     """Return what reads a whole number of `least` or more; it raises argparse.ArgumentTypeError."""
 
@@ -334,6 +379,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--window", type=number, metavar="HOURS", help="so much of each trace, from a moment that the seed draws"
     )
+    parser.add_argument(
+        "--learn", type=part, metavar="SHARE", help="of each case, from its beginning: it does not count"
+    )
     parser.add_argument("--profile")
     parser.add_argument("--gpus", type=number, help="that the models of one trace share; default: no limit")
     parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
@@ -350,6 +398,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "against": given.against and tuple(name for name in BASELINES if name in given.against),
         "most_requests": given.max_requests,
         "window_s": given.window and given.window * 3600,
+        "learned": given.learn,
         "gpus": given.gpus,
         "profile": given.profile,
         "planned": given.planned,

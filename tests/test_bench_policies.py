@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,40 @@ def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path
     assert [case["result"]["duration_s"] for case in kept(out)] == [120.0, 36.0, 72.0]  # type: ignore[index]
 
 
+def test_a_share_of_each_case_may_be_learned_from_and_the_table_says_who_was_chosen_by_it(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(traces, tmp_path / "out", "--learn", "0.25", "--against", "static", "keda-rps") == 0
+    ((_, result),) = [case.values() for case in kept(tmp_path / "out")]
+    assert (result["learned_s"], result["duration_s"]) == (30.0, 90.0)  # type: ignore[index]
+    said = capsys.readouterr().out
+    titles, _, row = (line.split(" | ") for line in said.splitlines()[:3])
+    assert dict(zip(titles, row, strict=True))["best baseline, tuned before"] in ("static", "keda-rps")
+    assert len(titles) == 15
+    assert "- the baseline best before: 1; GPU-hours of ours beside it, where both met" in said
+
+
+def test_what_all_runs_come_to_is_told() -> None:
+    def result(ours: float, meets: bool, before: float, before_meets: bool) -> dict[str, Any]:
+        return {
+            "excess": {"ours": ours, "static": 1.0, "hpa": 0.0},
+            "meets": {"ours": meets, "static": True, "hpa": False},
+            "before": {"name": "hpa", "excess": before, "meets": before_meets, "attainment": 0.9},
+        }
+
+    told = list(
+        policies.tally([result(3.0, True, 1.0, True), result(0.0, True, 1.0, False), result(7, False, 3, True)])
+    )
+    assert told == [
+        "Of 3 runs ours met the goal in 2.",
+        "- any tuned baseline: 3; GPU-hours of ours beside it, where both met, in the geometric mean: 1.000.",
+        "- the baseline best before: 2; GPU-hours of ours beside it, where both met, in the geometric mean: 2.000.",
+    ]
+    (plain, best) = policies.tally([{"excess": {"ours": 1.0}, "meets": {"ours": False}}])
+    assert plain == "Of 1 runs ours met the goal in 0."
+    assert best.startswith("- any tuned baseline: 0;") and best.endswith(": –.")
+
+
 def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_left_out(traces: Path) -> None:
     (trace,) = next(cases.found(traces))
     late = replace(
@@ -138,6 +173,7 @@ def test_a_last_line_that_was_cut_is_run_again_and_kept(traces: Path, tmp_path: 
         (("--seeds", "-1"), "argument --seeds: '-1': must be a whole number, 0 or more"),
         (("--max-requests", "0"), "argument --max-requests: '0': must be a whole number, 1 or more"),
         (("--window", "0"), "argument --window: '0': must be a number above 0"),
+        (("--learn", "1"), "argument --learn: '1': must be a number above 0 and below 1"),
         (("--jobs", "0"), "argument --jobs: '0': must be a whole number, 1 or more"),
         (("--traces", "nowhere"), "error: nowhere: no such folder"),
         (("--traces", "pyproject.toml"), "error: pyproject.toml: no such folder"),

@@ -108,6 +108,26 @@ def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["duration_s"] == 59.0
 
 
+def test_figures_count_from_where_it_was_learned_until(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "proof.json"
+    options = ("--learn", "6m", "--against", "static", "keda-rps", "--json", out)
+    result = invoke("simulate", "--trace", trace, *PROFILE, *options)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert (written["learned_s"], written["duration_s"]) == (360.0, 240.0)
+    assert 300 < written["requests"] < 420
+    kinds = [(each["name"], each["default"], each["tuned"], bool(each["before"])) for each in written["policies"]]
+    assert kinds == [
+        ("ours", False, False, False),
+        ("keda-rps", True, False, False),
+        ("static", False, True, False),
+        ("static", False, False, True),
+        ("keda-rps", False, False, True),
+    ]
+    assert "in 4 min after 6 min to learn from" in " ".join(result.output.split())
+    assert "Who chose by the first 6 min would have taken" in result.output
+
+
 def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     written = []
@@ -225,6 +245,10 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--start", "5m", "--end", "2m"), "from 300 to 120 s: must be an interval"),
         ((*PROFILE, "--end", "11m"), "from 0 to 660 s: must be an interval"),
         ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0 to 0.001 s"),
+        ((*PROFILE, "--learn", "10m"), "ten-minutes.csv.gz: 10m to learn from; allowed: less than its 10m"),
+        ((*PROFILE, "--learn", "1ms"), "no request before 1ms, until which policies are to learn"),
+        ((*PROFILE, "--learn", "599999ms"), "no request after 9m59s999ms, until which policies are to learn"),
+        ((*PROFILE, "--learn", "6"), "--learn"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
         ((*PROFILE, "--cold-start-uncached", "30s"), "takes 30 s on a fresh node, it must be at least the 60 s of any"),
     ],

@@ -198,8 +198,9 @@ def _priced(case: Case, windows: Windows, misses: _Misses, prices: _Prices) -> f
     """Return the bound that these prices give."""
     # A replica that serves for s seconds touches fewer than s / window_s + 2 windows.
     start_s = case.cold_start_s - 2 * windows.window_s
-    cost_s = cheapest(windows, start_s, case.start_replicas, prices.work * windows.quantum_s, prices.request)
-    cost_s -= case.start_replicas * windows.window_s  # those that were there touch less than one more at their end
+    there = min(case.start_replicas, windows.most_replicas)
+    cost_s = cheapest(windows, start_s, there, prices.work * windows.quantum_s, prices.request)
+    cost_s -= there * windows.window_s  # those that were there touch less than one more at their end
     return cost_s - prices.work * misses.work_s - prices.request * misses.requests
 
 

@@ -18,7 +18,7 @@ from autoscaler.config.model import Policy
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.planned import Planned, Schedule, planning
-from autoscaler.sim.proof.result import OURS, PLANNED, Params, Point, Proof, Run
+from autoscaler.sim.proof.result import OURS, PLANNED, Before, Params, Point, Proof, Run
 from autoscaler.sim.proof.search import SCRAPE_COST, Call, Search, run_cost, side_by_side
 from autoscaler.sim.proof.tune import tuning
 from autoscaler.sim.study.baselines import BASELINES
@@ -124,7 +124,7 @@ def started(case: Case) -> Case:
     """
     check(case)
     window_s = min(START_S, case.trace.duration_s)
-    beginning = replace(case, trace=between(case.trace, 0.0, window_s))
+    beginning = _part(case, 0.0, window_s)
     if not len(beginning.trace.arrival_s):
         return replace(case, start_replicas=1)
 
@@ -159,8 +159,10 @@ def prove(
     """Run the policy and the baselines named in `against` over every workload of `subject`, and sum them up.
 
     tuned: each baseline also at its best setting with hindsight, and the whole frontier of every policy. planned: also
-    a schedule made with the whole trace in hand. Where GPUs are shared, the bound is still the sum over the workloads:
-    who shares them can only do worse than who has them alone. So is the plan, which may want more than there are.
+    a schedule made with the whole trace in hand. Where figures count only from a moment on, each baseline also runs at
+    the setting that was the best until then, and bound and plan are of what counts alone. Where GPUs are shared, the
+    bound is still the sum over the workloads: who shares them can only do worse than who has them alone. So is the
+    plan, which may want more than there are.
     Raises like `check_goal` before anything runs; ValueError for an unknown baseline, naming what is allowed.
     """
     unknown = [name for name in against if name not in BASELINES]
@@ -173,16 +175,20 @@ def prove(
     usual = [Entry(name, subject.policy, tuple(_default(name, case) for case in subject.cases)) for name in documented]
     knob = OURS_ATTAINMENTS if tuned else ()
     promises = dict.fromkeys([subject.policy.spec.objective.attainment, *knob])  # what is promised is run once
-    places = range(len(subject.cases))
+    learned, counted = _parts(subject.cases)
+    shared = (*subject.cases, *counted, *learned)
+    places = range(len(subject.cases), len(subject.cases) + len(counted))  # of what counts
+    counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)
     stages: list[list[Search[Any]]] = [  # the longest first
-        [_bounding(case, place) for place, case in enumerate(subject.cases)],
+        [_bounding(shared, place, began=not learned) for place in places],
         [_running(subject, Entry(OURS, with_attainment(subject.policy, promise))) for promise in promises],
-        [_planning(subject.cases, place) for place in places if planned],
-        [_tuning(subject, name) for name in sorted(search, key=lambda name: not BASELINES[name].monotone)],
+        [_planning(subject, shared, place) for place in places if planned],
+        [_tuning(subject, name) for name in counts_first if name in search],
+        [_tuning_before(subject, name, learned, places.stop) for name in counts_first if learned],
         [_running(subject, entry) for entry in usual],
     ]
-    found = iter(side_by_side([each for stage in stages for each in stage], subject.cases, workers, ray, told))
-    bounds, ours, plans, best, others = ([next(found) for _ in stage] for stage in stages)
+    found = iter(side_by_side([each for stage in stages for each in stage], shared, workers, ray, told))
+    bounds, ours, plans, best, before, others = ([next(found) for _ in stage] for stage in stages)
     runs = [Run(OURS, False, {}, *ours[0])]
     for entry, (row, timeline) in zip(usual, others, strict=True):
         runs.append(Run(entry.name, False, _shared(entry.settings), row, timeline, default=True))
@@ -194,6 +200,7 @@ def prove(
     for tuned_run, points in sorted(best, key=lambda each: against.index(each[0].name)):
         frontier[tuned_run.name] += points
         runs.append(tuned_run)
+    runs += sorted(before, key=lambda run: against.index(run.name))
     if subject.shared and search and len(subject.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     if subject.shared and planned and len(subject.cases) > 1:
@@ -210,21 +217,34 @@ def prove(
         router=subject.cases[0].router,
         patience_s=subject.cases[0].patience_s,
         scale=subject.scale,
-        requests=sum(len(case.trace.arrival_s) for case in subject.cases),
-        duration_s=max(case.trace.duration_s for case in subject.cases),
+        requests=sum(len(case.trace.arrival_s) for case in counted),
+        duration_s=max(case.trace.duration_s for case in counted),
+        learned_s=max((case.trace.duration_s for case in learned), default=0.0),
         models=len(subject.cases),
         gpus=subject.gpus,
         clairvoyant_gpu_hours=sum(bounds),
         runs=tuple(runs),
         frontier={name: tuple(points) for name, points in frontier.items()},
-        planned=Run(PLANNED, False, {}, *add_up(subject.cases, plans)) if planned else None,
+        planned=Run(PLANNED, False, {}, *add_up(counted, plans)) if planned else None,
         notes=(*subject.notes, *notes),
     )
 
 
-def _bounding(case: Case, place: int) -> Search[float]:
-    """Compute the bound of one case."""
-    call = Call(_bound, (place,), BOUND_RUNS * run_cost(case))
+def _parts(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
+    """Return what comes before figures count, empty where all count, and what counts: each as cases of their own."""
+    if not any(case.counted_from_s for case in cases):
+        return [], list(cases)
+    learned = [_part(case, 0.0, case.counted_from_s) for case in cases]
+    return learned, [started(_part(case, case.counted_from_s, case.trace.duration_s)) for case in cases]
+
+
+def _part(case: Case, from_s: float, to_s: float) -> Case:
+    return replace(case, trace=between(case.trace, from_s, to_s), counted_from_s=0.0)
+
+
+def _bounding(cases: Sequence[Case], place: int, began: bool) -> Search[float]:
+    """Compute the bound of one of the cases that the calls share. began: with the replicas of the case, else any."""
+    call = Call(_bound, (place, began), BOUND_RUNS * run_cost(cases[place]))
 
     def steps() -> Generator[list[Call], Any, float]:
         (gpu_hours,) = yield [call]
@@ -243,13 +263,16 @@ def _running(subject: Subject, entry: Entry) -> Search[tuple[Row, FloatColumn]]:
     return Search(steps(), sum(call.cost for call in calls))
 
 
-def _planning(cases: Sequence[Case], place: int) -> Search[Played]:
-    """Plan a case with its whole trace in hand, and run the plan once more, for what a proof needs of it."""
+def _planning(subject: Subject, cases: Sequence[Case], place: int) -> Search[Played]:
+    """Plan one of the cases that the calls share with its whole trace in hand.
+
+    The plan is run once more, for what a proof needs of it.
+    """
     search, cost = planning(cases, place), run_cost(cases[place])
 
     def steps() -> Generator[list[Call], Any, Played]:
         plan = yield from search.steps
-        (played,) = yield [Call(_follow, (place, plan.schedule), cost)]
+        (played,) = yield [Call(_follow, (place, plan.schedule, len(subject.cases) > 1), cost)]
         return cast(Played, played)
 
     return Search(steps(), search.cost + cost)
@@ -273,36 +296,59 @@ def _tuning(subject: Subject, name: str) -> Search[tuple[Run, list[Point]]]:
     return Search(steps(), search.cost + sum(run_cost(case) for case in subject.cases))
 
 
+def _tuning_before(subject: Subject, name: str, learned: Sequence[Case], first: int) -> Search[Run]:
+    """Return a baseline at the setting that was best before figures count.
+
+    learned: each case until then. first: its place among the cases that the calls share.
+    """
+    search = tuning(learned, name, first)
+
+    def steps() -> Generator[list[Call], Any, Run]:
+        best = yield from search.steps
+        entry = Entry(name, subject.policy, tuple(each.params for each in best))
+        weights = [len(case.trace.arrival_s) for case in learned]
+        before = Before(
+            float(np.average([each.row.attainment for each in best], weights=weights)),
+            sum(each.row.gpu_hours for each in best),
+        )
+        played = yield _calls(subject, entry)
+        return Run(name, False, _shared(entry.settings), *_together(subject, played), before=before)
+
+    return Search(steps(), search.cost + sum(run_cost(case) for case in subject.cases))
+
+
 def _calls(subject: Subject, entry: Entry) -> list[Call]:
     """Return the runs of all cases under one policy: one for each, or one where they share GPUs."""
     scrape_cost = OURS_SCRAPE_COST if entry.name == OURS else SCRAPE_COST
     each = [run_cost(case, scrape_cost) for case in subject.cases]
+    count = len(subject.cases)
     if subject.shared:
-        return [Call(_play_together, (entry, subject.gpus), sum(each))]
-    return [Call(_play, (place, entry), cost) for place, cost in enumerate(each)]
+        return [Call(_play_together, (count, entry, subject.gpus), sum(each))]
+    return [Call(_play, (place, entry, count > 1), cost) for place, cost in enumerate(each)]
 
 
 def _together(subject: Subject, results: Sequence[list[Played]]) -> tuple[Row, FloatColumn]:
     return add_up(subject.cases, [played for result in results for played in result])
 
 
-# What workers do.
+# What workers do. They share the cases of the subject, first, and parts of these.
 
 
-def _bound(cases: Sequence[Case], place: int) -> float:
-    return bound(cases[place]).gpu_hours
+def _bound(cases: Sequence[Case], place: int, began: bool) -> float:
+    case = cases[place]
+    return bound(case if began else replace(case, start_replicas=case.max_replicas)).gpu_hours
 
 
-def _play(cases: Sequence[Case], place: int, entry: Entry) -> list[Played]:
-    return [play(cases[place], entry.scaler(cases, place), keep_ttft=len(cases) > 1)]
+def _play(cases: Sequence[Case], place: int, entry: Entry, keep_ttft: bool) -> list[Played]:
+    return [play(cases[place], entry.scaler(cases, place), keep_ttft=keep_ttft)]
 
 
-def _play_together(cases: Sequence[Case], entry: Entry, gpus: float) -> list[Played]:
-    return play_together(cases, entry.scalers(cases, gpus), gpus)
+def _play_together(cases: Sequence[Case], count: int, entry: Entry, gpus: float) -> list[Played]:
+    return play_together(cases[:count], entry.scalers(cases[:count], gpus), gpus)
 
 
-def _follow(cases: Sequence[Case], place: int, schedule: Schedule) -> Played:
-    return play(cases[place], Planned(schedule), keep_ttft=len(cases) > 1)
+def _follow(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> Played:
+    return play(cases[place], Planned(schedule), keep_ttft=keep_ttft)
 
 
 def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False) -> Played:
@@ -318,8 +364,10 @@ def play_together(cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler
 
 
 def _played(case: Case, outcome: Outcome, keep_ttft: bool) -> Played:
-    ttft_s = outcome.ttft_s if keep_ttft else np.empty(0)
-    return Played(summarize(case, outcome), thin(outcome.timeline, TIMELINE_ROWS), ttft_s.astype(np.float32))
+    from_s = case.counted_from_s
+    ttft_s = outcome.ttft_s[case.trace.arrival_s >= from_s] if keep_ttft else np.empty(0)
+    timeline = outcome.timeline[outcome.timeline[:, 0] >= from_s] - (from_s, 0.0, 0.0, 0.0, 0.0)
+    return Played(summarize(case, outcome), thin(timeline, TIMELINE_ROWS), ttft_s.astype(np.float32))
 
 
 def add_up(cases: Sequence[Case], played: Sequence[Played]) -> tuple[Row, FloatColumn]:
@@ -327,7 +375,7 @@ def add_up(cases: Sequence[Case], played: Sequence[Played]) -> tuple[Row, FloatC
     if len(played) == 1:
         return played[0].row, played[0].timeline
     rows = [each.row for each in played]
-    counts = np.array([len(case.trace.arrival_s) for case in cases], np.float64)
+    counts = np.array([(case.trace.arrival_s >= case.counted_from_s).sum() for case in cases], np.float64)
     ttft_s = np.concatenate([each.ttft_s for each in played]).astype(np.float64)
     p50_s, p95_s, p99_s = (float(np.quantile(ttft_s, q, method="inverted_cdf")) for q in (0.5, 0.95, 0.99))
 

@@ -21,6 +21,14 @@ Params = Mapping[str, float | int | str]
 
 
 @dataclass(frozen=True)
+class Before:
+    """What a baseline came to at its best setting before figures count: all that its owner knew when choosing it."""
+
+    attainment: float
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
 class Run:
     """One policy with one setting."""
 
@@ -30,6 +38,7 @@ class Run:
     row: Row
     timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; empty: not kept
     default: bool = False  # a baseline as its documentation would have it, without hindsight
+    before: Before | None = None  # what its setting came to on what is only learned from; None: not chosen by that
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,8 @@ class Proof:
     goal: Goal
     cold_start_s: float
     scale: float  # copies of the trace, superposed
-    requests: int
-    duration_s: float
+    requests: int  # that count
+    duration_s: float  # that counts
     models: int  # workloads in the trace; their figures are summed
     clairvoyant_gpu_hours: float  # no policy that meets the goal can take less; NaN: not known
     runs: tuple[Run, ...]
@@ -63,6 +72,7 @@ class Proof:
     router: str = "least-requests"
     patience_s: float = math.inf  # clients who still wait by then leave
     gpus: float = math.inf  # that all models share; infinity: as many as each asks for
+    learned_s: float = 0.0  # before figures count
     planned: Run | None = None  # cheapest schedule found for this very trace; None: not asked for
     notes: tuple[str, ...] = ()  # what a reader must know: requests left out, what was reconstructed
 
@@ -92,3 +102,16 @@ class Proof:
         """Return the baseline with the fewest GPU-hours among those that met the goal; None: none did."""
         met = [run for run in self.baselines if self.attains(run)]
         return min(met, key=lambda run: run.row.gpu_hours, default=None)
+
+    def best_before(self) -> Run | None:
+        """Return the baseline that an owner would have chosen who knew no more than what came before figures count.
+
+        It had met the goal with the fewest GPU-hours there, else had come the nearest. None: none was tuned on that.
+        """
+
+        def order(run: Run) -> tuple[bool, float]:
+            assert run.before
+            meets = self.goal.met_by(run.before.attainment)
+            return not meets, run.before.gpu_hours if meets else -run.before.attainment
+
+        return min((run for run in self.baselines if run.before), key=order, default=None)

@@ -26,8 +26,8 @@ class Tuned:
     found: tuple[tuple[Params, Row], ...]  # every setting that was tried, with what it came to
 
 
-def tuning(cases: Sequence[Case], name: str) -> Search[list[Tuned]]:
-    """Search the best setting of a baseline on each case, which are what the calls share.
+def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tuned]]:
+    """Search the best setting of a baseline on each case. What the calls share has them from place `first` on.
 
     The grid is run, then once more around its best setting. The best is the cheapest that meets the goal, else the one
     with the highest attainment. A baseline whose one setting is a count is searched by doubling and halving. Raises
@@ -37,21 +37,23 @@ def tuning(cases: Sequence[Case], name: str) -> Search[list[Tuned]]:
         raise ValueError(f"baseline is {name!r}, allowed: {', '.join(BASELINES)}")
     baseline = BASELINES[name]
     runs = [COUNTS if baseline.monotone else AROUND * len(baseline.grid(case)) for case in cases]
-    return Search(_rounds(cases, name), sum(count * run_cost(case) for count, case in zip(runs, cases, strict=True)))
+    return Search(
+        _rounds(cases, name, first), sum(count * run_cost(case) for count, case in zip(runs, cases, strict=True))
+    )
 
 
-def _rounds(cases: Sequence[Case], name: str) -> Generator[list[Call], Any, list[Tuned]]:
+def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call], Any, list[Tuned]]:
     baseline = BASELINES[name]
     found: list[list[tuple[Params, Row]]] = [[] for _ in cases]
 
     def run_all(settings: Sequence[Sequence[Params]]) -> Generator[list[Call], Any, None]:
         jobs = [(place, params) for place, each in enumerate(settings) for params in each]
-        rows = yield [Call(_evaluate, (place, name, params), run_cost(cases[place])) for place, params in jobs]
+        rows = yield [Call(_evaluate, (first + place, name, params), run_cost(cases[place])) for place, params in jobs]
         for (place, params), row in zip(jobs, rows, strict=True):
             found[place].append((params, row))
 
     if baseline.monotone:
-        found = yield [Call(_least, (place, name), COUNTS * run_cost(case)) for place, case in enumerate(cases)]
+        found = yield [Call(_least, (place, name), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
     else:
         yield from run_all([baseline.grid(case) for case in cases])
         around = [baseline.around(case, _best(case, each)[0]) for case, each in zip(cases, found, strict=True)]

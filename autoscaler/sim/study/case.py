@@ -58,6 +58,7 @@ class Case:
     seed: int = 1
     patience_s: float = math.inf  # a client that has nothing after so long leaves; no counter of an engine knows it
     hours_between_crashes: float = math.inf  # mean, of one replica; what it holds is lost, and it starts again
+    counted_from_s: float = 0.0  # figures are of what comes from then on; before, scalers may learn
 
 
 @dataclass(frozen=True)
@@ -187,5 +188,5 @@ class Outcome:
     e2e_s: FloatColumn  # float64[N]
     change_s: FloatColumn  # float64[C], when the wanted count changed
     change_to: IntColumn  # int64[C]
-    replica_s: float  # replica-seconds paid for, from having GPUs (start-up included) to the end of draining
+    replica_s: float  # replica-seconds paid for, from having GPUs (start-up included) to the end of draining; counted
     timeline: FloatColumn  # float64[T, 5]: time, wanted, ready, running, waiting; a point for each scrape

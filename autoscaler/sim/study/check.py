@@ -41,6 +41,9 @@ def check(case: Case) -> None:
         raise ValueError(f"max_replicas is {case.max_replicas}, it must be at least 1")
     if not 0 <= case.start_replicas <= case.max_replicas:
         raise ValueError(f"start_replicas is {case.start_replicas}, allowed: 0 to max_replicas ({case.max_replicas})")
+    if not 0 <= case.counted_from_s < case.trace.duration_s:
+        last = f"0 to before the end of the trace, {case.trace.duration_s:g} s"
+        raise ValueError(f"counted_from_s is {case.counted_from_s:g}, allowed: {last}")
     profile = case.profile
     for name in ("step_s", "sequence_s", "kv_token_s", "prompt_token_s"):
         value = getattr(profile, name)

@@ -141,10 +141,10 @@ class Replicas:
             return False
         return not self.state.replicas["held"][self._answering].any()
 
-    def paid_s(self, end_s: float) -> float:
-        """Return the replica-seconds until `end_s`, from having GPUs to the end."""
+    def paid_s(self, from_s: float, end_s: float) -> float:
+        """Return the replica-seconds between two moments, from having GPUs to the end."""
         spans = np.array(self.spans + [(pod.placed_s, math.inf) for pod in self.pods]).reshape(-1, 2)
-        return float(np.maximum(np.minimum(spans[:, 1], end_s) - spans[:, 0], 0.0).sum())
+        return float(np.maximum(np.minimum(spans[:, 1], end_s) - np.maximum(spans[:, 0], from_s), 0.0).sum())
 
     # What a scrape shows.
 

@@ -211,7 +211,7 @@ class Track:
             e2e_s=end_s - trace.arrival_s,
             change_s=np.array([change[0] for change in self._changes], np.float64),
             change_to=np.array([change[1] for change in self._changes], np.int64),
-            replica_s=replicas.paid_s(max(trace.duration_s, last_s)),
+            replica_s=replicas.paid_s(self.case.counted_from_s, max(trace.duration_s, last_s)),
             timeline=np.array(self._points, np.float64).reshape(-1, 5),
         )
 

@@ -15,7 +15,7 @@ BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
 
 @dataclass(frozen=True)
 class Row:
-    """One run in numbers; NaN: not known. Shares are of all requests of the trace; who was never answered missed."""
+    """One run in numbers; NaN: not known. Shares are of all requests that count; who was never answered missed."""
 
     attainment: float  # share of requests within both objectives
     attainment_ttft: float
@@ -34,19 +34,22 @@ class Row:
 
 
 def summarize(case: Case, outcome: Outcome) -> Row:
-    """Return the row of `outcome`."""
+    """Return the row of `outcome`: of the requests that came, and the changes made, since figures count."""
     trace, goal = case.trace, case.goal
-    ttft_met, itl_met = within(case, outcome)
+    counted = trace.arrival_s >= case.counted_from_s
+    ttft_met, itl_met = (met[counted] for met in within(case, outcome))
     met = ttft_met & itl_met
-    count = max(len(met), 1)
-    p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s, q) for q in (0.5, 0.95, 0.99))
-    ups, downs, flaps = changes(np.diff(outcome.change_to, prepend=case.start_replicas), outcome.change_s)
+    duration_s = trace.duration_s - case.counted_from_s
+    p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s[counted], q) for q in (0.5, 0.95, 0.99))
+    late = outcome.change_s >= case.counted_from_s
+    steps = np.diff(outcome.change_to, prepend=case.start_replicas)
+    ups, downs, flaps = changes(steps[late], outcome.change_s[late])
     return Row(
-        attainment=float(met.sum()) / count,
-        attainment_ttft=float(ttft_met.sum()) / count,
-        attainment_itl=float(itl_met.sum()) / count,
-        goodput_rps=float(met.sum()) / trace.duration_s,
-        goodput_tokens_per_s=float(trace.output_tokens[met].sum()) / trace.duration_s,
+        attainment=_share(met),
+        attainment_ttft=_share(ttft_met),
+        attainment_itl=_share(itl_met),
+        goodput_rps=float(met.sum()) / duration_s,
+        goodput_tokens_per_s=float(trace.output_tokens[counted][met].sum()) / duration_s,
         gpu_hours=outcome.replica_s * case.gpus_per_replica / 3600,
         ttft_p50_s=p50_s,
         ttft_p95_s=p95_s,
@@ -54,8 +57,8 @@ def summarize(case: Case, outcome: Outcome) -> Row:
         scale_ups=ups,
         scale_downs=downs,
         flaps=flaps,
-        breach_s=_breach_s(trace.arrival_s, met.astype(np.float64), goal.attainment),
-        unfinished=int(np.isinf(outcome.e2e_s).sum()),
+        breach_s=_breach_s(trace.arrival_s[counted], met.astype(np.float64), goal.attainment),
+        unfinished=int(np.isinf(outcome.e2e_s[counted]).sum()),
     )
 
 
@@ -91,6 +94,11 @@ def thin(timeline: FloatColumn, columns: int) -> FloatColumn:
     reduced = np.maximum.reduceat(timeline, starts, axis=0)
     reduced[:, 0] = timeline[starts, 0]
     return reduced
+
+
+def _share(met: BoolColumn) -> float:
+    """Return the share of requests that met an objective; of none, none missed it."""
+    return float(met.mean()) if len(met) else 1.0
 
 
 def _breach_s(arrival_s: FloatColumn, met: FloatColumn, attainment: float) -> float:

@@ -54,6 +54,19 @@ def test_gpu_hours_count_every_gpu_of_a_replica() -> None:
     assert summarize(case([1.0], gpus_per_replica=4.0), outcome([0.1], [0.0])).gpu_hours == pytest.approx(8.0)
 
 
+def test_what_came_before_figures_count_is_in_none_of_them() -> None:
+    """The first two requests and the first two changes only taught: a turn that begins among them is one of them."""
+    changes = [(0.0, 3), (450.0, 2), (500.0, 4), (600.0, 3)]
+    made = outcome([9.0, INF, 0.5, 0.7], [0.01, INF, 0.01, 0.5], changes)
+    row = summarize(case([100, 400, 500, 700], counted_from_s=500.0), made)
+    assert (row.attainment, row.attainment_ttft, row.attainment_itl, row.unfinished) == (0.5, 1.0, 0.5, 0)
+    assert (row.ttft_p50_s, row.ttft_p99_s) == (0.5, 0.7)
+    assert (row.goodput_rps, row.goodput_tokens_per_s) == (1 / 500, 10 / 500)
+    assert (row.scale_ups, row.scale_downs, row.flaps) == (1, 1, 1)
+    assert row.breach_s == 60.0  # the minute of the last one
+    assert summarize(case([100, 400], counted_from_s=500.0), outcome([9.0, INF], [0.0, INF])).attainment == 1.0
+
+
 def test_a_change_back_within_ten_minutes_is_a_flap() -> None:
     changes = [(0.0, 3), (500.0, 2), (1101.0, 4), (1701.0, 5), (1800.0, 4), (1900.0, 1)]
     row = summarize(case([1.0]), outcome([0.1], [0.0], changes))
@@ -70,7 +83,7 @@ def test_a_minute_is_in_breach_if_its_requests_met_the_objective_too_rarely() ->
 
 def test_a_trace_without_requests_has_a_row_too() -> None:
     row = summarize(case([]), outcome([], []))
-    assert (row.attainment, row.breach_s) == (0.0, 0.0)
+    assert (row.attainment, row.breach_s) == (1.0, 0.0)
     assert math.isnan(row.ttft_p99_s)
 
 

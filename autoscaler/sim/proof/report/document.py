@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autoscaler.sim.proof.result import Proof, Run
+from autoscaler.sim.proof.result import Before, Proof, Run
 
 
 def document(proofs: Sequence[Proof]) -> dict[str, Any] | list[dict[str, Any]]:
@@ -35,6 +35,7 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "gpus": _number(proof.gpus),
         "requests": proof.requests,
         "duration_s": _number(proof.duration_s),
+        "learned_s": _number(proof.learned_s),
         "cold_start_s": _number(proof.cold_start_s),
         "cold_start_uncached_s": _number(proof.cold_start_uncached_s),
         "cold_start_spread": _number(proof.cold_start_spread),
@@ -59,12 +60,19 @@ def _planned(run: Run | None) -> dict[str, Any] | None:
     return {"gpu_hours": _number(run.row.gpu_hours), "attainment": _number(run.row.attainment)}
 
 
+def _before(before: Before | None) -> dict[str, Any] | None:
+    if before is None:
+        return None
+    return {"attainment": _number(before.attainment), "gpu_hours": _number(before.gpu_hours)}
+
+
 def _run(proof: Proof, run: Run) -> dict[str, Any]:
     row = run.row
     return {
         "name": run.name,
         "tuned": run.tuned,
         "default": run.default,
+        "before": _before(run.before),
         "params": dict(run.params),
         "attainment": _number(row.attainment),
         "attainment_ttft": _number(row.attainment_ttft),

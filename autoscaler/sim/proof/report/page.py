@@ -17,12 +17,13 @@ from autoscaler.sim.proof.report.words import (
     fleet,
     in_order,
     label,
+    length,
     objective,
     ratio,
-    seconds,
     setting,
     share,
     verdict,
+    verdict_before,
 )
 from autoscaler.sim.proof.result import OURS, Proof, Run
 
@@ -62,13 +63,13 @@ def _proof(proof: Proof) -> str:
     tints = charts.colours([run.name for run in proof.rows])
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     facts = (
-        f"{proof.requests:,} requests in {seconds(proof.duration_s)}{fleet(proof)} · profile {proof.profile} · "
+        f"{proof.requests:,} requests in {length(proof)}{fleet(proof)} · profile {proof.profile} · "
         f"{objective(proof.goal)} · {cold_start(proof)} · seed {proof.seed}"
     )
     return f"""<article>
 <header><h1>{escape(proof.trace + copies)}</h1><p class="muted">{escape(facts)}</p></header>
 {_tiles(proof)}
-<p class="card verdict">{escape(verdict(proof))}</p>
+<p class="card verdict">{escape(" ".join(filter(None, (verdict(proof), verdict_before(proof)))))}</p>
 <section class="card"><h2>Every policy</h2><div class="scroll">{_table(proof, order, tints)}</div></section>
 <section class="card"><h2>The frontier</h2>
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \

@@ -6,7 +6,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autoscaler.sim.proof.report.words import COLUMNS, amount, cold_start, fleet, in_order, objective, seconds, verdict
+from autoscaler.sim.proof.report.words import (
+    COLUMNS,
+    amount,
+    cold_start,
+    fleet,
+    in_order,
+    length,
+    objective,
+    verdict,
+    verdict_before,
+)
 from autoscaler.sim.proof.result import OURS, PLANNED, Proof
 
 
@@ -14,7 +24,7 @@ def print_proof(proof: Proof, console: Console) -> None:
     """Print the table of one trace: rows that missed the goal are dim."""
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     table = Table(
-        title=f"{proof.trace}{copies}: {proof.requests:,} requests in {seconds(proof.duration_s)}{fleet(proof)}, "
+        title=f"{proof.trace}{copies}: {proof.requests:,} requests in {length(proof)}{fleet(proof)}, "
         f"profile {proof.profile}, {objective(proof.goal)}, {cold_start(proof)}, seed {proof.seed}",
         caption=f"clairvoyant bound: {amount(proof.clairvoyant_gpu_hours)} GPU-hours",
         title_justify="left",
@@ -26,7 +36,7 @@ def print_proof(proof: Proof, console: Console) -> None:
         style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "dim" if proof.misses(run) else "")
         table.add_row(*(Text(column.write(proof, run)) for column in COLUMNS), style=style)
     console.print(table)
-    if sentence := verdict(proof):
+    for sentence in filter(None, (verdict(proof), verdict_before(proof))):
         console.print(Text(sentence))
     for note in proof.notes:
         console.print(Text(f"note: {note}"))

@@ -59,7 +59,8 @@ def label(run: Run) -> str:
     """Name a run: `keda-queue (tuned)`, `keda-queue (default)`, `planned (knows the trace)`."""
     if run.name == PLANNED:
         return f"{run.name} (knows the trace)"
-    return run.name + (" (tuned)" if run.tuned else " (default)" if run.default else "")
+    kinds = {"tuned": run.tuned, "tuned before": run.before, "default": run.default}
+    return " ".join([run.name, *(f"({kind})" for kind, is_it in kinds.items() if is_it)])
 
 
 def setting(run: Run) -> str:
@@ -83,6 +84,12 @@ def fleet(proof: Proof) -> str:
     return f", {' '.join(parts)}" if parts else ""
 
 
+def length(proof: Proof) -> str:
+    """Write how long the trace is that counts: `6.0 h`, `6.0 h after 6.0 h to learn from`."""
+    learned = f" after {seconds(proof.learned_s)} to learn from" if proof.learned_s else ""
+    return seconds(proof.duration_s) + learned
+
+
 def cold_start(proof: Proof) -> str:
     """Write how long starts take: `cold start 60 s, 240 s on a fresh node`."""
     fresh = f", {seconds(proof.cold_start_uncached_s)} on a fresh node" if proof.cold_start_uncached_s > 0 else ""
@@ -102,7 +109,8 @@ class Column:
 COLUMNS = (
     Column(
         "policy",
-        "the scaler; default: as documented; tuned: its best setting on this trace",
+        "the scaler; default: as documented; tuned: its best setting on this trace; tuned before: on what is learned "
+        "from",
         lambda _, run: label(run),
         False,
     ),
@@ -157,3 +165,17 @@ def verdict(proof: Proof) -> str:
     if math.isnan(mine):
         return f"{said}."
     return f"{said}. Excess over the clairvoyant bound: {mine:.2f} against {its:.2f}."
+
+
+def verdict_before(proof: Proof) -> str:
+    """Say how the baseline did that an owner without hindsight would have chosen; "": none was tuned so."""
+    best = proof.best_before()
+    if best is None or best.before is None:
+        return ""
+    chosen = f"{best.name} ({setting(best)})" if best.params else best.name
+    missed = "" if proof.attains(best) else f", which misses the goal of {share(proof.goal.attainment)}"
+    return (
+        f"Who chose by the first {seconds(proof.learned_s)} would have taken {chosen}: {share(best.before.attainment)} "
+        f"at {amount(best.before.gpu_hours)} GPU-hours there, {share(best.row.attainment)} at "
+        f"{amount(best.row.gpu_hours)} from then on{missed}."
+    )

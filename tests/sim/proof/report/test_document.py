@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from autoscaler.sim.proof.report.document import document, to_json
+from autoscaler.sim.proof.result import Before
 from tests.sim.proof.report.proofs import NEVER, PLAN, UNTOLD, proof, run
 
 PROMISED = {
@@ -36,6 +38,14 @@ def test_a_plan_has_a_key_of_its_own_beside_the_bound_and_is_no_policy() -> None
     assert without["planned"] is None
     assert planned["planned"] == {"gpu_hours": 11.0, "attainment": 0.992}
     assert planned["policies"] == without["policies"]
+
+
+def test_what_a_baseline_came_to_where_it_was_tuned_stands_beside_what_it_came_to() -> None:
+    chosen = replace(run("keda-rps"), before=Before(0.9921234, 7.0))
+    written = json.loads(to_json([proof(run(), chosen, learned_s=3600.0)]))
+    assert written["learned_s"] == 3600.0
+    assert [policy["before"] for policy in written["policies"]] == [None, {"attainment": 0.992123, "gpu_hours": 7.0}]
+    assert not any(policy["tuned"] or policy["default"] for policy in written["policies"])
 
 
 def test_every_key_is_documented() -> None:

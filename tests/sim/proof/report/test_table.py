@@ -1,10 +1,12 @@
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
 from autoscaler.sim.proof.report.table import print_proof
 from autoscaler.sim.proof.report.words import COLUMNS
-from tests.sim.proof.report.proofs import PLAN, proof
+from autoscaler.sim.proof.result import Before
+from tests.sim.proof.report.proofs import PLAN, proof, run
 
 
 def test_the_table_has_every_column_and_tells_its_notes() -> None:
@@ -16,6 +18,17 @@ def test_the_table_has_every_column_and_tells_its_notes() -> None:
     assert "clairvoyant bound: 10 GPU-hours" in text
     assert "note: 3 requests were shortened [bold]" in text  # markup in a note is text
     assert "office-day: 12,345 requests in 2.0 h, profile 8b-h100" in text
+
+
+def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
+    out = StringIO()
+    chosen = replace(run("keda-rps", gpu_hours=11.0), before=Before(0.995, 7.0))
+    print_proof(proof(run(), chosen, learned_s=21_600.0), Console(file=out, width=200))
+    text = out.getvalue()
+    assert "12,345 requests in 2.0 h after 6.0 h to learn from, profile" in text
+    assert "│ keda-rps (tuned before) │" in text
+    assert "Best baseline that met the goal: keda-rps (tuned before)" in text
+    assert "Who chose by the first 6.0 h would have taken keda-rps: 99.50 % at 7 GPU-hours there" in text
 
 
 def test_a_plan_is_a_row_that_says_what_it_knows() -> None:

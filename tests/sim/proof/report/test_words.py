@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoscaler.sim.proof.report import words
+from autoscaler.sim.proof.result import Before, Run
 from autoscaler.sim.study.case import Goal
 from tests.sim.proof.report.proofs import UNTOLD, proof, run
 
@@ -67,6 +69,28 @@ def test_the_verdict_hides_no_miss() -> None:
     said = words.verdict(proof(run(attainment=0.91), run("hpa", attainment=0.95)))
     assert "which misses the goal of 99.00 %" in said
     assert "No baseline met the goal" in said
+
+
+def before(name: str, there: Before, **values: float) -> Run:
+    return replace(run(name, params={"target": 3.0}, **values), before=there)
+
+
+def test_who_chose_before_figures_counted_took_the_cheapest_that_met_the_goal_then_whatever_came_of_it() -> None:
+    dear = before("hpa", Before(0.995, 9.0), gpu_hours=8.0)
+    cheap = before("keda-rps", Before(0.992, 7.0), attainment=0.9, gpu_hours=6.0)
+    tuned = run("static", tuned=True, gpu_hours=5.0)
+    both = proof(run(), dear, tuned, cheap, learned_s=21_600.0)
+    assert both.best_before() == cheap
+    assert words.verdict_before(both) == (
+        "Who chose by the first 6.0 h would have taken keda-rps (target 3): 99.20 % at 7 GPU-hours there, 90.00 % at 6 "
+        "from then on, which misses the goal of 99.00 %."
+    )
+    near, far = before("hpa", Before(0.98, 99.0)), before("keda-rps", Before(0.97, 1.0))
+    assert proof(run(), far, near, learned_s=60.0).best_before() == near
+    assert "misses" not in words.verdict_before(proof(run(), dear, learned_s=60.0))
+    assert words.verdict_before(proof()) == ""
+    assert [words.label(each) for each in (cheap, tuned)] == ["keda-rps (tuned before)", "static (tuned)"]
+    assert words.length(both) == "2.0 h after 6.0 h to learn from" and words.length(proof()) == "2.0 h"
 
 
 def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
