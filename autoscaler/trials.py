@@ -135,6 +135,9 @@ def replay(
     _usable(setting)
     namespace, name = workload
     start_s, end_s = interval
+    if setting.learn_s >= end_s - start_s:
+        learned, lasted = show_duration(setting.learn_s), show_duration(round(end_s - start_s))
+        raise ValueError(f"{namespace}/{name}: {learned} to learn from; allowed: less than the {lasted} of history")
     console = Console(stderr=True)
     with Bar(f"reading {namespace}/{name}", console) as told:
         reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
@@ -163,6 +166,8 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     trace = to_trace(past, name, setting.seed)
     case, shortened = _case(setting, offer, policy, trace)
     notes += shortened
+    if setting.learn_s:
+        _check_learned(name, [case], setting.learn_s)
     subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
@@ -171,10 +176,11 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     with Bar(f"replaying {name}", console) as told:
         proof = _prove(setting, subject, against, told)
         recorded = play(case, Recorded(past, case.cold_start_s))
-    actual = as_row(past, case.goal, offer.gpus, setting.cold_start_s)
+    counted = past.since(setting.learn_s)
+    actual = as_row(counted, case.goal, offer.gpus, setting.cold_start_s)
     runs = (
         *proof.runs,
-        Run(ACTUAL, False, {}, actual, as_timeline(past)),
+        Run(ACTUAL, False, {}, actual, as_timeline(counted)),
         Run(RECORDED, False, {}, recorded.row, recorded.timeline),
     )
     proof = replace(proof, runs=runs)
@@ -217,7 +223,7 @@ def _subject(
     if not any(len(case.trace.arrival_s) for case in cases):
         raise ValueError(f"{file}: no request of it is left at a scale of {scale:g}; allowed: a larger one")
     if setting.learn_s:
-        _check_learned(file, cases, setting.learn_s)
+        _check_learned(str(file), cases, setting.learn_s)
     if len(cases) > 1:
         notes.append(f"{len(cases)} models, each with replicas of its own; figures are sums over them")
     if math.isfinite(setting.gpus):
@@ -227,17 +233,17 @@ def _subject(
     return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
 
 
-def _check_learned(file: Path, cases: Sequence[Case], learn_s: float) -> None:
+def _check_learned(name: str, cases: Sequence[Case], learn_s: float) -> None:
     """Raise ValueError if there is nothing to learn from, or nothing that counts."""
     duration_s = cases[0].trace.duration_s
     if learn_s >= duration_s:
         raise ValueError(
-            f"{file}: {show_duration(learn_s)} to learn from; allowed: less than its {show_duration(duration_s)}"
+            f"{name}: {show_duration(learn_s)} to learn from; allowed: less than its {show_duration(duration_s)}"
         )
     late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
     if late.all() or not late.any():
         when = "before" if late.all() else "after"
-        raise ValueError(f"{file}: no request {when} {show_duration(learn_s)}, until which policies are to learn")
+        raise ValueError(f"{name}: no request {when} {show_duration(learn_s)}, until which policies are to learn")
 
 
 def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
@@ -259,7 +265,10 @@ def _usable(setting: Setting) -> None:
     _, offer = profile_file.find(setting.profile)
     none = np.zeros(0, np.int64)
     case, _ = _case(
-        setting, offer, _policy(setting.policies), Trace("nothing", none.astype(np.float64), none, none, 1.0)
+        replace(setting, learn_s=0.0),
+        offer,
+        _policy(setting.policies),
+        Trace("nothing", none.astype(np.float64), none, none, 1.0),
     )
     check_goal(case)
 

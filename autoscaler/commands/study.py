@@ -106,6 +106,11 @@ proof_options = options(
     click.option("--policy", type=EXISTING, help="File with one policy; default: the shipped `interactive`."),
     click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to run beside it."),
     click.option("--tuned", is_flag=True, help="Baselines also at their best setting with hindsight, and frontiers."),
+    click.option(
+        "--learn",
+        type=Duration(10 * YEAR_S),
+        help="Of the beginning: figures count from then on, and baselines also run as tuned until then.",
+    ),
     click.option("--planned", is_flag=True, help="Also a schedule made with the whole trace in hand."),
     click.option("--cold-start", type=Duration(), default="60s", show_default=True, help="Mean, of one replica."),
     click.option(
@@ -151,11 +156,6 @@ proof_options = options(
     type=Number(0, 100_000, min_open=True),
     help="That all models of a trace share; default: as many as each asks for.",
 )
-@click.option(
-    "--learn",
-    type=Duration(10 * YEAR_S),
-    help="Of the beginning: figures count from then on, and baselines also run as tuned until then.",
-)
 @proof_options
 @click.pass_context
 def simulate(
@@ -166,7 +166,6 @@ def simulate(
     start: float | None,
     end: float | None,
     gpus: float | None,
-    learn: float | None,
     **given: Any,
 ) -> None:
     """Replay a trace against simulated replicas: the policy beside baselines and the clairvoyant bound."""
@@ -174,7 +173,7 @@ def simulate(
         return
     if not traces:
         raise click.UsageError("--trace FILE is missing")
-    setting = _setting(given, gpus, learn)
+    setting = _setting(given, gpus)
     to_the_end(lambda trials: trials.simulate(setting, traces, scale, (start or 0.0, end or math.inf)))
 
 
@@ -229,7 +228,7 @@ def _moment(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _setting(given: dict[str, Any], gpus: float | None = None, learn_s: float | None = None) -> Setting:
+def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
     if not given["profile"]:
         raise click.UsageError("--profile NAME is missing: how fast a replica is")
     with_extra()
@@ -250,7 +249,7 @@ def _setting(given: dict[str, Any], gpus: float | None = None, learn_s: float | 
         seed=given["seed"],
         start_replicas=given["start_replicas"],
         gpus=math.inf if gpus is None else gpus,
-        learn_s=learn_s or 0.0,
+        learn_s=given["learn"] or 0.0,
         json=given["json"],
         html=given["html"],
         ray=given["ray"],

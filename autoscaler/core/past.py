@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Past:
     start_s: float  # Unix time
     step_s: float
     pods: FloatColumn  # that reported, averaged over the step
+    pods_added: FloatColumn  # that began to report within the step, though others did before; never NaN
     running: FloatColumn  # requests, averaged over the step
     waiting: FloatColumn
     arrivals: FloatColumn  # requests that came within the step: those that ended, and what was added in flight
@@ -37,7 +39,6 @@ class Past:
     first_tokens: FloatColumn  # requests that got their first token within the step
     prompt_tokens: FloatColumn  # computed within the step
     generation_tokens: FloatColumn
-    pods_added: int  # that began to report after the start
     window_s: float  # of the latencies: window m begins at start_s + m x window_s
     ttft: Latencies
     itl: Latencies  # mean gap of each request; single gaps where the engine tells no more, which `problems` then says
@@ -46,6 +47,13 @@ class Past:
     @property
     def duration_s(self) -> float:
         return len(self.pods) * self.step_s
+
+    def since(self, later_s: float) -> Past:
+        """Return what came so many seconds after the start, from the next whole step and the next whole window on."""
+        step, window = (math.ceil(later_s / each_s - 1e-9) for each_s in (self.step_s, self.window_s))
+        columns = {name: getattr(self, name)[step:] for name in (*COLUMNS, *COUNTERS)}
+        ttft, itl = (replace(each, counts=each.counts[window:]) for each in (self.ttft, self.itl))
+        return replace(self, start_s=self.start_s + step * self.step_s, ttft=ttft, itl=itl, **columns)
 
 
 @dataclass(frozen=True)
@@ -62,15 +70,14 @@ class EngineSeries:
     generation_tokens: FloatColumn
 
 
+COLUMNS = ("pods", "pods_added", "running", "waiting", "arrivals")
 COUNTERS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens")
 MOST_STEPS = 1_000_000  # of one past, for whoever reads it: `gather` holds some 100 bytes for each
 MOST_GAP_S = 120.0  # a pod that was silent for longer did not report in between
 
 
-def gather(
-    start_s: float, end_s: float, step_s: float, engines: list[EngineSeries]
-) -> tuple[dict[str, FloatColumn], int]:
-    """Lay the series of engines on one grid. Returns the columns of `Past` that come from them, and `pods_added`.
+def gather(start_s: float, end_s: float, step_s: float, engines: list[EngineSeries]) -> dict[str, FloatColumn]:
+    """Lay the series of engines on one grid. Returns the columns of `Past`.
 
     A counter that went back was reset and counts from 0. What grew between two scrapes is spread evenly between them,
     over a hole too, so nothing is lost and nothing invented. An engine that begins to report after others did counts
@@ -84,10 +91,11 @@ def gather(
     present: dict[str, FloatColumn] = {}  # by pod, however many engines it has
     engines = [engine for engine in engines if len(engine.time_s)]
     first_s = min((float(engine.time_s[0]) for engine in engines), default=start_s)
-    added: set[str] = set()
+    added_s: dict[str, float] = {}  # when each pod that came later did
     for engine in engines:
         fresh = bool(engine.time_s[0] > max(first_s, start_s) + MOST_GAP_S)
-        added |= {engine.pod} if fresh else set()
+        if fresh:
+            added_s.setdefault(engine.pod, float(engine.time_s[0]))
         time_s = engine.time_s
         lead_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else step_s
         gained = {name: _gained(getattr(engine, name), fresh) for name in COUNTERS}
@@ -108,7 +116,9 @@ def gather(
     told = sums["arrivals"] + sum(sums[name] for name in COUNTERS)
     quiet = silent & (told <= 0)  # nobody reported, and nothing was told of it later
     unknown = {name: silent if name in ("pods", "running", "waiting") else quiet for name in sums}
-    return {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}, len(added)
+    columns = {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}
+    moments_s = np.minimum(list(added_s.values()), edges[-1])
+    return {**columns, "pods_added": np.histogram(moments_s, edges)[0].astype(np.float64)}
 
 
 def silence(pods: FloatColumn, step_s: float, said: str) -> tuple[str, ...]:

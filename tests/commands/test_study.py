@@ -347,6 +347,10 @@ BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01
         (("--workload", "team/llama", "--start", "-99999999999h"), "not a time, found '-99999999999h'"),
         (("--workload", "team/llama", "--start", "0001-01-01T00:00:00+14:00"), "not a time, found '0001-01-01T"),
         (
+            ("--workload", "team/llama", "--prometheus", "http://x", "--start", "-6h", "--end", "-5h", "--learn", "2h"),
+            "team/llama: 2h to learn from; allowed: less than the 1h of history",
+        ),
+        (
             ("--workload", "team/llama", "--prometheus", "http://x", *BACKWARDS),
             "--start is 2026-03-01T09:00:00Z, it must be before --end, 2026-03-01T07:30:00Z",
         ),
@@ -438,6 +442,16 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     assert written["planned"]["gpu_hours"] >= written["clairvoyant"]["gpu_hours"] > 0
     assert by_name["actual"]["attainment"] is None
     assert by_name["actual"]["gpu_hours"] == pytest.approx(0.5, rel=0.1)
+    learned = ("--learn", "10m", "--against", "static", "--json", out)
+    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, *learned)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert (written["learned_s"], written["duration_s"]) == pytest.approx((600.0, 1200.0), rel=0.02)
+    later = {policy["name"]: policy for policy in written["policies"] if not policy["before"]}
+    for name in ("actual", "recorded", "ours"):
+        assert later[name]["gpu_hours"] == pytest.approx(by_name[name]["gpu_hours"] * 2 / 3, rel=0.1)
+    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--learn", "31m")
+    assert (result.exit_code, "study/small: 31m to learn from; allowed: less than its" in result.output) == (2, True)
 
 
 @pytest.mark.integration

@@ -15,58 +15,58 @@ def engine(
 
 
 def test_a_counter_is_spread_over_the_time_between_two_scrapes() -> None:
-    columns, _ = gather(0, 60, 15, [engine([0, 30, 60], [100, 110, 140])])
+    columns = gather(0, 60, 15, [engine([0, 30, 60], [100, 110, 140])])
     assert columns["finished"].tolist() == [5, 5, 15, 15]
     assert columns["prompt_tokens"].tolist() == [50, 50, 150, 150]
     assert columns["pods"].tolist() == [1, 1, 1, 1]
 
 
 def test_a_counter_that_went_back_counts_from_zero() -> None:
-    columns, _ = gather(0, 45, 15, [engine([0, 15, 30, 45], [100, 110, 4, 10])])
+    columns = gather(0, 45, 15, [engine([0, 15, 30, 45], [100, 110, 4, 10])])
     assert columns["finished"].tolist() == [10, 4, 6]
 
 
 def test_arrivals_are_what_ended_and_what_was_added_in_flight() -> None:
-    columns, _ = gather(0, 45, 15, [engine([0, 15, 30, 45], [0, 2, 5, 9], running=[1, 4, 4, 0])])
+    columns = gather(0, 45, 15, [engine([0, 15, 30, 45], [0, 2, 5, 9], running=[1, 4, 4, 0])])
     assert columns["arrivals"].tolist() == [5, 3, 0]
 
 
 def test_clients_that_left_are_not_taken_back_from_later_arrivals() -> None:
-    columns, _ = gather(0, 45, 15, [engine([0, 15, 30, 45], [0, 0, 0, 0], running=[10, 10, 0, 3])])
+    columns = gather(0, 45, 15, [engine([0, 15, 30, 45], [0, 0, 0, 0], running=[10, 10, 0, 3])])
     assert columns["arrivals"].tolist() == [0, 0, 3]
 
 
 def test_a_pod_that_comes_later_counts_from_zero_and_is_counted() -> None:
     first = engine([0, 15, 30, 300, 315], [50, 50, 50, 50, 50])
-    columns, added = gather(0, 315, 15, [first, engine([300, 315], [7, 9], pod="b")])
-    assert added == 1
+    columns = gather(0, 315, 15, [first, engine([300, 315], [7, 9], pod="b")])
+    assert columns["pods_added"].tolist() == [0] * 19 + [0, 1]
     assert np.nansum(columns["finished"]) == 9
 
 
 def test_several_engines_of_one_pod_are_one_pod() -> None:
-    columns, added = gather(0, 30, 15, [engine([0, 15, 30], [0, 1, 2]), engine([0, 15, 30], [0, 3, 6])])
+    columns = gather(0, 30, 15, [engine([0, 15, 30], [0, 1, 2]), engine([0, 15, 30], [0, 3, 6])])
     assert columns["pods"].tolist() == [1, 1]
     assert columns["finished"].tolist() == [4, 4]
-    assert added == 0
+    assert not columns["pods_added"].any()
 
 
 def test_where_nobody_reports_nothing_is_known_and_nothing_is_lost() -> None:
-    columns, _ = gather(0, 900, 15, [engine([0, 15, 600, 615, 900], [0, 0, 585, 600, 600])])
+    columns = gather(0, 900, 15, [engine([0, 15, 600, 615, 900], [0, 0, 585, 600, 600])])
     assert np.isnan(columns["pods"][20])
     assert np.nansum(columns["finished"]) == 600
     assert columns["finished"][20] == pytest.approx(15)  # spread over the hole
 
 
 def test_a_request_that_ended_in_a_hole_is_counted_also_where_none_came() -> None:
-    columns, _ = gather(0, 300, 15, [engine([0, 15, 30, 300], [0, 0, 0, 1], running=[1, 1, 1, 0])])
+    columns = gather(0, 300, 15, [engine([0, 15, 30, 300], [0, 0, 0, 1], running=[1, 1, 1, 0])])
     assert np.nansum(columns["finished"]) == pytest.approx(1)
     assert np.nansum(columns["arrivals"]) == 0
 
 
 def test_no_engine_at_all_is_all_unknown() -> None:
-    columns, added = gather(0, 30, 15, [])
+    columns = gather(0, 30, 15, [])
+    assert not columns.pop("pods_added").any()
     assert all(np.isnan(values).all() for values in columns.values())
-    assert added == 0
 
 
 @given(
@@ -80,7 +80,7 @@ def test_nothing_is_counted_twice_or_lost_whatever_the_scrapes(
     finished = np.cumsum([grown for _, grown, _ in steps])
     one = engine(time_s.tolist(), finished.tolist(), [float(held) for _, _, held in steps])
     end_s = float(np.ceil(time_s[-1] / step_s) * step_s)
-    columns, _ = gather(0, end_s, step_s, [one])
+    columns = gather(0, end_s, step_s, [one])
     assert np.nansum(columns["finished"]) == pytest.approx(finished[-1] - finished[0])
     assert (np.nan_to_num(columns["arrivals"]) >= 0).all()
     assert np.nansum(columns["arrivals"]) >= finished[-1] - finished[0] - steps[0][2] - 1e-6

@@ -113,7 +113,7 @@ class PrometheusHistory:
         engines = _engines(read, start_s, end_s)
         if not engines:
             raise LookupError
-        columns, added = gather(start_s, end_s, step_s, engines)
+        columns = gather(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
         problems = _problems(engines, columns["pods"], step_s)
         if not len(itl.counts) and len(itl_of_tokens.counts):
@@ -121,7 +121,6 @@ class PrometheusHistory:
         return Past(
             start_s=start_s,
             step_s=step_s,
-            pods_added=added,
             window_s=window_s,
             ttft=ttft,
             itl=itl,

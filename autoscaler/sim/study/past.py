@@ -84,7 +84,7 @@ def as_row(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float)
     changed = np.flatnonzero(steps)
     ups, downs, flaps = changes(steps[changed], np.asarray((changed + 1) * past.step_s))
     rate = np.nansum(past.finished) / past.duration_s
-    replica_s = float(pods.sum()) * past.step_s + past.pods_added * cold_start_s
+    replica_s = float(pods.sum()) * past.step_s + float(past.pods_added.sum()) * cold_start_s
     return Row(
         attainment=both,
         attainment_ttft=met_ttft,

@@ -73,13 +73,15 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
     lasted_s = np.diff(time_s, prepend=time_s[0])
     counters = {name: np.cumsum(np.nan_to_num(rate) * lasted_s) for name, rate in zip(COUNTERS, rates, strict=True)}
     engine = EngineSeries("", time_s, running, np.nan_to_num(waiting) + np.nan_to_num(held), **counters)
-    gathered, _ = gather(float(time_s[0]), float(time_s[-1]), step_s, [engine])
+    gathered = gather(float(time_s[0]), float(time_s[-1]), step_s, [engine])
     middle = time_s[0] + (np.arange(len(gathered["pods"])) + 0.5) * step_s
     gathered["pods"] = np.where(np.isnan(gathered["pods"]), np.nan, np.interp(middle, time_s, np.nan_to_num(ready)))
+    came = np.maximum(np.diff(np.nan_to_num(ready)), 0.0)
+    place = np.minimum((time_s[1:] - time_s[0]) // step_s, len(middle) - 1).astype(np.int64)
+    gathered["pods_added"] = np.bincount(place, came, len(middle)).astype(np.float64)
     return Past(
         start_s=float(time_s[0]),
         step_s=step_s,
-        pods_added=int(np.maximum(np.diff(np.nan_to_num(ready)), 0).sum()),
         window_s=LATENCY_WINDOW_S,
         ttft=Latencies.none(),
         itl=Latencies.none(),

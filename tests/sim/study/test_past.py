@@ -30,7 +30,7 @@ def past(pods: np.ndarray, arrivals: np.ndarray, step_s: float = 15.0) -> Past:
         first_tokens=arrivals,
         prompt_tokens=300.0 * arrivals,
         generation_tokens=80.0 * arrivals,
-        pods_added=0,
+        pods_added=np.zeros(len(pods)),
         window_s=60.0,
         ttft=Latencies(column(0.5, 1.0, 2.0, np.inf), np.array([[50, 90, 99, 100], [100, 100, 100, 100]], np.float64)),
         itl=Latencies.none(),
@@ -100,7 +100,7 @@ def test_a_hole_over_which_counters_grew_has_as_many_replicas_as_there_were_befo
     engines = [EngineSeries(pod, at_s, np.ones(len(at_s)), np.zeros(len(at_s)), **alike) for pod in "ab"]
     late = at_s[at_s > 1500]
     engines.append(EngineSeries("c", late, *np.zeros((6, len(late)))))
-    columns, _ = gather(0.0, 1800.0, 15.0, engines)
+    columns = gather(0.0, 1800.0, 15.0, engines)
     history = replace(past(np.ones(120), np.ones(120)), **columns)
     assert np.isnan(history.pods).sum() * 15.0 > 500
     counts = replicas(history)
@@ -113,13 +113,26 @@ def test_a_hole_over_which_counters_grew_has_as_many_replicas_as_there_were_befo
 
 
 def test_what_happened_is_read_from_pods_and_histograms() -> None:
-    history = replace(past(column(1, 2, 2, 1), np.ones(4)), pods_added=1)
+    history = replace(past(column(1, 2, 2, 1), np.ones(4)), pods_added=column(0, 1, 0, 0))
     row = as_row(history, Goal(1.0, math.nan, 0.99), gpus_per_replica=2.0, cold_start_s=90.0)
     assert row.gpu_hours == pytest.approx(2 * (6 * 15 + 90) / 3600)
     assert row.attainment == row.attainment_ttft == pytest.approx(190 / 200)
     assert (row.scale_ups, row.scale_downs, row.flaps) == (1, 1, 1)
     assert row.breach_s == 60.0  # the first window only
     assert row.ttft_p50_s == pytest.approx(1 / 3)
+
+
+def test_what_came_later_is_read_as_if_there_had_been_no_more() -> None:
+    whole = replace(past(column(1, 1, 1, 1, 2, 3, 3, 3), np.ones(8)), pods_added=column(0, 0, 0, 0, 1, 1, 0, 0))
+    late = whole.since(60.0)
+    assert (late.start_s, late.duration_s) == (1e9 + 60, 60.0)
+    row = as_row(late, Goal(1.0, math.nan, 0.99), gpus_per_replica=1.0, cold_start_s=90.0)
+    assert row.gpu_hours == pytest.approx((11 * 15 + 2 * 90) / 3600)
+    assert row.attainment == 1.0  # of the second window
+    assert row.scale_ups == 1
+    assert as_timeline(late)[:, :2].tolist() == [[0, 2], [15, 3], [30, 3], [45, 3]]
+    assert len(whole.since(1.0).pods) == 7 and len(whole.since(1.0).ttft.counts) == 1
+    assert repr(as_row(whole.since(0.0), GOAL, 1.0, 90.0)) == repr(as_row(whole, GOAL, 1.0, 90.0))
 
 
 def test_how_many_met_two_objectives_is_not_in_two_histograms() -> None:
