@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.test_study import POLICY, PROFILE, RECORDING, invoke, write_trace
+from tests.commands.study import POLICY, PROFILE, RECORDING, invoke, write_trace
 
 COMMAND = (sys.executable, "-c", "from autoscaler.cli import main; main(prog_name='vllm-autoscaler')")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands.study import write_trace
 from tests.commands.test_outputs import simulating
-from tests.commands.test_study import write_trace
 
 LONG = ("--profile", "8b-h100", "--against", "all", "--tuned", "--jobs", "2")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands.test_study import PROFILE, invoke, write_trace
+from tests.commands.study import PROFILE, invoke, write_trace
 
 TWO = """\
 apiVersion: vllm-autoscaler.io/v1

@@ -1,0 +1,54 @@
+"""`simulate fit` as one types it: profiles that can be simulated, and none where they could not be."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.study import RECORDING, invoke
+
+
+def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.json"
+    result = invoke("simulate", "fit", RECORDING, "--out", file)
+    assert result.exit_code == 0, result.output
+    assert "busy intervals, explained within" in result.output
+    out = tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", trace, "--profile", file, "--jobs", 1, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["profile"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gpus", "nan"), "nan is not in the range 0<x<=1024"),
+        (("--gpus", "1e-4"), "the profile: gpus is 0.0001, it must be a number from 0.001 to 1,024"),
+        (("--max-num-seqs", "8192"), "8192 is not in the range 1<=x<=8191"),
+    ],
+)
+def test_fit_writes_no_profile_that_cannot_be_simulated(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    file = tmp_path / "tiny.json"
+    result = invoke("simulate", "fit", RECORDING, "--out", file, *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not file.exists()
+
+
+def test_a_load_too_uniform_to_tell_the_step_writes_no_profile(tmp_path: Path) -> None:
+    recording, file = tmp_path / "uniform.jsonl", tmp_path / "tiny.json"
+    recording.write_bytes(b"".join(gzip.decompress(RECORDING.read_bytes()).splitlines(keepends=True)[:22]))
+    result = invoke("simulate", "fit", recording, "--out", file)
+    assert result.exit_code == 2
+    assert "the load was too uniform to tell how long a step takes" in result.output
+    assert not file.exists()
+
+
+def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
+    recording, file = tmp_path / "bad.jsonl", tmp_path / "tiny.json"
+    recording.write_text('{"t": 1}\n')
+    result = invoke("simulate", "fit", recording, "--out", file)
+    assert result.exit_code == 2
+    assert f"error: {recording}, line 1" in result.output
+    assert not file.exists()
