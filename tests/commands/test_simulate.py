@@ -82,7 +82,6 @@ def test_figures_count_from_where_it_was_learned_until(trace: Path, tmp_path: Pa
     assert kinds == [
         ("ours", False, False, False),
         ("keda-rps", True, False, False),
-        ("static", False, True, False),
         ("static", False, False, True),
         ("keda-rps", False, False, True),
     ]

@@ -169,13 +169,13 @@ def prove(
     if unknown:
         raise ValueError(f"no baseline {', '.join(unknown)}; allowed: {', '.join(BASELINES)}")
     notes = [*check_goal(*subject.cases)]
-    documented = [name for name in against if BASELINES[name].default]  # a count has none: hindsight chooses it
+    documented = [name for name in against if BASELINES[name].default]  # a count has none: tuning chooses it
     notes += [f"{name} (default): {BASELINES[name].derived}" for name in documented if BASELINES[name].derived]
-    search = against if tuned else [name for name in against if not BASELINES[name].default]
+    learned, counted = _parts(subject.cases)
+    search = against if tuned else [name for name in against if not (BASELINES[name].default or learned)]
     usual = [Entry(name, subject.policy, tuple(_default(name, case) for case in subject.cases)) for name in documented]
     knob = OURS_ATTAINMENTS if tuned else ()
     promises = dict.fromkeys([subject.policy.spec.objective.attainment, *knob])  # what is promised is run once
-    learned, counted = _parts(subject.cases)
     shared = (*subject.cases, *counted, *learned)
     places = range(len(subject.cases), len(subject.cases) + len(counted))  # of what counts
     counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)

@@ -319,7 +319,7 @@ def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
 def test_of_a_bound_that_counts_from_a_moment_any_number_of_replicas_may_be_there() -> None:
     """They were paid for before. Without one start to pay, even ten from the first moment on are not below it."""
     case = replace(rising(), cold_start_s=240.0)
-    proof = prove(subject(case), ("static",), workers=1)
+    proof = prove(subject(case), ("static",), tuned=True, workers=1)
     (static,) = (run for run in proof.runs if run.tuned)
     assert proof.attains(static)
     assert proof.clairvoyant_gpu_hours <= static.row.gpu_hours
