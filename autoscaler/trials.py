@@ -23,7 +23,8 @@ from autoscaler.config.values import show_duration
 from autoscaler.core.past import Past
 from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import Offer
-from autoscaler.sim.proof.prove import Subject, check_goal, goal_of, play, prove, started
+from autoscaler.sim.proof.played import play
+from autoscaler.sim.proof.prove import prove
 from autoscaler.sim.proof.report import outputs
 from autoscaler.sim.proof.report.document import to_json
 from autoscaler.sim.proof.report.page import page
@@ -31,6 +32,7 @@ from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.table import print_proof
 from autoscaler.sim.proof.report.words import seconds
 from autoscaler.sim.proof.result import ACTUAL, RECORDED, Proof, Run
+from autoscaler.sim.proof.subject import Subject, check_goal, goal_of, started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace

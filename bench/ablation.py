@@ -29,7 +29,7 @@ from autoscaler.config.policy import load as load_policies
 from autoscaler.core import error_budget, family, levels, misses, paper, rules, speed, traffic, work, zero
 from autoscaler.core.seen import Seen
 from autoscaler.sim.engine.profile_file import find
-from autoscaler.sim.proof.prove import goal_of
+from autoscaler.sim.proof.subject import goal_of
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.ours import Ours

@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.proof.prove import started
+from autoscaler.sim.proof.subject import started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.case import Case, Trace
 from autoscaler.sim.study.work import request_work_s

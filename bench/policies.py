@@ -39,7 +39,7 @@ from rich.console import Console
 from autoscaler.config.policy import load as load_policies
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.profiles import Offer
-from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
+from autoscaler.sim.proof.prove import prove
 from autoscaler.sim.proof.report import outputs
 from autoscaler.sim.proof.report.charts import frontier
 from autoscaler.sim.proof.report.document import document
@@ -47,6 +47,7 @@ from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.words import amount, seconds, share
 from autoscaler.sim.proof.result import OURS, Proof
+from autoscaler.sim.proof.subject import Subject, goal_of, started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace

@@ -27,7 +27,7 @@ from autoscaler.config.model import Policy
 from autoscaler.config.policy import load as load_policies
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Lengths, Shape
-from autoscaler.sim.proof.prove import goal_of
+from autoscaler.sim.proof.subject import goal_of
 from autoscaler.sim.study.case import Case, View
 from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.run import run

@@ -9,7 +9,7 @@ import pytest
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import load
 from autoscaler.sim.engine.profiles import named
-from autoscaler.sim.proof.prove import goal_of, started
+from autoscaler.sim.proof.subject import goal_of, started
 from autoscaler.sim.study.case import Case, Trace, View
 from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.run import run

@@ -3,53 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.config.policy import load
 from autoscaler.core.family import EVERY_S
-from autoscaler.sim.proof.prove import (
-    OURS_ATTAINMENTS,
-    START_MANY,
-    Subject,
-    add_up,
-    check_goal,
-    goal_of,
-    play,
-    prove,
-    started,
-    with_attainment,
-)
-from autoscaler.sim.study.case import Case, Goal, View
+from autoscaler.sim.proof.played import add_up, play
+from autoscaler.sim.proof.prove import OURS_ATTAINMENTS, prove, with_attainment
+from autoscaler.sim.proof.subject import check_goal, started
+from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.check import Unreachable
-from autoscaler.sim.study.trace import between
-from autoscaler.sim.study.work import request_work_s
-from tests.sim.study import small
-
-INTERACTIVE = load().policies["interactive"]
-
-
-class Constant:
-    name = "constant"
-    period_s = 15.0
-
-    def __init__(self, replicas: int) -> None:
-        self.replicas = replicas
-
-    def decide(self, view: View) -> int:
-        return self.replicas
-
-
-def busy(name: str = "busy", per_s: float = 2.0, duration_s: float = 600.0, seed: int = 1) -> Case:
-    arrival_s = np.random.default_rng(seed).uniform(0, duration_s, int(per_s * duration_s))
-    trace = replace(small.trace(arrival_s, duration_s=duration_s), name=name)
-    return Case(trace, small.llama(), goal_of(INTERACTIVE), cold_start_s=30.0)
-
-
-def subject(*cases: Case) -> Subject:
-    return Subject("made-up", "8b-h100", cases or (busy(),), INTERACTIVE)
-
-
-def test_the_goal_is_what_the_policy_promises() -> None:
-    assert goal_of(INTERACTIVE) == Goal(1.0, 0.1, 0.99)
-    assert np.isnan(goal_of(load().policies["batch"]).itl_s)
+from tests.sim.proof.made import INTERACTIVE, Constant, busy, subject
 
 
 def test_an_itl_below_the_step_time_is_refused_before_the_run() -> None:
@@ -58,23 +18,6 @@ def test_an_itl_below_the_step_time_is_refused_before_the_run() -> None:
         check_goal(case)
     with pytest.raises(Unreachable):
         prove(subject(case), ())
-
-
-def test_a_ttft_below_one_step_is_refused() -> None:
-    with pytest.raises(Unreachable, match=r"^TTFT 2 ms is below the time this profile takes for one token"):
-        check_goal(replace(busy(), goal=Goal(0.002, 0.1, 0.99)))
-
-
-def test_an_objective_that_some_requests_cannot_meet_even_alone_is_told() -> None:
-    case = busy()
-    case.trace.prompt_tokens[: len(case.trace.prompt_tokens) // 4] = 7000
-    (note,) = check_goal(replace(case, goal=Goal(0.1, 0.1, 0.99)))
-    assert "at most 75 % of the requests can meet the objective" in note
-
-
-def test_an_objective_that_no_request_can_meet_is_refused() -> None:
-    with pytest.raises(Unreachable, match="no request of busy can meet the objective"):
-        check_goal(replace(busy(), goal=Goal(0.03, 0.1, 0.99)))
 
 
 def test_a_model_of_which_no_request_can_meet_the_objective_is_told_and_the_others_are_proved() -> None:
@@ -87,10 +30,6 @@ def test_a_model_of_which_no_request_can_meet_the_objective_is_told_and_the_othe
     assert 0.9 * count < proof.runs[0].row.attainment * proof.requests <= count
     with pytest.raises(Unreachable, match="no request of long, longer can meet the objective"):
         prove(subject(long, replace(long, trace=replace(long.trace, name="longer"))), (), workers=1)
-
-
-def test_an_objective_that_is_not_promised_is_never_out_of_reach() -> None:
-    assert check_goal(replace(busy(), goal=Goal(float("nan"), float("nan"), 0.99))) == ()
 
 
 def test_a_proof_holds_ours_the_baselines_and_a_bound_below_who_met_the_goal() -> None:
@@ -214,124 +153,8 @@ def test_on_too_few_gpus_every_policy_stays_within_them() -> None:
     assert len(proof.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
 
 
-def attained(case: Case, count: int, until_s: float) -> float:
-    """Share of the requests before `until_s` that so many replicas serve by the goal, none of which come or go."""
-    beginning = replace(case, trace=between(case.trace, 0.0, until_s), start_replicas=count)
-    return play(beginning, Constant(count)).row.attainment
-
-
-@pytest.mark.parametrize(("duration_s", "until_s"), [(50.0, 50.0), (900.0, 600.0)])
-def test_a_study_begins_with_the_fewest_that_serve_its_beginning_by_the_goal(duration_s: float, until_s: float) -> None:
-    """Its first ten minutes; what comes after them is not looked at."""
-    case = replace(busy(per_s=40.0, duration_s=duration_s), goal=Goal(0.4, 0.02, 0.99))
-    later = case.trace.arrival_s >= until_s
-    case.trace.output_tokens[later] = 4000
-    count = started(case).start_replicas
-    assert count > 1
-    assert attained(case, count, until_s) >= case.goal.attainment > attained(case, count - 1, until_s)
-
-
-def test_a_study_whose_beginning_is_empty_begins_with_one() -> None:
-    case = busy()
-    trace = replace(case.trace, arrival_s=600.0 + case.trace.arrival_s, duration_s=1200.0)
-    assert started(replace(case, trace=trace, start_replicas=7)).start_replicas == 1
-
-
-def test_a_study_begins_with_what_a_burst_needs_however_idle_it_is_before() -> None:
-    """Twenty seconds of sixty requests a second in ten minutes: their mean keeps two replicas busy, ten are too few."""
-    case = replace(busy(per_s=60.0, duration_s=20.0), goal=Goal(0.4, 0.02, 0.99))
-    trace = replace(case.trace, arrival_s=500.0 + case.trace.arrival_s, duration_s=600.0)
-    burst = replace(case, trace=trace)
-    count = started(burst).start_replicas
-    prefill_s, decode_s = request_work_s(burst)
-    assert count > START_MANY * (prefill_s + decode_s).sum() / 600.0
-    assert attained(burst, count, 600.0) >= 0.99 > attained(burst, count - 1, 600.0)
-
-
-@pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_study_whose_goal_is_out_of_reach_begins_with_no_more_than_there_may_be(most: int) -> None:
-    few = replace(busy(per_s=60.0), max_replicas=most)
-    count = started(few).start_replicas
-    assert 1 <= count <= most
-    assert attained(few, count, 600.0) == attained(few, most, 600.0) < few.goal.attainment
-
-
-def test_a_study_begins_with_what_its_first_minutes_need() -> None:
-    assert started(busy(per_s=0.01)).start_replicas == 1
-    one, two = (started(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))
-    assert one > 2
-    assert 1.5 * one <= two <= 2 * one  # many wait for each other less than few do
-
-
 def test_another_attainment_changes_nothing_else_of_a_policy() -> None:
     changed = with_attainment(INTERACTIVE, 0.9)
     assert changed.spec.objective.attainment == 0.9
     assert changed.spec.objective.ttft == INTERACTIVE.spec.objective.ttft
     assert changed.spec.replicas == INTERACTIVE.spec.replicas
-
-
-def rising(name: str = "rising", per_s: float = 4.0, seed: int = 1) -> Case:
-    """Twenty minutes of traffic, the second half five times as heavy; figures count from there on."""
-    drawn = np.random.default_rng(seed)
-    arrival_s = np.concatenate(
-        [drawn.uniform(0, 600, int(per_s * 600)), drawn.uniform(600, 1200, int(5 * per_s * 600))]
-    )
-    trace = replace(small.trace(arrival_s, duration_s=1200.0), name=name)
-    return replace(busy(), trace=trace, counted_from_s=600.0)
-
-
-def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None:
-    case = rising()
-    proof = prove(subject(case), ("static", "keda-rps"), tuned=True, planned=True, workers=1)
-    assert (proof.learned_s, proof.duration_s) == (600.0, 600.0)
-    assert proof.requests == (case.trace.arrival_s >= 600).sum()
-    by = {(run.name, "before" if run.before else "tuned" if run.tuned else ""): run for run in proof.runs}
-    before, tuned = by["static", "before"], by["static", "tuned"]
-    assert before.before and proof.goal.met_by(before.before.attainment)
-    assert float(before.params["replicas"]) < float(tuned.params["replicas"])
-    assert proof.misses(before) and proof.attains(tuned)
-    first = replace(case, trace=between(case.trace, 0.0, 600.0), counted_from_s=0)
-    calm = prove(subject(first), ("static",), workers=1)
-    assert calm.runs[1].params == before.params
-    assert calm.runs[1].row.gpu_hours == before.before.gpu_hours
-    best = proof.best_before()
-    assert best is not None and best.before is not None and proof.goal.met_by(best.before.attainment)
-    assert all(run.row.gpu_hours >= proof.clairvoyant_gpu_hours for run in proof.rows if proof.attains(run))
-    assert proof.planned and proof.attains(proof.planned)
-    assert all(0 <= run.timeline[0, 0] < 15 and run.timeline[-1, 0] >= 600 for run in proof.rows)
-    assert calm.learned_s == 0 and calm.best_before() is None
-
-
-def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
-    case = rising()
-    whole = play(replace(case, counted_from_s=0), Constant(3)).row
-    counted = play(case, Constant(3)).row
-    first = play(replace(case, trace=between(case.trace, 0.0, 600.0), counted_from_s=0), Constant(3)).row
-    count, late = len(case.trace.arrival_s), int((case.trace.arrival_s >= 600).sum())
-    met = whole.attainment * count - counted.attainment * late
-    assert met == pytest.approx(first.attainment * (count - late), abs=5)  # who was under way at the cut
-    assert whole.gpu_hours == pytest.approx(first.gpu_hours + counted.gpu_hours, rel=0.01)
-    (ours,) = prove(subject(case), (), workers=1).runs
-    (all_along,) = prove(subject(replace(case, counted_from_s=0)), (), workers=1).runs
-    assert ours.timeline[:, 1:].tolist() == all_along.timeline[-len(ours.timeline) :, 1:].tolist()
-
-
-def test_of_a_bound_that_counts_from_a_moment_any_number_of_replicas_may_be_there() -> None:
-    """They were paid for before. Without one start to pay, even ten from the first moment on are not below it."""
-    case = replace(rising(), cold_start_s=240.0)
-    proof = prove(subject(case), ("static",), tuned=True, workers=1)
-    (static,) = (run for run in proof.runs if run.tuned)
-    assert proof.attains(static)
-    assert proof.clairvoyant_gpu_hours <= static.row.gpu_hours
-    alone = replace(case, trace=between(case.trace, 600.0, 1200.0), counted_from_s=0, start_replicas=1)
-    assert proof.clairvoyant_gpu_hours < prove(subject(alone), (), workers=1).clairvoyant_gpu_hours
-
-
-def test_models_of_a_fleet_are_tuned_on_what_each_had_before_if_only_one_had_anything() -> None:
-    late = rising("late")
-    late = replace(late, trace=replace(late.trace, arrival_s=late.trace.arrival_s / 2 + 600))
-    fleet = replace(subject(rising("a", 1.0), late), gpus=8.0)
-    proof = prove(fleet, ("static", "keda-rps"), workers=1)
-    assert proof.requests == sum(int((case.trace.arrival_s >= 600).sum()) for case in fleet.cases)
-    assert [run.name for run in proof.runs if run.before] == ["static", "keda-rps"]
-    assert all(run.before.attainment > 0.9 for run in proof.runs if run.before)

@@ -5,9 +5,10 @@ import pytest
 from autoscaler.config.policy import load
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
-from autoscaler.sim.proof.prove import Subject, goal_of, prove, started
+from autoscaler.sim.proof.prove import prove
 from autoscaler.sim.proof.report.words import verdict
 from autoscaler.sim.proof.result import OURS, Proof
+from autoscaler.sim.proof.subject import Subject, goal_of, started
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.trace import generate
 

@@ -1,0 +1,43 @@
+"""Cases and subjects of the tests of proofs."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.config.policy import load
+from autoscaler.sim.proof.subject import Subject, goal_of
+from autoscaler.sim.study.case import Case, View
+from tests.sim.study import small
+
+INTERACTIVE = load().policies["interactive"]
+
+
+class Constant:
+    name = "constant"
+    period_s = 15.0
+
+    def __init__(self, replicas: int) -> None:
+        self.replicas = replicas
+
+    def decide(self, view: View) -> int:
+        return self.replicas
+
+
+def busy(name: str = "busy", per_s: float = 2.0, duration_s: float = 600.0, seed: int = 1) -> Case:
+    arrival_s = np.random.default_rng(seed).uniform(0, duration_s, int(per_s * duration_s))
+    trace = replace(small.trace(arrival_s, duration_s=duration_s), name=name)
+    return Case(trace, small.llama(), goal_of(INTERACTIVE), cold_start_s=30.0)
+
+
+def subject(*cases: Case) -> Subject:
+    return Subject("made-up", "8b-h100", cases or (busy(),), INTERACTIVE)
+
+
+def rising(name: str = "rising", per_s: float = 4.0, seed: int = 1) -> Case:
+    """Twenty minutes of traffic, the second half five times as heavy; figures count from there on."""
+    drawn = np.random.default_rng(seed)
+    arrival_s = np.concatenate(
+        [drawn.uniform(0, 600, int(per_s * 600)), drawn.uniform(600, 1200, int(5 * per_s * 600))]
+    )
+    trace = replace(small.trace(arrival_s, duration_s=1200.0), name=name)
+    return replace(busy(), trace=trace, counted_from_s=600.0)
