@@ -34,6 +34,9 @@ STRICTEST, LAXEST = 0.1, 1.3
 TRUST_REQUESTS = 300.0
 """Requests that are believed to miss as promised, on paper and in truth, before any were seen."""
 
+SURPRISING = 2.0
+"""Standard errors by which more must miss than the fleet that served does on paper, or it is no surprise."""
+
 LEAST_WRONG, MOST_WRONG = 0.1, 4.0
 """By how much truth may be believed to differ from paper."""
 
@@ -55,12 +58,22 @@ class Budget(Columns):
 
 
 def count(
-    budget: Budget, seen: Seen, demand: FloatColumn, arrivals: FloatColumn, likely: FloatColumn, step_s: FloatColumn
-) -> Budget:
+    budget: Budget,
+    seen: Seen,
+    demand: FloatColumn,
+    arrivals: FloatColumn,
+    likely: FloatColumn,
+    unavoidable: FloatColumn,
+    step_s: FloatColumn,
+) -> tuple[Budget, FloatColumn]:
     """Count what was missed, and what was to be.
 
-    demand: replicas kept busy by these arrivals. likely: float64[B, W], share that misses by bin of the load. step_s: 0
-    where nothing is known.
+    demand: replicas kept busy by these arrivals. likely: float64[B, W], share that misses by bin of the load.
+    unavoidable: share that misses on any number of replicas. step_s: 0 where nothing is known.
+
+    Also returns the requests that missed by surprise: more than could be on paper before the fleet that served, even by
+    chance. Work that queues is measured once it is done, and a burst of seconds lies within a calm reading. Such is
+    charged to each fleet on paper by its size, so that it says no more of how wrong paper is elsewhere.
     """
     lived = step_s > 0
     missed, judged = misses.told(seen.tally)
@@ -73,15 +86,19 @@ def count(
     backlog = np.where(lived, np.maximum(budget.backlog + (demand - MOST_BUSY * ready) * step_s, 0.0), 0.0)
     place = misses.bin_of(demand / ready).astype(np.int64)
     by_load = likely[place, np.arange(len(place))]
-    promised = np.where(backlog > seen.patience_s * MOST_BUSY * ready, 1.0, by_load)
-    return Budget(
+    promised = arrivals * np.where(backlog > seen.patience_s * MOST_BUSY * ready, 1.0, by_load)
+    by_chance = misses.CLUSTER + SURPRISING * np.sqrt(misses.CLUSTER * promised)
+    surprise = np.maximum((share - unavoidable) * arrivals - promised - by_chance, 0.0)
+    surprise = np.where(known, surprise, 0.0)
+    budget = Budget(
         burnt=budget.burnt * fade + np.where(known, share * arrivals, 0.0),
         counted=budget.counted * fade + np.where(known, arrivals, 0.0),
         served=budget.served * fade + np.where(lived, arrivals, 0.0),
         served_s=budget.served_s * fade + step_s,
-        promised=budget.promised * fade + np.where(known, promised * arrivals, 0.0),
+        promised=budget.promised * fade + np.where(known, promised + surprise, 0.0),
         backlog=backlog,
     )
+    return budget, surprise
 
 
 def served_per_s(budget: Budget) -> FloatColumn:

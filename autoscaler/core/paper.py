@@ -18,6 +18,9 @@ from autoscaler.core.seen import Seen
 FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
 
+EASED = np.float32(3.0)
+"""Of what takes the fleet that serves by surprise one twice as large has an eighth, by this power of their ratio."""
+
 SETTLED_S = 600.0
 """Until so much was watched a fleet on paper has at least what really serves, whatever rule sized it."""
 
@@ -30,7 +33,7 @@ class Paper(Columns):
     asked: Present[PaperColumn]  # replicas that each asks for since
     backlog: Present[PaperColumn]  # replica-seconds of work that wait
     cost: OfFamily[PaperColumn]  # replica-seconds, fading
-    queued: OfFamily[PaperColumn]  # requests that missed in a queue, or before this process began, fading
+    queued: OfFamily[PaperColumn]  # requests that missed in a queue, by surprise, or before this process began, fading
     loaded: Present[OfObjective[PaperColumn]]  # float32[M, B, W], the others, by how busy replicas were, fading alike
     missed: OfFamily[PaperColumn]  # requests that missed, by what is known of loads now
     arrived: OfFamily[FloatColumn]  # float64[W], all requests, fading alike
@@ -49,13 +52,14 @@ def live(
     arrivals: FloatColumn,
     stood: PaperColumn,
     likely: FloatColumn,
+    surprise: FloatColumn,
     step_s: FloatColumn,
 ) -> Paper:
     """Let every fleet live through the step with what it had asked for.
 
     demand: float64[W], replicas kept busy by these arrivals. stood: float32[J, W], what each predictor said for a whole
-    cold start. likely: float64[B, W], share that misses by bin of the load. step_s: float64[W], 0 where nothing is
-    known.
+    cold start. likely: float64[B, W], share that misses by bin of the load. surprise: float64[W], requests that missed
+    before the fleet that served though none would on paper. step_s: float64[W], 0 where nothing is known.
 
     What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
     """
@@ -80,6 +84,7 @@ def live(
         )
     )
     floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
+    served, surprised = (np.where(lived, values, 0.0).astype(np.float32) for values in (seen.served, surprise))
     backlog, cost = np.empty_like(paper.backlog), np.empty_like(paper.cost)
     queued, loaded = paper.queued * paper_fade, paper.loaded * paper_fade
     for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
@@ -90,6 +95,8 @@ def live(
         late = np.where(queue > patience * ready, paper_arrived, np.float32(0))
         backlog[at] = queue
         queued[at] += late
+        if surprised.any():
+            queued[at] += surprised * np.minimum(served / ready, np.float32(1)) ** EASED
         loaded[at][margins, place, column] += paper_arrived - late
         cost[at] = paper.cost[at] * paper_fade + np.where(lived, paper.asked[at], np.float32(0)) * paper_step_s
     if not lived.all():

@@ -91,6 +91,7 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     loads, likely = misses.watch(rules.loads, seen, measured, lived_s)
     stood = levels.stood(rules.levels, seen.cold_start_s)
     ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)
+    budget, surprise = error_budget.count(rules.budget, seen, demand, arrivals, likely, loads.unavoidable, lived_s)
     rules = replace(
         rules,
         judged_s=np.full(len(step_s), now_s),
@@ -98,8 +99,8 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
         traffic=measured,
         levels=ran,
         loads=loads,
-        budget=error_budget.count(rules.budget, seen, demand, arrivals, likely, lived_s),
-        paper=paper.live(rules.paper, seen, demand, arrivals, stood, likely, lived_s),
+        budget=budget,
+        paper=paper.live(rules.paper, seen, demand, arrivals, stood, likely, surprise, lived_s),
     )
     return _follow(_ask(rules, seen, predicted), seen)
 

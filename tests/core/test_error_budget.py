@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from autoscaler.core import error_budget as E
+from autoscaler.core import misses
+from autoscaler.core.family import EVERY_S
+from tests.core.shown import seen
 
 PROMISED = 0.01
 DAY = 8640.0  # requests, one each ten seconds
@@ -84,6 +87,38 @@ def test_what_misses_on_any_number_of_replicas_is_no_rules_to_miss_and_makes_pap
 def test_the_further_a_promise_is_out_of_reach_the_less_strict_are_the_others_served(unavoidable, share):
     """unavoidable, share: of what is promised. Ten times too many were missed."""
     assert steered(10 * PROMISED * DAY, unavoidable=unavoidable * PROMISED) == pytest.approx(share * PROMISED)
+
+
+def counted(late, budget=None, demand=3.0, replicas=6.0, unavoidable=0.0, likely=0.0, **shown):
+    """Count one step in which a share of the requests was late; returns the budget and what came by surprise."""
+    step = seen(demand, replicas=replicas, late=late, **shown)
+    arrived, by_load = step.tally.arrived, np.full((misses.BINS, 1), likely)
+    budget = E.Budget.blank(1) if budget is None else budget
+    columns = np.array([demand]), arrived, by_load, np.array([unavoidable]), np.array([EVERY_S])
+    after, surprise = E.count(budget, step, *columns)
+    return after, float(surprise[0])
+
+
+def test_more_misses_than_could_be_by_chance_are_a_surprise_and_what_paper_knew_or_nobody_could_help_is_none():
+    """Of 450 requests of a step, of which 40 % missed."""
+    budget, surprise = counted(0.4, demand=30.0, replicas=60.0)
+    assert surprise == pytest.approx(0.4 * 450 - misses.CLUSTER)
+    assert budget.promised[0] == pytest.approx(surprise)
+    assert budget.burnt[0] == pytest.approx(0.4 * 450)
+    assert counted(misses.CLUSTER / 450, demand=30.0, replicas=60.0)[1] == 0
+    known, of_rest = counted(0.4, demand=30.0, replicas=60.0, likely=0.1)
+    by_chance = misses.CLUSTER + E.SURPRISING * np.sqrt(misses.CLUSTER * 45)
+    assert of_rest == pytest.approx(0.4 * 450 - 45 - by_chance)
+    assert known.promised[0] == pytest.approx(45 + of_rest)
+    assert counted(0.4, demand=30.0, replicas=60.0, likely=0.4)[1] == 0
+    assert counted(0.4, demand=30.0, replicas=60.0, unavoidable=0.4)[1] == 0
+
+
+def test_a_queue_on_paper_foresees_what_misses_in_it_and_who_tells_nothing_does_not_surprise():
+    full, surprise = counted(0.9, demand=30.0, replicas=10.0)
+    assert full.backlog[0] > 0 and surprise == 0
+    silent = counted(0.4, demand=30.0, replicas=60.0, tally={"ttft_judged": 0.0, "ttft_missed": 0.0})
+    assert silent[1] == 0
 
 
 def test_paper_is_as_wrong_as_the_fleet_on_it_that_really_served_within_bounds():
