@@ -48,6 +48,14 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     return busy_share
 
 
+def as_foreseen(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def count(*given: Any) -> Any:
+        budget, surprise = plain(*given)
+        return replace(budget, promised=budget.promised - surprise), np.zeros_like(surprise)
+
+    return count
+
+
 ANY_FOLLOWED: tuple[Any, str, Any] = (family, "CAREFUL", np.ones(family.RULES, bool))
 """Also by the young."""
 
@@ -76,6 +84,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "how steep misses are, learned from all loads": ((misses, "CLUSTER", 1e9),),
     "prompts that are too long, from their time": ((misses, "FEWEST_PROMPTS", math.inf),),
     "paper corrected by truth": ((error_budget, "LEAST_WRONG", 1.0), (error_budget, "MOST_WRONG", 1.0)),
+    "surprises charged by size": ((error_budget, "count", as_foreseen(error_budget.count)),),
     "steering by the error budget": (
         (error_budget, "STRICTEST", error_budget.AIMED),
         (error_budget, "LAXEST", error_budget.AIMED),
