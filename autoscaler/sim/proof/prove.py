@@ -105,7 +105,7 @@ def prove(
         frontier[tuned_run.name] += points
         runs.append(tuned_run)
     runs += sorted(before, key=lambda run: against.index(run.name))
-    if subject.shared and search and len(subject.cases) > 1:
+    if subject.shared and (search or learned) and len(subject.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     if subject.shared and planned and len(subject.cases) > 1:
         notes.append("planned: each model as if it had all GPUs; together they may want more than there are")

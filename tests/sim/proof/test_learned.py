@@ -64,4 +64,5 @@ def test_models_of_a_fleet_are_tuned_on_what_each_had_before_if_only_one_had_any
     proof = prove(fleet, ("static", "keda-rps"), workers=1)
     assert proof.requests == sum(int((case.trace.arrival_s >= 600).sum()) for case in fleet.cases)
     assert [run.name for run in proof.runs if run.before] == ["static", "keda-rps"]
+    assert any("tuned model by model" in note for note in proof.notes)
     assert all(run.before.attainment > 0.9 for run in proof.runs if run.before)
