@@ -17,7 +17,7 @@ from autoscaler.sim.proof.planned import Planned, Schedule, planning
 from autoscaler.sim.proof.played import Played, add_up, play, play_together
 from autoscaler.sim.proof.result import OURS, PLANNED, Before, Params, Point, Proof, Run
 from autoscaler.sim.proof.search import SCRAPE_COST, Call, Search, run_cost, side_by_side
-from autoscaler.sim.proof.subject import Subject, check_goal, parts
+from autoscaler.sim.proof.subject import Subject, check_goal, parts, started
 from autoscaler.sim.proof.tune import tuning
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, FleetScaler, Scaler
@@ -76,6 +76,8 @@ def prove(
     documented = [name for name in against if BASELINES[name].default]  # a count has none: tuning chooses it
     notes += [f"{name} (default): {BASELINES[name].derived}" for name in documented if BASELINES[name].derived]
     learned, counted = parts(subject.cases)
+    if learned and planned:  # only a plan begins there
+        counted = [started(case) for case in counted]
     search = against if tuned else [name for name in against if not (BASELINES[name].default or learned)]
     usual = [Entry(name, subject.policy, tuple(_default(name, case) for case in subject.cases)) for name in documented]
     knob = OURS_ATTAINMENTS if tuned else ()

@@ -102,7 +102,7 @@ def parts(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:
     if not any(case.counted_from_s for case in cases):
         return [], list(cases)
     learned = [_part(case, 0.0, case.counted_from_s) for case in cases]
-    return learned, [started(_part(case, case.counted_from_s, case.trace.duration_s)) for case in cases]
+    return learned, [_part(case, case.counted_from_s, case.trace.duration_s) for case in cases]
 
 
 def _part(case: Case, from_s: float, to_s: float) -> Case:

@@ -45,6 +45,19 @@ class Stuck(ExternalScalerServicer):
             self.left.set()
 
 
+class Slow(Stuck):
+    """Answers calls when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came, self.may_answer = asyncio.Semaphore(0), asyncio.Event()
+
+    async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
+        self.came.release()
+        await self.may_answer.wait()
+        return pb.IsActiveResponse(result=True)
+
+
 @asynccontextmanager
 async def serving(
     service: ExternalScalerServicer, calls: Calls | None = None, deadline_s: float = 0.1, grace_s: float = 0.2
@@ -102,46 +115,31 @@ async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back
 
 
 async def test_calls_under_way_when_the_server_stops_are_answered():
-    came, may_answer = asyncio.Semaphore(0), asyncio.Event()
-
-    class Slow(ExternalScalerServicer):
-        async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
-            came.release()
-            await may_answer.wait()
-            return pb.IsActiveResponse(result=True)
-
-    async with serving(Slow(), deadline_s=10, grace_s=10) as (server, stub):
+    service = Slow()
+    async with serving(service, deadline_s=10, grace_s=10) as (server, stub):
         calls = [asyncio.ensure_future(_answer(stub)) for _ in range(50)]
         for _ in calls:
-            await came.acquire()
+            await service.came.acquire()
         stopping = asyncio.ensure_future(server.__aexit__(None, None, None))
         await asyncio.sleep(0.05)
         assert not stopping.done()
-        may_answer.set()
+        service.may_answer.set()
         await stopping
         assert [response.result for response in await asyncio.gather(*calls)] == [True] * 50
 
 
 async def test_a_call_or_stream_that_comes_while_the_server_stops_is_answered_too():
-    came, may_answer = asyncio.Event(), asyncio.Event()
-
-    class Slow(Stuck):
-        async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
-            came.set()
-            await may_answer.wait()
-            return pb.IsActiveResponse(result=True)
-
-    async with serving(Slow(), deadline_s=10, grace_s=10) as (server, stub):
+    service = Slow()
+    async with serving(service, deadline_s=10, grace_s=10) as (server, stub):
         first = asyncio.ensure_future(_answer(stub))
-        await came.wait()
+        await service.came.acquire()
         stopping = asyncio.ensure_future(server.__aexit__(None, None, None))
         await asyncio.sleep(0.05)
-        came.clear()
         second, stream = asyncio.ensure_future(_answer(stub)), stub.StreamIsActive(REF)
-        await came.wait()
+        await service.came.acquire()
         assert await stream.code() == Code.OK  # at once, where KEDA would wait for its next message
         assert not stopping.done()
-        may_answer.set()
+        service.may_answer.set()
         assert (await first).result and (await second).result
         await stopping
 

@@ -6,21 +6,10 @@ import numpy as np
 
 from autoscaler.config.policy import load
 from autoscaler.sim.proof.subject import Subject, goal_of
-from autoscaler.sim.study.case import Case, View
+from autoscaler.sim.study.case import Case
 from tests.sim.study import small
 
 INTERACTIVE = load().policies["interactive"]
-
-
-class Constant:
-    name = "constant"
-    period_s = 15.0
-
-    def __init__(self, replicas: int) -> None:
-        self.replicas = replicas
-
-    def decide(self, view: View) -> int:
-        return self.replicas
 
 
 def busy(name: str = "busy", per_s: float = 2.0, duration_s: float = 600.0, seed: int = 1) -> Case:

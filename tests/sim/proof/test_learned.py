@@ -6,8 +6,9 @@ import pytest
 
 from autoscaler.sim.proof.played import play
 from autoscaler.sim.proof.prove import prove
+from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.trace import between
-from tests.sim.proof.made import Constant, rising, subject
+from tests.sim.proof.made import rising, subject
 
 
 def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None:
@@ -34,9 +35,9 @@ def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None
 
 def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
     case = rising()
-    whole = play(replace(case, counted_from_s=0), Constant(3)).row
-    counted = play(case, Constant(3)).row
-    first = play(replace(case, trace=between(case.trace, 0.0, 600.0), counted_from_s=0), Constant(3)).row
+    whole = play(replace(case, counted_from_s=0), Static(3)).row
+    counted = play(case, Static(3)).row
+    first = play(replace(case, trace=between(case.trace, 0.0, 600.0), counted_from_s=0), Static(3)).row
     count, late = len(case.trace.arrival_s), int((case.trace.arrival_s >= 600).sum())
     met = whole.attainment * count - counted.attainment * late
     assert met == pytest.approx(first.attainment * (count - late), abs=5)  # who was under way at the cut

@@ -7,9 +7,10 @@ from autoscaler.core.family import EVERY_S
 from autoscaler.sim.proof.played import add_up, play
 from autoscaler.sim.proof.prove import OURS_ATTAINMENTS, prove, with_attainment
 from autoscaler.sim.proof.subject import check_goal, started
+from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Goal
 from autoscaler.sim.study.check import Unreachable
-from tests.sim.proof.made import INTERACTIVE, Constant, busy, subject
+from tests.sim.proof.made import INTERACTIVE, busy, subject
 
 
 def test_an_itl_below_the_step_time_is_refused_before_the_run() -> None:
@@ -102,7 +103,7 @@ def test_an_unknown_baseline_is_refused_with_those_there_are() -> None:
 
 def test_several_workloads_add_up_to_all_their_requests() -> None:
     cases = busy("a", per_s=2.0), busy("b", per_s=0.5, seed=2)
-    played = [play(case, Constant(1), keep_ttft=True) for case in cases]
+    played = [play(case, Static(1), keep_ttft=True) for case in cases]
     row, timeline = add_up(cases, played)
     counts = np.array([len(case.trace.arrival_s) for case in cases])
     all_ttft = np.concatenate([each.ttft_s for each in played])

@@ -8,11 +8,12 @@ import pytest
 from autoscaler.config.policy import load
 from autoscaler.sim.proof.played import play
 from autoscaler.sim.proof.subject import START_MANY, check_goal, goal_of, started
+from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.check import Unreachable
 from autoscaler.sim.study.trace import between
 from autoscaler.sim.study.work import request_work_s
-from tests.sim.proof.made import INTERACTIVE, Constant, busy
+from tests.sim.proof.made import INTERACTIVE, busy
 
 
 def test_the_goal_is_what_the_policy_promises() -> None:
@@ -44,7 +45,7 @@ def test_an_objective_that_is_not_promised_is_never_out_of_reach() -> None:
 def attained(case: Case, count: int, until_s: float) -> float:
     """Share of the requests before `until_s` that so many replicas serve by the goal, none of which come or go."""
     beginning = replace(case, trace=between(case.trace, 0.0, until_s), start_replicas=count)
-    return play(beginning, Constant(count)).row.attainment
+    return play(beginning, Static(count)).row.attainment
 
 
 @pytest.mark.parametrize(("duration_s", "until_s"), [(50.0, 50.0), (900.0, 600.0)])
