@@ -31,6 +31,7 @@ from autoscaler.commands.options import (
     prometheus_options,
     prometheus_settings,
     rate_window_option,
+    refuse_unused,
     tls_files,
 )
 from autoscaler.commands.study import replay, simulate
@@ -175,6 +176,8 @@ def _settings(given: dict[str, Any]) -> Settings:
             raise click.UsageError("no source of metrics: give --prometheus URL, --scrape, or both")
         dcgm, gateways = given.get("dcgm", ()), given.get("gateway", ())
         in_cluster = given.get("cluster", True)
+        if mode is not Mode.KEDA:
+            refuse_unused(given, ("grpc_",), "--mode keda")
         keda_tls = TlsFiles(**tls_files(given, "grpc"))
         return Settings(
             mode=mode,

@@ -95,6 +95,8 @@ BAD_OPTIONS = {
     ),
     "token file": ((*DIRECT, "--prometheus", "http://a", "--prometheus-token-file", "/none"), ["/none", "not exist"]),
     "option without its server": ((*DIRECT, "--prometheus-username", "me"), ["--prometheus-username without --prom"]),
+    "window without a server": ((*DIRECT, "--rate-window", "5m"), ["--rate-window without --prometheus URL"]),
+    "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port without --mode keda"]),
     "half a client certificate": (
         (*DIRECT, "--prometheus", "http://a", "--prometheus-cert", __file__),
         ["--prometheus-key is missing"],
