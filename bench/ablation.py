@@ -26,7 +26,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from autoscaler.config.policy import load as load_policies
-from autoscaler.core import error_budget, family, levels, misses, paper, rules, speed, traffic, work, zero
+from autoscaler.core import demand, error_budget, family, levels, misses, paper, rules, speed, traffic, work, zero
+from autoscaler.core.columns import FloatColumn
 from autoscaler.core.seen import Seen
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.proof.subject import goal_of
@@ -56,32 +57,37 @@ def as_foreseen(plain: Callable[..., Any]) -> Callable[..., Any]:
     return count
 
 
+def any_steepness(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
+    """Return the mean curve of all steepnesses, whatever was seen."""
+    return np.minimum(misses.SHAPES.mean(axis=0)[None, :, None] + at_any_load[:, None], 1.0)
+
+
 ANY_FOLLOWED: tuple[Any, str, Any] = (family, "CAREFUL", np.ones(family.RULES, bool))
 """Also by the young."""
 
 
 def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     """Let no other rules be followed."""
-    plain, forbidden = rules._follow, np.ones((family.RULES, 1), bool)
+    plain, forbidden = rules.follow, np.ones((family.RULES, 1), bool)
     forbidden[list(followed)] = False
 
     def follow(known: rules.Rules, seen: Seen) -> rules.Rules:
         cost = np.where(forbidden, np.float32(np.inf), known.paper.cost)
         return replace(plain(known.changed({"paper.cost": cost}), seen), paper=known.paper)
 
-    return (rules, "_follow", follow), ANY_FOLLOWED
+    return (rules, "follow", follow), ANY_FOLLOWED
 
 
 DESCRIBED = [family.describe(rule) for rule in range(family.RULES)]  # time constant, hold, share, root
 
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
-    "the whole forecast": ((speed, "FEWEST_READINGS", math.inf),),
+    "the whole forecast": ((speed, "FEWEST_READINGS", math.inf), (demand, "FORECAST_DUE_S", 0.0)),
     "speed drawn from a line: the shortest gap instead": ((speed, "SHORTEST_SHARE", 1.0),),
     "belief about what tokens cost": ((speed, "DOUBTED", 1000.0), (speed, "FEWEST_READINGS", 16.0)),
     "KV cache and slots in the busy share": ((traffic, "busy_share", without_room(work.busy_share)),),
     "misses learned by load: the prior instead": ((misses, "PRIOR_REQUESTS", 1e12),),
-    "how steep misses are, learned from all loads": ((misses, "CLUSTER", 1e9),),
+    "how steep misses are, learned from all loads": ((misses, "believed", any_steepness),),
     "prompts that are too long, from their time": ((misses, "FEWEST_PROMPTS", math.inf),),
     "paper corrected by truth": ((error_budget, "LEAST_WRONG", 1.0), (error_budget, "MOST_WRONG", 1.0)),
     "surprises charged by size": ((error_budget, "count", as_foreseen(error_budget.count)),),

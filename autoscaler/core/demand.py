@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core import average
 from autoscaler.core.burst import queued
-from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Capacity, Observation, Plan, Signal, TickInput
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory
@@ -68,14 +68,14 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     )
 
 
-def last(inp: TickInput, observation: Observation, without_queue: FloatColumn, memory: Memory) -> Memory:
-    """Carry forward what the load asks for without its queue, averaged over about one cold start."""
+def note_lasting(inp: TickInput, observation: Observation, without_queue: FloatColumn, memory: Memory) -> Memory:
+    """Note what the load asks for without its queue, averaged over about one cold start."""
     workloads = memory.workloads
     gain = average.gain(inp.now_s - workloads.observed_s, _steadiness_s(observation))
     return replace(memory, workloads=replace(workloads, lasting=average.follow(workloads.lasting, without_queue, gain)))
 
 
-def last_planned(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> Memory:
+def note_forecast(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> Memory:
     """Note where the forecast speaks, or has no load to speak of. Nobody who is woken from zero waits for it."""
     workloads = memory.workloads
     begins = np.isnan(workloads.observed_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
@@ -84,7 +84,7 @@ def last_planned(inp: TickInput, observation: Observation, asks: FloatColumn, me
     return replace(memory, workloads=replace(workloads, planned_s=planned_s))
 
 
-def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory, plan: Plan) -> FloatColumn:
+def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
     """Ask every signal; float64[S, W].
 
     Load that the awake replicas cannot carry needs others on top of those asleep, which serve nothing.
@@ -100,12 +100,12 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks += np.where(asks > _awake(observation), observation.asleep, 0.0)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
-    asks[Signal.FORECAST] = planned = forecast(inp, plan, asks)
+    asks[Signal.FORECAST] = by_rule = forecast(inp, memory.plan, asks)
     # The rule in force has weighed what the load asks for; the same load at a planned usage would only add to it.
     # Unless a queue shows that it is wrong: one that stands longer than a replica takes to come.
-    silent = ~np.isnan(planned) & ~(observation.queue_wait_s > observation.cold_start_s)
+    silent = ~np.isnan(by_rule) & ~(observation.queue_wait_s > observation.cold_start_s)
     asks[WEIGHED] = np.where(silent, np.nan, asks[WEIGHED])
-    asks[Signal.ITL] = np.where(silent & (plan.itl_judged > 0), np.nan, asks[Signal.ITL])
+    asks[Signal.ITL] = np.where(silent & (memory.plan.itl_judged > 0), np.nan, asks[Signal.ITL])
     # A row without limits has no valid policy: nobody may speak for it.
     return np.where(np.isnan(inp.spec.max_replicas), np.nan, asks)
 
@@ -127,7 +127,7 @@ def forecast(inp: TickInput, plan: Plan, asks: FloatColumn) -> FloatColumn:
     """
     load = asks[Signal.CONCURRENCY]
     rests = (load == 0) & (plan.replicas <= 1)
-    return np.where(_stated(inp) | np.isnan(load), np.nan, np.where(rests, 0.0, plan.replicas))
+    return np.where(inp.spec.states_capacity | np.isnan(load), np.nan, np.where(rests, 0.0, plan.replicas))
 
 
 def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
@@ -220,15 +220,15 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
 def beside_forecast(asks: FloatColumn) -> FloatColumn:
     """Return the largest opinion of the other signals, whole; NaN where nobody has one. float64[W]."""
     others = np.delete(asks, Signal.FORECAST, axis=0)
-    return np.asarray(np.ceil(strongest(others) - 1e-6))
+    return whole(strongest(others))
 
 
-def needed(wanted: FloatColumn, asks: FloatColumn, planned: Plan) -> FloatColumn:
+def needed(wanted: FloatColumn, asks: FloatColumn, plan: Plan) -> FloatColumn:
     """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
     All of them where the forecast does not speak, whatever its rule goes by.
     """
-    forecast = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, planned.needed)
+    forecast = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, plan.needed)
     return np.fmin(wanted, np.fmax(forecast, beside_forecast(asks)))
 
 
@@ -239,13 +239,13 @@ def awaits_forecast(inp: TickInput, observation: Observation, asks: FloatColumn,
     guess at what replicas can do; whoever sized the fleet that is there knew more.
     """
     unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - memory.workloads.planned_s < FORECAST_DUE_S)
-    promises = ~np.isnan(inp.spec.ttft_objective_s) | ~np.isnan(inp.spec.max_wait_s)
+    promises = ~np.isnan(inp.spec.promised_wait_s)
     tells = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
     told = np.bincount(inp.fleet.pod_workload[tells], minlength=len(promises)) > 0
     # A first reading has no rate to tell the wait by: then a queue is what fills slots, not what waits for its prompts.
     full = np.isnan(observation.queue_wait_s) & (observation.waiting > QUEUED * observation.running)
     pressed = full | (observation.queue_wait_s > inp.spec.max_wait_s) | (observation.gateway_waiting > 0)
-    return np.asarray(unspoken & promises & told & ~_stated(inp) & ~pressed)
+    return np.asarray(unspoken & promises & told & ~inp.spec.states_capacity & ~pressed)
 
 
 def load_known(asks: FloatColumn) -> BoolColumn:
@@ -254,12 +254,6 @@ def load_known(asks: FloatColumn) -> BoolColumn:
     All other signals speak only for more, and replicas that are still loading tell nothing.
     """
     return np.asarray(~(np.isnan(asks[Signal.CONCURRENCY]) & np.isnan(asks[Signal.FORECAST])))
-
-
-def _stated(inp: TickInput) -> BoolColumn:
-    """Say where the policy states what a replica can do: then no forecast speaks. bool[W]."""
-    capacities = (inp.spec.concurrency, inp.spec.prefill_tokens_per_s, inp.spec.decode_tokens_per_s)
-    return np.asarray(~np.isnan(capacities).all(axis=0))
 
 
 def _awake(observation: Observation) -> FloatColumn:

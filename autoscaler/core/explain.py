@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from autoscaler.core import outlook
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.words import count, number, seconds
 
@@ -84,11 +84,15 @@ def strongest_signal(decision: Decision, row: int) -> Signal | None:
 
 def binding_stages(decision: Decision) -> FloatColumn:
     """Return for each workload the last stage after demand that changed the count; float64[W], NaN: none did."""
-    before, after = decision.stages[:-1], decision.stages[1:]
-    # From demand to whole replicas is rounding, not a limit, so fractions are compared by the replicas they fill.
-    changed = (np.ceil(before - 1e-6) != np.ceil(after - 1e-6)) & ~(np.isnan(before) & np.isnan(after))
     stage = np.arange(1, len(Stage), dtype=np.float64)[:, None]
+    changed = _changed(decision.stages[:-1], decision.stages[1:])
     return np.asarray(np.fmax.reduce(np.where(changed, stage, np.nan), axis=0))
+
+
+def _changed(before: FloatColumn, after: FloatColumn) -> BoolColumn:
+    """Say where a stage changed the count. From demand to whole replicas is rounding, not a limit: fractions are
+    compared by the replicas they fill."""
+    return np.asarray((whole(before) != whole(after)) & ~(np.isnan(before) & np.isnan(after)))
 
 
 class _Row:
@@ -121,10 +125,7 @@ class _Row:
         return float(self.decision.stages[stage - 1, self.row]) if stage else self.seen("replicas")
 
     def changed(self, stage: Stage) -> bool:
-        before, after = self.before(stage), self.after(stage)
-        if math.isnan(before) or math.isnan(after):
-            return math.isnan(before) != math.isnan(after)
-        return math.ceil(before - 1e-6) != math.ceil(after - 1e-6)
+        return bool(_changed(np.array(self.before(stage)), np.array(self.after(stage))))
 
     def inputs(self) -> dict[str, float]:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}

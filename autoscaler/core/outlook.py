@@ -121,10 +121,9 @@ def _rate(token_s: float) -> float:
 
 def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
     spec = inp.spec
-    stated = (spec.concurrency[row], spec.prefill_tokens_per_s[row], spec.decode_tokens_per_s[row])
-    if not all(math.isnan(value) for value in stated):
+    if spec.states_capacity[row]:
         return "no forecast: the policy states what a replica can do, and that stands"
-    if math.isnan(spec.ttft_objective_s[row]) and math.isnan(spec.max_wait_s[row]):
+    if math.isnan(spec.promised_wait_s[row]):
         return "no forecast: the policy promises no TTFT by which rules could be judged"
     if not known.readings >= FEWEST_READINGS:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"

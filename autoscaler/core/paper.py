@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core import family, misses
 from autoscaler.core.columns import Columns, FloatColumn, OfFamily, OfObjective, Present
 from autoscaler.core.family import MOST_BUSY, PaperColumn
-from autoscaler.core.seen import Seen
+from autoscaler.core.seen import Seen, Step
 
 FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
@@ -48,26 +48,22 @@ class Paper(Columns):
 def live(
     paper: Paper,
     seen: Seen,
-    demand: FloatColumn,
-    arrivals: FloatColumn,
+    step: Step,
     stood: PaperColumn,
-    likely: FloatColumn,
     surprise: FloatColumn,
-    step_s: FloatColumn,
 ) -> Paper:
     """Let every fleet live through the step with what it had asked for.
 
-    demand: float64[W], replicas kept busy by these arrivals. stood: float32[J, W], what each predictor said for a whole
-    cold start. likely: float64[B, W], share that misses by bin of the load. surprise: float64[W], requests that missed
-    before the fleet that served though none would on paper. step_s: float64[W], 0 where nothing is known.
+    stood: float32[J, W], what each predictor said for a whole cold start. surprise: float64[W], requests that missed
+    before the fleet that served though none would on paper.
 
     What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
     """
-    lived = (step_s > 0) & ~np.isnan(paper.asked[0])
-    step_s = np.where(lived, step_s, 0.0)
+    lived = (step.lived_s > 0) & ~np.isnan(paper.asked[0])
+    step_s = np.where(lived, step.lived_s, 0.0)
     fade = np.exp(-step_s / FADE_S)
-    arrived = np.where(lived, arrivals, 0.0)
-    demand = np.where(lived, demand, 0.0)
+    arrived = np.where(lived, step.arrivals, 0.0)
+    demand = np.where(lived, step.demand, 0.0)
     column, margins = np.arange(len(step_s)), np.arange(family.MARGINS)[:, None]
     last_bin = np.float32(misses.BINS - 1)
     patience_s = np.nan_to_num(seen.patience_s, nan=np.inf)
@@ -102,7 +98,9 @@ def live(
     if not lived.all():
         backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
     missed = queued.copy()
-    for place, share in enumerate(likely.astype(np.float32)):  # by hand, as in `misses`: alike for any number of rows
+    for place, share in enumerate(
+        step.likely.astype(np.float32)
+    ):  # by hand, as in `misses`: alike for any number of rows
         missed += loaded[:, place] * share
     return Paper(
         watched_s=paper.watched_s + step_s,

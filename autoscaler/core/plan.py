@@ -23,14 +23,14 @@ from autoscaler.core.work import Tally, count
 from autoscaler.core.zero import Zero
 
 
-def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Plan, Memory]:
-    """Judge the rules that are due, and give the plan of every workload.
+def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
+    """Judge the rules that are due, and bring the plan of their workloads up to date.
 
     What wake-ups cost of the error budget is not theirs to spend.
     """
     turns = [_turns(share, inp.now_s, rules) for share, rules in enumerate(memory.rules)]
     if not any(turns):
-        return memory.plan, memory
+        return memory
     rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.plan).items()}
@@ -49,8 +49,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Pl
         rules[share] = judge(rules[share], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
         for name, column in vars(_planned(rules[share], memory.workloads.zero.take(rows), budget[rows])).items():
             columns[name][rows] = column
-    plan = Plan(**columns)
-    return plan, replace(memory, rules=tuple(rules), plan=plan, work=tuple(work))
+    return replace(memory, rules=tuple(rules), plan=Plan(**columns), work=tuple(work))
 
 
 def _turns(share: int, now_s: float, rules: Rules) -> int:
@@ -102,7 +101,7 @@ def _seen(
         served=served,
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
-        ttft_objective_s=np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)[rows],
+        ttft_objective_s=spec.promised_wait_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
         budget=budget[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),

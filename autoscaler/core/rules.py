@@ -27,7 +27,7 @@ from autoscaler.core.family import PaperColumn
 from autoscaler.core.levels import Levels, is_calm
 from autoscaler.core.misses import Loads
 from autoscaler.core.paper import Paper
-from autoscaler.core.seen import Seen
+from autoscaler.core.seen import Seen, Step
 from autoscaler.core.traffic import Traffic
 from autoscaler.core.work import LONGEST_STEP_S
 
@@ -36,9 +36,6 @@ YOUNG_S = 1200.0
 
 CALM_S = 2400.0
 """Until so much was watched no reserve is added to the fleet that was found, as long as traffic is calm."""
-
-FOUND_S = 1200.0
-"""For at least so long all of the fleet that was found is kept."""
 
 DOUBT_S = 440.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
@@ -91,7 +88,8 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     loads, likely = misses.watch(rules.loads, seen, measured, lived_s)
     stood = levels.stood(rules.levels, seen.cold_start_s)
     ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)
-    budget, surprise = error_budget.count(rules.budget, seen, demand, arrivals, likely, loads.unavoidable, lived_s)
+    step = Step(lived_s, demand, arrivals, likely)
+    budget, surprise = error_budget.count(rules.budget, seen, step, loads.unavoidable)
     rules = replace(
         rules,
         judged_s=np.full(len(step_s), now_s),
@@ -100,9 +98,9 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
         levels=ran,
         loads=loads,
         budget=budget,
-        paper=paper.live(rules.paper, seen, demand, arrivals, stood, likely, surprise, lived_s),
+        paper=paper.live(rules.paper, seen, step, stood, surprise),
     )
-    return _follow(_ask(rules, seen, predicted), seen)
+    return follow(_ask(rules, seen, predicted), seen)
 
 
 def _of_objective(rules: Rules, seen: Seen) -> Rules:
@@ -137,7 +135,7 @@ def _ask(rules: Rules, seen: Seen, predicted: PaperColumn) -> Rules:
     )
 
 
-def _follow(rules: Rules, seen: Seen) -> Rules:
+def follow(rules: Rules, seen: Seen) -> Rules:
     """Take the cheapest rule, where each request that is missed beyond the budget has a price as well.
 
     While requests wait for too long nothing is given up, least of all what still loads: another rule that asks for less
@@ -178,7 +176,7 @@ def kept_s(cold_start_s: FloatColumn) -> FloatColumn:
     Whoever sized it had a reason. As long as any peak is held, and as long as only careful rules are followed: what was
     given up before the second surge was seen is missing in it.
     """
-    return np.asarray(np.maximum(FOUND_S, family.LONGEST_HOLD * cold_start_s))
+    return np.asarray(np.maximum(YOUNG_S, family.LONGEST_HOLD * cold_start_s))
 
 
 def _enough(rules: Rules, seen: Seen, doubt: FloatColumn) -> FloatColumn:

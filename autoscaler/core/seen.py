@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autoscaler.core.columns import Columns, FloatColumn
 from autoscaler.core.work import Tally
 
 TOLERATED = 0.8
 """Share of the TTFT objective that a wait may take; the prompt takes the rest."""
+
+
+class Step(NamedTuple):
+    """The time between two judgements, as real fleets and those on paper live through it; float64[W] unless stated."""
+
+    lived_s: FloatColumn  # 0 where nothing is known of it
+    demand: FloatColumn  # replicas that were kept busy
+    arrivals: FloatColumn  # requests
+    likely: FloatColumn  # float64[B, W], share that misses by bin of the load
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core import window
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import NOISE, BoolColumn, FloatColumn, whole
 from autoscaler.core.spec import Spec
 from autoscaler.core.window import Window
 
@@ -34,9 +34,8 @@ def tolerate(wanted: FloatColumn, current: FloatColumn, tolerance: FloatColumn) 
 
     At 20 replicas and 0.1: 18 to 22 keep 20. Source: Kubernetes HPA, `--horizontal-pod-autoscaler-tolerance`.
     """
-    # 4.000000001 replicas are 4: products of measured fractions carry that much noise.
-    close = np.abs(wanted - current) <= tolerance * current + 1e-6
-    return np.where(close, current, np.ceil(wanted - 1e-6))
+    close = np.abs(wanted - current) <= tolerance * current + NOISE
+    return np.where(close, current, whole(wanted))
 
 
 def stabilize(
@@ -48,18 +47,17 @@ def stabilize(
     now_s: float,
     trusted: BoolColumn,
     watched_s: FloatColumn,
-    planned: FloatColumn,
+    steered: BoolColumn,
     beside: FloatColumn,
 ) -> tuple[FloatColumn, Window, Window]:
     """Shrink only to the most, grow only to the least, that was wanted at any moment of the window.
 
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
-    planned, beside: float64[W], what a rule that holds its own peaks asks for (NaN: none does), and what the others do:
-    there only the others' wishes are remembered.
+    steered: bool[W], by a rule that holds its own peaks: there only what the other signals ask for is remembered,
+    beside, float64[W].
     What is wanted while inputs are not trusted (bool[W]) is a guess, and is not remembered.
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
-    steered = ~np.isnan(planned)
     known = np.where(trusted, np.where(steered, beside, wanted), np.nan)
     highest = window.push(highest, known, now_s, spec.down_stabilization_s, 1)
     lowest = window.push(lowest, wanted, now_s, spec.up_stabilization_s, -1)

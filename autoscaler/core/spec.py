@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoscaler.core.columns import Columns, FloatColumn
+import numpy as np
+
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,18 @@ class Spec(Columns):
 
     cold_start_s: FloatColumn  # seconds from asking for a replica until it serves, until it has been learned
     max_input_age_s: FloatColumn  # readings older than this are not trusted
+
+    @property
+    def promised_wait_s(self) -> FloatColumn:
+        """Seconds to the first token by which rules are judged: as long as a request may queue, where no TTFT is
+        promised. float64[W]; NaN: neither is stated."""
+        return np.where(np.isnan(self.ttft_objective_s), self.max_wait_s, self.ttft_objective_s)
+
+    @property
+    def states_capacity(self) -> BoolColumn:
+        """Where the policy states what a replica can do: that stands, and no forecast speaks. bool[W]."""
+        capacities = (self.concurrency, self.prefill_tokens_per_s, self.decode_tokens_per_s)
+        return np.asarray(~np.isnan(capacities).all(axis=0))
 
 
 @dataclass(frozen=True)

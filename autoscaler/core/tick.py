@@ -29,12 +29,12 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     memory = demand.follow(inp, observation, memory)
     memory = follow_zero(inp, observation, memory)
     trusted = trust(inp, observation)
-    planned, memory = plan.follow(inp, observation, memory)
+    memory = plan.follow(inp, observation, memory)
 
-    asks = demand.ask(inp, observation, known_capacity, memory, planned)
+    asks = demand.ask(inp, observation, known_capacity, memory)
     steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
-    memory = demand.last_planned(inp, observation, asks, memory)
-    memory = demand.last(inp, observation, demand.without_queue(inp, observation, known_capacity, asks), memory)
+    memory = demand.note_forecast(inp, observation, asks, memory)
+    memory = demand.note_lasting(inp, observation, demand.without_queue(inp, observation, known_capacity, asks), memory)
     stages = np.full((len(Stage), len(observation.replicas)), np.nan)
     current, remembered = observation.replicas, memory.workloads
     promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
@@ -62,7 +62,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         inp.now_s,
         informed,
         inp.now_s - trusted_s,
-        asks[Signal.FORECAST],
+        steered,
         demand.beside_forecast(asks),
     )
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
@@ -80,7 +80,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     ours = free(inp)
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
-    no_reserve = demand.needed(wanted, asks, planned)
+    no_reserve = demand.needed(wanted, asks, memory.plan)
     stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, informed & governed)
     # What one variant takes over from another for the load is no reserve there either.
     no_reserve = np.fmin(share_service(inp, no_reserve, known_capacity, informed & governed), wanted)
@@ -121,7 +121,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         trusted=trusted,
         idle_after_s=idle_after_s,
         needed=no_reserve,
-        plan=planned,
+        plan=memory.plan,
     )
     return decision, memory
 
@@ -187,8 +187,8 @@ def share_service(inp: TickInput, wanted: FloatColumn, each: Capacity, steady: B
     """Let the variants of a service carry its demand at least cost; only what is `steady` takes part. float64[W]."""
     if inp.variants is None:
         return wanted
-    planned = each.concurrency * inp.spec.target_usage
-    return variants.choose(wanted, inp.fleet.replicas, planned, steady, inp.variants, inp.spec)
+    planned_requests = each.concurrency * inp.spec.target_usage
+    return variants.choose(wanted, inp.fleet.replicas, planned_requests, steady, inp.variants, inp.spec)
 
 
 def free(inp: TickInput) -> BoolColumn:

@@ -113,10 +113,8 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
 
 def _waits_too_long(inp: TickInput, observation: Observation) -> BoolColumn:
     """Say where the next replica serves too late for the TTFT of whoever comes now. bool[W]."""
-    spec = inp.spec
-    objective_s = np.where(np.isnan(spec.ttft_objective_s), spec.max_wait_s, spec.ttft_objective_s)
     ready_in_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
-    return np.asarray(ready_in_s > objective_s)
+    return np.asarray(ready_in_s > inp.spec.promised_wait_s)
 
 
 def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:

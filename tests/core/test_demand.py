@@ -31,15 +31,16 @@ def capacity(**columns):
     return replace(Capacity.filled(1), **{name: np.array([float(value)]) for name, value in known.items()})
 
 
-def memory(**columns):
+def memory(plan=None, **columns):
     known = {name: np.array([float(value)]) for name, value in columns.items()}
-    return replace(Memory.empty(), workloads=replace(WorkloadMemory.blank(1), **known))
+    workloads = replace(WorkloadMemory.blank(1), **known)
+    return replace(Memory.empty(), workloads=workloads, plan=plan or Plan.filled(1))
 
 
-def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None, planned=None):
+def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None):
     """What one signal asks for, in the company of all others."""
     inp = world(NOW_S, fleet([2]), rules or spec(), schedule)
-    asks = demand.ask(inp, found, each or capacity(), remembered or memory(), planned or Plan.filled(1))
+    asks = demand.ask(inp, found, each or capacity(), remembered or memory())
     return asks[signal, 0]
 
 
@@ -256,7 +257,7 @@ def test_without_a_policy_nobody_speaks():
     rules = spec(**dict.fromkeys(vars(spec()), NAN))
     inp = world(NOW_S, fleet([2]), rules, windows((900, 1100, 3, NAN)))
     found = observation(running=400, waiting=500, ttft_s=9, gateway_waiting=3)
-    assert np.isnan(demand.ask(inp, found, capacity(), memory(), Plan.filled(1))).all()
+    assert np.isnan(demand.ask(inp, found, capacity(), memory())).all()
 
 
 readings = st.fixed_dictionaries(
@@ -276,9 +277,9 @@ readings = st.fixed_dictionaries(
 @given(readings, st.integers(0, 50), st.integers(0, 50))
 def test_more_running_or_waiting_never_asks_for_fewer(found, running, waiting):
     inp = world(NOW_S, fleet([2]), spec())
-    less = demand.ask(inp, observation(**found), capacity(), memory(), Plan.filled(1))
+    less = demand.ask(inp, observation(**found), capacity(), memory())
     more = {**found, "running": found["running"] + running, "waiting": found["waiting"] + waiting}
-    more = demand.ask(inp, observation(**more), capacity(), memory(), Plan.filled(1))
+    more = demand.ask(inp, observation(**more), capacity(), memory())
     assert (np.nan_to_num(more) >= np.nan_to_num(less)).all()
 
 
@@ -362,9 +363,9 @@ def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start()
     planned = replace(Plan.filled(1), replicas=np.array([2.0]))
     learned = spec(target_usage=0.8, concurrency=NAN, prefill_tokens_per_s=NAN, decode_tokens_per_s=NAN)
     short, long = (observation(running=40, waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
-    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, planned=planned))
-    assert asked(Signal.CONCURRENCY, long, rules=learned, planned=planned) == pytest.approx(15)
-    assert asked(Signal.FORECAST, long, rules=learned, planned=planned) == 2
+    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, remembered=memory(planned)))
+    assert asked(Signal.CONCURRENCY, long, rules=learned, remembered=memory(planned)) == pytest.approx(15)
+    assert asked(Signal.FORECAST, long, rules=learned, remembered=memory(planned)) == 2
 
 
 def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_others_want():
@@ -386,5 +387,5 @@ def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why)
     found = observation(running=10) if stated else observation(ready=0, reporting=0, starting=2)
     inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
     planned = replace(Plan.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
-    asks = demand.ask(inp, found, capacity(), memory(), planned)
+    asks = demand.ask(inp, found, capacity(), memory(planned))
     assert demand.needed(np.array([8.0]), asks, planned)[0] == 8

@@ -8,6 +8,7 @@ import pytest
 from autoscaler.core import error_budget as E
 from autoscaler.core import misses
 from autoscaler.core.family import EVERY_S
+from autoscaler.core.seen import Step
 from tests.core.shown import seen
 
 PROMISED = 0.01
@@ -91,11 +92,10 @@ def test_the_further_a_promise_is_out_of_reach_the_less_strict_are_the_others_se
 
 def counted(late, budget=None, demand=3.0, replicas=6.0, unavoidable=0.0, likely=0.0, **shown):
     """Count one step in which a share of the requests was late; returns the budget and what came by surprise."""
-    step = seen(demand, replicas=replicas, late=late, **shown)
-    arrived, by_load = step.tally.arrived, np.full((misses.BINS, 1), likely)
+    now = seen(demand, replicas=replicas, late=late, **shown)
+    step = Step(np.array([EVERY_S]), np.array([demand]), now.tally.arrived, np.full((misses.BINS, 1), likely))
     budget = E.Budget.blank(1) if budget is None else budget
-    columns = np.array([demand]), arrived, by_load, np.array([unavoidable]), np.array([EVERY_S])
-    after, surprise = E.count(budget, step, *columns)
+    after, surprise = E.count(budget, now, step, np.array([unavoidable]))
     return after, float(surprise[0])
 
 

@@ -177,7 +177,7 @@ def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
     ]
     observed = [observe(inp, story.memory)[0] for inp, story in zip(seen, (plain, woken), strict=True)]
     plans = [
-        plan.follow(inp, shown, story.memory)[0]
+        plan.follow(inp, shown, story.memory).plan
         for inp, shown, story in zip(seen, observed, (plain, woken), strict=True)
     ]
     assert plans[1].budget[0] < plans[0].budget[0]
@@ -191,8 +191,8 @@ def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget(
     flooded = replace(lived.zero, rest_s=np.array([RESTS_S[0]]), waited=every_one)
     story.memory = replace(story.memory, workloads=replace(lived, zero=flooded))
     inp = world(story.now_s + EVERY_S, cluster, story.spec, **story.counted(cluster, 1.0, EVERY_S))
-    planned, _ = plan.follow(inp, observe(inp, story.memory)[0], story.memory)
-    assert planned.budget[0] > 0
+    followed = plan.follow(inp, observe(inp, story.memory)[0], story.memory)
+    assert followed.plan.budget[0] > 0
 
 
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():

@@ -36,7 +36,7 @@ def test_from_zero_any_wish_is_beyond_the_tolerance():
     assert shape.tolerate(column(0.01), column(0), column(0.1)).tolist() == [1]
 
 
-def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, trusted=True, planned=np.nan, beside=np.nan):
+def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, trusted=True, steered=False, beside=np.nan):
     highest, lowest = windows or (Window.blank(1), Window.blank(1))
     value, *after = shape.stabilize(
         column(wanted),
@@ -47,7 +47,7 @@ def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, trust
         now_s,
         np.array([trusted]),
         column(watched_s),
-        column(planned),
+        np.array([steered]),
         column(beside),
     )
     return value[0], after
@@ -66,20 +66,20 @@ def test_shrinking_waits_until_the_whole_window_wanted_less():
 
 def test_a_rule_that_holds_its_own_peaks_is_not_held_a_second_time():
     rules = spec(down_stabilization_s=60.0)
-    _, windows = stabilized(8, 8, 1000.0, rules, planned=8)
-    assert stabilized(3, 8, 1030.0, rules, windows, planned=3)[0] == 3
+    _, windows = stabilized(8, 8, 1000.0, rules, steered=True)
+    assert stabilized(3, 8, 1030.0, rules, windows, steered=True)[0] == 3
 
 
 def test_what_others_wanted_beside_a_rule_is_held_as_ever():
     rules = spec(down_stabilization_s=60.0)
-    _, windows = stabilized(8, 8, 1000.0, rules, planned=3, beside=8)
-    value, windows = stabilized(3, 8, 1030.0, rules, windows, planned=3)
+    _, windows = stabilized(8, 8, 1000.0, rules, steered=True, beside=8)
+    value, windows = stabilized(3, 8, 1030.0, rules, windows, steered=True)
     assert value == 8
-    assert stabilized(3, 8, 1070.0, rules, windows, planned=3)[0] == 3
+    assert stabilized(3, 8, 1070.0, rules, windows, steered=True)[0] == 3
 
 
 def test_nor_does_a_rule_shrink_before_a_full_window_was_watched():
-    assert stabilized(3, 8, 1030.0, spec(down_stabilization_s=60.0), planned=3, watched_s=59.0)[0] == 8
+    assert stabilized(3, 8, 1030.0, spec(down_stabilization_s=60.0), steered=True, watched_s=59.0)[0] == 8
 
 
 def test_growing_waits_only_where_the_policy_says_so():
