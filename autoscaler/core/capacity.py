@@ -2,7 +2,7 @@
 
 Learning is plain here: a replica holds at least as many requests as it is seen to run at the pace the objective asks
 for, and no more than it runs while others wait for it: then its running requests are its slots, or what its KV cache
-has room for, whichever binds (findings 5 and 12 of the recordings), and its token rate is its best.
+has room for, whichever binds, and its token rate is its best.
 """
 
 from __future__ import annotations

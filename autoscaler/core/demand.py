@@ -42,7 +42,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """Carry arrivals and the last queue forward.
 
     Arrivals, averaged over about one cold start, are ended and refused requests plus the change of those in flight:
-    vLLM counts no arrivals (finding 8). A single sample may be below zero: what ends now has been in flight before.
+    vLLM counts no arrivals. A single sample may be below zero: what ends now has been in flight before.
     """
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.observed_s
@@ -145,7 +145,7 @@ def decode(inp: TickInput, observation: Observation, capacity: Capacity) -> Floa
 def kv_cache(inp: TickInput, observation: Observation) -> FloatColumn:
     """Replicas that bring mean KV-cache usage to its target: 3 at 0.9 with a target of 0.8 are 3.4.
 
-    Speaks only above the target: a queue for slots leaves KV usage low (finding 5), so low usage is no reason for less.
+    Speaks only above the target: a queue for slots leaves KV usage low, so low usage is no reason for less.
     """
     usage = observation.kv_usage / inp.spec.kv_target_usage
     return np.where(usage > 1, _awake(observation) * usage, np.nan)
@@ -154,7 +154,7 @@ def kv_cache(inp: TickInput, observation: Observation) -> FloatColumn:
 def ttft(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn:
     """More replicas in proportion to a breach of the TTFT objective, at most double; no opinion below it.
 
-    The histogram tells of requests whose wait is over, and is worst when the queue is already empty (finding 4). So it
+    The histogram tells of requests whose wait is over, and is worst when the queue is already empty. So it
     speaks while there is a queue, or when none has been seen for as long as the histogram remembers: then prefill
     itself is too slow.
     """
@@ -170,7 +170,7 @@ def itl(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn
 
 
 def rejections(observation: Observation) -> FloatColumn:
-    """Replicas for the requests that an admission limit refused: the queue gauge does not show them (finding 7)."""
+    """Replicas for the requests that an admission limit refused: the queue gauge does not show them."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
     refused = observation.rejections_per_s > 1e-3

@@ -82,7 +82,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     worked = (grown[COUNTERS.index("generation_tokens")] > 0) | (ended > 0)
 
     asleep = pods.reporting & (samples.asleep > 0)
-    # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells (finding 1).
+    # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells.
     hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
     running = np.where(heard, total(samples.running, pods.reporting), np.nan)
     waiting = np.where(heard, total(samples.waiting + hidden, pods.reporting), np.nan)

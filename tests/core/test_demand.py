@@ -103,7 +103,7 @@ def test_three_replicas_at_nine_tenths_of_their_cache_want_three_and_three_eight
 
 
 def test_an_empty_cache_is_no_reason_for_less():
-    """A queue for slots leaves KV usage low (finding 5)."""
+    """A queue for slots leaves KV usage low."""
     found = observation(**{name: columns((DATA / "saturated.prom").read_text())[name] for name in ("kv_usage",)})
     assert found.kv_usage[0] < 0.8
     assert math.isnan(asked(Signal.KV_CACHE, found))
@@ -139,7 +139,7 @@ def test_without_an_objective_latency_has_no_opinion(signal):
     ("waiting", "queue_ago_s", "speaks"),
     [
         (5, 0, True),  # of the queue that is there
-        (0, 5, False),  # of a queue that is gone: finding 4, the histogram is worst then
+        (0, 5, False),  # of a queue that is gone: the histogram is worst then
         (0, demand.LATENCY_LAG_S, False),
         (0, demand.LATENCY_LAG_S + 1, True),  # there was no queue as far as it reaches back: the engine itself is slow
         (0, NAN, True),

@@ -73,7 +73,7 @@ def test_a_pod_that_was_read_before_it_fell_silent_is_not_joining():
     assert observation.joining[0] == 0
 
 
-# --- sleeping engines (finding 1)
+# --- sleeping engines
 
 
 def test_a_sleeping_engine_hides_its_queue_and_load_tells_it():
@@ -89,7 +89,7 @@ def test_load_is_not_added_to_gauges_that_already_show_it():
 
 
 def test_load_of_an_awake_engine_counts_nothing_twice():
-    """/load counts requests that are not yet in the engine, so it may be one or two more (finding 12)."""
+    """/load counts requests that are not yet in the engine, so it may be one or two more."""
     found = first(fleet([1]), asleep=0.0, running=4.0, waiting=30.0, held=36.0)
     assert (found["running"], found["waiting"]) == (4, 30)
 
@@ -176,7 +176,7 @@ def test_the_wait_of_a_queue_that_nobody_serves_cannot_be_told():
     assert np.isnan(story.tick(fleet([1]), generation_tokens=1e6, finished=5e3, waiting=9.0).observation.queue_wait_s)
 
 
-# --- the recorded run (findings 4, 5, 6, 8, 12, 13)
+# --- the recorded run
 
 
 def predicted_waits():
@@ -216,11 +216,11 @@ def test_a_queue_for_slots_leaves_the_cache_low_and_one_for_the_cache_leaves_the
     """Finding 5, both ways round."""
     slots = [d.observation for _, d in replay("load", spec()) if d.observation.waiting[0] >= 20]
     assert max(o.kv_usage[0] for o in slots) <= 0.7
-    assert {o.running[0] for o in slots} <= {3.0, 4.0}  # 3 for one scrape at a time: finding 12
+    assert {o.running[0] for o in slots} <= {3.0, 4.0}  # 3 for one scrape at a time
     cache = [d.observation for _, d in replay("kv-bound", spec()) if d.observation.waiting[0] >= 15]
     assert np.median([o.kv_usage[0] for o in cache]) > 0.8
     assert max(o.running[0] for o in cache) <= 6  # of 16 slots
-    assert max(o.preemptions_per_s[0] for o in cache) > 0.2  # finding 13: the only trace of the work lost
+    assert max(o.preemptions_per_s[0] for o in cache) > 0.2  # the only trace of the work lost
 
 
 def test_arrivals_of_the_recorded_run_are_counted_though_no_counter_tells_them():
@@ -231,7 +231,7 @@ def test_arrivals_of_the_recorded_run_are_counted_though_no_counter_tells_them()
         change, in_flight = found.running[0] + found.waiting[0] - in_flight, found.running[0] + found.waiting[0]
         arrived += found.ended[0] + change
         really = sum(client.t_s < t for client in clients("load"))
-        assert arrived == pytest.approx(really, abs=3), t  # finding 12: one or two are not in the engine yet
+        assert arrived == pytest.approx(really, abs=3), t  # one or two are not in the engine yet
     assert arrived == 60
 
 
