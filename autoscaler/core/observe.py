@@ -51,48 +51,61 @@ class Pods:
     joining: BoolColumn  # serving only just, and never read: it has hardly any load yet
 
 
+@dataclass(frozen=True)
+class Fold:
+    """From pods to their workloads: of values, float64[P], one for each workload, float64[W]. NaN is not known."""
+
+    pod_workload: IntColumn  # int64[P]
+    workloads: int
+
+    def count(self, where: BoolColumn) -> FloatColumn:
+        return np.bincount(self.pod_workload[where], minlength=self.workloads).astype(np.float64)
+
+    def total(self, values: FloatColumn, where: BoolColumn) -> FloatColumn:
+        """Sum over the pods that know; NaN where none does."""
+        known = where & ~np.isnan(values)
+        sums = np.bincount(self.pod_workload, np.where(known, values, 0.0), self.workloads)
+        return np.where(self.count(known) > 0, sums, np.nan)
+
+    def mean(self, values: FloatColumn, weights: FloatColumn, where: BoolColumn) -> FloatColumn:
+        """Weighted mean over the pods that know; NaN where none does."""
+        known = where & ~np.isnan(values)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.total(values * weights, known) / self.total(weights, known))
+
+    def largest(self, values: FloatColumn) -> FloatColumn:
+        """Return the largest value of the pods that know; NaN where none does."""
+        largest = np.full(self.workloads, -np.inf)
+        known = ~np.isnan(values)
+        np.maximum.at(largest, self.pod_workload[known], values[known])
+        return np.where(np.isinf(largest), np.nan, largest)
+
+
 def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     """Understand one set of samples. Memory must be aligned to the fleet."""
     fleet, workloads = inp.fleet, memory.workloads
     samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
-    rows = len(fleet.workloads)
     elapsed_s = inp.now_s - workloads.observed_s
-
-    def total(values: FloatColumn, where: BoolColumn) -> FloatColumn:
-        """Sum over the pods of each workload, float64[W]. Unknown values add nothing."""
-        counted = where & ~np.isnan(values)
-        return np.asarray(np.bincount(fleet.pod_workload, np.where(counted, values, 0.0), rows), dtype=np.float64)
-
-    def count(where: BoolColumn) -> FloatColumn:
-        return np.bincount(fleet.pod_workload[where], minlength=rows).astype(np.float64)
-
+    of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
     pods = _classify(inp, samples, memory)
-    reporting = count(pods.reporting)
-    heard = reporting > 0
 
-    pod_memory, rates, grown = readings.rates(samples, memory.pods)
-
-    def rate(counter: str) -> FloatColumn:
-        """Sum of a counter's rate over the reporting pods; NaN where no pod has one yet."""
-        values = rates[COUNTERS.index(counter)]
-        known = pods.reporting & ~np.isnan(values)
-        return np.where(count(known) > 0, total(values, known), np.nan)
-
-    ended = grown[COUNTERS.index("finished")] + or_zero(grown[COUNTERS.index("rejections")])
-    worked = (grown[COUNTERS.index("generation_tokens")] > 0) | (ended > 0)
+    pod_memory, *counted = readings.rates(samples, memory.pods)
+    rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
+    per_s = {counter: of_pods.total(rate, pods.reporting) for counter, rate in rates.items()}
+    ended = grown["finished"] + or_zero(grown["rejections"])
+    worked = (grown["generation_tokens"] > 0) | (ended > 0)
 
     asleep = pods.reporting & (samples.asleep > 0)
     # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells.
     hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
-    running = np.where(heard, total(samples.running, pods.reporting), np.nan)
-    waiting = np.where(heard, total(samples.waiting + hidden, pods.reporting), np.nan)
-    generation_tokens_per_s, first_tokens_per_s = rate("generation_tokens"), rate("first_tokens")
-    finished_per_s, rejections_per_s = rate("finished"), rate("rejections")
+    running = of_pods.total(samples.running, pods.reporting)
+    waiting = of_pods.total(samples.waiting + hidden, pods.reporting)
+    generation_tokens_per_s = per_s["generation_tokens"]
 
     cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, pods.serving)
     cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
     written_tokens, served_requests = _follow_lengths(
-        workloads, elapsed_s, generation_tokens_per_s, finished_per_s, first_tokens_per_s
+        workloads, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
     )
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         output_tokens = np.where(served_requests >= 1, written_tokens / served_requests, np.nan)
@@ -100,13 +113,8 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         wait_s = np.where(moving, waiting * output_tokens / generation_tokens_per_s, np.nan)
     queue_wait_s = np.where(waiting > 0, wait_s, waiting)  # nobody waits: 0; unknown stays unknown
 
-    def known_total(values: FloatColumn) -> FloatColumn:
-        """Sum over the serving pods; NaN where nothing is known of any."""
-        known = pods.serving & ~np.isnan(values)
-        return np.where(count(known) > 0, total(values, known), np.nan)
-
     loaded, active, idle = _gpus(inp.now_s, samples, pods.serving)
-    idle_pods = known_total(idle)
+    idle_pods = of_pods.total(idle, pods.serving)
     watched_s = np.clip(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
     loaded_idle_s = workloads.loaded_idle_s + or_zero(idle_pods) * watched_s
 
@@ -115,34 +123,34 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
 
     observation = Observation(
         replicas=fleet.replicas,
-        ready=count(pods.serving),
-        starting=count(pods.starting),
-        blocked=count(pods.blocked),
-        terminating=count(fleet.pod_terminating),
+        ready=of_pods.count(pods.serving),
+        starting=of_pods.count(pods.starting),
+        blocked=of_pods.count(pods.blocked),
+        terminating=of_pods.count(fleet.pod_terminating),
         next_ready_s=_next_ready_s(inp, pods.starting, cold_start_s),
-        pledged_s=total(_pledged_s(inp, cold_start_s), pods.starting),
-        reporting=reporting,
-        joining=count(pods.joining),
-        asleep=count(asleep),
-        age_s=_largest(fleet.pod_workload, pod_age_s, rows),
+        pledged_s=or_zero(of_pods.total(_pledged_s(inp, cold_start_s), pods.starting)),
+        reporting=of_pods.count(pods.reporting),
+        joining=of_pods.count(pods.joining),
+        asleep=of_pods.count(asleep),
+        age_s=of_pods.largest(pod_age_s),
         running=running,
         waiting=waiting,
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
-        kv_usage=_mean(total, count, samples.kv_usage, pods.reporting & ~asleep),
-        prompt_tokens_per_s=rate("prompt_tokens"),
+        kv_usage=of_pods.mean(samples.kv_usage, np.ones(len(asleep)), pods.reporting & ~asleep),
+        prompt_tokens_per_s=per_s["prompt_tokens"],
         generation_tokens_per_s=generation_tokens_per_s,
-        finished_per_s=finished_per_s,
-        first_tokens_per_s=first_tokens_per_s,
-        preemptions_per_s=rate("preemptions"),
-        rejections_per_s=rejections_per_s,
-        ended=known_total(ended),
+        finished_per_s=per_s["finished"],
+        first_tokens_per_s=per_s["first_tokens"],
+        preemptions_per_s=per_s["preemptions"],
+        rejections_per_s=per_s["rejections"],
+        ended=of_pods.total(ended, pods.serving),
         output_tokens=output_tokens,
-        ttft_s=_weighted(total, samples.ttft_s, rates[COUNTERS.index("first_tokens")], pods.reporting),
-        itl_s=_weighted(total, samples.itl_s, rates[COUNTERS.index("generation_tokens")], pods.reporting),
+        ttft_s=of_pods.mean(samples.ttft_s, _by_rate(rates["first_tokens"]), pods.reporting),
+        itl_s=of_pods.mean(samples.itl_s, _by_rate(rates["generation_tokens"]), pods.reporting),
         queue_wait_s=queue_wait_s,
-        loaded=known_total(loaded),
-        active=known_total(active),
+        loaded=of_pods.total(loaded, pods.serving),
+        active=of_pods.total(active, pods.serving),
         loaded_idle_s=np.where(~np.isnan(idle_pods) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
@@ -151,7 +159,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         pods=replace(pod_memory, seen_ready=seen_ready),
         workloads=replace(
             workloads,
-            busy_s=np.where(count(pods.serving & worked) > 0, inp.now_s, workloads.busy_s),
+            busy_s=np.where(of_pods.count(pods.serving & worked) > 0, inp.now_s, workloads.busy_s),
             written_tokens=written_tokens,
             served_requests=served_requests,
             cold_start_mean_s=cold_start_mean_s,
@@ -287,26 +295,9 @@ def _pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
     return np.minimum(np.maximum(age_s, 0.0), 0.9 * usual_s)
 
 
-def _largest(index: IntColumn, values: FloatColumn, rows: int) -> FloatColumn:
-    largest = np.full(rows, -np.inf)
-    known = ~np.isnan(values)
-    np.maximum.at(largest, index[known], values[known])
-    return np.where(np.isinf(largest), np.nan, largest)
-
-
-def _mean(total, count, values: FloatColumn, where: BoolColumn) -> FloatColumn:  # type: ignore[no-untyped-def]
-    """Mean over the pods that know; NaN where none does."""
-    known = where & ~np.isnan(values)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total(values, known) / count(known))
-
-
-def _weighted(total, values: FloatColumn, weights: FloatColumn, where: BoolColumn) -> FloatColumn:  # type: ignore[no-untyped-def]
-    """Mean weighted by how much each pod did; NaN where nobody did anything.
+def _by_rate(per_s: FloatColumn) -> FloatColumn:
+    """Return how much each pod's latency weighs: by what it does. float64[P].
 
     Where no pod has a rate yet (its second reading is still to come), pods weigh the same.
     """
-    known = where & ~np.isnan(values)
-    weights = np.where(np.isnan(weights), 1e-9, np.fmax(weights, 1e-9))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total(values * weights, known) / total(weights, known))
+    return np.where(np.isnan(per_s), 1e-9, np.fmax(per_s, 1e-9))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import speed
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, or_zero
 from autoscaler.core.samples import PodSamples
 
 FEWEST_GAPS = 20.0
@@ -134,32 +134,35 @@ def count(
     def total(values: FloatColumn, known: BoolColumn) -> FloatColumn:
         return np.bincount(pod_row, np.where(known, values, 0.0), rows).astype(np.float64)
 
+    def mean(values: FloatColumn, known: BoolColumn) -> FloatColumn:
+        return total(values, known) / np.maximum(total(np.ones(len(pods)), known), 1.0)
+
+    def largest(values: FloatColumn, known: BoolColumn) -> FloatColumn:
+        most = np.full(rows, -np.inf)
+        np.maximum.at(most, pod_row[known], values[known])
+        return np.where(np.isinf(most), np.nan, most)
+
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         step_s = read_s - before.time_s
         grown = counter - before.counter
         counted = (step_s >= SHORTEST_STEP_S) & (step_s <= LONGEST_STEP_S)
         grown = np.where(counted & (grown >= 0) & (grown <= MOST_GROWN), grown, np.nan)
-        finished, began, ttft_met, gap_s, gaps, itl_judged, itl_met, prefilled, prefill_met, prompts, outputs = grown
+        more = dict(zip(COUNTED, grown, strict=True))
+        began, itl_judged, prefilled = more["first_tokens"], more["itl_judged"], more["prefill_judged"]
         queue_grown, batch_grown = waiting - before.waiting, running - before.running
-        arrived = finished + queue_grown + batch_grown
+        arrived = more["finished"] + queue_grown + batch_grown
         came = np.abs(arrived) <= MOST_GROWN
-        pace_s = gap_s / gaps
-        paced = (gaps >= FEWEST_GAPS) & (pace_s >= SHORTEST_GAP_S) & (pace_s <= LONGEST_GAP_S)
-        taught = paced & (prompts + outputs >= 0)
-        lessons = speed.lessons(pace_s, prompts / step_s, outputs / step_s)
-        late, slow = began - np.minimum(ttft_met, began), itl_judged - np.minimum(itl_met, itl_judged)
-        long = prefilled - np.minimum(prefill_met, prefilled)
+        pace_s = more["gap_s"] / more["gaps"]
+        paced = (more["gaps"] >= FEWEST_GAPS) & (pace_s >= SHORTEST_GAP_S) & (pace_s <= LONGEST_GAP_S)
+        taught = paced & (more["prompt_tokens"] + more["generation_tokens"] >= 0)
+        lessons = speed.lessons(pace_s, more["prompt_tokens"] / step_s, more["generation_tokens"] / step_s)
+        late = began - np.minimum(more["ttft_met"], began)
+        slow = itl_judged - np.minimum(more["itl_met"], itl_judged)
+        long = prefilled - np.minimum(more["prefill_met"], prefilled)
         full = counted & (before.waiting > QUEUED * before.running) & (waiting > QUEUED * running)
-    shortest = np.full(rows, np.inf)
-    np.minimum.at(shortest, pod_row[paced], pace_s[paced])
-    most_running, full_running, slots = np.zeros(rows), np.full(rows, -np.inf), np.full(rows, -np.inf)
-    max_running = samples.max_running[pods]
+    max_running, kv_usage = samples.max_running[pods], samples.kv_usage[pods]
     with np.errstate(invalid="ignore"):
         run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running >= 1) & (max_running <= MOST_RUNNING)
-    np.maximum.at(most_running, pod_row[run_known], running[run_known])
-    np.maximum.at(full_running, pod_row[full & run_known], running[full & run_known])
-    np.maximum.at(slots, pod_row[told], max_running[told])
-    kv_usage, kv_known = samples.kv_usage[pods], ~np.isnan(samples.kv_usage[pods])
     tally = Tally(
         covered_s=total(step_s, came),
         arrived=np.maximum(total(arrived, came), 0.0),
@@ -172,14 +175,14 @@ def count(
         itl_missed=total(slow, slow >= 0),
         prefill_judged=total(prefilled, long >= 0),
         prefill_late=total(long, long >= 0),
-        gap_s=total(gap_s, paced),
-        gaps=total(gaps, paced),
-        shortest_gap_s=np.where(np.isinf(shortest), np.nan, shortest),
-        kv_usage=total(kv_usage, kv_known) / np.maximum(total(np.ones(len(pods)), kv_known), 1.0),
-        running=total(running, run_known) / np.maximum(total(np.ones(len(pods)), run_known), 1.0),
-        most_running=most_running,
-        full_running=np.where(np.isinf(full_running), np.nan, full_running),
-        slots=np.where(np.isinf(slots), np.nan, slots),
+        gap_s=total(more["gap_s"], paced),
+        gaps=total(more["gaps"], paced),
+        shortest_gap_s=-largest(-pace_s, paced),
+        kv_usage=mean(kv_usage, ~np.isnan(kv_usage)),
+        running=mean(running, run_known),
+        most_running=or_zero(largest(running, run_known)),
+        full_running=largest(running, full & run_known),
+        slots=largest(max_running, told),
         readings=total(np.ones(len(pods)), taught),
         lessons=np.stack([total(lesson, taught) for lesson in lessons]),
     )
