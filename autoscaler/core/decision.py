@@ -103,7 +103,7 @@ class Plan(Columns):
     rule: FloatColumn  # row of the family, `family.describe`
     watched_s: FloatColumn  # seconds of demand the rules were judged on
     kept_s: FloatColumn  # before so many all replicas that were found are kept
-    budget: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
+    allowed: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
     paper_missed: FloatColumn  # share that would have missed under the rule in force, by paper as far as it came true
     unavoidable: FloatColumn  # share that misses however many replicas there are
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted

@@ -87,7 +87,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         margin_fraction=share,
         margin_roots=roots,
         promised_fraction=promised,
-        allowed_fraction=planned("budget"),
+        allowed_fraction=planned("allowed"),
         paper_missed_fraction=planned("paper_missed"),
         unavoidable_fraction=planned("unavoidable"),
         missed_fraction=missed,

@@ -103,7 +103,7 @@ def _seen(
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=spec.promised_wait_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
-        budget=budget[rows],
+        may_miss=budget[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         ceiling=ceiling,
     )
@@ -130,7 +130,7 @@ def _planned(known: Rules, zero: Zero, budget: FloatColumn) -> Plan:
             rule=known.rule,
             watched_s=paper.watched_s,
             kept_s=known.kept_s,
-            budget=known.allowed,
+            allowed=known.allowed,
             paper_missed=np.where(paper.arrived > 0, np.minimum(on_paper / paper.arrived, 1.0), np.nan),
             unavoidable=unavoidable,
             really_missed=missed,

@@ -110,7 +110,7 @@ def _of_objective(rules: Rules, seen: Seen) -> Rules:
     """
     objectives = "ttft_objective_s", "itl_objective_s"
     then, now = (np.stack([getattr(table, name) for name in objectives]) for table in (rules, seen))
-    anew = ~np.isclose(then, now, rtol=1e-6, atol=0.0, equal_nan=True).all(axis=0) & ~np.isnan(seen.budget)
+    anew = ~np.isclose(then, now, rtol=1e-6, atol=0.0, equal_nan=True).all(axis=0) & ~np.isnan(seen.may_miss)
     if not anew.any():
         return rules
     blank = replace(Rules.blank(len(anew)), ttft_objective_s=now[0], itl_objective_s=now[1]).columns()
@@ -142,8 +142,8 @@ def follow(rules: Rules, seen: Seen) -> Rules:
     was chosen by what came before, and clients who leave take what they asked for out of all counts.
     """
     rows, lived, unavoidable = np.arange(len(rules.rule)), rules.paper, rules.loads.unavoidable
-    allowed = error_budget.steered(rules.budget, seen.budget, unavoidable)
-    wrong = error_budget.wrongness(rules.budget, seen.budget, unavoidable)
+    allowed = error_budget.steered(rules.budget, seen.may_miss, unavoidable)
+    wrong = error_budget.wrongness(rules.budget, seen.may_miss, unavoidable)
     doubt = or_zero(error_budget.served_per_s(rules.budget)) * DOUBT_S
     believed = (doubt * family.doubted(rules.levels.level[-1])).astype(np.float32)
     missed = lived.missed * wrong.astype(np.float32) + believed.reshape(family.RULES, -1)
@@ -187,6 +187,6 @@ def _enough(rules: Rules, seen: Seen, doubt: FloatColumn) -> FloatColumn:
     budget counts as had in advance.
     """
     enough = is_calm(rules.levels) & (rules.paper.watched_s < CALM_S)
-    enough &= rules.budget.burnt <= seen.budget * (rules.budget.counted + doubt)
+    enough &= rules.budget.burnt <= seen.may_miss * (rules.budget.counted + doubt)
     most = np.fmax(np.fmin(rules.found, seen.ceiling), rules.paper.asked[family.ENOUGH])
     return np.where(enough, most, np.nan)

@@ -32,7 +32,7 @@ class Seen(Columns):
     cold_start_s: FloatColumn
     ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
     itl_objective_s: FloatColumn  # NaN: no promise
-    budget: FloatColumn  # share of requests that may miss
+    may_miss: FloatColumn  # share of requests
     floor: FloatColumn  # replicas
     ceiling: FloatColumn
 

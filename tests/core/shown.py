@@ -51,7 +51,7 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
         "cold_start_s": 60.0,
         "ttft_objective_s": 1.0,
         "itl_objective_s": 0.1,
-        "budget": 0.01,
+        "may_miss": 0.01,
         "floor": 1.0,
         "ceiling": 100.0,
         **columns,

@@ -26,7 +26,7 @@ LEARNED = {
     "rule": float(PREDICTORS.index((2, 10)) * MARGINS + 1),  # level over 240 s, 10 cold starts, the second share
     "watched_s": 7200.0,
     "kept_s": 1200.0,
-    "budget": 0.0065,
+    "allowed": 0.0065,
     "paper_missed": 0.0046,
     "by_rule": 4.0,
     "unavoidable": 0.002,

@@ -109,7 +109,7 @@ def test_the_plan_says_what_was_found():
     assert plan["demand"] == pytest.approx(2.0, rel=0.05)
     assert plan["work_s"] == pytest.approx(WORK_S, rel=0.05)
     assert plan["really_missed"] == pytest.approx(0.002, rel=0.05)
-    assert 0 < plan["budget"] < 0.02
+    assert 0 < plan["allowed"] < 0.02
     assert 0 < plan["paper_missed"] < 0.2  # no rule saw it rise so suddenly
     assert 1800 < plan["watched_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
 
@@ -180,7 +180,7 @@ def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
         plan.follow(inp, shown, story.memory).plan
         for inp, shown, story in zip(seen, observed, (plain, woken), strict=True)
     ]
-    assert plans[1].budget[0] < plans[0].budget[0]
+    assert plans[1].allowed[0] < plans[0].allowed[0]
 
 
 def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget():
@@ -192,7 +192,7 @@ def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget(
     story.memory = replace(story.memory, workloads=replace(lived, zero=flooded))
     inp = world(story.now_s + EVERY_S, cluster, story.spec, **story.counted(cluster, 1.0, EVERY_S))
     followed = plan.follow(inp, observe(inp, story.memory)[0], story.memory)
-    assert followed.plan.budget[0] > 0
+    assert followed.plan.allowed[0] > 0
 
 
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():

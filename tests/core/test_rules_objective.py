@@ -47,7 +47,7 @@ def test_it_begins_anew_once():
     assert again.budget.burnt[0] == pytest.approx(2 * after.budget.burnt[0], rel=0.01)
 
 
-@pytest.mark.parametrize("same", [{"ttft_objective_s": 1.0 + 1e-12}, {"budget": 0.02}, {"ceiling": 50.0}])
+@pytest.mark.parametrize("same", [{"ttft_objective_s": 1.0 + 1e-12}, {"may_miss": 0.02}, {"ceiling": 50.0}])
 def test_the_last_digits_and_what_else_a_policy_says_change_nothing_that_was_counted(same):
     before = strict()
     assert judged(before, seen(3.0, **same)).budget.burnt[0] > 0.99 * before.budget.burnt[0]
@@ -59,7 +59,7 @@ def test_without_an_objective_it_stays_without_one():
 
 
 def test_while_no_policy_is_in_force_what_was_counted_stays():
-    nothing = {"ttft_objective_s": NAN, "itl_objective_s": NAN, "budget": NAN}
+    nothing = {"ttft_objective_s": NAN, "itl_objective_s": NAN, "may_miss": NAN}
     before = strict()
     away = judged(before, seen(3.0, **nothing, tally={"ttft_judged": 0.0}))
     assert judged(away, seen(3.0)).budget.burnt[0] > 0.99 * before.budget.burnt[0]

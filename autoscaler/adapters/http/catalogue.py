@@ -116,7 +116,7 @@ WORKLOADS = (
     _gauge(
         "error_budget_allowed_ratio",
         "Share of requests that may miss under the forecast's rule, after what was burnt or saved.",
-        _planned("budget"),
+        _planned("allowed"),
     ),
     _gauge(
         "missed_requests_ratio",

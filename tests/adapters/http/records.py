@@ -147,7 +147,7 @@ class World:
             plan=replace(
                 Plan.blank(count),
                 demand=load,
-                budget=np.full(count, 0.0065),
+                allowed=np.full(count, 0.0065),
                 really_missed=np.full(count, 0.025),
             ),
         )
