@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -17,9 +17,6 @@ from cronsim import CronSim
 from autoscaler.config.model import Prewarm
 from autoscaler.core.columns import IntColumn
 from autoscaler.core.spec import Schedule
-
-if TYPE_CHECKING:
-    from autoscaler.config.specs import Compiled
 
 # cronsim keeps wall-clock time where an expression names an hour, so it cannot tell the first 02:30 of an autumn night
 # from the second. Starting this far off and leaving out what is on the wrong side makes up for it; clocks are set by
@@ -93,11 +90,6 @@ class Windows:
         self._wall = Schedule(start[self._rows], until[self._rows], replicas[self._rows], lead[self._rows])
         self._tick = None
         self._from_s, self._edge_s = wall_s, min(edges)
-
-
-def schedule(compiled: Compiled, wall_s: float, now_s: float) -> Schedule:
-    """Return the pre-warm windows of compiled workloads that are open now or open next. See `Windows.at`."""
-    return compiled.windows.at(wall_s, now_s)
 
 
 def _window(prewarm: Prewarm, start: datetime) -> Window:

@@ -27,7 +27,7 @@ class Compiled:
     spec: Spec  # [W]; all NaN where no policy is in force, so that the workload is left alone
     names: tuple[str, ...]  # [W], policy in force; "": none
     problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that are not used
-    windows: Windows  # pre-warm windows on the rows; `autoscaler.config.schedule` turns them into columns
+    windows: Windows  # pre-warm windows on the rows; `Windows.at` turns them into columns
 
 
 @dataclass(frozen=True)

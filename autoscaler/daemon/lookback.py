@@ -14,7 +14,6 @@ import numpy as np
 import structlog
 
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import Compiled, compile_specs
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import TickInput
@@ -160,6 +159,6 @@ def relive(course: Course, rules: Compiled, offset_s: float) -> Kept:
         )
         columns = {name: recent.columns[name][step] if name in recent.columns else unknown for name in names}
         samples = Samples(PodSamples(**columns), front)
-        inp = TickInput(now_s, then, rules.spec, schedule(rules, now_s + offset_s, now_s), samples)
+        inp = TickInput(now_s, then, rules.spec, rules.windows.at(now_s + offset_s, now_s), samples)
         _, memory = tick(inp, memory)
     return keep(memory, fleet.workloads, now_s, now_s + offset_s)

@@ -10,7 +10,6 @@ import structlog
 
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.prices import Prices
-from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import Compiler
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import explain
@@ -123,7 +122,8 @@ class Loop:
         samples = await self._sample(fleet, Objectives(rules.spec.ttft_objective_s, rules.spec.itl_objective_s))
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        inp = TickInput(now_s, fleet, rules.spec, schedule(rules, wall_s, now_s), samples, self._prices.variants(fleet))
+        schedule = rules.windows.at(wall_s, now_s)
+        inp = TickInput(now_s, fleet, rules.spec, schedule, samples, self._prices.variants(fleet))
         decision, self._memory = tick(inp, self._remembered(fleet, now_s, wall_s))
         self._last, self._recalled = (fleet.workloads, now_s, wall_s), None
 

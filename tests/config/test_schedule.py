@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.config.model import Prewarm
-from autoscaler.config.schedule import Window, Windows, schedule, windows_at
+from autoscaler.config.schedule import Window, Windows, windows_at
 from autoscaler.config.specs import compile_specs
-from autoscaler.core.spec import Schedule
 from tests.config.test_specs import BOOK, with_policies, workload
 
 BERLIN = "Europe/Berlin"
@@ -276,7 +275,7 @@ def test_a_clock_that_is_slewed_a_little_keeps_the_columns():
 
 
 def test_workloads_without_windows_have_one_empty_slot():
-    columns = schedule(compile_specs((workload(), workload("nobody")), BOOK), unix("2026-01-15 09:00"), 0.0)
+    columns = compile_specs((workload(), workload("nobody")), BOOK).windows.at(unix("2026-01-15 09:00"), 0.0)
     for column in (columns.start_s, columns.until_s, columns.replicas, columns.lead_s):
         assert column.shape == (2, 1)
         assert np.isnan(column).all()
@@ -286,7 +285,7 @@ def test_rows_follow_their_workloads():
     entry = {"from": "0 8 * * *", "until": "0 18 * * *", "timezone": BERLIN, "replicas": 4, "lead": "5m"}
     book = with_policies(office={"prewarm": [entry]}, double={"prewarm": [entry, {**entry, "replicas": 5}]})
     asked = (workload("office"), workload(), workload("double"), workload("office"))
-    columns: Schedule = schedule(compile_specs(asked, book), unix("2026-01-15 09:00"), 0.0)
+    columns = compile_specs(asked, book).windows.at(unix("2026-01-15 09:00"), 0.0)
     nan = np.nan
     np.testing.assert_array_equal(columns.replicas, [[4, 4, nan, nan], [nan] * 4, [4, 4, 5, 5], [4, 4, nan, nan]])
     np.testing.assert_array_equal(columns.start_s[0], columns.start_s[3])

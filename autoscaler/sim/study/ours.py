@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.schedule import schedule
 from autoscaler.config.specs import compile_specs
 from autoscaler.core.columns import IntColumn
 from autoscaler.core.decision import Decision, TickInput
@@ -24,26 +23,7 @@ from autoscaler.sim.study.case import Case, PodRows, View
 WALL_S = 1_800_000_000.0
 """Unix time of the start of a trace, for the schedules of a policy."""
 
-_READINGS = (
-    "time_s",
-    "running",
-    "waiting",
-    "kv_usage",
-    "prompt_tokens",
-    "generation_tokens",
-    "finished",
-    "first_tokens",
-    "ttft_met",
-    "gap_s",
-    "gaps",
-    "itl_judged",
-    "itl_met",
-    "prefill_judged",
-    "prefill_met",
-    "preemptions",
-    "ttft_s",
-    "itl_s",
-)
+_READINGS = {each.name for each in fields(PodRows)} & {each.name for each in fields(PodSamples)}
 
 
 class OursTogether:
@@ -94,7 +74,7 @@ class OursTogether:
             now_s=now_s,
             fleet=replace(fleet, time_s=now_s, replicas=np.array([float(view.wanted) for view in views])),
             spec=self._rules.spec,
-            schedule=schedule(self._rules, WALL_S + now_s, now_s),
+            schedule=self._rules.windows.at(WALL_S + now_s, now_s),
             samples=Samples(samples, front),
         )
         self.decision, self._memory = tick(self.inp, self._memory)
