@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, Scaler
-from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
+from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.run import run, run_fleet
 from autoscaler.sim.study.score import Row, summarize, thin
 
@@ -34,8 +34,7 @@ def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False) -> Played:
 
 def play_together(cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float) -> list[Played]:
     """Make one run of several cases that share GPUs, and keep what a proof needs of each."""
-    node_gpus = max(NODE_GPUS, *(case.gpus_per_replica for case in cases))
-    outcomes = run_fleet(cases, scalers, GpuPool(gpus, node_gpus))
+    outcomes = run_fleet(cases, scalers, GpuPool.holding(cases, gpus))
     return [_played(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
 
 

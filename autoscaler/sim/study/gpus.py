@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from autoscaler.sim.study.case import Case
 
 NODE_GPUS = 8.0  # as in the usual servers of eight
 ROUNDING_GPUS = 1e-9  # slices are shares of a GPU, whose sums are not exact
@@ -57,6 +59,11 @@ class GpuPool:
         self.nodes: list[Node] = []  # those in use so far
         self._unused_gpus = gpus  # in nodes that were never used
         self._waiting: deque[Claim] = deque()
+
+    @classmethod
+    def holding(cls, cases: Sequence[Case], gpus: float = math.inf) -> GpuPool:
+        """Make a pool of usual nodes, or of larger ones where a replica of one of the cases needs them."""
+        return cls(gpus, max(NODE_GPUS, *(case.gpus_per_replica for case in cases)))
 
     @property
     def short(self) -> bool:

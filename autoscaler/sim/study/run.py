@@ -17,7 +17,7 @@ from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.histogram import bound_above, count_within, increase, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Seen, View
 from autoscaler.sim.study.check import check
-from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
+from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
 from autoscaler.sim.study.state import GAP_BOUNDS, HISTOGRAMS, PREFILL_BOUNDS, TTFT_BOUNDS
 
@@ -254,7 +254,7 @@ def run_fleet(
     cut to that. After its trace a case goes on, and is paid for, until everybody is served, an hour at most.
     Raises ValueError if a case makes no sense, naming the field, or the request by its row.
     """
-    pool = pool or GpuPool(node_gpus=max(NODE_GPUS, *(case.gpus_per_replica for case in cases)))
+    pool = pool or GpuPool.holding(cases)
     for case in cases:
         check(case)
         if case.gpus_per_replica > pool.largest_gpus:
