@@ -286,7 +286,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         cold_start_s=setting.cold_start_s,
         cold_start_uncached_s=setting.cold_start_uncached_s,
         cold_start_spread=setting.cold_start_spread,
-        hours_between_crashes=setting.crash_every_s / 3600,
+        crash_every_s=setting.crash_every_s,
         router=setting.router,
         patience_s=setting.patience_s,
         gpus_per_replica=offer.gpus,

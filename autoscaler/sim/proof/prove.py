@@ -119,7 +119,7 @@ def prove(
         cold_start_s=subject.cases[0].cold_start_s,
         cold_start_uncached_s=subject.cases[0].cold_start_uncached_s,
         cold_start_spread=subject.cases[0].cold_start_spread,
-        crash_every_s=subject.cases[0].hours_between_crashes * 3600,
+        crash_every_s=subject.cases[0].crash_every_s,
         router=subject.cases[0].router,
         patience_s=subject.cases[0].patience_s,
         scale=subject.scale,

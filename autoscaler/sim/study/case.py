@@ -57,7 +57,7 @@ class Case:
     router: str = "least-requests"  # or "round-robin"
     seed: int = 1
     patience_s: float = math.inf  # a client that has nothing after so long leaves; no counter of an engine knows it
-    hours_between_crashes: float = math.inf  # mean, of one replica; what it holds is lost, and it starts again
+    crash_every_s: float = math.inf  # mean, of a replica that serves; what it holds is lost, and it starts again
     counted_from_s: float = 0.0  # figures are of what comes from then on; before, scalers may learn
 
 

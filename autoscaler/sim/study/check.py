@@ -32,7 +32,7 @@ def check(case: Case) -> None:
             f"a cold start takes {uncached_s:g} s on a fresh node, it must be at least the {case.cold_start_s:g} s of "
             "any other"
         )
-    for name in ("scrape_s", "patience_s", "hours_between_crashes"):
+    for name in ("scrape_s", "patience_s", "crash_every_s"):
         if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):
             raise ValueError(f"{name} is {getattr(case, name):g}, it must be above 0")
     if case.router not in ROUTERS:

@@ -233,7 +233,7 @@ class Replicas:
             self._free = list(range(rows, 2 * rows))[::-1]
         pod.row = self._free.pop()
         self.state.open(pod.row, now_s)
-        mean_s = self.case.hours_between_crashes * 3600
+        mean_s = self.case.crash_every_s
         pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
 
     def _crash(self, pod: Pod, now_s: float) -> None:

@@ -51,7 +51,7 @@ class Setup:
     replicas: int = 1  # at the start, ready at once
     cold_start: ColdStart = field(default_factory=ColdStart)
     grace_s: float = 120.0  # terminationGracePeriodSeconds
-    hours_between_crashes: float = math.inf  # mean, of one pod
+    crash_every_s: float = math.inf  # mean, of a pod that serves
 
 
 @dataclass(eq=False)
@@ -175,7 +175,7 @@ class Cluster:
                 lost.append((pod.workload, self._crash(pod, now_s)))
             elif pod.replica is None and pod.serving_s <= now_s and not pod.leaving:
                 pod.replica = Replica(pod.setup.profile, now_s)
-                mean_s = pod.setup.hours_between_crashes * 3600
+                mean_s = pod.setup.crash_every_s
                 pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
         self.pods = [pod for pod in self.pods if not (pod.leaving and pod.node is None)]
         for node in self.nodes:

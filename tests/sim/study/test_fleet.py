@@ -64,7 +64,7 @@ class Watched(GpuPool):
 
 @pytest.mark.parametrize("name", ["hpa-inflight", "knative-kpa", "skyserve"])
 def test_with_plenty_of_gpus_every_case_goes_as_if_it_were_alone(name: str) -> None:
-    cases = fleet(hours_between_crashes=0.1)
+    cases = fleet(crash_every_s=360.0)
     baseline = BASELINES[name]
     params = [baseline.grid(case)[0] for case in cases]
     scalers = [baseline(case, setting) for case, setting in zip(cases, params, strict=True)]

@@ -186,7 +186,7 @@ def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_ag
         return 1
 
     trace = generate("made", SHAPE, 3600.0, seed=1)
-    case = case_of(trace, hours_between_crashes=0.2, cold_start_s=20.0)
+    case = case_of(trace, crash_every_s=720.0, cold_start_s=20.0)
     outcome = run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(wanted))
     lost = np.isinf(outcome.e2e_s)
     assert 1 <= lost.sum() < 0.05 * len(lost)
@@ -299,12 +299,12 @@ def test_a_thousand_replicas_find_room() -> None:
 @given(
     wants=st.lists(st.integers(0, 6), min_size=1, max_size=30),
     drain_s=st.sampled_from([0.0, 3.0, 60.0]),
-    hours_between_crashes=st.sampled_from([0.02, math.inf]),
+    crash_every_s=st.sampled_from([72.0, math.inf]),
     patience_s=st.sampled_from([4.0, math.inf]),
     router=st.sampled_from(["least-requests", "round-robin"]),
 )
 def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is_unpaid(
-    wants: list[int], drain_s: float, hours_between_crashes: float, patience_s: float, router: str
+    wants: list[int], drain_s: float, crash_every_s: float, patience_s: float, router: str
 ) -> None:
     views: list[tuple[Seen, PodRows]] = []
     left = iter(wants)
@@ -319,13 +319,13 @@ def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is
         cold_start_s=11.0,
         cold_start_spread=0.3,
         drain_s=drain_s,
-        hours_between_crashes=hours_between_crashes,
+        crash_every_s=crash_every_s,
         patience_s=patience_s,
         router=router,
     )
     outcome = run(case, Told(wanted, period_s=7.0))
     lost = np.isinf(outcome.e2e_s)
-    if drain_s == 60.0 and math.isinf(hours_between_crashes) and math.isinf(patience_s):
+    if drain_s == 60.0 and math.isinf(crash_every_s) and math.isinf(patience_s):
         assert not lost.any()
     assert (outcome.ttft_s >= 0.01 - 1e-9).all()
     finished = outcome.e2e_s[~lost]

@@ -129,7 +129,7 @@ def test_requests_that_outlast_the_grace_period_are_lost_with_the_pod() -> None:
 
 
 def test_a_crash_loses_the_requests_and_the_engine_starts_again_on_its_node_with_new_counters() -> None:
-    cluster = a_cluster(replace(SETUP, hours_between_crashes=1.0))
+    cluster = a_cluster(replace(SETUP, crash_every_s=3600.0))
     pod = cluster.pods[0]
     first, node, crash_s = pod.replica, pod.node, pod.crash_s
     assert first is not None

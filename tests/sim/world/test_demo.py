@@ -95,7 +95,7 @@ def test_with_replicas_enough_every_objective_is_met() -> None:
     made = world(1)
     pools = tuple(replace(pool, nodes=pool.nodes + 4) for pool in made.pools)
     plenty = tuple(
-        replace(w, setup=replace(w.setup, replicas=replicas, hours_between_crashes=np.inf))
+        replace(w, setup=replace(w.setup, replicas=replicas, crash_every_s=np.inf))
         for w, replicas in zip(made.workloads, (10, 4, 10, 8, 1, 4), strict=True)
     )
     plant = Plant(replace(made, pools=pools, workloads=plenty), 10 * 3600.0)

@@ -125,7 +125,7 @@ def test_an_impossible_count_fails_and_the_other_changes_hold() -> None:
 
 
 def test_every_request_is_accounted_for_at_any_moment() -> None:
-    crashing = replace(CHAT, setup=replace(CHAT.setup, hours_between_crashes=0.3), patience_s=5.0)
+    crashing = replace(CHAT, setup=replace(CHAT.setup, crash_every_s=1080.0), patience_s=5.0)
     plant = Plant(a_world(crashing, replace(silent(name="b"), shape=STEADY, model="b")), 0.0)
     for step in range(1, 120):
         plant.advance(step * 15.0)

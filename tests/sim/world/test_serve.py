@@ -135,7 +135,7 @@ async def test_a_draining_replica_stays_healthy_until_it_is_empty_and_then_its_p
 
 
 async def test_a_crashed_replica_refuses_connections_and_comes_back_on_its_port_with_new_counters() -> None:
-    crashing = replace(CHAT, setup=replace(CHAT.setup, hours_between_crashes=1.0))
+    crashing = replace(CHAT, setup=replace(CHAT.setup, crash_every_s=3600.0))
     async for stage in staged(a_world(crashing)):
         crash_s = stage.fleet.plant.cluster.pods[0].crash_s
         await stage.until(crash_s - 1)
