@@ -15,16 +15,15 @@ import click
 
 from autoscaler.commands.options import (
     EXISTING,
-    OBJECT_NAMES,
     READABLE_FILE,
     Address,
     Duration,
     ObjectName,
     OwnFile,
+    WorkloadName,
     cluster_options,
     history_option,
     http_options,
-    is_object_name,
     log_options,
     policy_options,
     price_option,
@@ -127,18 +126,15 @@ def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_po
 
 
 @main.command()
-@click.argument("workload", metavar="NAMESPACE/NAME")
+@click.argument("workload", type=WorkloadName(), metavar="NAMESPACE/NAME")
 @click.option(
     "--url", type=Address(), default="http://127.0.0.1:8080", show_default=True, help="Where the daemon serves HTTP."
 )
-def explain(workload: str, url: str) -> None:
+def explain(workload: tuple[str, str], url: str) -> None:
     """Print why a workload has the replicas it has."""
     from autoscaler import app
 
-    namespace, _, name = workload.partition("/")
-    if not (is_object_name(namespace) and is_object_name(name)):
-        raise click.UsageError(f"{workload[:200]!r} is not a workload: write NAMESPACE/NAME, each of {OBJECT_NAMES}")
-    _main(app.explain(url, namespace, name))
+    _main(app.explain(url, *workload))
 
 
 @main.command()

@@ -87,6 +87,20 @@ class ObjectName(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class WorkloadName(click.ParamType):  # type: ignore[type-arg]
+    """`NAMESPACE/NAME`."""
+
+    name = "namespace/name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        namespace, _, name = value.partition("/")
+        if not (is_object_name(namespace) and is_object_name(name)):
+            self.fail(f"not a workload, found {value[:100]!r}; allowed: NAMESPACE/NAME of {OBJECT_NAMES}", param, ctx)
+        return namespace, name
+
+
 def is_object_name(text: str) -> bool:
     return len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII) is not None
 

@@ -15,11 +15,10 @@ import click
 
 from autoscaler.commands.options import (
     EXISTING,
-    OBJECT_NAMES,
     READABLE_FILE,
     Duration,
     Number,
-    is_object_name,
+    WorkloadName,
     options,
     prometheus_options,
     prometheus_settings,
@@ -49,18 +48,15 @@ def repeated(args: list[str]) -> list[str]:
     return words
 
 
-class GreedyGroup(click.Group):
-    """A group whose options `GREEDY` take all words up to the next option: `--trace a.csv b.csv`."""
+class Greedy(click.Command):
+    """A command whose options `GREEDY` take all words up to the next option: `--trace a.csv b.csv`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, repeated(args))
 
 
-class GreedyCommand(click.Command):
-    """As `GreedyGroup`, for a command without commands of its own."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, repeated(args))
+class GreedyGroup(Greedy, click.Group):
+    """As `Greedy`, with commands of its own."""
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]
@@ -85,20 +81,6 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
         except (ValueError, OverflowError):  # no time, or none of the years 1 to 9999
             self.fail(f"not a time, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
         self.fail(f"a time without zone, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
-
-
-class WorkloadName(click.ParamType):  # type: ignore[type-arg]
-    """`NAMESPACE/NAME`."""
-
-    name = "namespace/name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        namespace, _, name = value.partition("/")
-        if not (is_object_name(namespace) and is_object_name(name)):
-            self.fail(f"not a workload, found {value[:100]!r}; allowed: NAMESPACE/NAME of {OBJECT_NAMES}", param, ctx)
-        return namespace, name
 
 
 proof_options = options(
@@ -189,7 +171,7 @@ def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float
     to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
 
 
-@click.command(cls=GreedyCommand)
+@click.command(cls=Greedy)
 @prometheus_options
 @click.option("--ticks", type=READABLE_FILE, metavar="FILE", help="Lines of `dry-run --json` instead of Prometheus.")
 @click.option("--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME")
