@@ -51,24 +51,24 @@ class Setting:
     """What all trials have in common."""
 
     profile: str  # by name, or a file
-    policies: tuple[Path, ...] = ()  # one policy; none: the shipped `interactive`
-    against: tuple[str, ...] = ()
-    tuned: bool = False
-    planned: bool = False  # also a schedule made with the whole trace in hand
-    cold_start_s: float = 60.0
-    cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: every node has image and weights
-    cold_start_spread: float = 0.1  # sigma of the logarithm; 0: all alike
-    crash_every_s: float = math.inf  # mean, of a replica that serves
-    router: str = "least-requests"  # or "round-robin"
-    patience_s: float = math.inf  # clients who still wait by then leave
-    seed: int = 1
-    learn_s: float = 0.0  # of the beginning, that policies may learn from; figures count from then on
-    start_replicas: int | None = None  # None: the fewest whose first ten minutes meet the goal
-    gpus: float = math.inf  # that all models of a trace share; infinity: as many as each asks for
-    json: Path | None = None
-    html: Path | None = None
-    ray: bool = False
-    jobs: int | None = None
+    policies: tuple[Path, ...]  # one policy; none: the shipped `interactive`
+    against: tuple[str, ...]
+    tuned: bool
+    planned: bool  # also a schedule made with the whole trace in hand
+    cold_start_s: float
+    cold_start_uncached_s: float  # on a node that was never used; NaN: every node has image and weights
+    cold_start_spread: float  # sigma of the logarithm; 0: all alike
+    crash_every_s: float  # mean, of a replica that serves
+    router: str  # "least-requests" or "round-robin"
+    patience_s: float  # clients who still wait by then leave
+    seed: int
+    learn_s: float  # of the beginning, that policies may learn from; figures count from then on
+    start_replicas: int | None  # None: the fewest whose first ten minutes meet the goal
+    gpus: float  # that all models of a trace share; infinity: as many as each asks for
+    json: Path | None
+    html: Path | None
+    ray: bool
+    jobs: int | None
 
     @property
     def outputs(self) -> tuple[Path, ...]:
@@ -137,9 +137,7 @@ def replay(
     _usable(setting)
     namespace, name = workload
     start_s, end_s = interval
-    if setting.learn_s >= end_s - start_s:
-        learned, lasted = show_duration(setting.learn_s), show_duration(round(end_s - start_s))
-        raise ValueError(f"{namespace}/{name}: {learned} to learn from; allowed: less than the {lasted} of history")
+    _check_longer(f"{namespace}/{name}", round(end_s - start_s), setting.learn_s)
     console = Console(stderr=True)
     with Bar(f"reading {namespace}/{name}", console) as told:
         reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
@@ -237,15 +235,18 @@ def _subject(
 
 def _check_learned(name: str, cases: Sequence[Case], learn_s: float) -> None:
     """Raise ValueError if there is nothing to learn from, or nothing that counts."""
-    duration_s = cases[0].trace.duration_s
-    if learn_s >= duration_s:
-        raise ValueError(
-            f"{name}: {show_duration(learn_s)} to learn from; allowed: less than its {show_duration(duration_s)}"
-        )
+    _check_longer(name, cases[0].trace.duration_s, learn_s)
     late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
     if late.all() or not late.any():
         when = "before" if late.all() else "after"
         raise ValueError(f"{name}: no request {when} {show_duration(learn_s)}, until which policies are to learn")
+
+
+def _check_longer(name: str, duration_s: float, learn_s: float) -> None:
+    if learn_s >= duration_s:
+        raise ValueError(
+            f"{name}: {show_duration(learn_s)} to learn from; allowed: less than its {show_duration(duration_s)}"
+        )
 
 
 def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
@@ -324,12 +325,12 @@ def _prove(setting: Setting, subject: Subject, against: Sequence[str], told: Bar
 def _unusual(setting: Setting) -> list[str]:
     """Return a note on all that replicas, router and clients do not do by default."""
     notes = []
-    if setting.cold_start_spread != Setting.cold_start_spread:
+    if setting.cold_start_spread != Case.cold_start_spread:
         notes.append(f"cold starts differ: sigma of their logarithm {setting.cold_start_spread:g}")
     if math.isfinite(setting.crash_every_s):
         every = seconds(setting.crash_every_s)
         notes.append(f"a replica that serves crashes every {every} in the mean and loses what it holds")
-    if setting.router != Setting.router:
+    if setting.router != Case.router:
         notes.append("requests go to replicas round robin, whatever they hold")
     if math.isfinite(setting.patience_s):
         notes.append(f"clients who still wait after {seconds(setting.patience_s)} leave")

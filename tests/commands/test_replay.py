@@ -38,7 +38,7 @@ BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01
         (("--workload", "team/llama", "--start", "0001-01-01T00:00:00+14:00"), "not a time, found '0001-01-01T"),
         (
             ("--workload", "team/llama", "--prometheus", "http://x", "--start", "-6h", "--end", "-5h", "--learn", "2h"),
-            "team/llama: 2h to learn from; allowed: less than the 1h of history",
+            "team/llama: 2h to learn from; allowed: less than its 1h",
         ),
         (
             ("--workload", "team/llama", "--prometheus", "http://x", *BACKWARDS),

@@ -96,11 +96,6 @@ def test_the_same_seed_gives_the_same_proof_on_one_core_and_on_two() -> None:
     assert one.clairvoyant_gpu_hours == two.clairvoyant_gpu_hours
 
 
-def test_an_unknown_baseline_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no baseline kedda; allowed: keda-queue, .*static"):
-        prove(subject(), ("kedda",))
-
-
 def test_several_workloads_add_up_to_all_their_requests() -> None:
     cases = busy("a", per_s=2.0), busy("b", per_s=0.5, seed=2)
     played = [play(case, Static(1), keep_ttft=True) for case in cases]
