@@ -24,7 +24,6 @@ class PolicyBook:
 
     policies: Mapping[str, Policy]  # by name
     default: str  # name of the policy for workloads that name none
-    origin: Mapping[str, str]  # "file:line" of each, by name
 
     def wakeup_queries(self) -> dict[str, str]:
         """Return the PromQL expressions that wake workloads, by name of the policy."""
@@ -45,7 +44,7 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
     """
     findings: list[Finding] = []
     policies: dict[str, Policy] = {}
-    origin: dict[str, str] = {}
+    origin: dict[str, str] = {}  # "file:line" of each, by name
     for path in yaml_files(paths or (shipped(),), policies_in, "policy files in", MAX_FILES, findings):
         text = read_text(path)
         if isinstance(text, Finding):
@@ -74,7 +73,7 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
             findings.append(Finding(where, 0, "default policy", problem, shown(default), one_of(policies, default)))
     if findings:
         raise PolicyError(findings)
-    return PolicyBook(MappingProxyType(policies), default, MappingProxyType(origin))
+    return PolicyBook(MappingProxyType(policies), default)
 
 
 def policies_in(folder: Path) -> list[Path]:

@@ -17,9 +17,7 @@ from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet, Pool
 from autoscaler.core.variants import Variants
 
-AS_OF = "2026-07-20"
-"""Date of the list prices: on demand, AWS us-east-1, an instance's price over its GPUs; GB200: Azure, 2026-06-18."""
-
+# Of 2026-07-20: on demand, AWS us-east-1, an instance's price over its GPUs; GB200: Azure, 2026-06-18.
 LIST_PRICES: tuple[tuple[str, float, float], ...] = (
     # what the product's name holds, USD per GPU-hour, GB; the first that fits counts
     ("GB200", 27.04, 186),

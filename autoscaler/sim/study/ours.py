@@ -40,7 +40,7 @@ class OursTogether:
             Workload(WorkloadRef("study", case.trace.name), policy=policy.name)
             for case, policy in zip(cases, policies, strict=True)
         )
-        book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name, {})
+        book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name)
         rules = compile_specs(self._workloads, book)
         # The ceiling is the case's, for everybody who is compared: it is a matter of the purse, not of the decision.
         ceiling = np.array([float(case.max_replicas) for case in cases])
