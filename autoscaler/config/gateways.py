@@ -202,9 +202,7 @@ def _named(key: Key, labels: Labels) -> tuple[str, str]:
     return (name + key.suffix, namespace) if name else ("", "")
 
 
-def read_front(
-    fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName, gateways: Iterable[Gateway] = GATEWAYS.values()
-) -> tuple[FloatColumn, FloatColumn]:
+def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> tuple[FloatColumn, FloatColumn]:
     """Bring what gateways report onto the rows of the fleet.
 
     waiting: gauges by metric name; arrivals: rates (or increases) of counters by metric name, each with its series.
@@ -217,7 +215,7 @@ def read_front(
     served[fleet.pod_workload[fleet.pod_ready]] = True
     total_waiting = np.full(len(fleet.workloads), np.nan)
     total_arrivals = total_waiting.copy()
-    for gateway in gateways:
+    for gateway in GATEWAYS.values():
         held = _read(names, gateway, gateway.waiting, waiting, len(fleet.workloads))
         if gateway.waiting_includes_served:
             held = np.where(served, np.nan, held)
@@ -228,10 +226,13 @@ def read_front(
     return total_waiting, total_arrivals
 
 
-def metric_names(gateways: Iterable[Gateway] = GATEWAYS.values()) -> frozenset[str]:
+def metric_names() -> frozenset[str]:
     """Return the name of every metric of the table."""
     return frozenset(
-        part.name for gateway in gateways for row in (*gateway.waiting, *gateway.arrivals) for part in row.parts()
+        part.name
+        for gateway in GATEWAYS.values()
+        for row in (*gateway.waiting, *gateway.arrivals)
+        for part in row.parts()
     )
 
 

@@ -42,13 +42,11 @@ class _Scale(msgspec.Struct):
 class ScaleActuator:
     """Sets replica counts through a `Kube`. `leadership` is asked again right before each patch."""
 
-    def __init__(
-        self, kube: Kube, writes: OwnWrites, leadership: Leadership | None = None, concurrency: int = CONCURRENCY
-    ) -> None:
+    def __init__(self, kube: Kube, writes: OwnWrites, leadership: Leadership | None = None) -> None:
         self._kube = kube
         self._writes = writes
         self._leadership = leadership
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = asyncio.Semaphore(CONCURRENCY)
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
         """Patch each change, some at a time; what is not done by the deadline has failed and is told so."""

@@ -15,7 +15,7 @@ from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import Identity, bounds_query
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
-from autoscaler.config.engines import UNCOUNTED, WITHIN, Engine
+from autoscaler.config.engines import ENGINES, UNCOUNTED, WITHIN
 from autoscaler.config.series import Readings
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.fleet import Fleet
@@ -28,8 +28,7 @@ NO_BOUNDS_PERIOD_S = 30.0  # nobody has reported yet, but somebody soon will
 class Attained:
     """Fills the columns of `WITHIN`, for every engine of the table that has them."""
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
-        self._engines = engines
+    def __init__(self) -> None:
         self._bounds: dict[Readings, tuple[Bounds, float]] = {}  # of each histogram, and when they were asked for
 
     async def read(
@@ -47,7 +46,7 @@ class Attained:
 
         async with asyncio.TaskGroup() as group:
             for name, column in ((name, column) for name in sorted(set(named)) for column in WITHIN):
-                if name not in self._engines or not (readings := self._engines[name].readings.get(column)):
+                if name not in ENGINES or not (readings := ENGINES[name].readings.get(column)):
                     continue
                 limits_s = np.where(named == name, getattr(objectives, WITHIN[column]), np.nan)
                 chosen, left_out = commonest(limits_s, len(fleet.pods))

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -35,7 +34,7 @@ from autoscaler.adapters.prometheus.queries import (
 from autoscaler.adapters.prometheus.roster import MAX_PODS, MAX_WORKLOADS, Roster, Sighting
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.server_clock import ServerClock
-from autoscaler.config.engines import ENGINES, Engine
+from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.fleet import Fleet, Pool
 from autoscaler.ports import Clock, Unavailable
@@ -54,11 +53,10 @@ class DiscoveredFleet:
     is down: `fleet` says so until it is there.
     """
 
-    def __init__(self, settings: PrometheusSettings, clock: Clock, engines: Mapping[str, Engine] = ENGINES) -> None:
+    def __init__(self, settings: PrometheusSettings, clock: Clock) -> None:
         """Raises ValueError as PrometheusClient does."""
         self._client = PrometheusClient(settings, clock)
         self._clock = clock
-        self._engines = engines
         self._timeout_s = settings.timeout_s
         self._server_clock = ServerClock()
         self._roster = Roster()
@@ -117,16 +115,16 @@ class DiscoveredFleet:
 
     async def _look(self, sampling: Sampling) -> Sighting | None:
         """Ask everything; None where not even the engines are known."""
-        conventions = await sampling.ask("label conventions", convention_query(self._engines.values()))
+        conventions = await sampling.ask("label conventions", convention_query(ENGINES.values()))
         if conventions is None:
             return None
         self._server_clock.hear(conventions)
         identity, gpu_identity = read_conventions(
             parse_labels(labels).get(METRIC, "") for labels in conventions.vector.labels
         )
-        queries = {"engines": seen_engines_query(self._engines.values(), identity)}
+        queries = {"engines": seen_engines_query(ENGINES.values(), identity)}
         if identity == POD:
-            present = engines_presence(self._engines.values())
+            present = engines_presence(ENGINES.values())
             queries |= {"pods": pods_query(present), "controllers": controllers_query(present)}
         if gpu_identity is not None:
             queries["devices"] = devices_query(gpu_identity)

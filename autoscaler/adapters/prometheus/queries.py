@@ -207,21 +207,21 @@ def read_conventions(found: Iterable[str]) -> tuple[Identity, Identity | None]:
     return engine, gpu
 
 
-def front_waiting_query(gateways: Iterable[Gateway] = GATEWAYS.values()) -> str:
+def front_waiting_query() -> str:
     """Return the query for the requests that all gateways hold; label `metric` says which gauge a series is."""
     return _either(
         _named_sum(part.name, part.name, gateway)
-        for gateway in gateways
+        for gateway in GATEWAYS.values()
         for row in gateway.waiting
         for part in row.parts()
     )
 
 
-def front_arrivals_query(window_s: float, gateways: Iterable[Gateway] = GATEWAYS.values()) -> str:
+def front_arrivals_query(window_s: float) -> str:
     """Return the query for the requests per second that arrive at all gateways; label `metric` as above."""
     return _either(
         _named_sum(f"rate({part.name}[{_duration(window_s)}])", part.name, gateway)
-        for gateway in gateways
+        for gateway in GATEWAYS.values()
         for row in gateway.arrivals
         for part in row.parts()
     )

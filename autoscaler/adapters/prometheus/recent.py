@@ -11,7 +11,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -34,7 +34,7 @@ from autoscaler.adapters.prometheus.queries import (
 )
 from autoscaler.adapters.prometheus.ranges import RangeReader, Rows
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
-from autoscaler.config.engines import ENGINES, WITHIN, Engine
+from autoscaler.config.engines import ENGINES, WITHIN
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
@@ -63,13 +63,12 @@ class _Part:
 class RecentHistory:
     """A HistorySource over one server: `await RecentHistory(settings, clock).recent(fleet, objectives, 3600, 20)`."""
 
-    def __init__(self, settings: PrometheusSettings, clock: Clock, engines: Mapping[str, Engine] = ENGINES) -> None:
+    def __init__(self, settings: PrometheusSettings, clock: Clock) -> None:
         """Raises ValueError where the settings contradict themselves."""
         timeout_s = min(settings.timeout_s, QUERY_TIMEOUT_S)
         self._settings = settings.model_copy(update={"timeout_s": timeout_s})
         self._credentials = Credentials(settings)
         self._clock = clock
-        self._engines = engines
 
     async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
         """Return what was read within `deadline_s` seconds of the last `span_s`. Raises Unavailable: nothing was."""
@@ -77,7 +76,7 @@ class RecentHistory:
         offset_s = self._clock.now_s() - self._clock.wall_s()  # from Unix time to the clock of the tick
         until_s, steps = math.floor(self._clock.wall_s()), max(int(span_s // STEP_S), 1)
         window_s = self._settings.rate_window_s
-        reading = _Reading(reader, self._engines, fleet, objectives, until_s, steps, window_s)
+        reading = _Reading(reader, fleet, objectives, until_s, steps, window_s)
         try:
             return await asyncio.to_thread(reading.read, offset_s)
         finally:
@@ -90,7 +89,6 @@ class _Reading:
     def __init__(
         self,
         reader: RangeReader,
-        engines: Mapping[str, Engine],
         fleet: Fleet,
         objectives: Objectives,
         until_s: float,
@@ -99,7 +97,6 @@ class _Reading:
     ) -> None:
         """until_s: Unix time of the last of `steps` + 1 moments. window_s: range of histogram quantiles."""
         self._reader = reader
-        self._engines = engines
         self._fleet = fleet
         self._objectives = objectives
         self._steps = steps
@@ -116,7 +113,7 @@ class _Reading:
     def read(self, offset_s: float) -> Recent:
         """Return what could be read; `offset_s` leads from Unix time to the clock of the tick."""
         problem = ""
-        asked = self._reader.ask(convention_query(self._engines.values()), self._until_s, self._until_s, STEP_S)
+        asked = self._reader.ask(convention_query(ENGINES.values()), self._until_s, self._until_s, STEP_S)
         self._identity, _ = read_conventions(row["metric"].get(METRIC, "") for row in asked)
         for part in self._parts():
             if len(self._pods) + part.pods > MOST_PODS:
@@ -141,7 +138,7 @@ class _Reading:
         for row in np.argsort(-size, kind="stable").tolist():
             workload = self._fleet.workloads[row]
             name, namespace = workload.ref.name, workload.ref.namespace
-            if workload.engine not in self._engines or not (_NAME.fullmatch(name) and _NAME.fullmatch(namespace)):
+            if workload.engine not in ENGINES or not (_NAME.fullmatch(name) and _NAME.fullmatch(namespace)):
                 continue
             part = parts.setdefault(workload.engine, _Part(workload.engine))
             characters = len(name) + len(namespace)
@@ -154,7 +151,7 @@ class _Reading:
         yield from (part for part in parts.values() if part.rows)
 
     def _read_part(self, part: _Part) -> None:
-        engine = narrowed(self._engines[part.engine], self._where(part))
+        engine = narrowed(ENGINES[part.engine], self._where(part))
         wanted = set(part.rows)
         for query in engine_queries(engine, self._identity, self._window_s):
             if not query.products:
@@ -185,7 +182,7 @@ class _Reading:
     def _known_bounds(self, engine: str, column: str) -> Bounds:
         """Return the bounds of a histogram, those of all pods together, as ticks use them."""
         if (engine, column) not in self._bounds:
-            readings = self._engines[engine].readings[column]
+            readings = ENGINES[engine].readings[column]
             asked = self._reader.ask(bounds_query(readings, MAX_BOUNDS), self._until_s, self._until_s, STEP_S)
             labels = [msgspec.json.encode(row["metric"]) for row in asked]
             counts = np.array([self._values(row["values"])[-1] for row in asked], dtype=np.float64)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Self
@@ -46,7 +46,7 @@ from autoscaler.adapters.prometheus.queries import (
 )
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.server_clock import ServerClock
-from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED, Engine
+from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED
 from autoscaler.config.gateways import WorkloadNames, read_front
 from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
@@ -89,13 +89,11 @@ class PrometheusSource:
         self,
         settings: PrometheusSettings,
         clock: Clock,
-        engines: Mapping[str, Engine] = ENGINES,
         front_queries: Callable[[], tuple[FrontQuery, ...]] = lambda: (),
     ) -> None:
         """front_queries: the policies' own expressions, asked for at each sampling. Raises ValueError as the client."""
         self._client = PrometheusClient(settings, clock)
         self._clock = clock
-        self._engines = engines
         self._front_queries = front_queries
         self._window_s = settings.rate_window_s
         self._server_clock = ServerClock()
@@ -104,7 +102,7 @@ class PrometheusSource:
         self._gpu_identity: Identity | None = None
         self._conventions_s = -np.inf
         self._carried: dict[str, _Carried] = {}
-        self._attained = Attained(engines)
+        self._attained = Attained()
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -148,7 +146,7 @@ class PrometheusSource:
 
     async def _learn_conventions(self, sampling: Sampling) -> None:
         """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now."""
-        answer = await sampling.ask("label conventions", convention_query(self._engines.values()))
+        answer = await sampling.ask("label conventions", convention_query(ENGINES.values()))
         if answer is None:
             return
         self._server_clock.hear(answer)
@@ -161,10 +159,10 @@ class PrometheusSource:
         """Return the queries for the engines in use. Workloads count only by which engines they name."""
         queries: list[PodQuery] = []
         for name in sorted({workload.engine for workload in fleet.workloads}):
-            if engine := self._engines.get(name):
+            if engine := ENGINES.get(name):
                 queries += engine_queries(engine, self._identity, self._window_s)
             else:
-                sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(self._engines)}")
+                sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
         if self._gpu_identity is not None:
             queries += gpu_queries(self._gpu_identity)
         return queries

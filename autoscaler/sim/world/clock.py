@@ -23,7 +23,6 @@ class CompressedClock:
         self,
         speed: float = 60.0,
         start_s: float = MORNING_S,
-        midnight_wall_s: float = MONDAY_WALL_S,
         real_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if not (math.isfinite(speed) and speed > 0):
@@ -32,7 +31,6 @@ class CompressedClock:
             raise ValueError(f"start_s is {start_s:g}, it must be a finite number of seconds, 0 or more")
         self.speed = speed
         self._start_s = start_s
-        self._midnight_wall_s = midnight_wall_s
         self._real_s = real_s
         self._real_start_s = real_s()
 
@@ -40,7 +38,7 @@ class CompressedClock:
         return self._start_s + (self._real_s() - self._real_start_s) * self.speed
 
     def wall_s(self) -> float:
-        return self._midnight_wall_s + self.now_s()
+        return MONDAY_WALL_S + self.now_s()
 
     async def sleep(self, duration_s: float) -> None:
         """Wait `duration_s` simulated seconds."""
