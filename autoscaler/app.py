@@ -19,6 +19,7 @@ import aiohttp
 import structlog
 from rich.console import Console
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
 from autoscaler.adapters.http.readiness import Readiness
@@ -34,7 +35,7 @@ from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.lease import Elector
 from autoscaler.adapters.kube.scale import ScaleActuator
 from autoscaler.adapters.kube.snapshot import KubeFleet
-from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator, SystemClock
+from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.adapters.prometheus.front import FrontQuery
 from autoscaler.adapters.prometheus.recent import RecentHistory
@@ -62,6 +63,13 @@ from autoscaler.sim.world.demo import world
 from autoscaler.sim.world.serve import SimulatedFleet
 
 log = structlog.get_logger(__name__)
+
+ONCE_ATTEMPTS = 15
+MAX_TOLD = 50
+"""Problems told in /readyz, of each kind."""
+
+DEMO_PERIOD_S = 15.0
+"""Simulated seconds between ticks: a quarter of a real second at the default speed."""
 
 Background = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
@@ -235,14 +243,6 @@ async def explain(url: str, namespace: str, name: str) -> int:
             return 1
         case _:
             raise StartError(f"{url} does not answer as the daemon does; is it another server?")
-
-
-ONCE_ATTEMPTS = 15
-MAX_TOLD = 50
-"""Problems told in /readyz, of each kind."""
-
-DEMO_PERIOD_S = 15.0
-"""Simulated seconds between ticks: a quarter of a real second at the default speed."""
 
 
 async def _sources(

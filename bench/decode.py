@@ -33,7 +33,7 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.decode import decode_vector
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import POD, PodQuery, convention_query, engine_queries, gpu_queries

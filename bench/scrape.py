@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.adapters.scrape.pods import PodScraper

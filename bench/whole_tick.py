@@ -33,10 +33,11 @@ import structlog
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
 from autoscaler.adapters.http.readiness import Readiness
-from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator, SystemClock
+from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.policy import load
 from autoscaler.config.settings import PrometheusSettings

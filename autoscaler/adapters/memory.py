@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.kept import Kept
 from autoscaler.core.samples import Objectives, Samples
 from autoscaler.ports import Change, Fate, Outcome, TickRecord, Unavailable
-
-
-class SystemClock:
-    """The clocks of the operating system."""
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        return time.time()
-
-    async def sleep(self, duration_s: float) -> None:
-        await asyncio.sleep(duration_s)
 
 
 class LoopClock:
@@ -122,31 +106,3 @@ class MemoryRecorder:
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         self.failures.append(error)
-
-
-def empty_fleet(now_s: float) -> Fleet:
-    """A cluster without workloads, known to be so at `now_s`."""
-    no_floats, no_ints = np.empty(0), np.empty(0, dtype=np.int64)
-    no_flags = np.empty(0, dtype=bool)
-    return Fleet(
-        time_s=now_s,
-        workloads=(),
-        workload_id=no_ints,
-        replicas=no_floats,
-        paused=no_flags,
-        rival=(),
-        gpus_per_replica=no_floats,
-        pool=no_ints,
-        pods=(),
-        pod_id=no_ints,
-        pod_workload=no_ints,
-        pod_ready=no_flags,
-        pod_terminating=no_flags,
-        pod_blocked=no_ints,
-        pod_created_s=no_floats,
-        pod_scheduled_s=no_floats,
-        pod_started_s=no_floats,
-        pod_ready_s=no_floats,
-        pools=(),
-        pool_gpus=no_floats,
-    )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import structlog
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.config.policy import load
 from autoscaler.config.specs import compile_specs
 from autoscaler.core.decision import TickInput

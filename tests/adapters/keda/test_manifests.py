@@ -10,6 +10,7 @@ import grpc
 import pytest
 import yaml
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
@@ -18,7 +19,6 @@ from autoscaler.adapters.keda.service import KedaService
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.events import EventRecorder
 from autoscaler.adapters.kube.snapshot import KubeFleet
-from autoscaler.adapters.memory import SystemClock
 from autoscaler.config.policy import load
 from autoscaler.config.settings import KedaSettings, Mode
 from autoscaler.daemon.loop import Loop

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest_asyncio
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
-from autoscaler.adapters.memory import SystemClock
 from tests.adapters.kube.world import World, shipped_roles
 from tests.harness.kube_api import KubeApi, User
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import structlog
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.lease import Elector
-from autoscaler.adapters.memory import SystemClock
 from autoscaler.config.settings import KubeSettings, LeaseSettings
 
 

@@ -1,15 +1,14 @@
 """Events written to a real API server, with the rights that ship."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
-from autoscaler.adapters.memory import SystemClock, empty_fleet
 from autoscaler.core.decision import TickInput
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.samples import Samples
@@ -24,13 +23,28 @@ pytestmark = pytest.mark.integration
 
 def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
     rows = len(workloads)
-    return replace(
-        empty_fleet(0.0),
+    no_floats, no_ints, no_flags = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
+    return Fleet(
+        time_s=0.0,
         workloads=workloads,
         workload_id=np.arange(rows),
         replicas=np.ones(rows),
         paused=np.zeros(rows, dtype=bool),
         rival=(rival,) * rows,
+        gpus_per_replica=np.ones(rows),
+        pool=np.full(rows, -1),
+        pods=(),
+        pod_id=no_ints,
+        pod_workload=no_ints,
+        pod_ready=no_flags,
+        pod_terminating=no_flags,
+        pod_blocked=no_ints,
+        pod_created_s=no_floats,
+        pod_scheduled_s=no_floats,
+        pod_started_s=no_floats,
+        pod_ready_s=no_floats,
+        pools=(),
+        pool_gpus=no_floats,
     )
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.lease import Elector, micro_time
-from autoscaler.adapters.memory import SystemClock
 from autoscaler.config.settings import LeaseSettings
 from tests.adapters.kube.conftest import Connect
 from tests.adapters.kube.world import running

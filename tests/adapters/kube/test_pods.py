@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.pods import PodTable
-from autoscaler.adapters.memory import SystemClock
 from autoscaler.core.fleet import Blocked
 from tests.harness.calls import counted_calls
 

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.events import EventRecorder
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.lease import Elector
 from autoscaler.adapters.kube.scale import ScaleActuator
 from autoscaler.adapters.kube.snapshot import KubeFleet
-from autoscaler.adapters.memory import RecordingActuator, SystemClock
+from autoscaler.adapters.memory import RecordingActuator
 from autoscaler.config.settings import LeaseSettings, Mode
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.ports import Change, Fate

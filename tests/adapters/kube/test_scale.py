@@ -4,10 +4,10 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.scale import ScaleActuator
-from autoscaler.adapters.memory import SystemClock
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 from tests.adapters.kube.conftest import Connect

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.scale import ScaleActuator
 from autoscaler.adapters.kube.snapshot import KubeFleet
 from autoscaler.adapters.kube.watch import WatchTimes
-from autoscaler.adapters.memory import SystemClock
 from autoscaler.config.settings import Mode
 from autoscaler.core.fleet import Blocked, WorkloadRef
 from autoscaler.ports import Change, Fate, Unavailable

@@ -10,13 +10,14 @@ from itertools import pairwise
 import pytest
 from aiohttp import web
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.client import ApiError, Kube
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.scale import ScaleActuator
 from autoscaler.adapters.kube.snapshot import KubeFleet
 from autoscaler.adapters.kube.watch import Resource, Watch, WatchTimes
-from autoscaler.adapters.memory import LoopClock, SystemClock
+from autoscaler.adapters.memory import LoopClock
 from autoscaler.config.settings import Mode
 from autoscaler.ports import Change, Fate
 from tests.adapters.kube.api_double import (

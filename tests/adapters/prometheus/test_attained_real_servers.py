@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.queries import bounds_query
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS

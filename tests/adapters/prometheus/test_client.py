@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.client import IN_FLIGHT, PrometheusClient, QueryFailed
 from autoscaler.config.settings import PrometheusSettings, TlsFiles
 from tests.adapters.prometheus.answers import PATH, html, pod, serving, vector

@@ -7,7 +7,7 @@ import re
 import pytest
 from aiohttp import web
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Unavailable

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings

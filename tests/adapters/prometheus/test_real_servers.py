@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.front import FrontQuery
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.engines import ENGINES, QUANTILES

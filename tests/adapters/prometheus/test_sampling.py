@@ -1,6 +1,6 @@
 """One round of queries and its report."""
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.client import PrometheusClient
 from autoscaler.adapters.prometheus.sampling import MAX_PROBLEMS, Sampling
 from autoscaler.config.settings import PrometheusSettings

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from autoscaler.adapters.memory import SystemClock
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.scrape.pods import LOAD_PROBE_S, PodScraper
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.fleet import Fleet
