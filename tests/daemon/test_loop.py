@@ -60,7 +60,7 @@ class World:
             sources=self.sources,
             policies=lambda: book,
             actuator=self,
-            recorders=[self.recorder, *recorders],
+            recorders=[*recorders, self.recorder],
             leadership=leadership or AlwaysLeading(),
             period_s=period_s,
             deadline_s=deadline_s,
@@ -257,8 +257,7 @@ async def test_a_recorder_that_raises_costs_neither_the_tick_nor_the_other_recor
         def failed(self, wall_s, error):
             raise RuntimeError("nor has this")
 
-    world = World()
-    world.loop._recorders = [Broken(), *world.loop._recorders]
+    world = World(recorders=[Broken()])
     world.load = {"running": 200.0, "waiting": 200.0}
     with structlog.testing.capture_logs() as logged:
         async with world.running():

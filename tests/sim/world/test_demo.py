@@ -100,8 +100,9 @@ def test_with_replicas_enough_every_objective_is_met() -> None:
     )
     plant = Plant(replace(made, pools=pools, workloads=plenty), 10 * 3600.0)
     plant.advance(10 * 3600.0 + 300)
-    for row in plant.summary().workloads:
-        assert row.attainment is None or row.attainment > 0.995, row.name
+    attainment = {row.name: row.attainment for row in plant.summary().workloads}
+    assert attainment.pop("models/playground-8b") is None  # nobody has asked it yet
+    assert min(attainment.values()) > 0.995, attainment
 
 
 def test_a_negative_seed_is_refused() -> None:
