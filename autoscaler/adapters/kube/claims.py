@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from autoscaler.adapters.kube.client import FIELD_MANAGER
 from autoscaler.adapters.kube.history import OwnWrites
@@ -32,50 +32,71 @@ def api_group(api_version: str) -> str:
     return api_version.partition("/")[0] if "/" in api_version else ""
 
 
+class Claim(Protocol):
+    """What a table keeps of an autoscaler."""
+
+    @property
+    def target(self) -> TargetKey: ...
+
+
+Claimed = TypeVar("Claimed", bound=Claim)
+
+
+class ClaimTable(Generic[Claimed]):
+    """Autoscalers of one kind, by name and by target. `version` grows when what is kept of one changes."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._kept: dict[tuple[str, str], Claimed] = {}
+        self._by_target: dict[TargetKey, dict[str, Claimed]] = {}
+
+    def keep(self, namespace: str, name: str, claim: Claimed) -> None:
+        if self._kept.get((namespace, name)) != claim:
+            self.remove(namespace, name)
+            self._kept[namespace, name] = claim
+            self._by_target.setdefault(claim.target, {})[name] = claim
+            self.version += 1
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        claim = self._kept.pop((namespace, name), None)
+        if claim is not None:
+            del self._by_target[claim.target][name]
+            if not self._by_target[claim.target]:
+                del self._by_target[claim.target]
+            self.version += 1
+
+    def of(self, target: TargetKey) -> list[Claimed]:
+        """Return every one with this target, by name."""
+        claims = self._by_target.get(target)
+        return [claims[name] for name in sorted(claims)] if claims else []
+
+
 class _Hpa(NamedTuple):
+    name: str
     target: TargetKey
     scaled_object: str  # name of the ScaledObject that made it; "": none
 
 
-class HpaTable:
+class HpaTable(ClaimTable[_Hpa]):
     """Receives HorizontalPodAutoscalers."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._hpas: dict[tuple[str, str], _Hpa] = {}
-        self._by_target: dict[TargetKey, set[str]] = {}
 
     def put(self, seen: HorizontalPodAutoscaler, /) -> None:
         metadata, reference = seen.metadata, seen.spec.scale_target_ref
         owner = metadata.controller()
         hpa = _Hpa(
+            metadata.name,
             TargetKey(metadata.namespace, api_group(reference.api_version), reference.kind, reference.name),
             owner.name if owner is not None and owner.kind == "ScaledObject" else "",
         )
-        key = metadata.namespace, metadata.name
-        if self._hpas.get(key) == hpa:
-            return
-        self.remove(*key)
-        self._hpas[key] = hpa
-        self._by_target.setdefault(hpa.target, set()).add(metadata.name)
-        self.version += 1
-
-    def remove(self, namespace: str, name: str, /) -> None:
-        hpa = self._hpas.pop((namespace, name), None)
-        if hpa is not None:
-            self._by_target[hpa.target].discard(name)
-            if not self._by_target[hpa.target]:
-                del self._by_target[hpa.target]
-            self.version += 1
+        self.keep(metadata.namespace, metadata.name, hpa)
 
     def owner(self, target: TargetKey, ours: str = "") -> str:
         """Name the HPA of a target, leaving out the one that the ScaledObject `ours` made; "": there is none."""
-        for name in sorted(self._by_target.get(target, ())):
-            made_by = self._hpas[target.namespace, name].scaled_object
-            if not made_by:
-                return f"HorizontalPodAutoscaler/{name}"
-            if made_by != ours:
-                return f"ScaledObject/{made_by}"
+        for hpa in self.of(target):
+            if not hpa.scaled_object:
+                return f"HorizontalPodAutoscaler/{hpa.name}"
+            if hpa.scaled_object != ours:
+                return f"ScaledObject/{hpa.scaled_object}"
         return ""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.claims import TargetKey, api_group, target_key
+from autoscaler.adapters.kube.claims import ClaimTable, TargetKey, api_group, target_key
 from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
 from autoscaler.adapters.kube.targets import KINDS
 from autoscaler.config.findings import one_of, shown
@@ -43,42 +43,17 @@ class Asked(NamedTuple):
     doubts: str  # overrides that are dropped, in words; the rest holds
 
 
-class ScaledObjectTable:
+class ScaledObjectTable(ClaimTable[Asked]):
     """Receives ScaledObjects."""
 
-    def __init__(self) -> None:
-        self.version = 0
-        self._asked: dict[tuple[str, str], Asked] = {}
-        self._by_target: dict[TargetKey, set[str]] = {}
-
     def put(self, seen: objects.ScaledObject, /) -> None:
-        key = seen.metadata.namespace, seen.metadata.name
-        asked = read_scaled_object(seen)
-        if self._asked.get(key) == asked:
-            return
-        self.remove(*key)
-        self._asked[key] = asked
-        self._by_target.setdefault(asked.target, set()).add(seen.metadata.name)
-        self.version += 1
-
-    def remove(self, namespace: str, name: str, /) -> None:
-        asked = self._asked.pop((namespace, name), None)
-        if asked is not None:
-            self._by_target[asked.target].discard(name)
-            if not self._by_target[asked.target]:
-                del self._by_target[asked.target]
-            self.version += 1
+        self.keep(seen.metadata.namespace, seen.metadata.name, read_scaled_object(seen))
 
     def get(self, namespace: str, name: str) -> Asked | None:
-        return self._asked.get((namespace, name))
+        return self._kept.get((namespace, name))
 
     def all(self) -> list[Asked]:
-        return list(self._asked.values())
-
-    def of(self, target: TargetKey) -> list[Asked]:
-        """Return every ScaledObject with this target, by name."""
-        names = self._by_target.get(target)
-        return [self._asked[target.namespace, name] for name in sorted(names)] if names else []
+        return list(self._kept.values())
 
 
 def read_scaled_object(seen: objects.ScaledObject) -> Asked:
