@@ -63,7 +63,7 @@ STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Grid:
     """What is run."""
 
     sizes: tuple[float, ...] = SIZES
@@ -78,45 +78,45 @@ class Plan:
     learned: float = 0.0  # share of each case that is only learned from
 
 
-QUICK = Plan((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
+QUICK = Grid((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
 
 
-def subjects(models: Sequence[Trace], plan: Plan) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Subject]]]:
+def subjects(models: Sequence[Trace], grid: Grid) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Subject]]]:
     """Yield the key of every case of one trace file, all that changes its result with the seed last, and its maker.
 
     Making one takes long, and who has its result does not need it.
     """
-    profile, offer = find(plan.profile)
+    profile, offer = find(grid.profile)
     name = models[0].name.partition("/")[0]
     checksum = content(models, offer)
-    for cold_start_s in plan.cold_starts_s:
-        for size in plan.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
-            for seed in plan.seeds:
-                fleet = f"fleet on {plan.gpus:g} GPUs" if math.isfinite(plan.gpus) else "fleet"
-                beginning = [fleet, None] if math.isnan(size) else [size, plan.most_requests]
-                window_s = plan.window_s if math.isfinite(plan.window_s) else None
-                how = [window_s, plan.learned, plan.planned, plan.against, checksum]
+    for cold_start_s in grid.cold_starts_s:
+        for size in grid.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
+            for seed in grid.seeds:
+                fleet = f"fleet on {grid.gpus:g} GPUs" if math.isfinite(grid.gpus) else "fleet"
+                beginning = [fleet, None] if math.isnan(size) else [size, grid.most_requests]
+                window_s = grid.window_s if math.isfinite(grid.window_s) else None
+                how = [window_s, grid.learned, grid.planned, grid.against, checksum]
                 key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
-                yield key, partial(prepared, models, plan, size, cold_start_s, seed)
+                yield key, partial(prepared, models, grid, size, cold_start_s, seed)
 
 
 def prepared(
-    models: Sequence[Trace], plan: Plan, size: float, cold_start_s: float, seed: int, told: Callable[[float], None]
+    models: Sequence[Trace], grid: Grid, size: float, cold_start_s: float, seed: int, told: Callable[[float], None]
 ) -> Subject:
     """Return one case, scaled to `size` and begun; of a fleet (NaN) each model as it is."""
-    profile, offer = find(plan.profile)
+    profile, offer = find(grid.profile)
     policy = load_policies().policies["interactive"]
     cases = []
-    window = anywhere(models, plan.window_s, seed)
+    window = anywhere(models, grid.window_s, seed)
     for model in window:
         fitting, _ = traces.cut(model, offer.profile.max_model_len)
         case = Case(fitting, offer.profile, goal_of(policy), cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
-        if len(models) > 1 and math.isfinite(plan.gpus):
-            case = replace(case, max_replicas=int(plan.gpus / offer.gpus + 1e-9))
-        case = started(case) if math.isnan(size) else sized(fitting, size, case, plan.most_requests)
-        cases.append(replace(case, counted_from_s=plan.learned * case.trace.duration_s))
+        if len(models) > 1 and math.isfinite(grid.gpus):
+            case = replace(case, max_replicas=int(grid.gpus / offer.gpus + 1e-9))
+        case = started(case) if math.isnan(size) else sized(fitting, size, case, grid.most_requests)
+        cases.append(replace(case, counted_from_s=grid.learned * case.trace.duration_s))
         told(len(cases) / len(window))
-    gpus = plan.gpus if math.isnan(size) else math.inf
+    gpus = grid.gpus if math.isnan(size) else math.inf
     return Subject(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
 
 
@@ -303,17 +303,17 @@ def append(file: Path, entry: dict[str, Any]) -> None:
         stream.write(json.dumps(entry).encode() + b"\n")
 
 
-def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool) -> dict[str, dict[str, Any]]:
-    """Run what is missing, and write table and pictures of the plan's cases after each that was run.
+def run(grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool) -> dict[str, dict[str, Any]]:
+    """Run what is missing, and write table and pictures of the grid's cases after each that was run.
 
     Raises ValueError for traces or a profile that cannot be used, OSError for an `out` that cannot be written.
     """
-    find(plan.profile)
+    find(grid.profile)
     file = out / "results.jsonl"
     known, results = read_results(file), {}
     console = Console(stderr=True)
     for models in found(folder) if folder else generated():
-        for key, prepare in subjects(models, plan):
+        for key, prepare in subjects(models, grid):
             if key in known:
                 results[key] = known[key]
                 continue
@@ -326,7 +326,7 @@ def run(plan: Plan, folder: Path | None, out: Path, jobs: int | None, ray: bool)
                 f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests"
             )
             with Bar(subject.trace, console) as told:
-                proof = prove(subject, plan.against, tuned=True, planned=plan.planned, workers=jobs, ray=ray, told=told)
+                proof = prove(subject, grid.against, tuned=True, planned=grid.planned, workers=jobs, ray=ray, told=told)
             results[key] = summary(proof, subject.cases[0].gpus_per_replica)
             append(file, {"key": key, "result": results[key]})
             texts = {"html": page([proof]), "svg": standalone(frontier(proof))}
@@ -391,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
     given = parser.parse_args(arguments)
-    plan = QUICK if given.quick or given.traces is None else Plan()
+    grid = QUICK if given.quick or given.traces is None else Grid()
     changes: dict[str, Any] = {
         "sizes": given.sizes and tuple(given.sizes),
         "cold_starts_s": given.cold_starts and tuple(given.cold_starts),
@@ -404,9 +404,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "profile": given.profile,
         "planned": given.planned,
     }
-    plan = replace(plan, **{name: value for name, value in changes.items() if value})
+    grid = replace(grid, **{name: value for name, value in changes.items() if value})
     try:
-        results = run(plan, given.traces, given.out, given.jobs, given.ray)
+        results = run(grid, given.traces, given.out, given.jobs, given.ray)
     except (ValueError, RuntimeError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:

@@ -64,7 +64,7 @@ def test_a_case_is_run_again_where_an_option_changes_its_result_and_only_then(
 def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path: Path) -> None:
     """To size a case takes as long as to run it; one too large to be sized tells whether it was tried."""
     out = tmp_path / "out"
-    too_large = replace(policies.Plan(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
+    too_large = replace(policies.Grid(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
     ((key, prepare),) = policies.subjects(next(cases.found(traces)), too_large)
     with pytest.raises(ValueError, match="the most that is held"):
         prepare(lambda _share: None)

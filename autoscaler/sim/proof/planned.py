@@ -50,7 +50,7 @@ RUNS = len(OPTIONS) + len(AVERAGED_S) * HALVINGS + ROUNDS  # for one case, at mo
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Timetable:
     """Replicas wanted over time."""
 
     bin_s: float
@@ -58,10 +58,10 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedRun:
     """A schedule, and what became of it."""
 
-    schedule: Schedule
+    schedule: Timetable
     row: Row
 
 
@@ -70,7 +70,7 @@ class Planned:
 
     name = "planned"
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Timetable) -> None:
         self.period_s = schedule.bin_s
         self._replicas = schedule.replicas
 
@@ -79,17 +79,17 @@ class Planned:
         return int(self._replicas[min(place, len(self._replicas) - 1)])
 
 
-def planning(cases: Sequence[Case], place: int) -> Search[Plan]:
+def planning(cases: Sequence[Case], place: int) -> Search[PlannedRun]:
     """Search a cheap schedule that meets the goal for one of the cases that the calls share, in about `RUNS` runs.
 
     It is planned as if it were alone. If no schedule meets the goal, the one with the best attainment is found.
     """
     cost = run_cost(cases[place])
 
-    def rounds() -> Generator[list[Call], Any, Plan]:
+    def rounds() -> Generator[list[Call], Any, PlannedRun]:
         attempts = yield [Call(_uniform, (place, option), cost) for option in range(len(OPTIONS))]
         (plan,) = yield [Call(_mixed, (place, attempts), cost * (RUNS - len(OPTIONS)))]
-        return cast(Plan, plan)
+        return cast(PlannedRun, plan)
 
     return Search(rounds(), cost * RUNS)
 
@@ -110,7 +110,7 @@ def _uniform(cases: Sequence[Case], place: int, option: int) -> _Attempt:
     return search.attempt(np.full(search.segments, option))
 
 
-def _mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> Plan:
+def _mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> PlannedRun:
     """Mix the options of one case: what a worker does then."""
     case = cases[place]
     search = _Search(case)
@@ -137,7 +137,7 @@ def _mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> Plan:
         for believed, found in ((missed, attempt.missed), (wanted_s, attempt.wanted_s)):
             believed[attempt.choice, everywhere] = (believed[attempt.choice, everywhere] + found) / 2
         aim *= math.sqrt(min(max(allowed / max(float(attempt.missed.sum()), 1.0), 0.5), 2.0))
-    return Plan(search.schedule(best.choice), best.row)
+    return PlannedRun(search.schedule(best.choice), best.row)
 
 
 def _finer(case: Case, search: _Search, attempts: Sequence[_Attempt]) -> list[_Attempt]:
@@ -195,7 +195,7 @@ class _Search:
         self._segment_of_bin = self._segments_of(np.arange(self._bins, dtype=np.float64) * BIN_S)
         self._segment_of_request = self._segments_of(case.trace.arrival_s)
 
-    def schedule(self, choice: IntColumn) -> Schedule:
+    def schedule(self, choice: IntColumn) -> Timetable:
         needed = np.zeros(self._bins, np.int64)
         for index in np.unique(choice).tolist():
             averaged_s, margin = self.options[index]
@@ -221,7 +221,7 @@ class _Search:
         return place
 
 
-def _in_time(case: Case, needed: IntColumn) -> Schedule:
+def _in_time(case: Case, needed: IntColumn) -> Timetable:
     """Ask for what is needed early enough, and keep it through short valleys. needed: int64[bins]."""
     # A start costs as much as a replica that idles for as long: shorter valleys are not worth leaving.
     valley = max(round(case.cold_start_s / BIN_S), 1)
@@ -232,7 +232,7 @@ def _in_time(case: Case, needed: IntColumn) -> Schedule:
         before = np.maximum.accumulate(np.concatenate([[case.start_replicas], needed[:-1]]))
         first = np.where(needed > before, needed, 0)
         wanted = np.maximum(wanted, _highest(first, 0, _lead(case, case.cold_start_uncached_s)))
-    return Schedule(BIN_S, np.minimum(wanted, case.max_replicas))
+    return Timetable(BIN_S, np.minimum(wanted, case.max_replicas))
 
 
 def _lead(case: Case, cold_start_s: float) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.config.model import Policy
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.proof.planned import Planned, Schedule, planning
+from autoscaler.sim.proof.planned import Planned, Timetable, planning
 from autoscaler.sim.proof.played import Played, add_up, play, play_together
 from autoscaler.sim.proof.result import OURS, PLANNED, Before, Params, Point, Proof, Run
 from autoscaler.sim.proof.search import SCRAPE_COST, Call, Search, run_cost, side_by_side
@@ -238,7 +238,7 @@ def _play_together(cases: Sequence[Case], count: int, entry: Entry, gpus: float)
     return play_together(cases[:count], entry.scalers(cases[:count], gpus), gpus)
 
 
-def _follow(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> Played:
+def _follow(cases: Sequence[Case], place: int, schedule: Timetable, keep_ttft: bool) -> Played:
     return play(cases[place], Planned(schedule), keep_ttft=keep_ttft)
 
 

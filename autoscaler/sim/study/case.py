@@ -62,8 +62,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one scrape shows of all replicas. Counters count since the start of the trace and never go back."""
+class Totals:
+    """What one scrape shows of all replicas together. Counters count since the start of the trace and never go back."""
 
     time_s: float  # when it was scraped
     running: FloatColumn  # float64[R], per serving replica
@@ -139,7 +139,7 @@ class View(Protocol):
         ...
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Totals:
         """The latest scrape."""
         ...
 
@@ -148,7 +148,7 @@ class View(Protocol):
         """Replica by replica: for a pipeline that begins at the samples of pods."""
         ...
 
-    def ago(self, seconds: float) -> Seen:
+    def ago(self, seconds: float) -> Totals:
         """Return the latest scrape that is at least so old, else the oldest there is: windows are differences."""
         ...
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.study import kernel
-from autoscaler.sim.study.case import Case, Seen
+from autoscaler.sim.study.case import Case, Totals
 from autoscaler.sim.study.gpus import Claim, GpuPool, Place
 from autoscaler.sim.study.starts import Starts
 from autoscaler.sim.study.state import COUNTERS, HISTOGRAMS, Engine, State, new_gateway
@@ -148,7 +148,7 @@ class Replicas:
 
     # What a scrape shows.
 
-    def scrape(self, now_s: float) -> tuple[Seen, Scrape]:
+    def scrape(self, now_s: float) -> tuple[Totals, Scrape]:
         """Read every engine."""
         self._release(now_s)
         gauges, counters, counts, sums, sum_counts = kernel.read(
@@ -157,7 +157,7 @@ class Replicas:
         serving = gauges[:, self._is_serving] if self._leaving else gauges
         gateway = self.gateway[0]
         prompt_tokens, generation_tokens, finished, first_tokens, _, itl_sum_s = sums.tolist()
-        seen = Seen(
+        seen = Totals(
             time_s=now_s,
             running=serving[0],
             waiting=serving[1],

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.histogram import bound_above, count_within, increase, quantile
-from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Seen, View
+from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.sim.study.check import check
 from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
@@ -36,7 +36,7 @@ class RunView:
         self._replicas = replicas
         scrapes = max(math.ceil(LATENCY_WINDOW_S / replicas.case.scrape_s), 1) + 1
         self._scrapes: deque[Scrape] = deque(maxlen=scrapes)
-        self._seen: deque[Seen] = deque(maxlen=math.ceil(REMEMBERED_S / replicas.case.scrape_s) + 1)
+        self._seen: deque[Totals] = deque(maxlen=math.ceil(REMEMBERED_S / replicas.case.scrape_s) + 1)
         self._pods: PodRows | None = None
         self._pods_of = (-1, -1.0, -1.0)
 
@@ -53,10 +53,10 @@ class RunView:
         return np.array([pod.since_s for pod in self._replicas.pods if pod.row < 0], np.float64)
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Totals:
         return self._seen[-1]
 
-    def ago(self, seconds: float) -> Seen:
+    def ago(self, seconds: float) -> Totals:
         """Return the latest scrape that is at least so old, else the oldest of the last six hours."""
         latest_s = self.now_s - seconds
         missing = math.ceil((self._seen[-1].time_s - latest_s) / self._replicas.case.scrape_s - 1e-9)
@@ -76,7 +76,7 @@ class RunView:
             self._pods, self._pods_of = self._pod_rows(), key
         return self._pods
 
-    def remember(self, seen: Seen, scrape: Scrape) -> None:
+    def remember(self, seen: Totals, scrape: Scrape) -> None:
         self._seen.append(seen)
         self._scrapes.append(scrape)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.sim.study.case import Case, Outcome, PodRows, Scaler, Seen, View
+from autoscaler.sim.study.case import Case, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.sim.study.ours import Ours
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.state import GAP_BOUNDS, TTFT_BOUNDS
@@ -44,7 +44,7 @@ class Witness:
     period_s: float = 15.0
     name: str = "witness"
     pods: list[PodRows] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[Totals] = field(default_factory=list)
 
     def decide(self, view: View) -> int:
         self.pods.append(view.pods)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.proof.planned import BIN_S, OPTIONS, Plan, Planned, Schedule, _uniform, planning
+from autoscaler.sim.proof.planned import BIN_S, OPTIONS, PlannedRun, Planned, Timetable, _uniform, planning
 from autoscaler.sim.proof.search import side_by_side
 from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, Goal
@@ -15,12 +15,12 @@ from autoscaler.sim.study.score import summarize
 from tests.sim.study.small import HandView, poisson, study, trace
 
 
-def planned(cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None) -> list[Plan]:
+def planned(cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None) -> list[PlannedRun]:
     return side_by_side([planning(cases, place) for place in range(len(cases))], cases, workers, told=told)
 
 
 def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
-    scaler = Planned(Schedule(5.0, np.array([1, 2, 3])))
+    scaler = Planned(Timetable(5.0, np.array([1, 2, 3])))
     assert [scaler.decide(HandView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, Profile, profile
 from autoscaler.sim.study.baselines.signals import GAPS, TTFT
-from autoscaler.sim.study.case import Case, Goal, PodRows, Seen, Trace
+from autoscaler.sim.study.case import Case, Goal, PodRows, Totals, Trace
 
 GOAL = Goal(ttft_s=1.0, itl_s=0.1, attainment=0.99)
 EMPTY = np.empty(0)
-NOTHING = Seen(
+NOTHING = Totals(
     time_s=0.0,
     running=EMPTY,
     waiting=EMPTY,
@@ -64,7 +64,7 @@ class HandView:
     starting: int = 0
     concurrency: float = 0.0
     starting_since_s: FloatColumn = field(default_factory=lambda: EMPTY)
-    past: list[Seen] = field(default_factory=lambda: [NOTHING])
+    past: list[Totals] = field(default_factory=lambda: [NOTHING])
 
     def tell(self, now_s: float, **fields: object) -> "HandView":
         """Let time pass to `now_s`, when a scrape shows these fields and the rest as before."""
@@ -73,14 +73,14 @@ class HandView:
         return self
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> Totals:
         return self.past[-1]
 
     @property
     def pods(self) -> PodRows:
         raise AssertionError("no baseline looks at single pods")
 
-    def ago(self, seconds: float) -> Seen:
+    def ago(self, seconds: float) -> Totals:
         old = [seen for seen in self.past if seen.time_s <= self.now_s - seconds]
         return old[-1] if old else self.past[0]
 

@@ -16,7 +16,7 @@ from autoscaler.core.columns import FloatColumn
 from autoscaler.core.histogram import quantile
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from autoscaler.sim.study.baselines.signals import TTFT
-from autoscaler.sim.study.case import Goal, Outcome, PodRows, Seen, View
+from autoscaler.sim.study.case import Goal, Outcome, PodRows, Totals, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.trace import generate
 from tests.sim.study.cases import PLAIN, Fixed, Told, case_of, trace_of
@@ -162,7 +162,7 @@ def test_those_who_are_not_ready_go_first_then_the_youngest() -> None:
 
 
 def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> None:
-    counted: list[Seen] = []
+    counted: list[Totals] = []
 
     def wanted(view: View) -> int:
         counted.append(view.seen)
@@ -178,7 +178,7 @@ def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> No
 
 def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_again() -> None:
     pods: list[PodRows] = []
-    totals: list[Seen] = []
+    totals: list[Totals] = []
 
     def wanted(view: View) -> int:
         pods.append(view.pods)
@@ -199,7 +199,7 @@ def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_ag
     assert outcome.replica_s == pytest.approx(3600.0, rel=0.02)  # a crash is no discount
 
 
-def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Seen, PodRows, View]]]:
+def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodRows, View]]]:
     """Run an hour of traffic under a number of replicas that goes up and down; return what was seen on the way."""
     notes = []
 
@@ -306,7 +306,7 @@ def test_a_thousand_replicas_find_room() -> None:
 def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is_unpaid(
     wants: list[int], drain_s: float, crash_every_s: float, patience_s: float, router: str
 ) -> None:
-    views: list[tuple[Seen, PodRows]] = []
+    views: list[tuple[Totals, PodRows]] = []
     left = iter(wants)
 
     def wanted(view: View) -> int:
@@ -341,7 +341,7 @@ def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is
 
 def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_gaps_hardly_move() -> None:
     """As on the recorded server: the TTFT of those who get their first token now is not that of those who come now."""
-    views: list[Seen] = []
+    views: list[Totals] = []
 
     def wanted(view: View) -> int:
         views.append(view.seen)

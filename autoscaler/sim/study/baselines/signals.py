@@ -10,19 +10,19 @@ import numpy as np
 
 from autoscaler.core.histogram import quantile
 from autoscaler.sim.engine.metrics import TOKEN_GAP_BOUNDS_S, TTFT_BOUNDS_S
-from autoscaler.sim.study.case import Seen, View
+from autoscaler.sim.study.case import Totals, View
 
 TTFT = np.array([*TTFT_BOUNDS_S, np.inf])
 GAPS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])
 Counter = Literal["arrivals", "finished", "first_tokens", "prompt_tokens", "generation_tokens", "itl_sum_s"]
 
 
-def waiting(seen: Seen) -> float:
+def waiting(seen: Totals) -> float:
     """Return the requests that no engine runs: waiting in engines, and in front while nobody serves."""
     return float(seen.waiting.sum()) + seen.gateway_waiting
 
 
-def inflight(seen: Seen) -> float:
+def inflight(seen: Totals) -> float:
     """Return the requests that run or wait."""
     return float(seen.running.sum()) + waiting(seen)
 
