@@ -50,26 +50,55 @@ main.add_command(replay)
 
 
 @main.command()
-@click.option("--mode", type=click.Choice(["direct", "keda", "dry-run"]), required=True, help="Who changes replicas.")
+@click.option(
+    "--mode",
+    type=click.Choice(["direct", "keda", "dry-run"]),
+    required=True,
+    help="Who changes the replica count: the daemon, KEDA, or nobody.",
+)
 @prometheus_options
 @rate_window_option
-@click.option("--scrape/--no-scrape", default=None, help="Read the pods directly; default: without --prometheus.")
+@click.option(
+    "--scrape/--no-scrape",
+    default=None,
+    help="Read metrics from the pods themselves; default: only without --prometheus.",
+)
 @click.option("--dcgm", type=Address(), metavar="URL", multiple=True, help="DCGM exporter to read directly.")
-@click.option("--gateway", type=Address(), metavar="URL", multiple=True, help="Metrics of a gateway to read directly.")
+@click.option(
+    "--gateway", type=Address(), metavar="URL", multiple=True, help="Metrics endpoint of a gateway to read directly."
+)
 @policy_options
 @cluster_options
 @price_option
-@click.option("--period", type=Duration(), default="5s", show_default=True, help="From tick to tick.")
-@click.option("--lease/--no-lease", default=True, show_default=True, help="Leader election among replicas.")
-@click.option("--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True)
-@click.option("--lease-namespace", type=ObjectName(), default="vllm-autoscaler", show_default=True)
+@click.option("--period", type=Duration(), default="5s", show_default=True, help="Time between ticks.")
+@click.option("--lease/--no-lease", default=True, show_default=True, help="Elect a leader among the daemon's replicas.")
+@click.option(
+    "--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True, help="Name of the Lease object."
+)
+@click.option(
+    "--lease-namespace",
+    type=ObjectName(),
+    default="vllm-autoscaler",
+    show_default=True,
+    help="Namespace of the Lease object.",
+)
 @history_option
-@click.option("--state", type=OwnFile(), help="Keep here what was learned, over restarts; one file for each process.")
-@click.option("--grpc-host", default="0.0.0.0", show_default=True)
-@click.option("--grpc-port", type=click.IntRange(0, 65535), default=6000, show_default=True)
-@click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate.")
-@click.option("--grpc-key", type=READABLE_FILE)
-@click.option("--grpc-ca", type=READABLE_FILE, help="Ask clients for a certificate signed by this CA (mTLS).")
+@click.option(
+    "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."
+)
+@click.option(
+    "--grpc-host", default="0.0.0.0", show_default=True, help="Address on which gRPC is served; with --mode keda."
+)
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    default=6000,
+    show_default=True,
+    help="Port of the gRPC server; 0: any free port.",
+)
+@click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate; needs --grpc-key.")
+@click.option("--grpc-key", type=READABLE_FILE, help="Private key of that certificate.")
+@click.option("--grpc-ca", type=READABLE_FILE, help="Require clients to have a certificate signed by this CA (mTLS).")
 @http_options
 @log_options
 def run(**given: Any) -> None:
@@ -87,15 +116,21 @@ def run(**given: Any) -> None:
 @policy_options
 @cluster_options
 @price_option
-@click.option("--cluster/--no-cluster", default=False, help="Follow the real objects of a cluster as well.")
+@click.option("--cluster/--no-cluster", default=False, help="Also follow the real objects of the cluster.")
 @history_option
-@click.option("--period", type=Duration(), default="15s", show_default=True, help="From tick to tick.")
-@click.option("--json", "as_json", is_flag=True, help="One line per decision instead of the table.")
-@click.option("--once", is_flag=True, help="Decide once, print, and end.")
-@click.option("--http-host", default="127.0.0.1", show_default=True)
-@click.option("--http-port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option("--period", type=Duration(), default="15s", show_default=True, help="Time between ticks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
+@click.option("--once", is_flag=True, help="Decide once, print the decision and exit.")
+@click.option("--http-host", default="127.0.0.1", show_default=True, help="Address on which HTTP is served.")
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
+)
 def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
-    """Show what would be done, from nothing but metrics. Changes nothing."""
+    """Show what the daemon would do, from metrics alone. Changes nothing."""
     from autoscaler import app
 
     if not given["prometheus"]:
@@ -106,17 +141,36 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 
 
 @main.command()
-@click.option("--duration", type=Duration(), help="Real time after which it ends; default: until Ctrl-C.")
+@click.option("--duration", type=Duration(), help="Real time to run; default: until Ctrl-C.")
 @click.option(
-    "--speed", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Simulated per real time."
+    "--speed",
+    type=click.FloatRange(1, 600),
+    default=60.0,
+    show_default=True,
+    help="Simulated seconds per real second.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of traffic and cold starts.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="End by itself (after 60s unless --duration) with a JSON summary."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Random seed for traffic and cold starts.",
 )
-@click.option("--http-port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON summary at the end; without --duration, end after 60s.",
+)
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
+)
 def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> None:
-    """Run the whole daemon on an embedded fleet of simulated vLLM replicas."""
+    """Run the whole daemon against a built-in fleet of simulated vLLM replicas."""
     from autoscaler import app
 
     app.configure_log("console", "error" if as_json else "info")
@@ -128,10 +182,14 @@ def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_po
 @main.command()
 @click.argument("workload", type=WorkloadName(), metavar="NAMESPACE/NAME")
 @click.option(
-    "--url", type=Address(), default="http://127.0.0.1:8080", show_default=True, help="Where the daemon serves HTTP."
+    "--url",
+    type=Address(),
+    default="http://127.0.0.1:8080",
+    show_default=True,
+    help="Address at which the daemon serves HTTP.",
 )
 def explain(workload: tuple[str, str], url: str) -> None:
-    """Print why a workload has the replicas it has."""
+    """Explain why a workload has its current number of replicas."""
     from autoscaler import app
 
     _main(app.explain(url, *workload))
@@ -141,7 +199,10 @@ def explain(workload: tuple[str, str], url: str) -> None:
 @click.argument("files", nargs=-1, required=True, type=EXISTING)
 @policy_options
 def check(files: tuple[Path, ...], policies: tuple[Path, ...], default_policy: str) -> None:
-    """Validate policies and manifests; exit 1 with file, line, key, value and what is allowed."""
+    """Validate policies and manifests.
+
+    Each error names file, line, key, value and what is allowed; the exit code is then 1.
+    """
     from autoscaler import app
 
     raise SystemExit(app.check(files, policies, default_policy))

@@ -138,12 +138,14 @@ def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--traces", type=Path)
-    parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the clairvoyant")
-    parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS")
-    parser.add_argument("--max-requests", type=int, default=300_000)
-    parser.add_argument("--profile", default="8b-h100-3g")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--traces", type=Path, help="folder of traces; default: generated ones")
+    parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the clairvoyant bound")
+    parser.add_argument(
+        "--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start of a replica"
+    )
+    parser.add_argument("--max-requests", type=int, default=300_000, help="most requests of a case")
+    parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args()
     policy = load_policies().policies["interactive"]
     results = []

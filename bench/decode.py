@@ -184,9 +184,9 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--workloads", type=int, default=10_000)
-    options.add_argument("--ticks", type=int, default=5)
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--workloads", type=int, default=10_000, help="number of workloads")
+    options.add_argument("--ticks", type=int, default=5, help="number of ticks to measure")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     args = options.parse_args()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -167,9 +167,9 @@ async def measure(workloads: int, rounds: int, seconds: float) -> dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--workloads", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--seconds", type=float, default=0.15, help="of each round and server")
+    parser.add_argument("--workloads", type=int, default=1000, help="number of workloads")
+    parser.add_argument("--rounds", type=int, default=41, help="number of rounds")
+    parser.add_argument("--seconds", type=float, default=0.15, help="length of a round, for each server")
     options = parser.parse_args()
     result = asyncio.run(measure(options.workloads, options.rounds, options.seconds))
     if options.json:

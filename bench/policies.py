@@ -370,25 +370,27 @@ def whole(least: int) -> Callable[[str], int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--traces", type=Path, help="folder of traces; without it two are generated, and --quick holds")
-    parser.add_argument("--out", type=Path, default=Path("build/policies"), help="results, table and pictures")
+    parser.add_argument("--traces", type=Path, help="folder of traces; default: two generated ones, with --quick")
+    parser.add_argument("--out", type=Path, default=Path("build/policies"), help="folder for results, table and charts")
     parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
-    parser.add_argument("--sizes", type=number, nargs="+")
-    parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS")
-    parser.add_argument("--seeds", type=whole(0), nargs="+")
-    parser.add_argument("--max-requests", type=whole(1))
+    parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the clairvoyant bound")
+    parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS", help="mean cold starts")
+    parser.add_argument("--seeds", type=whole(0), nargs="+", help="random seeds; each is a case of its own")
+    parser.add_argument("--max-requests", type=whole(1), help="most requests of a case")
     parser.add_argument(
-        "--window", type=number, metavar="HOURS", help="so much of each trace, from a moment that the seed draws"
+        "--window", type=number, metavar="HOURS", help="run this much of each trace, from a moment drawn with the seed"
     )
     parser.add_argument(
-        "--learn", type=part, metavar="SHARE", help="of each case, from its beginning: it does not count"
+        "--learn", type=part, metavar="SHARE", help="learn from this share of each case; figures count from then on"
     )
-    parser.add_argument("--profile")
-    parser.add_argument("--gpus", type=number, help="that the models of one trace share; default: no limit")
-    parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME")
-    parser.add_argument("--planned", action="store_true", help="also a schedule made with the whole trace in hand")
-    parser.add_argument("--jobs", type=whole(1))
-    parser.add_argument("--ray", action="store_true")
+    parser.add_argument("--profile", help="profile of a replica")
+    parser.add_argument("--gpus", type=number, help="GPUs shared by all models of a trace; default: no limit")
+    parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME", help="baselines to run")
+    parser.add_argument(
+        "--planned", action="store_true", help="also find a schedule with the whole trace known in advance"
+    )
+    parser.add_argument("--jobs", type=whole(1), help="number of runs in parallel; default: one per core")
+    parser.add_argument("--ray", action="store_true", help="run on a Ray cluster")
     parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
     given = parser.parse_args(arguments)
     grid = QUICK if given.quick or given.traces is None else Grid()

@@ -105,9 +105,9 @@ async def measure(workloads: int, rounds: int) -> list[float]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--workloads", type=int, default=10)
-    options.add_argument("--rounds", type=int, default=20, help="of each workload")
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--workloads", type=int, default=10, help="number of workloads")
+    options.add_argument("--rounds", type=int, default=20, help="rounds for each workload")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = options.parse_args()
     random.seed(1)
     took = asyncio.run(measure(given.workloads, given.rounds))

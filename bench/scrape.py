@@ -139,8 +139,8 @@ def share_of(pods: int) -> dict[str, float]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--pods", type=int, default=1000, help="rounded up to whole workloads of eight")
-    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--pods", type=int, default=1000, help="number of pods, rounded up to workloads of eight")
+    options.add_argument("--rounds", type=int, default=5, help="number of rounds")
     options.add_argument("--json", action="store_true", help="print one JSON object")
     given = options.parse_args()
     pods = -(-given.pods // fleets.PODS_PER_WORKLOAD) * fleets.PODS_PER_WORKLOAD

@@ -68,8 +68,8 @@ def measure(trace: Trace, profile: str) -> dict[str, Any]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--trace", type=Path, action="append", help="measure this file instead; may be repeated")
-    options.add_argument("--profile", default="8b-h100")
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--profile", default="8b-h100", help="profile of a replica")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     args = options.parse_args()
     if args.trace:
         traces = [trace for path in args.trace for trace in load(path)]

@@ -92,11 +92,13 @@ def results(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sizes", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1000.0])
-    parser.add_argument("--hours", type=float, default=2.0)
-    parser.add_argument("--profile", default="8b-h100")
-    parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--sizes", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1000.0], help="mean replicas")
+    parser.add_argument("--hours", type=float, default=2.0, help="hours of traffic")
+    parser.add_argument("--profile", default="8b-h100", help="profile of a replica")
+    parser.add_argument(
+        "--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start of a replica"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args()
     if given.json:
         print(json.dumps(list(results(given))))

@@ -69,8 +69,8 @@ async def measure(rounds: int) -> dict[str, list[float]]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rounds", type=int, default=9)
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--rounds", type=int, default=9, help="number of starts to measure")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = options.parse_args()
     took = asyncio.run(measure(given.rounds))
     medians = {name: statistics.median(times) for name, times in took.items()}

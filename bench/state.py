@@ -81,8 +81,8 @@ async def measure(workloads: int) -> dict[str, float]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--workloads", type=int, default=10_000)
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--workloads", type=int, default=10_000, help="number of workloads")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     args = options.parse_args()
     result = asyncio.run(measure(args.workloads))
     if args.json:

@@ -42,9 +42,9 @@ def measure(workloads: int, ticks: int) -> tuple[float, float]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--workloads", type=int, default=10_000)
-    options.add_argument("--ticks", type=int, default=30)
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--workloads", type=int, default=10_000, help="number of workloads")
+    options.add_argument("--ticks", type=int, default=30, help="number of ticks to measure")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     args = options.parse_args()
     whole_s, following = measure(args.workloads, args.ticks)
     tenth_s, _ = measure(args.workloads // 10, args.ticks)

@@ -146,9 +146,9 @@ def measure(workloads: int, count: int) -> dict[str, float]:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--workloads", type=int, default=10_000)
-    options.add_argument("--ticks", type=int, default=9)
-    options.add_argument("--json", action="store_true")
+    options.add_argument("--workloads", type=int, default=10_000, help="number of workloads")
+    options.add_argument("--ticks", type=int, default=9, help="number of ticks to measure")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = options.parse_args()
     tenth, whole = (measure(workloads, given.ticks) for workloads in (given.workloads // 10, given.workloads))
     growth = whole["whole_cpu_s"] / tenth["whole_cpu_s"]

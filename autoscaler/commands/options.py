@@ -163,39 +163,82 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
 
 
 prometheus_options = options(
-    click.option("--prometheus", type=Address(), metavar="URL", help="Prometheus, or what speaks its query API."),
-    click.option("--prometheus-header", type=Header(), multiple=True, help="Sent with each query: 'X-Scope-OrgID: a'."),
-    click.option("--prometheus-token-file", type=READABLE_FILE, help="Bearer token; read again when it changes."),
-    click.option("--prometheus-username", help="Basic authentication."),
-    click.option("--prometheus-password-file", type=READABLE_FILE),
-    click.option("--prometheus-ca", type=READABLE_FILE, help="CA that signed the server's certificate."),
-    click.option("--prometheus-cert", type=READABLE_FILE, help="Client certificate."),
-    click.option("--prometheus-key", type=READABLE_FILE),
-    click.option("--prometheus-timeout", type=Duration(), default="10s", show_default=True),
+    click.option("--prometheus", type=Address(), metavar="URL", help="Prometheus, or any server with its query API."),
+    click.option(
+        "--prometheus-header", type=Header(), multiple=True, help="Header sent with each query: 'X-Scope-OrgID: a'."
+    ),
+    click.option(
+        "--prometheus-token-file", type=READABLE_FILE, help="File with a bearer token; read again when it changes."
+    ),
+    click.option("--prometheus-username", help="User name for basic authentication."),
+    click.option(
+        "--prometheus-password-file", type=READABLE_FILE, help="File with the password for basic authentication."
+    ),
+    click.option("--prometheus-ca", type=READABLE_FILE, help="CA certificate that signed the server's certificate."),
+    click.option("--prometheus-cert", type=READABLE_FILE, help="Client certificate; needs --prometheus-key."),
+    click.option("--prometheus-key", type=READABLE_FILE, help="Private key of the client certificate."),
+    click.option(
+        "--prometheus-timeout", type=Duration(), default="10s", show_default=True, help="Time limit for one query."
+    ),
 )
 rate_window_option = click.option(
-    "--rate-window", type=Duration(), default="2m", show_default=True, help="At least four scrapes."
+    "--rate-window",
+    type=Duration(),
+    default="2m",
+    show_default=True,
+    help="Window for rates and quantiles; at least four scrape intervals.",
 )
 policy_options = options(
-    click.option("--policies", "--policy", type=EXISTING, multiple=True, help="File or folder; default: the shipped."),
-    click.option("--default-policy", default="interactive", show_default=True, help="For workloads that name none."),
+    click.option(
+        "--policies",
+        "--policy",
+        type=EXISTING,
+        multiple=True,
+        help="File or folder with policies; default: the shipped policies.",
+    ),
+    click.option(
+        "--default-policy", default="interactive", show_default=True, help="Policy of workloads that name none."
+    ),
 )
-price_option = click.option("--price", type=Price(), multiple=True, help="Of a GPU-hour, for choosing among variants.")
+price_option = click.option(
+    "--price", type=Price(), multiple=True, help="Price of a GPU-hour, used to choose among variants."
+)
 history_option = click.option(
-    "--history/--no-history", default=True, show_default=True, help="Without state, learn from Prometheus' last 3 h."
+    "--history/--no-history",
+    default=True,
+    show_default=True,
+    help="Without usable state, learn from the last 3 hours in Prometheus.",
 )
 cluster_options = options(
-    click.option("--namespace", type=ObjectName(), multiple=True, help="Namespace to watch; default: all."),
-    click.option("--context", help="Context of the kubeconfig; default: in the cluster, else the current one."),
+    click.option("--namespace", type=ObjectName(), multiple=True, help="Namespace to watch; default: all namespaces."),
+    click.option(
+        "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
+    ),
 )
 http_options = options(
-    click.option("--http-host", default="0.0.0.0", show_default=True),
-    click.option("--http-port", type=click.IntRange(0, 65535), default=8080, show_default=True),
+    click.option("--http-host", default="0.0.0.0", show_default=True, help="Address on which HTTP is served."),
+    click.option(
+        "--http-port",
+        type=click.IntRange(0, 65535),
+        default=8080,
+        show_default=True,
+        help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
+    ),
 )
 log_options = options(
-    click.option("--log-format", type=click.Choice(["json", "console"]), default="json", show_default=True),
     click.option(
-        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+        "--log-format",
+        type=click.Choice(["json", "console"]),
+        default="json",
+        show_default=True,
+        help="Format of log lines.",
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="Least severe level that is logged.",
     ),
 )
 

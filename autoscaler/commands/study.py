@@ -80,63 +80,101 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
                 return moment.astimezone(UTC).timestamp()
         except (ValueError, OverflowError):  # no time, or none of the years 1 to 9999
             self.fail(f"not a time, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
-        self.fail(f"a time without zone, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx)
+        self.fail(
+            f"a time without a time zone, found {value[:50]!r}; allowed: 2026-03-01T08:00:00Z, -6h, now", param, ctx
+        )
 
 
 proof_options = options(
-    click.option("--profile", metavar="NAME|FILE", help="Of a replica: a name, or a file of `simulate fit`."),
-    click.option("--policy", type=EXISTING, help="File with one policy; default: the shipped `interactive`."),
-    click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to run beside it."),
-    click.option("--tuned", is_flag=True, help="Baselines also at their best setting with hindsight, and frontiers."),
+    click.option(
+        "--profile", metavar="NAME|FILE", help="Replica profile: a name, or a file written by `simulate fit`."
+    ),
+    click.option("--policy", type=EXISTING, help="File with one policy; default: the shipped `interactive` policy."),
+    click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to compare it with."),
+    click.option(
+        "--tuned", is_flag=True, help="Also run each baseline at its best setting in hindsight, and show frontiers."
+    ),
     click.option(
         "--learn",
         type=Duration(10 * YEAR_S),
-        help="Of the beginning: figures count from then on, and baselines also run as tuned until then.",
+        help="Learn from this much of the beginning; figures count from then on, "
+        "and each baseline also runs as tuned on that part.",
     ),
-    click.option("--planned", is_flag=True, help="Also a schedule made with the whole trace in hand."),
-    click.option("--cold-start", type=Duration(), default="60s", show_default=True, help="Mean, of one replica."),
+    click.option("--planned", is_flag=True, help="Also find a schedule with the whole trace known in advance."),
     click.option(
-        "--cold-start-uncached", type=Duration(), help="Mean of the first on a node; default: nodes have all they need."
+        "--cold-start", type=Duration(), default="60s", show_default=True, help="Mean cold start of a replica."
+    ),
+    click.option(
+        "--cold-start-uncached",
+        type=Duration(),
+        help="Mean of the first cold start on a node; default: every node has image and weights.",
     ),
     click.option(
         "--cold-start-spread",
         type=click.FloatRange(0, 1),
         default=0.1,
         show_default=True,
-        help="Sigma of the logarithm; 0: all alike.",
+        help="How much cold starts differ: sigma of their logarithm; 0: not at all.",
     ),
-    click.option("--crash-every", type=Duration(YEAR_S), help="Mean, of a replica that serves; default: never."),
+    click.option(
+        "--crash-every",
+        type=Duration(YEAR_S),
+        help="Mean time between crashes of a serving replica; default: replicas never crash.",
+    ),
     click.option(
         "--router",
         type=click.Choice(["least-requests", "round-robin"]),
         default="least-requests",
         show_default=True,
+        help="How a request is assigned to a replica.",
     ),
-    click.option("--patience", type=Duration(), help="Clients who still wait by then leave; default: none does."),
+    click.option(
+        "--patience", type=Duration(), help="Clients still waiting after this time leave; default: nobody leaves."
+    ),
     click.option(
         "--start-replicas",
         type=click.IntRange(0, 1000),
-        help="Default: the fewest whose first ten minutes meet the goal, or come as near as any.",
+        help="Replicas at the start; default: the fewest that meet the goal in the first ten minutes, or come closest.",
     ),
-    click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True),
-    click.option("--json", type=OUT, metavar="FILE", help="Write the proof as JSON; docs/simulate.md lists the keys."),
-    click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one page."),
-    click.option("--ray", is_flag=True, help="Hand the runs to a Ray cluster (extra `ray`)."),
-    click.option("--jobs", type=click.IntRange(1, 1024), help="Runs at once; default: one per core."),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        help="Random seed for everything that is drawn.",
+    ),
+    click.option(
+        "--json", type=OUT, metavar="FILE", help="Write the results as JSON; docs/simulate.md lists the keys."
+    ),
+    click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one HTML page."),
+    click.option("--ray", is_flag=True, help="Run on a Ray cluster (needs the extra `ray`)."),
+    click.option("--jobs", type=click.IntRange(1, 1024), help="Number of runs in parallel; default: one per core."),
 )
 
 
 @click.group(cls=GreedyGroup, invoke_without_command=True)
 @click.option(
-    "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="CSV or CSV.gz of requests."
+    "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="Requests as CSV or CSV.gz."
 )
-@click.option("--scale", type=Number(0, 10_000, min_open=True), default=1.0, show_default=True, help="Copies of it.")
-@click.option("--start", type=Duration(10 * YEAR_S), help="Of the part that is run, since the trace's own start.")
-@click.option("--end", type=Duration(10 * YEAR_S), help="Of that part; default: the trace's own end.")
+@click.option(
+    "--scale",
+    type=Number(0, 10_000, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Number of copies of the trace to superpose; below 1, the share of requests to keep.",
+)
+@click.option(
+    "--start", type=Duration(10 * YEAR_S), help="Start of the part to run, counted from the start of the trace."
+)
+@click.option(
+    "--end",
+    type=Duration(10 * YEAR_S),
+    help="End of the part to run, counted from the start of the trace; default: the end of the trace.",
+)
 @click.option(
     "--gpus",
     type=Number(0, 100_000, min_open=True),
-    help="That all models of a trace share; default: as many as each asks for.",
+    help="GPUs shared by all models of a trace; default: as many as each asks for.",
 )
 @proof_options
 @click.pass_context
@@ -150,7 +188,7 @@ def simulate(
     gpus: float | None,
     **given: Any,
 ) -> None:
-    """Replay a trace against simulated replicas: the policy beside baselines and the clairvoyant bound."""
+    """Replay a trace against simulated replicas and compare a policy with baselines and the clairvoyant bound."""
     if context.invoked_subcommand is not None:
         return
     if not traces:
@@ -161,23 +199,40 @@ def simulate(
 
 @simulate.command()
 @click.argument("recording", type=READABLE_FILE)
-@click.option("--out", type=OUT, metavar="FILE", help="Where the profile goes (*.json); default: standard output.")
-@click.option("--max-num-seqs", type=click.IntRange(1, 8191), help="Slots of the engine, where they are known.")
-@click.option("--gpus", type=Number(0, 1024, min_open=True), default=1.0, show_default=True, help="Of a replica.")
+@click.option(
+    "--out", type=OUT, metavar="FILE", help="File to write the profile to (*.json); default: standard output."
+)
+@click.option("--max-num-seqs", type=click.IntRange(1, 8191), help="Slots of the engine, if known.")
+@click.option(
+    "--gpus", type=Number(0, 1024, min_open=True), default=1.0, show_default=True, help="GPUs of one replica."
+)
 def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> None:
-    """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzip."""
+    """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzipped."""
     if out is not None and out.suffix != ".json":
-        raise click.UsageError(f"--out {out}: a profile's file ends in .json")
+        raise click.UsageError(f"--out {out}: the name of a profile's file must end in .json")
     to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
 
 
 @click.command(cls=Greedy)
 @prometheus_options
-@click.option("--ticks", type=READABLE_FILE, metavar="FILE", help="Lines of `dry-run --json` instead of Prometheus.")
-@click.option("--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME")
-@click.option("--start", type=Moment(), help="2026-03-01T08:00:00Z, or -24h: so long before now.")
-@click.option("--end", type=Moment(), default="now", show_default=True)
-@click.option("--step", type=Duration(), help="At least the scrape interval; default: 15s.")
+@click.option(
+    "--ticks",
+    type=READABLE_FILE,
+    metavar="FILE",
+    help="File with the output of `dry-run --json`, instead of Prometheus.",
+)
+@click.option(
+    "--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME", help="Workload whose history is read."
+)
+@click.option("--start", type=Moment(), help="Start of the history: 2026-03-01T08:00:00Z, or -24h for 24 hours ago.")
+@click.option(
+    "--end", type=Moment(), default="now", show_default=True, help="End of the history, written as for --start."
+)
+@click.option(
+    "--step",
+    type=Duration(),
+    help="Resolution at which Prometheus is read; at least the scrape interval; default: 15s.",
+)
 @proof_options
 def replay(
     ticks: Path | None,
@@ -187,7 +242,7 @@ def replay(
     step: float | None,
     **given: Any,
 ) -> None:
-    """Show what happened to a workload, and what each policy would have done with the same requests."""
+    """Show what happened to a workload and what each policy would have done with the same requests."""
     setting = _setting(given)
     prometheus = prometheus_settings(given)
     if (prometheus is None) == (ticks is None):
@@ -196,12 +251,14 @@ def replay(
         raise click.UsageError(f"--start is {_moment(start)}, it must be before --end, {_moment(end)}")
     if ticks is not None:
         if step is not None:
-            raise click.UsageError("--step is of --prometheus; of --ticks it is the usual time between two")
+            raise click.UsageError(
+                "--step applies to --prometheus only; with --ticks the step is the usual interval between ticks"
+            )
         to_the_end(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
         return
     assert prometheus
     if start is None:
-        raise click.UsageError("--start is missing: from when on history is read")
+        raise click.UsageError("--start is missing: it says where the history to read begins")
     begin = start
     to_the_end(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step or STEP_S))
 
@@ -212,7 +269,7 @@ def _moment(time_s: float) -> str:
 
 def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
     if not given["profile"]:
-        raise click.UsageError("--profile NAME is missing: how fast a replica is")
+        raise click.UsageError("--profile NAME is missing: it says how fast a replica is")
     with_extra()
     from autoscaler.trials import Setting
 
