@@ -229,7 +229,7 @@ async def explain(url: str, namespace: str, name: str) -> int:
         ):
             body = await answer.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise StartError(f"no answer from {url}: {error or type(error).__name__}; is the daemon there?") from error
+        raise StartError(f"no answer from {url}: {error or type(error).__name__}; is the daemon running?") from error
     match body:
         case {"explanation": {"sentence": str(sentence), "forecast": list(lines)}}:
             print(sentence)
@@ -242,7 +242,7 @@ async def explain(url: str, namespace: str, name: str) -> int:
             print(f"error: {problem}", file=sys.stderr)
             return 1
         case _:
-            raise StartError(f"{url} does not answer as the daemon does; is it another server?")
+            raise StartError(f"{url} does not answer like the daemon; is another server running there?")
 
 
 async def _sources(
@@ -372,7 +372,7 @@ def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
                 log.info("policies reloaded", policies=sorted(files.book.policies))
                 metrics.set_policy_problems(0)
             case Reload.BROKEN:
-                log.error("policies are broken, the old ones stay in force", problem=files.problem)
+                log.error("policies are invalid; the previous ones stay in force", problem=files.problem)
                 metrics.set_policy_problems(len(files.problem.splitlines()))
             case Reload.UNCHANGED:
                 pass

@@ -118,7 +118,8 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> 
         outputs.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
     Console(stderr=True).print(
-        f"{fitted.intervals} busy intervals, explained within {fitted.error_fraction:.1%} (median){slots}",
+        f"{fitted.intervals} busy intervals; the profile explains them within {fitted.error_fraction:.1%} (median)"
+        f"{slots}",
         highlight=False,
     )
     return 0
@@ -221,14 +222,14 @@ def _subject(
         cases.append(case)
         notes += shortened
     if not any(len(case.trace.arrival_s) for case in cases):
-        raise ValueError(f"{file}: no request of it is left at a scale of {scale:g}; allowed: a larger one")
+        raise ValueError(f"{file}: no request is left at a scale of {scale:g}; allowed: a larger scale")
     if setting.learn_s:
         _check_learned(str(file), cases, setting.learn_s)
     if len(cases) > 1:
-        notes.append(f"{len(cases)} models, each with replicas of its own; figures are sums over them")
+        notes.append(f"{len(cases)} models, each with replicas of its own; figures are summed over them")
     if math.isfinite(setting.gpus):
         notes.append(
-            "a replica that finds no free GPU waits for one, first come first served, and costs nothing meanwhile"
+            "a replica that finds no free GPU waits for one, first come, first served, and costs nothing meanwhile"
         )
     return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
 
@@ -239,13 +240,14 @@ def _check_learned(name: str, cases: Sequence[Case], learn_s: float) -> None:
     late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
     if late.all() or not late.any():
         when = "before" if late.all() else "after"
-        raise ValueError(f"{name}: no request {when} {show_duration(learn_s)}, until which policies are to learn")
+        raise ValueError(f"{name}: no request {when} {show_duration(learn_s)}, the time to learn from")
 
 
 def _check_longer(name: str, duration_s: float, learn_s: float) -> None:
     if learn_s >= duration_s:
         raise ValueError(
-            f"{name}: {show_duration(learn_s)} to learn from; allowed: less than its {show_duration(duration_s)}"
+            f"{name}: {show_duration(learn_s)} to learn from is too long; "
+            f"allowed: less than its {show_duration(duration_s)}"
         )
 
 
@@ -329,11 +331,11 @@ def _unusual(setting: Setting) -> list[str]:
         notes.append(f"cold starts differ: sigma of their logarithm {setting.cold_start_spread:g}")
     if math.isfinite(setting.crash_every_s):
         every = seconds(setting.crash_every_s)
-        notes.append(f"a replica that serves crashes every {every} in the mean and loses what it holds")
+        notes.append(f"a serving replica crashes every {every} on average and loses the requests it holds")
     if setting.router != Case.router:
-        notes.append("requests go to replicas round robin, whatever they hold")
+        notes.append("requests go to replicas round robin, however many they hold")
     if math.isfinite(setting.patience_s):
-        notes.append(f"clients who still wait after {seconds(setting.patience_s)} leave")
+        notes.append(f"clients still waiting after {seconds(setting.patience_s)} leave")
     return notes
 
 

@@ -104,7 +104,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "holds: three cold starts and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 3),
     "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),
     "margins by a share": only(rule for rule, (_, _, _, root) in enumerate(DESCRIBED) if root > 0),
-    "choosing among rules: a quarter of an hour, three cold starts, 60 % on top": only(
+    "choosing among rules: a quarter of an hour, three cold starts, 60% on top": only(
         rule
         for rule, (level_s, hold, share, _) in enumerate(DESCRIBED)
         if (level_s, hold, round(share, 2)) == (900, 3, 0.6)

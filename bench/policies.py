@@ -58,7 +58,7 @@ SIZES = (0.3, 3.0, 10.0, 50.0)
 COLD_STARTS_S = (60.0, 240.0)
 SEEDS = (1, 2, 3)
 MOST_REQUESTS = 300_000
-# 97.5 % quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.
+# 97.5% quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.
 STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
@@ -145,7 +145,7 @@ def summary(proof: Proof, gpus: float) -> dict[str, Any]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and half width of the 95 % confidence interval over seeds; NaN without a second one."""
+    """Return mean and half width of the 95% confidence interval over seeds; NaN without a second one."""
     count = len(values)
     if count < 2:
         return (values[0] if values else math.nan), math.nan
@@ -261,7 +261,7 @@ def picture(results: dict[str, dict[str, Any]]) -> str:
         rows[f"{name}, {mean} replicas, {cold_start_s:g} s"] = {
             said: _dot(of_seeds, policy) for said, policy in shown.items() if policy and policy in of_seeds[0]["excess"]
         }
-    explained = "hollow: misses the goal; whiskers: 95 % over seeds; replicas: the bound's mean; seconds: cold start"
+    explained = "hollow: misses the goal; whiskers: 95% over seeds; replicas: the bound's mean; seconds: cold start"
     return standalone(dots("GPU-hours over the clairvoyant bound", rows, f"GPU-hours / clairvoyant bound; {explained}"))
 
 

@@ -166,7 +166,7 @@ def test_a_last_line_that_was_cut_is_run_again_and_kept(traces: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--profile", "nope"), "no profile 'nope', there are: 8b-h100,"),
+        (("--profile", "nope"), "no profile 'nope'; available: 8b-h100,"),
         (("--sizes", "0"), "argument --sizes: '0': must be a number above 0"),
         (("--cold-starts", "inf"), "argument --cold-starts: 'inf': must be a number above 0"),
         (("--gpus", "-1"), "argument --gpus: '-1': must be a number above 0"),

@@ -56,7 +56,7 @@ class MemoryCluster:
             if row is None:
                 outcomes.append(Outcome(change, Fate.FAILED, f"{change.ref} is gone"))
             elif replicas[row] != change.before:
-                outcomes.append(Outcome(change, Fate.CONFLICT, f"it has {replicas[row]:g} replicas by now"))
+                outcomes.append(Outcome(change, Fate.CONFLICT, f"it has {replicas[row]:g} replicas now"))
             else:
                 replicas[row] = change.after
                 outcomes.append(Outcome(change, Fate.APPLIED))

@@ -69,7 +69,7 @@ class StateFile:
                 if not stat.S_ISREG(status.st_mode):
                     raise ValueError("not a file")
                 if status.st_size > MAX_BYTES:
-                    raise ValueError(f"{status.st_size:,} bytes, allowed are {MAX_BYTES:,}")
+                    raise ValueError(f"{status.st_size:,} bytes; allowed: at most {MAX_BYTES:,}")
                 with zipfile.ZipFile(file) as archive:
                     return _read(archive)
         except FileNotFoundError:
@@ -84,8 +84,8 @@ class StateFile:
         size = len(about) + sum(column.nbytes for column in kept.columns.values())
         if size > MAX_BYTES or len(about) > MAX_ABOUT_BYTES or len(kept.workloads) > MAX_WORKLOADS:
             raise Unavailable(
-                f"{self._path}: not written: {len(kept.workloads):,} workloads in {size:,} bytes, "
-                f"allowed are {MAX_WORKLOADS:,} in {MAX_BYTES:,}"
+                f"{self._path}: not written: {len(kept.workloads):,} workloads in {size:,} bytes; "
+                f"allowed: at most {MAX_WORKLOADS:,} in {MAX_BYTES:,}"
             )
         beside = self._path.with_name(f"{self._path.name}.new")
         try:
@@ -117,9 +117,9 @@ def _read(archive: zipfile.ZipFile) -> Kept:
     if told.format != FORMAT:
         raise ValueError(f"format {told.format}, this version reads {FORMAT}")
     if len(told.workloads) > MAX_WORKLOADS:
-        raise ValueError(f"{len(told.workloads):,} workloads, allowed are {MAX_WORKLOADS:,}")
+        raise ValueError(f"{len(told.workloads):,} workloads; allowed: at most {MAX_WORKLOADS:,}")
     if not math.isfinite(told.wall_s):
-        raise ValueError(f"it was written at {told.wall_s}, which is no time")
+        raise ValueError(f"it was written at {told.wall_s}, which is not a time")
     return Kept(tuple(told.workloads), told.wall_s, _columns(archive, blank(), len(told.workloads)))
 
 

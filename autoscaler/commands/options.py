@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXISTING = click.Path(exists=True, path_type=Path)
 READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-OBJECT_NAMES = "letters a-z, digits, - and ., at most 253"
+OBJECT_NAMES = "at most 253 characters of a-z, 0-9, - and ."
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
@@ -97,7 +97,9 @@ class WorkloadName(click.ParamType):  # type: ignore[type-arg]
             return value
         namespace, _, name = value.partition("/")
         if not (is_object_name(namespace) and is_object_name(name)):
-            self.fail(f"not a workload, found {value[:100]!r}; allowed: NAMESPACE/NAME of {OBJECT_NAMES}", param, ctx)
+            self.fail(
+                f"not a workload, found {value[:100]!r}; allowed: NAMESPACE/NAME, each of {OBJECT_NAMES}", param, ctx
+            )
         return namespace, name
 
 
@@ -131,7 +133,7 @@ class Price(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             usd = -1.0
         if not (product and equals and 0 <= usd < 1e6):
-            self.fail(f"{value!r} is not a price: write PRODUCT=USD, as NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
+            self.fail(f"{value!r} is not a price: write PRODUCT=USD, for example NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
         return product, usd
 
 

@@ -248,7 +248,7 @@ def replay(
     if (prometheus is None) == (ticks is None):
         raise click.UsageError("give either --prometheus URL or --ticks FILE")
     if start is not None and start >= end:
-        raise click.UsageError(f"--start is {_moment(start)}, it must be before --end, {_moment(end)}")
+        raise click.UsageError(f"--start is {_moment(start)}; it must be before --end, {_moment(end)}")
     if ticks is not None:
         if step is not None:
             raise click.UsageError(

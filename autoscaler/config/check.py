@@ -86,7 +86,7 @@ def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> d
         if (
             named.get(policy.name, policy) != policy
         ):  # the same one again, as in a base and its copy, is no contradiction
-            problem = f"another policy of this name, the first is in {first[policy.name]}"
+            problem = f"another policy has this name; the first is in {first[policy.name]}"
             findings.append(document.finding(("metadata", "name"), problem, "each name once"))
         named.setdefault(policy.name, policy)
         first.setdefault(policy.name, f"{document.file}:{document.line}")
@@ -101,12 +101,12 @@ def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
         problem = "counts as 1: only scaleToZero leads to zero"
         yield document.finding(("spec", "replicas", "min"), problem, "scaleToZero.enabled: true, or at least 1")
     if not spec.scale_to_zero.enabled and "idle_after" in spec.scale_to_zero.model_fields_set:
-        problem = "without effect while scaleToZero.enabled is false"
+        problem = "no effect while scaleToZero.enabled is false"
         yield document.finding(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true beside it")
     for index, prewarm in enumerate(spec.prewarm):
         if prewarm.replicas > spec.replicas.max:
             allowed = f"at most replicas.max, which is {spec.replicas.max}"
-            yield document.finding(("spec", "prewarm", index, "replicas"), "cut by replicas.max", allowed)
+            yield document.finding(("spec", "prewarm", index, "replicas"), "limited by replicas.max", allowed)
 
 
 def _kind(document: Document) -> str:

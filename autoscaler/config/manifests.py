@@ -83,7 +83,7 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
         if not path and name not in ANNOTATIONS:
             yield document.finding(loc, "unknown annotation", one_of(names(), name))
         elif not isinstance(value, str):
-            yield document.finding(loc, "not text, which Kubernetes demands", "the value in quotes")
+            yield document.finding(loc, "not text, which Kubernetes requires", "the value in quotes")
         elif path:
             overrides.append((path, value))
             keys[path] = keys.get(path, key)

@@ -53,13 +53,13 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
         documents, faults = read_documents(str(path), text)
         findings.extend(faults)
         if not documents and not faults:
-            findings.append(Finding(str(path), 0, "", "no document in it", allowed=f"documents of kind {KIND}"))
+            findings.append(Finding(str(path), 0, "", "contains no document", allowed=f"documents of kind {KIND}"))
         for document in documents:
             policy = read_policy(document, findings)
             if policy is None:
                 continue
             if policy.name in policies:
-                problem = f"a second policy of this name, the first is in {origin[policy.name]}"
+                problem = f"another policy has this name; the first is in {origin[policy.name]}"
                 findings.append(document.finding(("metadata", "name"), problem, "each name once"))
                 continue
             policies[policy.name] = policy

@@ -151,7 +151,8 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
     name, overrides = due
     policy = book.policies.get(name or book.default)
     if policy is None:
-        problem = f"policy {shown(name)} does not exist, not scaled; allowed: {one_of(book.policies, name)}"
+        known = one_of(book.policies, name)
+        problem = f"policy {shown(name)} does not exist, so the workload is not scaled; allowed: {known}"
         return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
     problem = ""
     if overrides:

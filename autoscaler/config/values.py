@@ -75,7 +75,7 @@ def read_duration(text: str) -> float:
         end = part.end()
     if not text or end != len(text):
         bare = re.fullmatch(r"[-+]?\d+(\.\d+)?", text, re.ASCII)
-        raise ValueError("a duration without unit" if bare else "not a duration")
+        raise ValueError("a duration without a unit" if bare else "not a duration")
     if units != [unit for unit in _UNITS_S if unit in units]:
         raise ValueError("units out of order")
     if total % _RESOLUTION_S:

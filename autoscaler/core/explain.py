@@ -141,7 +141,7 @@ def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current
     because = _SIGNAL_WORDS[signal](row) if signal is not None else "no signal has an opinion"
     if wanted == 0 < current:
         because += f", and there was no work for {seconds(row.idle_after_s)}"
-        because += ", as the error budget bears" if math.isinf(row.spec("idle_after_s")) else ""
+        because += ", which the error budget allows" if math.isinf(row.spec("idle_after_s")) else ""
     limits = [step.reason for step in steps[1:] if step.reason]
     return f"{verb} {count(wanted)}: " + "; ".join([because, *limits]) + f"{_age(row)}."
 
@@ -160,7 +160,7 @@ def _concurrency(row: _Row) -> str:
     held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
     load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
     guess = " (a guess)" if row.capacity("confidence") < SURE else ""
-    each = f"{number(row.capacity('concurrency'))} per replica{guess}, used to {row.spec('target_usage'):.0%}"
+    each = f"{number(row.capacity('concurrency'))} per replica{guess}, planned at {row.spec('target_usage'):.0%}"
     return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}"
 
 
@@ -188,7 +188,7 @@ def _forecast(row: _Row) -> str:
         at_most = row.figures.asked_replicas >= row.spec("max_replicas")
         limit = "which is the maximum" if at_most else f"for demand over {seconds(row.figures.level_s)}"
         return f"what arrives would keep {demand} busy, and {asked} are asked for, {limit}"
-    return f"what arrives keeps {demand} busy, and {asked} serve it within the error budget at least cost"
+    return f"what arrives keeps {demand} busy, and {asked} serve it within the error budget at the lowest cost"
 
 
 _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
@@ -205,7 +205,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     ),
     Signal.SCHEDULE: lambda r: f"a pre-warm window {_asks(r, Signal.SCHEDULE)}",
     Signal.FORECAST: _forecast,
-    Signal.WAKE: lambda r: f"requests wait in front and nobody serves, which {_asks(r, Signal.WAKE)}",
+    Signal.WAKE: lambda r: f"requests wait and no replica serves, which {_asks(r, Signal.WAKE)}",
 }
 
 
@@ -221,19 +221,19 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.BURST:
             cold_start, tolerated = seconds(row.seen("cold_start_s")), seconds(row.spec("max_wait_s"))
             return (
-                f"of the queue only what is left after one cold start of {cold_start} and would wait longer than "
-                f"{tolerated} counts, so {number(after)} will do"
+                f"only the part of the queue that is left after one cold start of {cold_start} and would wait longer "
+                f"than {tolerated} counts, so {number(after)} will do"
             )
         case Stage.TOLERANCE:
             if after == row.ask(Signal.SCHEDULE):
                 return f"the pre-warm window needs {number(after)}"
-            return f"within {row.spec('tolerance'):.0%} of {number(after)}, too little to act on"
+            return f"the change is within {row.spec('tolerance'):.0%} of {number(after)}, too small to act on"
         case Stage.STABILIZATION:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
             return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
         case Stage.IDLE:
             if not math.isnan(row.idle_after_s):
-                return f"one stays until {seconds(row.idle_after_s)} without work"
+                return f"one stays until there was no work for {seconds(row.idle_after_s)}"
             return f"one stays{_awake_for(row)}"
         case Stage.RATE_LIMIT:
             which = "down_period_s" if after > before else "up_period_s"
@@ -241,10 +241,11 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.BOUNDS:
             return f"the {'minimum' if after > before else 'maximum'} is {number(after)}"
         case Stage.VARIANT:
-            share = "takes over from dearer" if after > before else "leaves it to cheaper"
-            return f"it {share} variants of {row.inp.fleet.workloads[row.row].service}, with {number(after)}"
+            share = "takes over load from dearer" if after > before else "leaves load to cheaper"
+            kept = f"{'needs' if after > before else 'keeps'} {number(after)}"
+            return f"it {share} variants of {row.inp.fleet.workloads[row.row].service} and {kept}"
         case Stage.GRANT:
-            reserve = ", the others are a reserve" if after >= row.decision.needed[row.row] else ""
+            reserve = ", the rest would be a reserve" if after >= row.decision.needed[row.row] else ""
             return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}"
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]
@@ -256,8 +257,8 @@ def _awake_for(row: _Row) -> str:
     if not math.isinf(row.spec("idle_after_s")):
         return ""
     if math.isnan(row.seen("gateway_waiting")):
-        return ", for no gateway is known to hold requests at zero"
-    return ", for the error budget does not bear those who would wait for its return, as far as is known yet"
+        return ", because no gateway is known to hold requests at zero"
+    return ", because as far as is known the error budget does not cover the requests that would wait for its return"
 
 
 def _doubt(row: _Row) -> str:
@@ -268,10 +269,10 @@ def _doubt(row: _Row) -> str:
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
     if row.seen("replicas") == 0:
-        return "nobody is known to wait"
+        return "no request is known to wait"
     if row.seen("ready") == 0:
-        return "no replica is ready to tell the load"
-    return "nothing is known to ask for"
+        return "no replica is ready to report the load"
+    return "no signal says how many replicas are needed"
 
 
 def _pool(row: _Row) -> str:

@@ -122,13 +122,14 @@ def _rate(token_s: float) -> float:
 def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
     spec = inp.spec
     if spec.states_capacity[row]:
-        return "no forecast: the policy states what a replica can do, and that stands"
+        return "no forecast: the policy states what a replica can do, and that is used instead"
     if math.isnan(spec.promised_wait_s[row]):
         return "no forecast: the policy promises no TTFT by which rules could be judged"
     if not known.readings >= FEWEST_READINGS:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
-        return f"no forecast yet: {readings} of busy replicas, {number(FEWEST_READINGS)} tell how fast one is"
-    return "no forecast: what arrives is not known now"
+        needed = f"{number(FEWEST_READINGS)} are needed to know how fast one is"
+        return f"no forecast yet: {readings} of busy replicas; {needed}"
+    return "no forecast: how much arrives is not known now"
 
 
 def _demand(known: Figures, ready: float) -> str:
@@ -145,7 +146,7 @@ def _headroom(known: Figures, most: float) -> str:
     if known.headroom_replicas < 0:
         limit = ", which is the maximum" if known.asked_replicas >= most else ""
         return f"{count(-known.headroom_replicas)} too few: {asked} asked for{limit}, {demand} would be busy"
-    said = f"{count(known.headroom_replicas)}: {asked} asked for, less {demand} kept busy"
+    said = f"{count(known.headroom_replicas)}: {asked} asked for, minus {demand} kept busy"
     if not known.needed_replicas < known.asked_replicas:
         return said
     return f"{said}; {number(known.needed_replicas)} would do for the load of the last minutes"
@@ -160,10 +161,11 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     careful = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed"
     why = careful if known.watched_s < YOUNG_S else ""
     if known.watched_s < known.kept_s:
-        why += f"; all replicas that were found are kept for {seconds(known.kept_s)}"
+        why += f"; all replicas that were found at first are kept for {seconds(known.kept_s)}"
     if 0 < known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
-        why += f"; that would be {by_rule}, but while traffic is calm no more than were found, or than its peak needs"
+        why += f"; that would be {by_rule}, but while traffic is calm no more are asked for than were found "
+        why += "or than its peak needs"
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
 
 
@@ -179,7 +181,7 @@ def _budget(known: Figures) -> str:
         return ""
     promised = f"{percent(known.promised_fraction)} of requests may miss"
     if math.isnan(known.missed_fraction):
-        return f"{promised}; nobody counts those that do"
+        return f"{promised}; those that do are not counted"
     less_than_a_day = 0 < known.watched_s < BUDGET_S
     when = f"did in {seconds(known.watched_s)} of demand watched" if less_than_a_day else "of the last day did"
     burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"

@@ -129,7 +129,10 @@ def silence(pods: FloatColumn, step_s: float, said: str) -> tuple[str, ...]:
     silent_s = float(np.isnan(pods).sum()) * step_s
     if not silent_s:
         return ()
-    taken = "what counters grew meanwhile came evenly, to as many replicas as before; else no replica and no request"
+    taken = (
+        "what counters grew meanwhile is spread evenly over as many replicas as before; "
+        "where they did not grow, no replica and no request is assumed"
+    )
     return (f"for {silent_s:,.0f} s {said}: {taken}",)
 
 

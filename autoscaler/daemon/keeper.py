@@ -62,7 +62,7 @@ class Keeper:
         try:
             await self._run()
         except Exception as error:  # the boundary of keeping: whatever it was, scaling goes on
-            log.error("state is not kept any more", exc_info=error)
+            log.error("state is no longer saved", exc_info=error)
 
     async def _run(self) -> None:
         assert self._loading is not None, "begin comes first"
@@ -91,7 +91,7 @@ class Keeper:
         age_s = self._clock.wall_s() - kept.wall_s
         if age_s > MAX_AGE_S:
             log.warning(
-                "state is not used", reason=f"it is {age_s / 3600:.1f} h old, allowed are {MAX_AGE_S / 3600:g} h"
+                "state is not used", reason=f"it is {age_s / 3600:.1f} h old; allowed: at most {MAX_AGE_S / 3600:g} h"
             )
             return False
         self._loop.recall(kept)

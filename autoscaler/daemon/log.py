@@ -59,7 +59,7 @@ class LogRecorder:
         for report in tick.input.samples.reports:
             before = self._troubled.get(report.source, ())
             if report.problems and not before:
-                log.warning("source in trouble", source=report.source, problems=report.problems[:3])
+                log.warning("source has problems", source=report.source, problems=report.problems[:3])
             elif before and not report.problems:
                 log.info("source recovered", source=report.source)
             self._troubled[report.source] = report.problems

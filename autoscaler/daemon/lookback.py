@@ -61,7 +61,7 @@ class LookBack:
         offset_s = self._clock.wall_s() - self._clock.now_s()
         kept = await asyncio.to_thread(relive, course, rules, offset_s)
         log.info(
-            "history learned from",
+            "learned from history",
             workloads=len(kept.workloads),
             of=len(fleet.workloads),
             pods=len(course.fleet.pods),

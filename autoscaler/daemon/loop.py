@@ -109,7 +109,7 @@ class Loop:
             self._failed(error)
             return None
         if self._failing:
-            log.info("ticks work again")
+            log.info("ticks have recovered")
         self._failing = False
         self._tell(lambda recorder: recorder.record(record))
         return record
@@ -183,7 +183,7 @@ class Loop:
             if expected and not self._number:
                 log.info("waiting for the first tick", reason=reason)
             else:
-                log.warning("ticks fail", error=reason, exc_info=None if expected else error)
+                log.warning("ticks are failing", error=reason, exc_info=None if expected else error)
         self._failing = True
         self._tell(lambda recorder: recorder.failed(self._clock.wall_s(), error))
 

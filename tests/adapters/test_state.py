@@ -140,7 +140,7 @@ def test_a_folder_that_is_gone_is_told(path: Path):
 
 def test_more_workloads_than_are_read_are_not_written(path: Path):
     many = Kept((("team", "Deployment", "w", ""),) * 50_001, WALL_S, {})
-    with pytest.raises(Unavailable, match=r"50,001 workloads in .* allowed are 50,000"):
+    with pytest.raises(Unavailable, match=r"50,001 workloads in .* allowed: at most 50,000"):
         saved(path, many)
     assert not path.exists()
 
@@ -234,7 +234,7 @@ def test_a_header_that_promises_more_than_there_is_is_refused(path: Path):
 def test_a_file_beyond_the_bound_is_refused_unread(path: Path):
     with path.open("wb") as file:
         file.truncate(state.MAX_BYTES + 1)
-    assert refused(path) == "268,435,457 bytes, allowed are 268,435,456"
+    assert refused(path) == "268,435,457 bytes; allowed: at most 268,435,456"
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path):

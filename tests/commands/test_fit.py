@@ -24,7 +24,7 @@ def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("--gpus", "nan"), "nan is not in the range 0<x<=1024"),
-        (("--gpus", "1e-4"), "the profile: gpus is 0.0001, it must be a number from 0.001 to 1,024"),
+        (("--gpus", "1e-4"), "the profile: gpus is 0.0001; it must be a number from 0.001 to 1,024"),
         (("--max-num-seqs", "8192"), "8192 is not in the range 1<=x<=8191"),
     ],
 )

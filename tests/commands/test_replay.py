@@ -38,11 +38,11 @@ BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01
         (("--workload", "team/llama", "--start", "0001-01-01T00:00:00+14:00"), "not a time, found '0001-01-01T"),
         (
             ("--workload", "team/llama", "--prometheus", "http://x", "--start", "-6h", "--end", "-5h", "--learn", "2h"),
-            "team/llama: 2h to learn from; allowed: less than its 1h",
+            "team/llama: 2h to learn from is too long; allowed: less than its 1h",
         ),
         (
             ("--workload", "team/llama", "--prometheus", "http://x", *BACKWARDS),
-            "--start is 2026-03-01T09:00:00Z, it must be before --end, 2026-03-01T07:30:00Z",
+            "--start is 2026-03-01T09:00:00Z; it must be before --end, 2026-03-01T07:30:00Z",
         ),
         (("--workload", "team/llama", "--ticks", __file__, *BACKWARDS), "it must be before --end"),
         (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step is of --prometheus"),
@@ -60,11 +60,11 @@ def test_replay_refuses_what_makes_no_sense(arguments: tuple[str, ...], said: st
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--profile", "nope"), "no profile 'nope', there are: 8b-h100,"),
+        (("--profile", "nope"), "no profile 'nope'; available: 8b-h100,"),
         ((*PROFILE, "--policy", "POLICY-broken"), "spec.objective.itl"),
         ((*PROFILE, "--policy", "POLICY-5ms"), "ITL 5 ms is below the step time of this profile (7.92 ms)"),
         ((*PROFILE, "--policy", "POLICY-5ms", "--start-replicas", "1"), "ITL 5 ms is below the step time"),
-        ((*PROFILE, "--cold-start-uncached", "1s"), "takes 1 s on a fresh node, it must be at least the 60 s of any"),
+        ((*PROFILE, "--cold-start-uncached", "1s"), "takes 1 s on a fresh node; it must be at least the 60 s of any"),
     ],
 )
 async def test_replay_asks_for_no_history_before_its_options_can_be_used(
@@ -141,7 +141,10 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     for name in ("actual", "recorded", "ours"):
         assert later[name]["gpu_hours"] == pytest.approx(by_name[name]["gpu_hours"] * 2 / 3, rel=0.1)
     result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--learn", "31m")
-    assert (result.exit_code, "study/small: 31m to learn from; allowed: less than its" in result.output) == (2, True)
+    assert (
+        result.exit_code,
+        "study/small: 31m to learn from are too long; allowed: less than its" in result.output,
+    ) == (2, True)
 
 
 @pytest.mark.integration

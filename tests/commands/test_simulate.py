@@ -158,11 +158,11 @@ GOOD = ["0,100,10", "1,100,10"]
 @pytest.mark.parametrize(
     ("rows", "header", "said"),
     [
-        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4, it must not be below the line before"),
-        (["5,-1,10"], None, "line 2: prompt_tokens is -1, it must be a whole number from 1"),
+        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4; it must not be below the previous line"),
+        (["5,-1,10"], None, "line 2: prompt_tokens is -1; it must be a whole number from 1"),
         (["5,10"], None, "line 2: 2 fields, the header has 3"),
         (GOOD, "arrival_s,prompt_tokens", "line 1: no column output_tokens"),
-        ([], None, "no request in it"),
+        ([], None, "it contains no request"),
     ],
 )
 def test_a_bad_trace_is_one_line_with_file_and_line(
@@ -188,7 +188,7 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--profile", "8b-h10"), "no profile '8b-h10', there are: 8b-h100,"),
+        (("--profile", "8b-h10"), "no profile '8b-h10'; available: 8b-h100,"),
         ((*PROFILE, "--against", "kedda"), "no baseline 'kedda'; allowed: all, keda-queue,"),
         ((*PROFILE, "--json", "nowhere/proof.json"), "the folder nowhere does not exist"),
         ((), "--profile NAME is missing"),
@@ -197,12 +197,15 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--start", "5m", "--end", "2m"), "from 300 to 120 s: must be an interval"),
         ((*PROFILE, "--end", "11m"), "from 0 to 660 s: must be an interval"),
         ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0 to 0.001 s"),
-        ((*PROFILE, "--learn", "10m"), "ten-minutes.csv.gz: 10m to learn from; allowed: less than its 10m"),
-        ((*PROFILE, "--learn", "1ms"), "no request before 1ms, until which policies are to learn"),
-        ((*PROFILE, "--learn", "599999ms"), "no request after 9m59s999ms, until which policies are to learn"),
+        (
+            (*PROFILE, "--learn", "10m"),
+            "ten-minutes.csv.gz: 10m to learn from are too long; allowed: less than its 10m",
+        ),
+        ((*PROFILE, "--learn", "1ms"), "no request before 1ms, the time to learn from"),
+        ((*PROFILE, "--learn", "599999ms"), "no request after 9m59s999ms, the time to learn from"),
         ((*PROFILE, "--learn", "6"), "--learn"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
-        ((*PROFILE, "--cold-start-uncached", "30s"), "takes 30 s on a fresh node, it must be at least the 60 s of any"),
+        ((*PROFILE, "--cold-start-uncached", "30s"), "takes 30 s on a fresh node; it must be at least the 60 s of any"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, arguments: tuple[str, ...], said: str) -> None:

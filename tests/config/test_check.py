@@ -70,7 +70,7 @@ def test_different_policies_of_one_name_are_an_error_and_copies_of_one_are_not(t
     assert not checked(tmp_path, a=POLICY, b=f"# a copy\n{POLICY}").findings
     result = checked(tmp_path, a=POLICY, b=POLICY + "spec: {priority: 7}\n")
     assert lines(result) == [
-        f"b.yaml:3:metadata.name: another policy of this name, the first is in {tmp_path}/a.yaml:1"
+        f"b.yaml:3:metadata.name: another policy has this name; the first is in {tmp_path}/a.yaml:1"
     ]
 
 
@@ -78,11 +78,11 @@ def test_different_policies_of_one_name_are_an_error_and_copies_of_one_are_not(t
     ("spec", "key", "problem"),
     [
         ("replicas: {min: 0}", "spec.replicas.min", "counts as 1: only scaleToZero leads to zero"),
-        ("scaleToZero: {idleAfter: 5m}", "spec.scaleToZero.idleAfter", "without effect while"),
+        ("scaleToZero: {idleAfter: 5m}", "spec.scaleToZero.idleAfter", "no effect while"),
         (
             'replicas: {max: 2}, prewarm: [{from: "0 8 * * *", until: "0 9 * * *", replicas: 3}]',
             "spec.prewarm[0].replicas",
-            "cut by replicas.max",
+            "limited by replicas.max",
         ),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_policy_that_does_not_exist_leaves_the_workload_alone_and_is_told():
     assert compiled.names == ("realtime", "", "batch")
     assert set(compiled.problems) == {1}
     assert compiled.problems[1] == (
-        "policy 'reltime' does not exist, not scaled; "
+        "policy 'reltime' does not exist, so the workload is not scaled; "
         "allowed: batch, development, interactive, realtime (did you mean realtime?)"
     )
     assert all(np.isnan(getattr(compiled.spec, field.name)[1]) for field in fields(Spec))
@@ -137,7 +137,7 @@ def test_a_policy_that_does_not_exist_leaves_the_workload_alone_and_is_told():
         ((("replicas.min", "5"), ("replicas.max", "4")), ["replicas.min", "above max", "'5'", "which is 4"]),
         ((("replicas.max", "-1"),), ["replicas.max", "negative", "'-1'"]),
         ((("replicas.mx", "3"),), ["replicas.mx", "cannot be overridden", "did you mean replicas.max?"]),
-        ((("objective.ttft", "200"),), ["objective.ttft", "a duration without unit", "'200'", "150ms"]),
+        ((("objective.ttft", "200"),), ["objective.ttft", "a duration without a unit", "'200'", "150ms"]),
         ((("objective.ttft", ""),), ["objective.ttft", "not a duration", "''"]),
         ((("weight", "9" * 5000),), ["weight", "too many digits", "a number from"]),
         ((("replicas.max", "3"), ("replicas.max", "4")), ["replicas.max", "given twice", "'3'", "'4'"]),

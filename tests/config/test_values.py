@@ -36,9 +36,9 @@ def test_durations_are_read_with_their_unit(text: str, duration_s: float):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("150", "a duration without unit"),
-        ("0", "a duration without unit"),
-        ("-5", "a duration without unit"),
+        ("150", "a duration without a unit"),
+        ("0", "a duration without a unit"),
+        ("-5", "a duration without a unit"),
         ("", "not a duration"),
         ("-5s", "not a duration"),
         ("5 s", "not a duration"),
@@ -78,7 +78,7 @@ def test_any_text_is_a_duration_or_a_value_error(text: str):
     [
         (Duration(1.0, 60.0), "500ms", "too small"),
         (Duration(1.0, 60.0), "2m", "too large"),
-        (Duration(), 30, "a duration without unit"),
+        (Duration(), 30, "a duration without a unit"),
         (Duration(), True, "not a duration"),
         (Duration(), "auto", "not a duration"),
         (Share(), 1.5, "too large"),

@@ -197,10 +197,10 @@ def test_sentences_read_well(name):
             "at 10 per replica, used to 100% (inputs up to 0 s old).",
         ),
         ("ttft", "Scales up from 2 to 4 replicas: TTFT 1.62 s against 1 s asks for 3.24 (inputs up to 0 s old)."),
-        ("wake", "Scales up from 0 to 1 replica: requests wait in front and nobody serves, which asks for 1."),
+        ("wake", "Scales up from 0 to 1 replica: requests wait and no replica serves, which asks for 1."),
         (
             "all starting",
-            "Keeps 3 replicas: no signal has an opinion; no replica is ready to tell the load, so it holds 3.",
+            "Keeps 3 replicas: no signal has an opinion; no replica is ready to report the load, so it holds 3.",
         ),
         (
             "about to forecast",
@@ -224,7 +224,7 @@ def test_sentences_read_well(name):
         (
             "reserve",
             "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 7 serve it within the error "
-            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 7, the others are a reserve "
+            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 7, the rest would be a reserve "
             "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),

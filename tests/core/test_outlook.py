@@ -109,13 +109,15 @@ def test_every_rule_of_the_family_can_be_said(rule):
 
 def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():
     careful = "; in the first 20 min only the fastest level with the longest hold is followed"
-    kept = "; all replicas that were found are kept for 20 min"
+    kept = "; all replicas that were found at first are kept for 20 min"
     assert told(watched_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
     assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
-    calm = "adds 60%; that would be 6, but while traffic is calm no more than were found, or than its peak needs"
+    calm = (
+        "adds 60%; that would be 6, but while traffic is calm no more are asked for than were found or its peak needs"
+    )
     assert told(by_rule=6.0)["rule"].endswith(calm)
     assert told(by_rule=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 
@@ -123,7 +125,7 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
 @pytest.mark.parametrize(
     ("rules", "plan", "why"),
     [
-        ({"concurrency": 10.0}, {}, "no forecast: the policy states what a replica can do, and that stands"),
+        ({"concurrency": 10.0}, {}, "no forecast: the policy states what a replica can do, and that is used instead"),
         (
             {"ttft_objective_s": NAN, "max_wait_s": NAN},
             {},
@@ -136,7 +138,7 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
         ),
         ({}, {"readings": 3.0}, "no forecast yet: 3 readings of busy replicas, 4 tell how fast one is"),
         ({}, {"readings": 1.0}, "no forecast yet: 1 reading of busy replicas, 4 tell how fast one is"),
-        ({}, {}, "no forecast: what arrives is not known now"),
+        ({}, {}, "no forecast: how much arrives is not known now"),
     ],
 )
 def test_a_silent_forecast_says_why(rules, plan, why):
@@ -149,7 +151,7 @@ def test_what_nobody_counts_is_not_said_to_be_met():
     assert told(unavoidable=0.031)["budget"].endswith(
         "; 3.1% miss on any number of replicas, more than may: the promise is out of reach"
     )
-    assert told(really_missed=NAN)["budget"] == "1% of requests may miss; nobody counts those that do"
+    assert told(really_missed=NAN)["budget"] == "1% of requests may miss; those that do are not counted"
 
 
 def test_a_slope_too_flat_to_be_true_is_no_limit():

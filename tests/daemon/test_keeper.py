@@ -224,7 +224,7 @@ async def test_old_state_is_ignored_with_a_word(away_s: float):
             confident = later.last.decision.capacity.confidence[0] > 0
     assert confident == (away_s < MAX_AGE_S)
     words = [line.get("reason") for line in logs if line["event"] == "state is not used"]
-    assert words == ([] if confident else ["it is 12.1 h old, allowed are 12 h"])
+    assert words == ([] if confident else ["it is 12.1 h old; allowed: at most 12 h"])
 
 
 async def test_what_was_recalled_is_told_once():
@@ -261,7 +261,7 @@ async def test_a_fault_of_the_store_ends_the_keeping_and_nothing_else():
         async with Process(cluster(), {"running": 2.0}, Broken(RuntimeError("a fault"))).running() as process:
             await asyncio.sleep(60.0)
             assert len(process.recorder.ticks) > 10
-    assert "state is not kept any more" in [line["event"] for line in logs]
+    assert "state is no longer saved" in [line["event"] for line in logs]
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no state", "state"])

@@ -76,7 +76,9 @@ async def test_trouble_at_a_source_and_its_end_are_written_once_each(written):
     await world.ticks(3)
     world.problems = ()
     await world.ticks(2)
-    assert [entry["problems"] for entry in events(written, "source in trouble")] == [("pod ns/a: connection refused",)]
+    assert [entry["problems"] for entry in events(written, "source has problems")] == [
+        ("pod ns/a: connection refused",)
+    ]
     assert len(events(written, "source recovered")) == 1
 
 

@@ -184,7 +184,7 @@ async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_te
     (line,) = logs
     told = {name: line[name] for name in ("event", "workloads", "of", "pods", "problem")}
     assert told == {
-        "event": "history learned from",
+        "event": "learned from history",
         "workloads": 1,
         "of": 1,
         "pods": 2,

@@ -286,7 +286,7 @@ async def test_policies_are_reloaded_by_a_swapped_link_and_a_broken_file_keeps_t
         assert "quick.yaml:8" in told
         assert "replicas.max" in told
         assert await daemon.metric("vllm_autoscaler_policy_problems") == 1
-        (line,) = daemon.log("policies are broken, the old ones stay in force")
+        (line,) = daemon.log("policies are invalid; the previous ones stay in force")
         assert line["problem"] == told
         await ticks(daemon, 3)
         assert await site.has(3)

@@ -86,9 +86,17 @@ WORKLOADS = (
     _gauge("desired_replicas", "Replicas the daemon decided on.", lambda tick: tick.decision.replicas),
     _gauge("current_replicas", "spec.replicas as it stands in the cluster.", _observed("replicas")),
     _gauge("ready_replicas", "Ready pods that are not leaving.", _observed("ready")),
-    _gauge("starting_replicas", "Pods on their way that can still become ready by waiting.", _observed("starting")),
-    _gauge("blocked_replicas", "Pods that waiting does not help: no room, no image, crashing.", _observed("blocked")),
-    _gauge("demand_replicas", "The strongest ask, before any limit.", lambda tick: _demand(tick.decision)),
+    _gauge("starting_replicas", "Pods that are starting and can still become ready.", _observed("starting")),
+    _gauge(
+        "blocked_replicas",
+        "Pods that do not become ready by waiting: no room, no image, crashing.",
+        _observed("blocked"),
+    ),
+    _gauge(
+        "demand_replicas",
+        "Replicas the strongest signal asks for, before any limit.",
+        lambda tick: _demand(tick.decision),
+    ),
     _gauge("ask_replicas", "Replicas each signal asks for, raw; absent without an opinion.", None, "signal"),
     _gauge("bound", "1 for the stage that changed the count last; absent where none did.", None, "stage"),
     _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
@@ -96,21 +104,23 @@ WORKLOADS = (
     _gauge("input_coverage_ratio", "Share of ready replicas whose engine answered, 0 to 1.", _coverage),
     _gauge("running_requests", "Requests in the engines' running batches.", _observed("running")),
     _gauge("waiting_requests", "Requests the engines hold but do not run.", _observed("waiting")),
-    _gauge("gateway_waiting_requests", "Requests held in front of the workload.", _observed("gateway_waiting")),
+    _gauge(
+        "gateway_waiting_requests", "Requests held by a gateway in front of the workload.", _observed("gateway_waiting")
+    ),
     _gauge("queue_wait_seconds", "How long the last request in the queue will wait.", _observed("queue_wait_s")),
-    _gauge("ttft_seconds", "Time to first token; absent while nobody asks.", _observed("ttft_s")),
+    _gauge("ttft_seconds", "Time to first token; absent while there are no requests.", _observed("ttft_s")),
     _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
-    _gauge("itl_seconds", "Inter-token latency; absent while nobody asks.", _observed("itl_s")),
+    _gauge("itl_seconds", "Inter-token latency; absent while there are no requests.", _observed("itl_s")),
     _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),
     _gauge("kv_cache_usage_ratio", "KV-cache usage, mean over reporting replicas, 0 to 1.", _observed("kv_usage")),
     _gauge("capacity_requests", "Requests one replica can run at once within the objective.", _able("concurrency")),
     _gauge("capacity_prefill_tokens_per_second", "Prompt tokens one replica computes.", _able("prefill_tokens_per_s")),
     _gauge("capacity_decode_tokens_per_second", "Tokens one replica generates.", _able("decode_tokens_per_s")),
     _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _able("confidence")),
-    _gauge("forecast_demand_replicas", "Replicas that what arrives now keeps busy, as measured.", _planned("demand")),
+    _gauge("forecast_demand_replicas", "Replicas kept busy by what arrives now, as measured.", _planned("demand")),
     _gauge(
         "error_budget_ratio",
-        "Share of requests that may miss by the policy.",
+        "Share of requests that may miss their objective by the policy.",
         lambda tick: np.round(1 - tick.input.spec.attainment, 12),  # 1 - 0.9 is 0.09999999999999998
     ),
     _gauge(
@@ -120,48 +130,52 @@ WORKLOADS = (
     ),
     _gauge(
         "missed_requests_ratio",
-        "Share of requests that missed TTFT or ITL within about a day, also while nobody served; absent where nobody "
-        "counts.",
+        "Share of requests that missed TTFT or ITL within about a day, also while no replica served; absent where they "
+        "are not counted.",
         _planned("really_missed"),
     ),
     _gauge(
-        "cold_start_seconds", "From asking for a replica until it serves: learned or stated.", _observed("cold_start_s")
+        "cold_start_seconds",
+        "Time from asking for a replica until it serves: learned or stated.",
+        _observed("cold_start_s"),
     ),
     _gauge("loaded_replicas", "Pods whose framebuffer is in use; absent without GPU metrics.", _observed("loaded")),
     _gauge("gpu_active_replicas", "Pods whose tensor cores work; absent without GPU metrics.", _observed("active")),
     Family(
         "loaded_idle_replica_seconds_total",
         "counter",
-        "Replica-seconds spent loaded and idle since the daemon watches.",
+        "Replica-seconds spent loaded and idle since the daemon started.",
         WORKLOAD_LABELS,
         _observed("loaded_idle_s"),
     ),
-    _gauge("paused", "1 while the operator says hands off.", lambda tick: tick.input.fleet.paused),
-    _gauge("rival", "1 while somebody else owns the replica count, named by owner.", None, "owner"),
+    _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
+    _gauge("rival", "1 while somebody else owns the replica count; the label `owner` names them.", None, "owner"),
 )
 
 POOLS = (
     Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product")),
-    Family("pool_desired_gpus", "gauge", "GPUs the decisions of the last tick take.", ("resource", "product")),
+    Family("pool_desired_gpus", "gauge", "GPUs taken by the decisions of the last tick.", ("resource", "product")),
 )
 
 PROCESS = (
     Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
     Family("leader", "gauge", "1 while this process may act."),
     Family("ticks_total", "counter", "Ticks by result: ok, failed.", ("result",)),
-    Family("tick_duration_seconds", "histogram", "Time one good tick took, sampling and acting included."),
-    Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last good tick."),
+    Family("tick_duration_seconds", "histogram", "Time one successful tick took, including sampling and acting."),
+    Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last successful tick."),
     Family("workloads", "gauge", "Workloads in the last tick."),
     Family("unlisted_workloads", "gauge", "Workloads without series of their own: too many, or one name twice."),
     Family("untrusted_workloads", "gauge", "Workloads whose inputs are missing or stale: they hold or grow."),
     Family("pods", "gauge", "Pods in the last tick."),
     Family("source_queries_total", "counter", "Requests sent to a source of metrics.", ("source",)),
-    Family("source_failures_total", "counter", "Requests to a source that brought nothing.", ("source",)),
+    Family("source_failures_total", "counter", "Requests to a source that failed.", ("source",)),
     Family("source_duration_seconds", "histogram", "Time one sampling of a source took.", ("source",)),
-    Family("source_problems", "gauge", "Problems a source told in the last tick.", ("source",)),
-    Family("changes_total", "counter", "Scale changes by what became of them and direction.", ("fate", "direction")),
-    Family("policy_problems", "gauge", "Problems with the policies in force; 0: all is well."),
-    Family("state_saved_timestamp_seconds", "gauge", "Unix time up to which what was learned is saved; absent: never."),
+    Family("source_problems", "gauge", "Problems a source reported in the last tick.", ("source",)),
+    Family("changes_total", "counter", "Scale changes by outcome and direction.", ("fate", "direction")),
+    Family("policy_problems", "gauge", "Problems with the policies in force; 0: none."),
+    Family(
+        "state_saved_timestamp_seconds", "gauge", "Unix time up to which the learned state is saved; absent: never."
+    ),
     Family("stream_clients", "gauge", "Browsers that follow the page live."),
 )
 
@@ -169,7 +183,7 @@ FAMILIES = PROCESS + POOLS + WORKLOADS
 
 # Exported by the KEDA side itself and only listed here; a test holds the two together.
 KEDA = (
-    Family("keda_calls_total", "counter", "Calls of KEDA by method and gRPC status.", ("method", "code")),
+    Family("keda_calls_total", "counter", "Calls from KEDA by method and gRPC status.", ("method", "code")),
     Family("keda_streams", "gauge", "Open StreamIsActive calls."),
     Family(
         "keda_swallowed_workloads",
@@ -192,7 +206,7 @@ def markdown() -> str:
     parts = [
         "# Metrics",
         "",
-        "What `/metrics` exports. This page is printed from `autoscaler/adapters/http/catalogue.py` by",
+        "What `/metrics` exports. This page is generated from `autoscaler/adapters/http/catalogue.py` by",
         "`python -m autoscaler.adapters.http.catalogue`; names, types and labels are stable.",
         "",
         "A value that is not known is absent, never 0. Text from outside is cut at 253 characters and its unprintable",

@@ -66,7 +66,7 @@ class Readiness:
         if age_s is None:
             return "no tick has succeeded yet"
         if age_s > self._max_age_s:
-            return f"the last good tick is {age_s:.1f} s old, more than {self._max_age_s:g} s"
+            return f"the last successful tick is {age_s:.1f} s old, more than {self._max_age_s:g} s"
         return ""
 
 

@@ -125,7 +125,7 @@ class HttpServer:
     def port(self) -> int:
         """The port it listens on; of interest where the settings say 0."""
         if self._listener is None:
-            raise RuntimeError("the HTTP server does not listen yet")
+            raise RuntimeError("the HTTP server is not listening yet")
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 

@@ -55,7 +55,7 @@ class Stream:
         """Answer one browser until it leaves, lags or the daemon ends; 503 when MAX_CLIENTS follow already."""
         if self._closed or len(self._clients) >= MAX_CLIENTS:
             raise web.HTTPServiceUnavailable(
-                text=f"{MAX_CLIENTS} clients follow already, no more are allowed", headers={"Retry-After": "10"}
+                text=f"{MAX_CLIENTS} clients are connected already; no more are allowed", headers={"Retry-After": "10"}
             )
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
         client: asyncio.Queue[bytes] = asyncio.Queue(BACKLOG)
@@ -120,7 +120,7 @@ async def write(request: web.Request, response: web.StreamResponse, part: bytes,
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()  # a polite end would wait for it as well
-        raise ConnectionResetError(f"the client took nothing for {deadline_s:g} s") from None
+        raise ConnectionResetError(f"the client read nothing for {deadline_s:g} s") from None
 
 
 def _event(name: str, data: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ from autoscaler.core.decision import Observation
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
 
-NOT_LEADING = "this replica does not lead; the leader answers"
+NOT_LEADING = "this replica is not the leader; the leader answers"
 
 
 class NoAnswer(Exception):

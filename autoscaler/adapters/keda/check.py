@@ -71,7 +71,7 @@ def _check_trigger(document: Document, index: int, book: PolicyBook) -> Iterator
     stated = mapping(at(document.value, *place, "metadata"))
     texts = {key: value for key, value in stated.items() if isinstance(value, str)}
     for key in stated.keys() - texts.keys():
-        finding = document.finding((*place, "metadata", key), "not text, which KEDA demands", "the value in quotes")
+        finding = document.finding((*place, "metadata", key), "not text, which KEDA requires", "the value in quotes")
         yield replace(finding, value="")  # it may be a secret
     for key, problem in metadata.problems(texts, book).items():
         if key in texts or key not in stated:
@@ -136,7 +136,7 @@ def _check_direction(document: Document, direction: str, most: int) -> Iterator[
     policies = rules.get("policies")
     if not isinstance(policies, list) or not policies:
         if direction == "scaleUp":
-            problem = "absent, which means 4 pods or 100 % per 15 s"
+            problem = "absent, which means 4 pods or 100% per 15 s"
             yield _warning(document.finding((*place, "policies"), problem, EXACT_UP))
         return
     widest = [

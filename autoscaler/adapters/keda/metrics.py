@@ -33,7 +33,7 @@ class KedaCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         calls = CounterMetricFamily(
-            "vllm_autoscaler_keda_calls", "Calls of KEDA by method and gRPC status.", labels=("method", "code")
+            "vllm_autoscaler_keda_calls", "Calls from KEDA by method and gRPC status.", labels=("method", "code")
         )
         for (method, code), count in sorted(self._calls.counts.items()):
             calls.add_metric((method, code), count)

@@ -65,7 +65,7 @@ class RotatingCertificates:
             self._in_force, self._expires_s = self._load()
         except CertificateError as error:
             if str(error) != self._refused:
-                log.error("certificate kept, new one refused", problem=str(error))
+                log.error("certificate kept; the new one is refused", problem=str(error))
             self._refused = str(error)
             return None
         log.info("certificate replaced", certificate=str(self._cert))
@@ -126,7 +126,7 @@ def check(cert: Path, key: Path) -> float:
         raise CertificateError(f"{cert}: {_reason(error)}") from error
     shown = sides[0].getpeercert()
     if not shown:
-        raise CertificateError(f"{cert}: no handshake came about with it")
+        raise CertificateError(f"{cert}: no TLS handshake succeeds with it")
     return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
@@ -134,7 +134,7 @@ def _check_ca(path: Path, text: bytes) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=text.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        raise CertificateError(f"{path}: no certificate of an authority: {_reason(error)}") from error
+        raise CertificateError(f"{path}: not a CA certificate: {_reason(error)}") from error
 
 
 def _read(path: Path) -> bytes:

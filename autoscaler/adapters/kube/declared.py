@@ -48,7 +48,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         if name in ANNOTATIONS:
             found[name] = _read(name, value, problems)
         elif (path := override_path(name)) in overrides:
-            problems.append(f"{shown(name)}: {path} is given twice, {shown(overrides[path])} holds; allowed: once")
+            problems.append(f"{shown(name)}: {path} is given twice, {shown(overrides[path])} is used; allowed: once")
         elif path:
             overrides |= read_override(path, value, problems, name)
         elif name.startswith(OVERRIDE):

@@ -193,7 +193,7 @@ def _rival(ref: WorkloadRef, uid: str, rival: str, before: str) -> _Fact:
     if rival:
         note = _note(f"{rival} owns the replica count; it is left alone.")
         return _Fact(ref, uid, WARNING, "RivalDetected", "Observe", note)
-    return _Fact(ref, uid, NORMAL, "RivalGone", "Observe", _note(f"{before} owns the replica count no more."))
+    return _Fact(ref, uid, NORMAL, "RivalGone", "Observe", _note(f"{before} no longer owns the replica count."))
 
 
 def _note(text: str) -> str:

@@ -199,7 +199,7 @@ class Elector:
             if self._wakeup is not None:
                 self._wakeup.set()
         else:
-            log.warning("not leading any more", lease=self._settings.name, identity=self.identity)
+            log.warning("no longer the leader", lease=self._settings.name, identity=self.identity)
 
     async def _release(self) -> None:
         """Give the lease back, so that nobody waits for it to run out. Stops leading first."""
@@ -211,7 +211,7 @@ class Elector:
         try:
             await self._write("PUT", self._path, lease, spec)
         except (ApiError, msgspec.MsgspecError) as error:
-            log.warning("lease was not given back", lease=self._settings.name, error=str(error))
+            log.warning("lease could not be released", lease=self._settings.name, error=str(error))
         finally:
             self._renewed_s = None
 

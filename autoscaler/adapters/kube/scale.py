@@ -73,7 +73,7 @@ class ScaleActuator:
             allowed = ", ".join(KINDS)
             return Outcome(change, Fate.FAILED, f"{change.ref.kind} cannot be scaled; allowed: {allowed}")
         if self._leadership is not None and not self._leadership.leading:
-            return Outcome(change, Fate.FAILED, "this replica does not lead any more")
+            return Outcome(change, Fate.FAILED, "this replica is no longer the leader")
         path = object_path(kind.root, change.ref.namespace, kind.plural, change.ref.name, "scale")
         self._writes.note(change.uid, change.after)
         try:
@@ -100,9 +100,9 @@ class ScaleActuator:
         except msgspec.MsgspecError as error:
             return Outcome(change, Fate.FAILED, f"its scale cannot be read: {error}")
         if scale.metadata.uid != change.uid:
-            return Outcome(change, Fate.CONFLICT, "it was deleted and made again")
+            return Outcome(change, Fate.CONFLICT, "it was deleted and created again")
         if scale.spec.replicas != change.before:
-            by_now = f"it has {scale.spec.replicas} replicas by now, not {change.before}"
+            by_now = f"it has {scale.spec.replicas} replicas now, not {change.before}"
             return Outcome(change, Fate.CONFLICT, by_now)
         return Outcome(change, Fate.FAILED, refusal.message)
 
@@ -127,6 +127,6 @@ def _verdict(error: ApiError) -> tuple[Fate, str]:
     if error.status == FORBIDDEN:
         return Fate.FAILED, f"not allowed: {error.message}"
     if error.status == BUSY:
-        wait = f", asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
+        wait = f", it asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
         return Fate.FAILED, f"the API server is busy{wait}: {error.message}"
     return Fate.FAILED, str(error)

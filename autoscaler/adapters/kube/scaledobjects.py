@@ -114,7 +114,7 @@ def _trigger(triggers: Any, problems: list[str]) -> dict[str, str] | None:
             problems.append("the trigger's metadata names no policy; allowed: policy: <name of a policy>")
         return {} if found else None
     if len(ours) > 1:
-        problems.append(f"{len(ours)} triggers name a policy; allowed: one, as the HPA would take the largest answer")
+        problems.append(f"{len(ours)} triggers name a policy; allowed: one, because the HPA takes the largest answer")
     metadata = ours[0]
     if len(metadata) > METADATA_LIMIT:
         problems.append(f"the trigger's metadata has {len(metadata)} keys; allowed: {METADATA_LIMIT}")

@@ -276,7 +276,7 @@ class Watch(Generic[Kind]):
         self.absent = False
         self._refused_s = None
         if self.problem:
-            log.info("watch works again", path=self._path)
+            log.info("watch has recovered", path=self._path)
         self.problem = ""
 
     async def _suffer(self, error: ApiError) -> None:
@@ -286,7 +286,7 @@ class Watch(Generic[Kind]):
                 self._drop(key)
             self._version = ""
             if not self.absent:
-                log.info("done without", path=self._path, error=str(error))
+                log.info("optional resource is not available", path=self._path, error=str(error))
             self.absent = self.live = True
             self._sync()
             self.problem = ""
@@ -310,7 +310,7 @@ class Watch(Generic[Kind]):
 
     def _tell(self, error: ApiError) -> None:
         if not self.problem:
-            log.warning("watch fails", path=self._path, error=str(error))
+            log.warning("watch is failing", path=self._path, error=str(error))
         self.problem = str(error)
 
     def _backoff_s(self) -> float:

@@ -52,7 +52,8 @@ class Attained:
                 chosen, left_out = commonest(limits_s, len(fleet.pods))
                 if left_out:
                     sampling.note(
-                        column, f"counted for the {len(chosen)} commonest objectives; {left_out} workloads have another"
+                        column,
+                        f"counted for the {len(chosen)} most common objectives; {left_out} workloads have others",
                     )
                 bounds = await self._known(sampling, at_s, column, readings) if chosen else Bounds.none()
                 for objective_s in chosen:
@@ -78,4 +79,4 @@ def tell_uncounted(
     aims = ~np.isnan(getattr(objectives, WITHIN[column]))[fleet.pod_workload]
     uncounted = fleet.pod_ready & aims & (columns["finished"] > 0) & np.isnan(columns[column])
     if uncounted.any():
-        sampling.note(column, f"unknown on {uncounted.sum()} pods whose requests end: {UNCOUNTED[column]}")
+        sampling.note(column, f"unknown on {uncounted.sum()} pods that finish requests: {UNCOUNTED[column]}")

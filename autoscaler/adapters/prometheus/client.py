@@ -53,9 +53,9 @@ class PrometheusClient:
             raise ValueError("prometheus: the URL has no host; it has the form https://host:9090/prefix")
         for name, value in settings.headers:
             if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-                raise ValueError(f"prometheus: {clean(name)!r} is not the name of a header")
+                raise ValueError(f"prometheus: {clean(name)!r} is not a valid header name")
             if not value.isprintable() or not value.isascii():
-                raise ValueError(f"prometheus: the value of header {name} has characters that no header can carry")
+                raise ValueError(f"prometheus: the value of header {name} has characters that a header cannot carry")
         self._url = (url / "api/v1/query").with_query(url.query)
         self.name = str(self._url.with_user(None).with_query(None))  # for messages: a query may hold a key
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **dict(settings.headers)}
@@ -96,7 +96,7 @@ class PrometheusClient:
         except TimeoutError as error:
             raise QueryFailed(f"{self.name}: no answer within {wait_s:.3g} s") from error
         except CredentialError as error:
-            raise QueryFailed(f"{self.name}: not asked: {clean(str(error))}") from error
+            raise QueryFailed(f"{self.name}: not queried: {clean(str(error))}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise QueryFailed(f"{self.name}: {self._harmless(error)}") from error
         try:

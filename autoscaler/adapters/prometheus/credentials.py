@@ -57,7 +57,7 @@ class Credentials:
             *(["an Authorization header"] if "authorization" in names else []),
         ]
         if len(chosen) > 1:
-            raise ValueError(f"prometheus: {' and '.join(chosen)} exclude each other: give one")
+            raise ValueError(f"prometheus: {' and '.join(chosen)} exclude each other; give only one")
         if settings.password_file and settings.username is None:
             raise ValueError(f"prometheus: password file {settings.password_file} without a user name")
         self._authorization: Rotating[str] | None = None
@@ -104,7 +104,7 @@ def _read_secret(file: Path) -> str:
     if not secret:
         raise CredentialError(f"{file}: empty")
     if not secret.isprintable() or "\N{REPLACEMENT CHARACTER}" in secret:
-        raise CredentialError(f"{file}: more than one line, or characters that no header can carry")
+        raise CredentialError(f"{file}: more than one line, or characters that a header cannot carry")
     return secret
 
 

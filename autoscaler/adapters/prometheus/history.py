@@ -63,10 +63,10 @@ class PrometheusHistory:
         start_s, end_s = float(math.floor(start_s)), float(math.ceil(end_s))
         steps = (end_s - start_s) / step_s
         if step_s < WHOLE_S or step_s != round(step_s):
-            raise ValueError(f"step is {step_s:g} s, it must be whole seconds, at least {WHOLE_S:g} s")
+            raise ValueError(f"step is {step_s:g} s; it must be whole seconds, at least {WHOLE_S:g} s")
         if not 2 <= steps <= MOST_STEPS:
             raise ValueError(
-                f"from start to end are {end_s - start_s:g} s, that is {max(steps, 0):.0f} steps of {step_s:g} s; "
+                f"start and end are {end_s - start_s:g} s apart, which is {max(steps, 0):.0f} steps of {step_s:g} s; "
                 f"allowed: 2 to {MOST_STEPS:,}"
             )
         reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
@@ -80,8 +80,8 @@ class PrometheusHistory:
         except LookupError:
             raise Unavailable(
                 f"{reading.name}: no series of {ENGINE.name} for workload {namespace}/{name} between "
-                f"{_when(start_s)} and {_when(end_s)}; looked for label namespace {namespace!r} and a pod named as the "
-                f"pods of {name!r} are"
+                f"{_when(start_s)} and {_when(end_s)}; looked for the label namespace {namespace!r} and a pod "
+                f"named like the pods of {name!r}"
             ) from None
         finally:
             reading.close()
@@ -206,7 +206,7 @@ def _bound(text: str) -> float:
 def _problems(engines: list[EngineSeries], present: FloatColumn, step_s: float) -> tuple[str, ...]:
     counted = (each.generation_tokens[~np.isnan(each.generation_tokens)] for each in engines)
     resets = sum(int((np.diff(values) < 0).sum()) for values in counted)
-    restarts = (f"counters went back {resets} times: taken as restarts",) if resets else ()
+    restarts = (f"counters went back {resets} times; each counts as a restart",) if resets else ()
     return silence(present, step_s, "no pod reported") + restarts
 
 

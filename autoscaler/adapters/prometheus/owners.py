@@ -57,6 +57,6 @@ def pods_of(name: str) -> tuple[str, str]:
     Raises ValueError for what is no name of an object, so that nothing else gets into a query.
     """
     if not re.fullmatch(rf"[a-z0-9]([a-z0-9.-]{{0,{MAX_NAME - 2}}}[a-z0-9])?", name, re.ASCII):
-        raise ValueError(f"{name[:MAX_NAME]!r} is no name of a workload: letters a-z, digits, - and . are allowed")
+        raise ValueError(f"{name[:MAX_NAME]!r} is not the name of a workload: allowed: a-z, 0-9, - and .")
     quoted = name.replace(".", "[.]")
     return (f"{quoted}-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}", f"{quoted}-[0-9]{{1,6}}")

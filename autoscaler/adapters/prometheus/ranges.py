@@ -91,7 +91,7 @@ class RangeReader:
             raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
         if not isinstance(rows, list) or len(rows) > MOST_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
-            raise Unavailable(f"{self.name}: the answer has {found}, allowed are {MOST_SERIES}")
+            raise Unavailable(f"{self.name}: the answer has {found}; allowed: at most {MOST_SERIES}")
         if not all(isinstance(row, dict) and _has_labels(row) and isinstance(row.get("values"), list) for row in rows):
             raise Unavailable(f"{self.name}: {NO_ANSWER}")
         try:

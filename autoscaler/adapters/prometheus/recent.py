@@ -117,7 +117,7 @@ class _Reading:
         self._identity, _ = read_conventions(row["metric"].get(METRIC, "") for row in asked)
         for part in self._parts():
             if len(self._pods) + part.pods > MOST_PODS:
-                problem = f"no more than {MOST_PODS} pods are looked back at"
+                problem = f"no more than {MOST_PODS} pods are read from history"
                 continue  # smaller ones may still fit
             before = len(self._pods)
             try:

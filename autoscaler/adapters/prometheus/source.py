@@ -207,7 +207,7 @@ class PrometheusSource:
         """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
         if fleet.pod_ready.any() and np.isnan(running).all() and not sampling.failed:
             labels = " and ".join(self._identity)
-            sampling.note("running", f"no series names a ready pod of the fleet by its labels {labels}")
+            sampling.note("running", f"no series has labels {labels} that name a ready pod of the fleet")
 
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
         """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""

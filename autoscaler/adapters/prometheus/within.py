@@ -46,7 +46,7 @@ class Bounds:
 
 
 def read_bounds(vector: Vector, scale: float) -> Bounds:
-    """Return the bounds in the answer to `queries.bounds_query`; what is no number is left out.
+    """Return the bounds in the answer to `queries.bounds_query`; what is not a number is left out.
 
     scale: of the histogram's unit to seconds.
     """

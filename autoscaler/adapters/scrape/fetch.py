@@ -125,7 +125,7 @@ class Fetcher:
         while chunk := await response.content.readany():
             size += len(chunk)
             if size > self._max_body_bytes:
-                raise _Refused(f"body over {self._max_body_bytes} bytes")
+                raise _Refused(f"body larger than {self._max_body_bytes} bytes")
             chunks.append(chunk)
         return b"".join(chunks)
 
@@ -133,14 +133,14 @@ class Fetcher:
         if encoding.lower() in {"", "identity"}:
             return Answer(raw)
         if encoding.lower() not in {"gzip", "x-gzip"}:
-            raise _Refused(f"content encoding {encoding[:20]!r}, only gzip is read")
+            raise _Refused(f"content encoding {encoding[:20]!r}; only gzip is supported")
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
             body = unpacker.decompress(raw, self._max_body_bytes + 1)
         except zlib.error:
             raise _Refused("broken gzip") from None
         if len(body) > self._max_body_bytes:
-            raise _Refused(f"body over {self._max_body_bytes} bytes when unpacked")
+            raise _Refused(f"body larger than {self._max_body_bytes} bytes when unpacked")
         if not unpacker.eof or unpacker.unused_data:
             raise _Refused("broken gzip")
         return Answer(body)

@@ -117,7 +117,11 @@ class PodScraper:
             if known is None or known.pod != pod or known.engine is not engine:
                 base = _base(pod)
                 if base is None:
-                    tally.note(_name(pod), f"address {pod.ip[:60]!r} port {pod.metrics_port}, not an IP and 1-65535")
+                    tally.note(
+                        _name(pod),
+                        f"address {pod.ip[:60]!r} port {pod.metrics_port}; "
+                        "allowed: an IP address and a port from 1 to 65535",
+                    )
                     continue
                 load_url = base.with_path(engine.load_path) if engine.load_path else None
                 known = _Known(pod, engine, base.with_path(engine.path), load_url)

@@ -57,10 +57,10 @@ def _url(text: str) -> URL:
     try:
         url = URL(text)
     except ValueError:
-        raise ValueError("a URL to scrape cannot be read: allowed is http://host:port/path") from None
+        raise ValueError("a URL to scrape is not valid; allowed: http://host:port/path") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise ValueError(
-            f"a URL to scrape has scheme {url.scheme!r} and host {url.host!r}: allowed is http://host:port/path"
+            f"a URL to scrape has scheme {url.scheme!r} and host {url.host!r}; allowed: http://host:port/path"
         )
     return url
 

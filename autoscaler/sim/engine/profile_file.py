@@ -46,7 +46,7 @@ def find(name: str) -> tuple[str, Offer]:
         return name, named(name)
     except ValueError as error:
         known = name in NAMES
-        raise ProfileError(str(error) if known else f"{error}, or a file of `simulate fit` (*.json)") from None
+        raise ProfileError(str(error) if known else f"{error}, or a file written by `simulate fit` (*.json)") from None
 
 
 def write(offer: Offer) -> str:
@@ -95,4 +95,4 @@ def _check(where: str, name: str, value: Any) -> None:
     numeric = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not (numeric and least <= value <= most):
         kind = "a whole number" if whole else "a number"
-        raise ProfileError(f"{shown}, it must be {kind} from {least:,.15g} to {most:,.15g}")
+        raise ProfileError(f"{shown}; it must be {kind} from {least:,.15g} to {most:,.15g}")

@@ -82,10 +82,10 @@ class Profile:
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_num_seqs", "max_model_len", "block_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, it must be at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.max_batched_tokens <= self.max_num_seqs:
             raise ValueError(
-                f"max_batched_tokens is {self.max_batched_tokens}, it must exceed max_num_seqs ({self.max_num_seqs}), "
+                f"max_batched_tokens is {self.max_batched_tokens}; it must exceed max_num_seqs ({self.max_num_seqs}), "
                 "or a full batch leaves no room for a prompt"
             )
         if self.kv_capacity_tokens < self.max_model_len + self.block_size:
@@ -130,7 +130,7 @@ class Offer(NamedTuple):
 def named(name: str) -> Offer:
     """Return the profile of that name; ValueError with the names there are."""
     if name not in _OFFERS:
-        raise ValueError(f"no profile {name!r}, there are: {', '.join(NAMES)}")
+        raise ValueError(f"no profile {name!r}; available: {', '.join(NAMES)}")
     model, device, devices, longest = _OFFERS[name]
     made = profile(replace(model, max_model_len=longest), device, devices)
     # The server's own defaults (EngineArgs of vLLM): 8192 on 70 GiB and more, but not on an A100; else 2048.

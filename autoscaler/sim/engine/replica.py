@@ -92,7 +92,7 @@ class Replica:
     def sleep(self, level: int, now_s: float) -> None:
         """Sleep at level 1 or 2. What is running or waiting is aborted, what comes later is held."""
         if level not in (1, 2):
-            raise ValueError(f"sleep level is {level}, it must be 1 or 2")
+            raise ValueError(f"sleep level is {level}; it must be 1 or 2")
         self.metrics.finished_abort += self.held
         self.abort(now_s)  # unlike a client that disconnects, these are in the engine's metrics
         for request in self._ended:

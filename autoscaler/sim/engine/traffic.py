@@ -57,7 +57,7 @@ class Shape:
 
     def __post_init__(self) -> None:
         if len(self.day) != 24:
-            raise ValueError(f"day has {len(self.day)} factors, it must have 24, one for each hour")
+            raise ValueError(f"day has {len(self.day)} factors; it must have 24, one for each hour")
 
 
 @dataclass(frozen=True)

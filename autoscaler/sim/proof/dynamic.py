@@ -46,7 +46,7 @@ def cheapest(windows: Windows, start_s: float, replicas: int, quantum_price_s: f
     Raises ValueError if a start costs less than nothing, which no window should be long enough for.
     """
     if start_s < 0:
-        raise ValueError(f"start_s is {start_s:g}, it must be 0 or more: windows may be at most half a cold start")
+        raise ValueError(f"start_s is {start_s:g}; it must be 0 or more: windows may be at most half a cold start")
     return float(
         _cheapest(
             windows.work,

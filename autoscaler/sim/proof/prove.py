@@ -107,7 +107,7 @@ def prove(
     if subject.shared and (search or learned) and len(subject.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     if subject.shared and planned and len(subject.cases) > 1:
-        notes.append("planned: each model as if it had all GPUs; together they may want more than there are")
+        notes.append("planned: each model is planned as if it had all GPUs; together they may need more than there are")
     return Proof(
         trace=subject.trace,
         profile=subject.profile,

@@ -59,8 +59,8 @@ def check_goal(*cases: Case) -> tuple[str, ...]:
         raise Unreachable(f"no request of {', '.join(shares)} can meet the objective, even alone on a replica")
     attainment = cases[0].goal.attainment
     return tuple(
-        f"of {name} at most {share * 100:.4g} % of the requests can meet the objective, even alone on a replica: the "
-        f"goal of {attainment * 100:g} % is out of reach"
+        f"of {name} at most {share * 100:.4g}% of the requests can meet the objective, even alone on a replica: the "
+        f"goal of {attainment * 100:g}% is out of reach"
         for name, share in shares.items()
         if share < attainment
     )

@@ -110,7 +110,7 @@ def _on_cores(
                 worker.kill()
             if isinstance(error, BrokenProcessPool):
                 raise RuntimeError(
-                    "a worker process died, most likely for want of memory; use fewer workers"
+                    "a worker process died, most likely because memory ran out; use fewer workers"
                 ) from error
             raise
         finally:
@@ -151,7 +151,7 @@ def _on_ray(
     try:
         ray: Any = import_module("ray")  # optional, and slow to import
     except ImportError as error:
-        raise RuntimeError("a sweep on Ray needs its library: pip install 'vllm-autoscaler[ray]'") from error
+        raise RuntimeError("running on Ray needs its library: pip install 'vllm-autoscaler[ray]'") from error
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     there = ray.put(shared)

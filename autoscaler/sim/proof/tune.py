@@ -34,7 +34,7 @@ def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tune
     ValueError for an unknown name.
     """
     if name not in BASELINES:
-        raise ValueError(f"baseline is {name!r}, allowed: {', '.join(BASELINES)}")
+        raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
     baseline = BASELINES[name]
     runs = [COUNTS if baseline.monotone else AROUND * len(baseline.grid(case)) for case in cases]
     return Search(

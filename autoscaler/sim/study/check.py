@@ -25,30 +25,30 @@ def check(case: Case) -> None:
     for name, bound in least.items():
         value = getattr(case, name)
         if not (math.isfinite(value) and value >= bound):
-            raise ValueError(f"{name} is {value:g}, it must be a finite number, {bound:g} or more")
+            raise ValueError(f"{name} is {value:g}; it must be a finite number, {bound:g} or more")
     uncached_s = case.cold_start_uncached_s
     if not (math.isnan(uncached_s) or case.cold_start_s <= uncached_s < math.inf):
         raise ValueError(
-            f"a cold start takes {uncached_s:g} s on a fresh node, it must be at least the {case.cold_start_s:g} s of "
+            f"a cold start takes {uncached_s:g} s on a fresh node; it must be at least the {case.cold_start_s:g} s of "
             "any other"
         )
     for name in ("scrape_s", "patience_s", "crash_every_s"):
         if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):
-            raise ValueError(f"{name} is {getattr(case, name):g}, it must be above 0")
+            raise ValueError(f"{name} is {getattr(case, name):g}; it must be above 0")
     if case.router not in ROUTERS:
-        raise ValueError(f"router is {case.router!r}, allowed: {', '.join(ROUTERS)}")
+        raise ValueError(f"router is {case.router!r}; allowed: {', '.join(ROUTERS)}")
     if case.max_replicas < 1:
-        raise ValueError(f"max_replicas is {case.max_replicas}, it must be at least 1")
+        raise ValueError(f"max_replicas is {case.max_replicas}; it must be at least 1")
     if not 0 <= case.start_replicas <= case.max_replicas:
-        raise ValueError(f"start_replicas is {case.start_replicas}, allowed: 0 to max_replicas ({case.max_replicas})")
+        raise ValueError(f"start_replicas is {case.start_replicas}; allowed: 0 to max_replicas ({case.max_replicas})")
     if not 0 <= case.counted_from_s < case.trace.duration_s:
         last = f"0 to before the end of the trace, {case.trace.duration_s:g} s"
-        raise ValueError(f"counted_from_s is {case.counted_from_s:g}, allowed: {last}")
+        raise ValueError(f"counted_from_s is {case.counted_from_s:g}; allowed: {last}")
     profile = case.profile
     for name in ("step_s", "sequence_s", "kv_token_s", "prompt_token_s"):
         value = getattr(profile, name)
         if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} of the profile is {value:g}, it must be a finite number, 0 or more")
+            raise ValueError(f"{name} of the profile is {value:g}; it must be a finite number, 0 or more")
     if not profile.step_s + profile.sequence_s > 0:
         raise ValueError("step_s and sequence_s of the profile are 0, so that a step takes no time")
     _check_goal(profile, case.goal)
@@ -65,7 +65,7 @@ def _check_goal(profile: Profile, goal: Goal) -> None:
             f"TTFT {_ms(goal.ttft_s)} is below the time this profile takes for one token ({_ms(first_s)})"
         )
     if not 0 < goal.attainment <= 1:
-        raise ValueError(f"attainment is {goal.attainment:g}, it must be above 0 and at most 1")
+        raise ValueError(f"attainment is {goal.attainment:g}; it must be above 0 and at most 1")
 
 
 def _check_trace(case: Case) -> None:
@@ -77,7 +77,7 @@ def _check_trace(case: Case) -> None:
             f"{len(trace.output_tokens)} outputs"
         )
     if not (math.isfinite(trace.duration_s) and trace.duration_s > 0):
-        raise ValueError(f"duration_s of trace {trace.name} is {trace.duration_s:g}, it must be a number above 0")
+        raise ValueError(f"duration_s of trace {trace.name} is {trace.duration_s:g}; it must be a number above 0")
     longest = case.profile.max_model_len
     wrong = {
         "arrives before the one before it": np.diff(trace.arrival_s, prepend=0.0) < 0,

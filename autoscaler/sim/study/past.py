@@ -33,7 +33,7 @@ def to_trace(past: Past, name: str, seed: int) -> Trace:
     # Whole requests per step, such that the sum up to any step is right to half a request.
     counted = np.floor(np.cumsum(came) + 0.5)
     if counted[-1] > MOST_REQUESTS:
-        raise ValueError(f"{name}: {counted[-1]:,.10g} requests are more than {MOST_REQUESTS:,}, the most that is held")
+        raise ValueError(f"{name}: {counted[-1]:,.10g} requests are more than {MOST_REQUESTS:,}, the limit")
     counts = np.diff(counted, prepend=0.0).astype(np.int64)
     total = int(counts.sum())
     if total < 1:

@@ -84,7 +84,7 @@ def read(path: Path) -> Recording:
                     continue
                 values, labels = _read_line(line, where)
                 if rows and values[0] <= rows[-1][0]:
-                    raise RecordingError(f"{where}: t is {values[0]:g}, it must be above that of the line before")
+                    raise RecordingError(f"{where}: t is {values[0]:g}; it must be above that of the previous line")
                 rows.append(values)
                 cache = cache or labels
     except EOFError as error:
@@ -94,7 +94,7 @@ def read(path: Path) -> Recording:
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror or error}") from error
     if not rows:
-        raise RecordingError(f"{path}: no scrape in it")
+        raise RecordingError(f"{path}: it contains no scrape")
     tokens, block, longest = _cache_sizes(cache, path)
     columns = dict(zip(("time_s", *_SERIES), np.array(rows).T, strict=True))
     return Recording(**columns, kv_cache_tokens=tokens, block_size=block, max_model_len=longest)
@@ -121,7 +121,7 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
     sums = [max(found[name]) if column == "kv_usage" else sum(found[name]) for column, name in _SERIES.items()]
     for name, value in zip(("t", *names), (scrape.t, *sums), strict=True):
         if not 0 <= value <= MOST_VALUE:
-            raise RecordingError(f"{where}: {name} is {value!s:.40}, it must be a number from 0 to {MOST_VALUE:g}")
+            raise RecordingError(f"{where}: {name} is {value!s:.40}; it must be a number from 0 to {MOST_VALUE:g}")
     return [scrape.t, *sums], labels
 
 

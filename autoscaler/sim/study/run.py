@@ -223,7 +223,7 @@ class Turn:
         self, scaler: Scaler | FleetScaler, decide: Callable[[Sequence[View]], Sequence[int]], tracks: Sequence[Track]
     ) -> None:
         if not (math.isfinite(scaler.period_s) and scaler.period_s > 0):
-            raise ValueError(f"period_s of scaler {scaler.name} is {scaler.period_s:g}, it must be a number above 0")
+            raise ValueError(f"period_s of scaler {scaler.name} is {scaler.period_s:g}; it must be a number above 0")
         self.tracks = tuple(tracks)
         self.due_s = self._period_s = scaler.period_s
         self._decide = decide

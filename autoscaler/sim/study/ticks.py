@@ -45,7 +45,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         if times and time_s <= times[-1]:
             if time_s == times[-1]:  # ticks within one second are told apart by no more than that
                 continue
-            raise TicksError(f"{where}: time is {line['time']}, it must not be before that of the line before")
+            raise TicksError(f"{where}: time is {line['time']}; it must not be before that of the previous line")
         inputs = line.get("inputs")
         if not isinstance(inputs, dict):
             raise TicksError(f"{where}: no inputs; ticks are recorded by `dry-run --json`")
@@ -62,8 +62,8 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         after = int(np.argmax(np.diff(moments_s))) + 1
         (_, before), (where, text) = told[after - 1 : after + 1]
         raise TicksError(
-            f"{where}: time is {text}, that of the tick before is {before}: all ticks then span {steps:,.0f} steps of "
-            f"{step_s:g} s, allowed are {MOST_STEPS:,}"
+            f"{where}: time is {text} and that of the tick before is {before}: the ticks would span "
+            f"{steps:,.0f} steps of {step_s:g} s; allowed: at most {MOST_STEPS:,}"
         )
     return _past(moments_s, np.array(rows).T, step_s)
 
@@ -119,9 +119,9 @@ def _time(text: Any, where: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise TicksError(f"{where}: time is {text!r}, it must be one as 2026-03-01T08:00:00Z") from None
+        raise TicksError(f"{where}: time is {text!r}; it must look like 2026-03-01T08:00:00Z") from None
     if moment.tzinfo is None:
-        raise TicksError(f"{where}: time is {text!r}, it has no zone")
+        raise TicksError(f"{where}: time is {text!r}, it has no time zone")
     return moment.timestamp()
 
 
@@ -129,5 +129,5 @@ def _number(value: Any, what: str) -> float:
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_VALUE:
-        raise TicksError(f"{what} is {value!r:.40}, it must be a number from 0 to {MOST_VALUE:g}, or null")
+        raise TicksError(f"{what} is {value!r:.40}; it must be a number from 0 to {MOST_VALUE:g}, or null")
     return float(value)

@@ -64,14 +64,14 @@ def between(trace: Trace, from_s: float, to_s: float) -> Trace:
 
 
 def part(models: Sequence[Trace], from_s: float, to_s: float) -> list[Trace]:
-    """Return that part of the traces of all models, as `between`; who has no request in it is left out."""
+    """Return that part of the traces of all models, as `between`; who has it contains no request is left out."""
     return [each for each in (between(model, from_s, to_s) for model in models) if len(each.arrival_s)]
 
 
 def thin(trace: Trace, share: float, seed: int) -> Trace:
     """Keep each request with probability `share`."""
     if not 0 < share <= 1:
-        raise ValueError(f"share is {share:g}, it must be above 0 and at most 1")
+        raise ValueError(f"share is {share:g}; it must be above 0 and at most 1")
     return _take(trace, np.random.default_rng((seed, 1)).random(len(trace.arrival_s)) < share)
 
 
@@ -83,12 +83,12 @@ def scale(trace: Trace, factor: float, seed: int) -> Trace:
     at the beginning.
     """
     if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"factor is {factor:g}, it must be a number above 0")
+        raise ValueError(f"factor is {factor:g}; it must be a number above 0")
     if factor <= 1:
         return trace if factor == 1 else thin(trace, factor, seed)
     count = len(trace.arrival_s)
     if count * factor > MOST_REQUESTS:
-        raise ValueError(f"{count} requests x {factor:g} are more than {MOST_REQUESTS}, the most that is held")
+        raise ValueError(f"{count} requests x {factor:g} are more than {MOST_REQUESTS}, the limit")
     copies, rest = int(factor), factor - int(factor)
     kept = [np.ones(count, np.bool_)] * copies
     if rest > 0:
@@ -102,7 +102,7 @@ def cut(trace: Trace, max_model_len: int) -> tuple[Trace, int]:
     Returns the trace and how many requests were shortened.
     """
     if max_model_len < 2:
-        raise ValueError(f"max_model_len is {max_model_len}, it must be at least 2")
+        raise ValueError(f"max_model_len is {max_model_len}; it must be at least 2")
     prompt = np.minimum(trace.prompt_tokens, max_model_len - 1)
     output = np.minimum(trace.output_tokens, max_model_len - prompt)
     shorter = (prompt < trace.prompt_tokens) | (output < trace.output_tokens)
@@ -112,7 +112,7 @@ def cut(trace: Trace, max_model_len: int) -> tuple[Trace, int]:
 def generate(name: str, shape: Shape, duration_s: float, seed: int) -> Trace:
     """Make a trace of `shape` that begins at midnight and lasts `duration_s`."""
     if not 0 < duration_s <= MOST_ARRIVAL_S:
-        raise ValueError(f"duration_s is {duration_s:g}, it must be above 0 and at most {MOST_ARRIVAL_S:g}")
+        raise ValueError(f"duration_s is {duration_s:g}; it must be above 0 and at most {MOST_ARRIVAL_S:g}")
     traffic = Traffic(shape, seed)
     blocks = [traffic.block(number) for number in range(math.ceil(duration_s / BLOCK_S))]
     trace = Trace(
@@ -138,7 +138,7 @@ def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:
     """Superpose copies of a trace, each of the given requests; the first copy stays where it is."""
     total = sum(int(kept.sum()) for kept in copies)
     if total > MOST_REQUESTS:
-        raise ValueError(f"{total} requests are more than {MOST_REQUESTS}, the most that is held")
+        raise ValueError(f"{total} requests are more than {MOST_REQUESTS}, the limit")
     rng = np.random.default_rng((seed, 0))
     times, prompts, outputs = [], [], []
     for number, kept in enumerate(copies):
@@ -176,7 +176,7 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
                 raise TraceError(f"{path}: the gzip data is damaged, near line {number}: {error}") from error
             size += len(block)
             if size > MOST_BYTES:
-                raise TraceError(f"{path}: more than {MOST_BYTES} bytes, the most that is read, at line {number}")
+                raise TraceError(f"{path}: more than {MOST_BYTES} bytes, the limit, at line {number}")
             lines = (rest + block).split(b"\n")
             rest = lines.pop() if block else b""
             for index, line in enumerate((*lines, rest)):
@@ -240,13 +240,13 @@ class _Reader:
         self._check(numbers, columns)
         self._count += len(numbers)
         if self._count > MOST_REQUESTS:
-            raise TraceError(f"{self._path}: more than {MOST_REQUESTS} requests, the most that is held")
+            raise TraceError(f"{self._path}: more than {MOST_REQUESTS} requests, the limit")
         model = self._number_models(models, numbers) if models else [0] * len(numbers)
         self._parts.append((columns, np.array(model, np.int64)))
 
     def traces(self, name: str) -> tuple[Trace, ...]:
         if not self._count:
-            raise TraceError(f"{self._path}: no request in it")
+            raise TraceError(f"{self._path}: it contains no request")
         columns = np.concatenate([part for part, _ in self._parts], axis=1)
         model = np.concatenate([models for _, models in self._parts])
         duration_s = max(math.ceil(self._last_s), 1.0)
@@ -263,7 +263,7 @@ class _Reader:
         if any('"' in line for line in lines):
             rows = list(csv.reader(lines, strict=True))
             if len(rows) != len(lines) or any(len(row) != self._width for row in rows):
-                raise ValueError("not one row a line")
+                raise ValueError("not one row per line")
             fields = list(zip(*rows, strict=True))
             numbers = np.array([[_number(text) for text in fields[place]] for place in self._places[:3]])
             return numbers, fields[self._places[3]] if len(self._places) > 3 else ()
@@ -278,7 +278,7 @@ class _Reader:
         missing = [name for name in COLUMNS if name not in names]
         if missing:
             raise TraceError(
-                f"{self._path}, line 1: no column {', '.join(missing)}; needed are {','.join(COLUMNS)}, "
+                f"{self._path}, line 1: no column {', '.join(missing)}; needed: {','.join(COLUMNS)}; "
                 f"found: {line[:200]!r}"
             )
         if len(set(names)) < len(names):
@@ -300,7 +300,7 @@ class _Reader:
                 try:
                     _number(rows[0][place])
                 except ValueError:
-                    return TraceError(f"{where}: {name} is {rows[0][place][:50]!r}, it must be a number")
+                    return TraceError(f"{where}: {name} is {rows[0][place][:50]!r}; it must be a number")
         return TraceError(f"{self._path}, line {filled[0][0]} or after: cannot be read as rows")
 
     def _check(self, numbers: IntColumn, columns: FloatColumn) -> None:
@@ -311,7 +311,7 @@ class _Reader:
             self._refuse(wrong, numbers, name, values, f"it must be a whole number from 1 to {MOST_TOKENS}")
         bounds = f"it must be a number from 0 to {MOST_ARRIVAL_S:g}, seconds from the start"
         self._refuse(~((arrival_s >= 0) & (arrival_s <= MOST_ARRIVAL_S)), numbers, "arrival_s", arrival_s, bounds)
-        self._refuse(arrival_s < before_s, numbers, "arrival_s", arrival_s, "it must not be below the line before")
+        self._refuse(arrival_s < before_s, numbers, "arrival_s", arrival_s, "it must not be below the previous line")
         self._last_s = float(arrival_s[-1])
 
     def _refuse(self, wrong: BoolColumn, numbers: IntColumn, name: str, values: FloatColumn, rule: str) -> None:
@@ -326,9 +326,9 @@ class _Reader:
             line = numbers[names.index(name)]
             if not (0 < len(name) <= MOST_NAME and name.isprintable()):
                 allowed = f"1 to {MOST_NAME} printable characters"
-                raise TraceError(f"{self._path}, line {line}: model is {name[:50]!r}, allowed: {allowed}")
+                raise TraceError(f"{self._path}, line {line}: model is {name[:50]!r}; allowed: {allowed}")
             if len(self._models) >= MOST_MODELS:
-                raise TraceError(f"{self._path}, line {line}: more than {MOST_MODELS} models, the most that is held")
+                raise TraceError(f"{self._path}, line {line}: more than {MOST_MODELS} models, the limit")
             self._models[name] = len(self._models)
         return [self._models[name] for name in names]
 
@@ -336,5 +336,5 @@ class _Reader:
 def _number(text: str) -> float:
     """Read a number as `numpy.loadtxt` does. Raises ValueError, also for `1_000`, which Python would read."""
     if "_" in text:
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return float(text)

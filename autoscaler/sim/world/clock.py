@@ -26,9 +26,9 @@ class CompressedClock:
         real_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if not (math.isfinite(speed) and speed > 0):
-            raise ValueError(f"speed is {speed:g}, it must be a finite number above 0")
+            raise ValueError(f"speed is {speed:g}; it must be a finite number above 0")
         if not (math.isfinite(start_s) and start_s >= 0):
-            raise ValueError(f"start_s is {start_s:g}, it must be a finite number of seconds, 0 or more")
+            raise ValueError(f"start_s is {start_s:g}; it must be a finite number of seconds, 0 or more")
         self.speed = speed
         self._start_s = start_s
         self._real_s = real_s

@@ -144,7 +144,7 @@ class Cluster:
     def scale(self, workload: int, replicas: int, now_s: float) -> None:
         """Want `replicas` pods of a workload from now on."""
         if not 0 <= replicas <= MOST_REPLICAS:
-            raise ValueError(f"replicas of {self.setups[workload].name} is {replicas}, allowed: 0 to {MOST_REPLICAS}")
+            raise ValueError(f"replicas of {self.setups[workload].name} is {replicas}; allowed: 0 to {MOST_REPLICAS}")
         self.wanted[workload] = replicas
         live = self.live(workload)
         self._create(workload, replicas - len(live), now_s)

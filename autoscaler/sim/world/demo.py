@@ -42,7 +42,7 @@ RUSH = Bursts(per_hour=0.7, median_s=480, sigma=0.4, height=1.7)
 def world(seed: int) -> World:
     """Make the demo's world. The same seed has the same traffic. Scores follow the policies as shipped."""
     if seed < 0:
-        raise ValueError(f"seed is {seed}, it must be 0 or more")
+        raise ValueError(f"seed is {seed}; it must be 0 or more")
     policies = load((shipped(), POLICIES)).policies
     made = (_chat(), _assistant(), _code(), _summaries(), _playground(), _helpdesk())
     return World(seed, POOLS, tuple(_promised(workload, policies[workload.policy]) for workload in made))

@@ -153,7 +153,7 @@ class Plant:
             return Outcome(change, Fate.FAILED, f"{change.ref} is another object: uid {self._workloads[row].uid}")
         standing = self.cluster.wanted[row]
         if standing != change.before:
-            return Outcome(change, Fate.CONFLICT, f"it has {standing} replicas by now, not {change.before}")
+            return Outcome(change, Fate.CONFLICT, f"it has {standing} replicas now, not {change.before}")
         try:
             self.cluster.scale(row, change.after, self.now_s)
         except ValueError as error:

@@ -191,7 +191,7 @@ class SimulatedFleet:
         async def sleep(request: web.Request) -> web.Response:
             level = request.query.get("level", "1")
             if level not in ("1", "2"):
-                raise web.HTTPBadRequest(text=f"level is {level[:20]!r}, allowed: 1, 2")
+                raise web.HTTPBadRequest(text=f"level is {level[:20]!r}; allowed: 1, 2")
             replica.sleep(int(level), self.plant.now_s)
             return web.json_response({"status": "sleeping", "level": int(level)})
 

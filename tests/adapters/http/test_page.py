@@ -189,12 +189,12 @@ async def test_the_forecast_has_a_line_for_each_thing_to_know_and_burnt_budget_i
     await expect(lines.locator("th")).to_have_text([line.name.capitalize() for line in FORECAST])
     await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
     tile = page.locator("#detail .tiles div").filter(has_text="Budget burnt")
-    await expect(tile.locator("dd")).to_have_text("250 %")
+    await expect(tile.locator("dd")).to_have_text("250%")
     await expect(tile).to_have_attribute("data-state", "missed")
     await page.get_by_text("Inputs behind the decision").click()
     values = page.locator("details td")
     await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
-        "2.5 %"
+        "2.5%"
     )
     await expect(values.filter(has_text="7.8 ms")).to_have_count(1)
 

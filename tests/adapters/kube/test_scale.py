@@ -53,7 +53,7 @@ async def test_a_count_that_somebody_changed_meanwhile_stays(actuator: ScaleActu
     made = await world.deployment("llama", replicas=before)
     await world.scale("llama", 6, by="hand")
     (outcome,) = await apply(actuator, change(made, before, 4))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, f"it has 6 replicas by now, not {before}")
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, f"it has 6 replicas now, not {before}")
     assert await world.replicas("llama") == 6
 
 
@@ -70,7 +70,7 @@ async def test_a_workload_made_again_under_the_same_name_is_not_touched(actuator
     await world.delete("Deployment", "llama")
     await world.deployment("llama")
     (outcome,) = await apply(actuator, change(old, 1, 5))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it was deleted and made again")
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it was deleted and created again")
     assert await world.replicas("llama") == 1
 
 
@@ -125,7 +125,7 @@ async def test_who_does_not_lead_any_more_writes_nothing(kube: Kube, clock: Syst
 
     made = await world.deployment("llama")
     (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock), Deposed()), change(made, 1, 2))
-    assert (outcome.fate, outcome.detail) == (Fate.FAILED, "this replica does not lead any more")
+    assert (outcome.fate, outcome.detail) == (Fate.FAILED, "this replica is no longer the leader")
     assert await world.replicas("llama") == 1
 
 

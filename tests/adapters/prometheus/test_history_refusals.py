@@ -64,7 +64,7 @@ def answer_of(result: object) -> str:
         (200, "[]", "HTTP 200, but no answer to a range query"),
         (200, answer_of([{"metric": {}}]), "HTTP 200, but no answer to a range query"),
         (200, answer_of({}), "the answer has no series"),
-        (200, answer_of([{"metric": {}, "values": []}] * 20_001), "20001 series, allowed are 20000"),
+        (200, answer_of([{"metric": {}, "values": []}] * 20_001), "20001 series; allowed: at most 20000"),
         (200, answer_of([{"metric": {}, "values": [5]}]), "of a series, values must be pairs of time and number"),
         (200, answer_of([{"metric": {}, "values": [[None, None]]}]), "values must be pairs of time and number"),
         (200, answer_of([{"metric": {}, "values": [[START_S, "abc"]]}]), "could not convert string to float: 'abc'"),

@@ -237,7 +237,7 @@ async def test_more_pods_than_there_is_room_for_are_not_read():
         found = await read(url, cluster(names, pods))
     assert MOST_PODS - PART_PODS < len(found.pod) <= MOST_PODS
     assert 0 not in found.pod_workload
-    assert found.problem == f"no more than {MOST_PODS} pods are looked back at"
+    assert found.problem == f"no more than {MOST_PODS} pods are read from history"
 
 
 def names_in(query: str) -> set[str]:

@@ -70,12 +70,12 @@ async def test_a_gzip_bomb_is_refused_without_unpacking_it(exposition_server: Ex
     bomb = gzip.compress(b"\0" * (5 << 20))
     assert len(bomb) < LIMIT
     url = exposition_server.serve("/metrics", Served(bomb, headers={"Content-Encoding": "gzip"}))
-    assert await get(url) == Answer(None, f"body over {LIMIT} bytes when unpacked")
+    assert await get(url) == Answer(None, f"body larger than {LIMIT} bytes when unpacked")
 
 
 async def test_a_huge_body_is_refused_as_soon_as_it_is_too_long(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", b"x" * (LIMIT + 1))
-    assert await get(url) == Answer(None, f"body over {LIMIT} bytes")
+    assert await get(url) == Answer(None, f"body larger than {LIMIT} bytes")
 
 
 async def test_a_body_without_end_is_refused_as_soon_as_it_is_too_long() -> None:
@@ -87,7 +87,7 @@ async def test_a_body_without_end_is_refused_as_soon_as_it_is_too_long() -> None
             await writer.drain()
 
     async with server(endless) as url:
-        assert await get(url) == Answer(None, f"body over {LIMIT} bytes")
+        assert await get(url) == Answer(None, f"body larger than {LIMIT} bytes")
 
 
 @pytest.mark.parametrize("body", [b"not gzip at all", gzip.compress(b"a 1\n")[:-3], gzip.compress(b"a 1\n") + b"more"])

@@ -200,5 +200,5 @@ async def test_exporters_of_several_nodes_are_read_and_a_broken_one_is_named_wit
 
 
 def test_a_url_that_is_none_stops_the_start() -> None:
-    with pytest.raises(ValueError, match="allowed is http://host:port/path"):
+    with pytest.raises(ValueError, match="allowed: http://host:port/path"):
         DcgmScraper(ScrapeSettings(dcgm=("node-1:9400",)), SteppedClock())

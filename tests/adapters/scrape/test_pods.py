@@ -178,14 +178,18 @@ async def test_an_address_that_is_no_ip_is_not_asked_and_is_named(ip: str) -> No
     fleet = fleet_of("127.0.0.1:1")
     samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(ip=ip),)))
     assert samples.reports[0].queries == 0
-    assert samples.reports[0].problems == (f"llm/qwen-0: address {ip!r} port 1, not an IP and 1-65535",)
+    assert samples.reports[0].problems == (
+        f"llm/qwen-0: address {ip!r} port 1; allowed: an IP address and a port from 1 to 65535",
+    )
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 async def test_a_port_that_is_none_is_not_asked_and_is_named(port: int) -> None:
     fleet = fleet_of("127.0.0.1:1")
     samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(metrics_port=port),)))
-    assert samples.reports[0].problems == (f"llm/qwen-0: address '127.0.0.1' port {port}, not an IP and 1-65535",)
+    assert samples.reports[0].problems == (
+        f"llm/qwen-0: address '127.0.0.1' port {port}; allowed: an IP address and a port from 1 to 65535",
+    )
 
 
 async def test_an_engine_that_is_not_in_the_table_is_named_with_those_that_are() -> None:

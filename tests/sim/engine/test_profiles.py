@@ -32,8 +32,8 @@ def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("max_num_seqs", 0, "max_num_seqs is 0, it must be at least 1"),
-        ("max_batched_tokens", 256, "max_batched_tokens is 256, it must exceed max_num_seqs (256)"),
+        ("max_num_seqs", 0, "max_num_seqs is 0; it must be at least 1"),
+        ("max_batched_tokens", 256, "max_batched_tokens is 256; it must exceed max_num_seqs (256)"),
         ("kv_capacity_tokens", 5000, "the KV cache holds 5000 tokens, less than one request of max_model_len 8192"),
     ],
 )
@@ -72,5 +72,5 @@ def test_bf16_weights_of_8b_do_not_fit_a_small_slice() -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"no profile '8b-tpu', there are: 8b-h100, 8b-a100"):
+    with pytest.raises(ValueError, match=r"no profile '8b-tpu'; available: 8b-h100, 8b-a100"):
         named("8b-tpu")

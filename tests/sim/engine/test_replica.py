@@ -312,7 +312,7 @@ def test_going_to_sleep_aborts_what_runs_and_counts_it() -> None:
     assert replica.held == 0
     assert replica.metrics.finished_abort == replica.metrics.e2e.count == 6
     assert {request.ending for request in replica.take_ended()} == {Ending.FAILED}
-    with pytest.raises(ValueError, match="sleep level is 3, it must be 1 or 2"):
+    with pytest.raises(ValueError, match="sleep level is 3; it must be 1 or 2"):
         replica.sleep(3, 1.0)
 
 

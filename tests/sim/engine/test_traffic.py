@@ -76,5 +76,5 @@ def test_lengths_are_lognormal_whole_and_bounded() -> None:
 
 
 def test_a_day_of_other_than_24_hours_is_refused() -> None:
-    with pytest.raises(ValueError, match="day has 2 factors, it must have 24"):
+    with pytest.raises(ValueError, match="day has 2 factors; it must have 24"):
         replace(STEADY, day=(1.0, 2.0))

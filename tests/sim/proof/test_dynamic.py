@@ -91,5 +91,5 @@ def test_so_many_replicas_as_could_ever_be_needed_count_as_infinitely_fast() -> 
 
 
 def test_a_start_that_costs_less_than_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="start_s is -1, it must be 0 or more"):
+    with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
         cheapest(windows([1], [0]), -1.0, 0, 1.0, 0.0)

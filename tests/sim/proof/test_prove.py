@@ -26,7 +26,7 @@ def test_a_model_of_which_no_request_can_meet_the_objective_is_told_and_the_othe
     long.trace.prompt_tokens[:] = 7000  # 0.3 s alone
     fleet = subject(short, started(long))
     proof = prove(fleet, ("keda-rps",), workers=1)
-    assert any("of long at most 0 % of the requests can meet the objective" in note for note in proof.notes)
+    assert any("of long at most 0% of the requests can meet the objective" in note for note in proof.notes)
     count = len(fleet.cases[0].trace.arrival_s)
     assert 0.9 * count < proof.runs[0].row.attainment * proof.requests <= count
     with pytest.raises(Unreachable, match="no request of long, longer can meet the objective"):

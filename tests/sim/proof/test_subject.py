@@ -30,7 +30,7 @@ def test_an_objective_that_some_requests_cannot_meet_even_alone_is_told() -> Non
     case = busy()
     case.trace.prompt_tokens[: len(case.trace.prompt_tokens) // 4] = 7000
     (note,) = check_goal(replace(case, goal=Goal(0.1, 0.1, 0.99)))
-    assert "at most 75 % of the requests can meet the objective" in note
+    assert "at most 75% of the requests can meet the objective" in note
 
 
 def test_an_objective_that_no_request_can_meet_is_refused() -> None:

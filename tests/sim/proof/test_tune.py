@@ -66,5 +66,5 @@ def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[s
 
 
 def test_an_unknown_baseline_is_named(case: Case) -> None:
-    with pytest.raises(ValueError, match="baseline is 'magic', allowed: keda-queue, "):
+    with pytest.raises(ValueError, match="baseline is 'magic'; allowed: keda-queue, "):
         tuning([case], "magic")

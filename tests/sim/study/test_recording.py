@@ -36,20 +36,20 @@ def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no scrape in it"),
+        ("", "it contains no scrape"),
         ("not json\n", 'line 1: not {"t": seconds, "text": metrics}'),
         ('{"t": 1}\n', "line 1: not"),
-        (line(2) + line(2), "line 2: t is 2, it must be above that of the line before"),
+        (line(2) + line(2), "line 2: t is 2; it must be above that of the previous line"),
         (line(1, "vllm:num_requests_running 1\n"), "line 1: the metrics lack vllm:num_requests_waiting"),
         (line(1, TEXT.replace("vllm:num_requests_running{", "vllm:num_requests_running{{")), "line 1: "),
         (
             line(1, re.sub(r"(vllm:num_requests_running\{.*\}) 2.0", r"\1 NaN", TEXT)),
-            "line 1: vllm:num_requests_running is nan, it must",
+            "line 1: vllm:num_requests_running is nan; it must",
         ),
-        (line(1e290), "line 1: t is 1e+290, it must be a number from"),
+        (line(1e290), "line 1: t is 1e+290; it must be a number from"),
         (line(10**400), "line 1: "),
         (line(1, re.sub(r"(vllm:num_requests_running\{.*\}) 2.0", rf"\1 {10**400}", TEXT)), "running is 1000000"),
-        (line(1, re.sub(r"(vllm:num_requests_running\{.*\}) 2.0", r"\1 1e300", TEXT)), "running is 1e+300, it must"),
+        (line(1, re.sub(r"(vllm:num_requests_running\{.*\}) 2.0", r"\1 1e300", TEXT)), "running is 1e+300; it must"),
         (line(1, TEXT.replace('kv_cache_size_tokens="', 'kv_cache_size_tokens="' + "9" * 400)), "_info says 9999"),
         (line(1, TEXT.replace('kv_cache_size_tokens="', 'kv_cache_size_tokens="' + "9" * 5000)), "_info lacks"),
         (

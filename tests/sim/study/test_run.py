@@ -376,12 +376,12 @@ def test_the_demo_does_not_need_the_compiler() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cold_start_s": -1.0}, "cold_start_s is -1, it must be a finite number, 0 or more"),
-        ({"cold_start_uncached_s": 59.0}, "takes 59 s on a fresh node, it must be at least the 60 s of any other"),
-        ({"scrape_s": 0.0}, "scrape_s is 0, it must be above 0"),
-        ({"router": "magic"}, "router is 'magic', allowed: least-requests, round-robin"),
-        ({"max_replicas": 0}, "max_replicas is 0, it must be at least 1"),
-        ({"start_replicas": 1001}, "start_replicas is 1001, allowed: 0 to max_replicas (1000)"),
+        ({"cold_start_s": -1.0}, "cold_start_s is -1; it must be a finite number, 0 or more"),
+        ({"cold_start_uncached_s": 59.0}, "takes 59 s on a fresh node; it must be at least the 60 s of any other"),
+        ({"scrape_s": 0.0}, "scrape_s is 0; it must be above 0"),
+        ({"router": "magic"}, "router is 'magic'; allowed: least-requests, round-robin"),
+        ({"max_replicas": 0}, "max_replicas is 0; it must be at least 1"),
+        ({"start_replicas": 1001}, "start_replicas is 1001; allowed: 0 to max_replicas (1000)"),
         ({"trace": trace_of([2.0, 1.0])}, "request 1 of trace small arrives before the one before it"),
         ({"trace": trace_of([2.0], duration_s=1.0)}, "request 0 of trace small arrives outside of 0..1 s"),
         ({"trace": trace_of([math.nan], duration_s=1.0)}, "request 0 of trace small arrives outside of 0..1 s"),
@@ -390,8 +390,8 @@ def test_the_demo_does_not_need_the_compiler() -> None:
         ({"profile": replace(PLAIN, step_s=0.0)}, "step_s and sequence_s of the profile are 0"),
         ({"goal": Goal(1.0, 0.005, 0.99)}, "ITL 5 ms is below the step time of this profile (10 ms)"),
         ({"goal": Goal(0.001, 0.05, 0.99)}, "TTFT 1 ms is below the time this profile takes for one token (10 ms)"),
-        ({"goal": Goal(1.0, 0.05, 99.0)}, "attainment is 99, it must be above 0 and at most 1"),
-        ({"profile": replace(PLAIN, kv_token_s=-1.0)}, "kv_token_s of the profile is -1, it must be"),
+        ({"goal": Goal(1.0, 0.05, 99.0)}, "attainment is 99; it must be above 0 and at most 1"),
+        ({"profile": replace(PLAIN, kv_token_s=-1.0)}, "kv_token_s of the profile is -1; it must be"),
     ],
 )
 def test_a_case_that_makes_no_sense_is_refused_by_name(change: dict[str, object], message: str) -> None:
@@ -400,5 +400,5 @@ def test_a_case_that_makes_no_sense_is_refused_by_name(change: dict[str, object]
 
 
 def test_a_scaler_without_a_period_is_refused() -> None:
-    with pytest.raises(ValueError, match="period_s of scaler fixed is 0, it must be a number above 0"):
+    with pytest.raises(ValueError, match="period_s of scaler fixed is 0; it must be a number above 0"):
         run(case_of(trace_of([1.0])), Fixed(1, period_s=0.0))

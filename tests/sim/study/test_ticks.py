@@ -88,11 +88,11 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Pat
         ([line(15, inputs={"running": -1})], "line 2: inputs.running is -1"),
         (
             [line(15, inputs={"running": 10**400})],
-            "line 2: inputs.running is 1000.*, it must be a number from 0 to 1e.09",
+            "line 2: inputs.running is 1000.*; it must be a number from 0 to 1e.09",
         ),
         (
             [line(15, inputs={"running": 1e300})],
-            "line 2: inputs.running is 1e.300, it must be a number from 0 to 1e.09",
+            "line 2: inputs.running is 1e.300; it must be a number from 0 to 1e.09",
         ),
         (["[" * 100_000], "line 2: not JSON"),
         ([], "1 ticks of workload team/llama in the interval, at least 2"),

@@ -44,16 +44,16 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "1,10,3\n0.5,10,3\n", "line 3: arrival_s is 0.5, it must not be below the line before"),
-        (HEADER + "1,-10,3\n", "line 2: prompt_tokens is -10, it must be a whole number from 1 to 100000000"),
-        (HEADER + "1,10,0\n", "line 2: output_tokens is 0, it must be a whole number from 1"),
-        (HEADER + "1,10,1.5\n", "line 2: output_tokens is 1.5, it must be a whole number"),
-        (HEADER + "1,10,1e12\n", "line 2: output_tokens is 1000000000000, it must be a whole number"),
-        (HEADER + "-1,10,3\n", "line 2: arrival_s is -1, it must be a number from 0 to"),
-        (HEADER + "nan,10,3\n", "line 2: arrival_s is nan, it must be a number from 0 to"),
-        (HEADER + "1,10,3\n\n2,ten,3\n", "line 4: prompt_tokens is 'ten', it must be a number"),
-        (HEADER + "1,10,3\n2,1_000,3\n", "line 3: prompt_tokens is '1_000', it must be a number"),
-        (HEADER + '1,10,3\n2,"1_000",3\n', "line 3: prompt_tokens is '1_000', it must be a number"),
+        (HEADER + "1,10,3\n0.5,10,3\n", "line 3: arrival_s is 0.5; it must not be below the previous line"),
+        (HEADER + "1,-10,3\n", "line 2: prompt_tokens is -10; it must be a whole number from 1 to 100000000"),
+        (HEADER + "1,10,0\n", "line 2: output_tokens is 0; it must be a whole number from 1"),
+        (HEADER + "1,10,1.5\n", "line 2: output_tokens is 1.5; it must be a whole number"),
+        (HEADER + "1,10,1e12\n", "line 2: output_tokens is 1000000000000; it must be a whole number"),
+        (HEADER + "-1,10,3\n", "line 2: arrival_s is -1; it must be a number from 0 to"),
+        (HEADER + "nan,10,3\n", "line 2: arrival_s is nan; it must be a number from 0 to"),
+        (HEADER + "1,10,3\n\n2,ten,3\n", "line 4: prompt_tokens is 'ten'; it must be a number"),
+        (HEADER + "1,10,3\n2,1_000,3\n", "line 3: prompt_tokens is '1_000'; it must be a number"),
+        (HEADER + '1,10,3\n2,"1_000",3\n', "line 3: prompt_tokens is '1_000'; it must be a number"),
         (HEADER + "1,10,3\n2,10\n", "line 3: 2 fields, the header has 3: '2,10'"),
         (HEADER + "1,10,3\n2,10,3,9\n", "line 3: 4 fields, the header has 3"),
         (HEADER + '1,10,3\n2,"10,3\n', "line 3: unexpected end of data"),
@@ -62,9 +62,9 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
         (HEADER.replace("\n", ",arrival_s\n") + "1,10,3,1\n", "line 1: a column is named twice"),
         (
             HEADER.replace("\n", ",model\n") + "1,10,3,a\x07b\n",
-            "line 2: model is 'a\\x07b', allowed: 1 to 200 printable",
+            "line 2: model is 'a\\x07b'; allowed: 1 to 200 printable",
         ),
-        (HEADER, "no request in it"),
+        (HEADER, "it contains no request"),
         ("", "line 1: no column arrival_s"),
         (HEADER + "1" * 20_000, "line 2: longer than 10000 bytes"),
         (HEADER.encode() + b"1,10,\xff\n", "line 2: not UTF-8"),
@@ -108,11 +108,11 @@ def test_a_file_that_grows_without_end_is_stopped_at_a_bound(tmp_path: Path, mon
     path = written(tmp_path, gzip.compress(HEADER.encode() + b"1,1,1\n" * 500_000), "bomb.csv.gz")
     assert path.stat().st_size < 20_000
     monkeypatch.setattr(traces, "MOST_BYTES", 2_000_000)
-    with pytest.raises(TraceError, match="more than 2000000 bytes, the most that is read, at line"):
+    with pytest.raises(TraceError, match="more than 2000000 bytes, the limit, at line"):
         load(path)
     monkeypatch.setattr(traces, "MOST_BYTES", 10_000_000)
     monkeypatch.setattr(traces, "MOST_REQUESTS", 100_000)
-    with pytest.raises(TraceError, match="more than 100000 requests, the most that is held"):
+    with pytest.raises(TraceError, match="more than 100000 requests, the limit"):
         load(path)
 
 
@@ -164,15 +164,15 @@ def test_a_part_begins_at_zero_and_a_cut_keeps_what_an_engine_takes() -> None:
 
 def test_numbers_that_make_no_trace_are_refused() -> None:
     trace = generate("made", SHAPE, 60.0, seed=1)
-    with pytest.raises(ValueError, match="factor is 0, it must be a number above 0"):
+    with pytest.raises(ValueError, match="factor is 0; it must be a number above 0"):
         scale(trace, 0.0, seed=1)
-    with pytest.raises(ValueError, match=r"requests x 1e\+09 are more than 50000000, the most that is held"):
+    with pytest.raises(ValueError, match=r"requests x 1e\+09 are more than 50000000, the limit"):
         scale(trace, 1e9, seed=1)
-    with pytest.raises(ValueError, match=r"share is 1\.5, it must be above 0 and at most 1"):
+    with pytest.raises(ValueError, match=r"share is 1\.5; it must be above 0 and at most 1"):
         thin(trace, 1.5, seed=1)
     with pytest.raises(ValueError, match=r"from 10 to 90 s: must be an interval within 0\.\.60 s"):
         between(trace, 10.0, 90.0)
-    with pytest.raises(ValueError, match="max_model_len is 1, it must be at least 2"):
+    with pytest.raises(ValueError, match="max_model_len is 1; it must be at least 2"):
         cut(trace, 1)
-    with pytest.raises(ValueError, match="duration_s is 0, it must be above 0"):
+    with pytest.raises(ValueError, match="duration_s is 0; it must be above 0"):
         generate("made", SHAPE, 0.0, seed=1)

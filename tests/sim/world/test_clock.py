@@ -32,5 +32,5 @@ async def test_sleep_takes_simulated_seconds() -> None:
 
 @pytest.mark.parametrize("speed", [0, -1, float("nan"), float("inf")])
 def test_a_speed_that_is_no_positive_number_is_refused_by_name_and_value(speed: float) -> None:
-    with pytest.raises(ValueError, match=rf"speed is {speed:g}, it must be"):
+    with pytest.raises(ValueError, match=rf"speed is {speed:g}; it must be"):
         CompressedClock(speed)

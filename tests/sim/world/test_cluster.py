@@ -147,6 +147,6 @@ def test_a_crash_loses_the_requests_and_the_engine_starts_again_on_its_node_with
 @pytest.mark.parametrize("replicas", [-1, 1001])
 def test_a_count_out_of_bounds_is_refused_by_name_and_value(replicas: int) -> None:
     cluster = a_cluster()
-    with pytest.raises(ValueError, match=f"replicas of chat is {replicas}, allowed: 0 to 1000"):
+    with pytest.raises(ValueError, match=f"replicas of chat is {replicas}; allowed: 0 to 1000"):
         cluster.scale(0, replicas, 0.0)
     assert cluster.wanted == [1]

@@ -106,5 +106,5 @@ def test_with_replicas_enough_every_objective_is_met() -> None:
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed is -1, it must be 0 or more"):
+    with pytest.raises(ValueError, match="seed is -1; it must be 0 or more"):
         world(-1)

@@ -93,7 +93,7 @@ def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_no
     plant = Plant(a_world(silent()), 0.0)
     stale = Change(WorkloadRef("models", "chat"), "", 7, 2, "test")
     (outcome,) = asyncio.run(plant.apply([stale], 1.0))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it has 1 replicas by now, not 7")
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it has 1 replicas now, not 7")
     assert plant.fleet().replicas.tolist() == [1]
     assert plant.summary().workloads[0].scale_ups == 0
 

@@ -171,7 +171,7 @@ async def test_sleep_and_wake_up_are_calls_as_of_the_real_server(quiet_stage: St
 async def test_a_sleep_level_that_does_not_exist_is_refused_and_changes_nothing(quiet_stage: Stage) -> None:
     (pod,) = quiet_stage.pods()
     async with quiet_stage.client.post(f"http://{pod.ip}:{pod.metrics_port}/sleep?level=9") as answer:
-        assert (answer.status, await answer.text()) == (400, "level is '9', allowed: 1, 2")
+        assert (answer.status, await answer.text()) == (400, "level is '9'; allowed: 1, 2")
     assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
 
 

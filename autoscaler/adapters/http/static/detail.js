@@ -123,7 +123,7 @@ function skeleton(root, namespace, name) {
     forecast: element("tbody"),
     inputs: element("tbody"),
     changes: element("tbody"),
-    nothing: element("p", { class: "muted" }, "No change since the daemon watches."),
+    nothing: element("p", { class: "muted" }, "No change since the daemon started."),
   };
   parts.outlook = card("Forecast", element("table", { class: "forecast" }, parts.forecast));
   const summary = element("summary", {}, "Inputs behind the decision");

@@ -17,7 +17,7 @@ const SIGNALS = {
 
 const STAGES = {
   demand: ["Demand", "as asked"],
-  unknown: ["Unknown inputs", "held: inputs unknown"],
+  unknown: ["Not enough known", "held: not enough known yet"],
   burst: ["Burst or noise", "burst passes by itself"],
   tolerance: ["Tolerance", "within tolerance"],
   stabilization: ["Stabilization", "stabilizing"],
@@ -64,7 +64,7 @@ export function duration(seconds) {
   return `${(seconds / 3600).toLocaleString("en", short)} h`;
 }
 
-export const share = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)} %`);
+export const share = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)}%`);
 
 export const clock = (wallS, seconds = true) =>
   new Date(wallS * 1000).toLocaleTimeString("en-GB", {
@@ -78,7 +78,7 @@ export function byUnit(name, value) {
   if (value == null) return UNKNOWN;
   if (name.endsWith("_per_s")) return `${precise(value)} /s`;
   if (name.endsWith("_s")) return duration(value);
-  if (name.endsWith("_fraction")) return `${precise(value * 100)} %`;
+  if (name.endsWith("_fraction")) return `${precise(value * 100)}%`;
   if (name.endsWith("_usage") || name.endsWith("confidence")) return share(value);
   return precise(value);
 }

@@ -43,7 +43,7 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 def frontier(proof: Proof) -> str:
     """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
 
-    Attainment is drawn by nines (90 %, 99 %, 99.9 % are equally far apart), for that is how hard they are to get.
+    Attainment is drawn by nines (90%, 99%, 99.9% are equally far apart), for that is how hard they are to get.
     Policies that cost several times what ours and the best baseline do lie at the right edge, and settings that do are
     left out, as are those that cost more than any policy as it ran. Whose attainment is not known is not drawn.
     """
@@ -67,7 +67,7 @@ def frontier(proof: Proof) -> str:
     levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
-    parts = [_level(x, y(_nines(level)), f"{level * 100:g} %") for level in levels]
+    parts = [_level(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
     parts += [text(amount(tick), x(tick), height - bottom + 18, class_="label", text_anchor="middle") for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
     goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))

@@ -59,7 +59,7 @@ def _try(path: Path) -> None:
     """Raise ValueError or OSError for what cannot be written. Leaves nothing behind."""
     found = _look(path)
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise ValueError(f"{path} is a folder, a file is written there")
+        raise ValueError(f"{path} is a folder; allowed: a file")
     if _is_stream(path):
         if _standard(path) is None and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -74,7 +74,7 @@ def _proof(proof: Proof) -> str:
 <section class="card"><h2>The frontier</h2>
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
 hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
-policy beats. Who costs more than the axis shows has an arrow.{_of_the_plan(proof)}</p>
+policy beats. An arrow marks a policy that costs more than the axis shows.{_of_the_plan(proof)}</p>
 <div class="scroll wide">{charts.frontier(proof)}</div>{_legend(proof, tints)}</section>
 <section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(proof, order)}</section>
 {_notes(proof)}
@@ -84,7 +84,10 @@ policy beats. Who costs more than the axis shows has an arrow.{_of_the_plan(proo
 def _of_the_plan(proof: Proof) -> str:
     if proof.planned is None:
         return ""
-    return " The plan was made with the whole trace in hand: what can be had, where nobody can reach the bound."
+    return (
+        " The plan was made with the whole trace known in advance: it shows what can be achieved where the bound "
+        "is out of reach."
+    )
 
 
 def _tiles(proof: Proof) -> str:

@@ -13,14 +13,14 @@ UNKNOWN = "–"
 
 
 def share(value: float) -> str:
-    """Write a share as a percentage, with as many digits as its distance from 100 % asks for."""
+    """Write a share as a percentage, with as many digits as its distance from 100% asks for."""
     if math.isnan(value):
         return UNKNOWN
     if value == 1:
-        return "100 %"
+        return "100%"
     digits = 1 if value < 0.9 else 2 if value < 0.999 else 3
-    shown = math.floor(value * 100 * 10**digits + 1e-6) / 10**digits  # 99.996 % is not 100 %
-    return f"{shown:.{digits}f} %"
+    shown = math.floor(value * 100 * 10**digits + 1e-6) / 10**digits  # 99.996% is not 100%
+    return f"{shown:.{digits}f}%"
 
 
 def seconds(value: float) -> str:
@@ -71,10 +71,10 @@ def setting(run: Run) -> str:
 
 
 def objective(goal: Goal) -> str:
-    """Write a goal: `99 % within TTFT 1 s and ITL 100 ms`."""
+    """Write a goal: `99% within TTFT 1 s and ITL 100 ms`."""
     parts = [f"TTFT {seconds(goal.ttft_s)}"] if math.isfinite(goal.ttft_s) else []
     parts += [f"ITL {seconds(goal.itl_s)}"] if math.isfinite(goal.itl_s) else []
-    return f"{goal.attainment * 100:g} % within {' and '.join(parts) or 'no objective'}"
+    return f"{goal.attainment * 100:g}% within {' and '.join(parts) or 'no objective'}"
 
 
 def fleet(proof: Proof) -> str:
@@ -109,26 +109,26 @@ class Column:
 COLUMNS = (
     Column(
         "policy",
-        "the scaler; default: as documented; tuned: its best setting on this trace; tuned before: on what is learned "
-        "from",
+        "the scaler; default: as documented; tuned: its best setting on this trace; tuned before: its best setting "
+        "on the part that is only learned from",
         lambda _, run: label(run),
         False,
     ),
     Column("attainment", "share of requests within both objectives", lambda _, run: share(run.row.attainment)),
-    Column("TTFT met", "share within the TTFT objective", lambda _, run: share(run.row.attainment_ttft)),
-    Column("ITL met", "share within the ITL objective", lambda _, run: share(run.row.attainment_itl)),
-    Column("goodput", "requests per second within both", lambda _, run: per_second(run.row.goodput_rps)),
-    Column("GPU-hours", "from a replica having GPUs to its end", lambda _, run: amount(run.row.gpu_hours)),
+    Column("TTFT met", "share of requests within the TTFT objective", lambda _, run: share(run.row.attainment_ttft)),
+    Column("ITL met", "share of requests within the ITL objective", lambda _, run: share(run.row.attainment_itl)),
+    Column("goodput", "requests per second within both objectives", lambda _, run: per_second(run.row.goodput_rps)),
+    Column("GPU-hours", "from when a replica has its GPUs until it ends", lambda _, run: amount(run.row.gpu_hours)),
     Column("ratio", "GPU-hours over the clairvoyant bound", lambda proof, run: ratio(proof.ratio(run.row.gpu_hours))),
-    Column("TTFT p50", "half of the requests began sooner", lambda _, run: seconds(run.row.ttft_p50_s)),
-    Column("p95", "95 % of the requests began sooner", lambda _, run: seconds(run.row.ttft_p95_s)),
-    Column("p99", "99 % of the requests began sooner", lambda _, run: seconds(run.row.ttft_p99_s)),
+    Column("TTFT p50", "half of the requests got their first token sooner", lambda _, run: seconds(run.row.ttft_p50_s)),
+    Column("p95", "95% of the requests got their first token sooner", lambda _, run: seconds(run.row.ttft_p95_s)),
+    Column("p99", "99% of the requests got their first token sooner", lambda _, run: seconds(run.row.ttft_p99_s)),
     Column("ups", "times the count was raised", lambda _, run: f"{run.row.scale_ups:,}"),
-    Column("downs", "times it was lowered", lambda _, run: f"{run.row.scale_downs:,}"),
-    Column("flaps", "turns within ten minutes", lambda _, run: f"{run.row.flaps:,}"),
+    Column("downs", "times the count was lowered", lambda _, run: f"{run.row.scale_downs:,}"),
+    Column("flaps", "reversals within ten minutes", lambda _, run: f"{run.row.flaps:,}"),
     Column(
         "in breach",
-        "minutes that met the objective too rarely, of several models added up",
+        "time in which the objective was met less often than promised, summed over models",
         lambda _, run: seconds(run.row.breach_s),
     ),
 )
@@ -175,7 +175,7 @@ def verdict_before(proof: Proof) -> str:
     chosen = f"{best.name} ({setting(best)})" if best.params else best.name
     missed = "" if proof.attains(best) else f", which misses the goal of {share(proof.goal.attainment)}"
     return (
-        f"Who chose by the first {seconds(proof.learned_s)} would have taken {chosen}: {share(best.before.attainment)} "
+        f"Judged by the first {seconds(proof.learned_s)}, the best was {chosen}: {share(best.before.attainment)} "
         f"at {amount(best.before.gpu_hours)} GPU-hours there, {share(best.row.attainment)} at "
         f"{amount(best.row.gpu_hours)} from then on{missed}."
     )

@@ -108,7 +108,7 @@ class Series:
 
     def __init__(self, predictor: str) -> None:
         if predictor not in PREDICTORS:
-            raise ValueError(f"predictor is {predictor!r}, allowed: {', '.join(PREDICTORS)}")
+            raise ValueError(f"predictor is {predictor!r}; allowed: {', '.join(PREDICTORS)}")
         self._predictor: Predictor = PREDICTORS[predictor]()
         self._values: list[float] = []
 

@@ -83,7 +83,7 @@ def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
         ("/proc/x.json", "/proc/x.json cannot be written: No such file or directory"),
         ("proof.json/x.json", "proof.json/x.json cannot be written: Not a directory"),
         ("nowhere/x.json", "the folder .*/nowhere does not exist"),
-        (".", "is a folder, a file is written there"),
+        (".", "is a folder; allowed: a file"),
         ("loop", "cannot be written: Too many levels of symbolic links"),
     ],
 )

@@ -112,7 +112,7 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
 def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
     text = page([proof(planned=PLAN)])
     assert text.count('data-policy="planned"') == 4  # row, curve, chip, timeline
-    assert "planned (knows the trace): 99.20 % at 11 GPU-hours" in text
+    assert "planned (knows the trace): 99.20% at 11 GPU-hours" in text
     assert "planned" not in page([proof()]).partition("</style>")[2]
 
 

@@ -12,7 +12,7 @@ from tests.sim.proof.report.proofs import UNTOLD, proof, run
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(1.0, "100 %"), (0.99996, "99.996 %"), (0.9999999, "99.999 %"), (0.98999, "98.99 %"), (0.5, "50.0 %")],
+    [(1.0, "100%"), (0.99996, "99.996%"), (0.9999999, "99.999%"), (0.98999, "98.99%"), (0.5, "50.0%")],
 )
 def test_a_share_is_never_rounded_up_over_its_goal(value: float, written: str) -> None:
     assert words.share(value) == written
@@ -40,8 +40,8 @@ def test_unknown_is_a_dash() -> None:
 
 
 def test_a_goal_names_only_what_is_promised() -> None:
-    assert words.objective(Goal(1.0, 0.1, 0.99)) == "99 % within TTFT 1 s and ITL 100 ms"
-    assert words.objective(Goal(30.0, math.nan, 0.9)) == "90 % within TTFT 30 s"
+    assert words.objective(Goal(1.0, 0.1, 0.99)) == "99% within TTFT 1 s and ITL 100 ms"
+    assert words.objective(Goal(30.0, math.nan, 0.9)) == "90% within TTFT 30 s"
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_the_verdict_compares_with_the_cheapest_baseline_that_met_the_goal() -> 
             run("hpa", gpu_hours=16.0),
         )
     )
-    assert "Best baseline that met the goal: hpa, 99.50 % at 16 GPU-hours" in said
+    assert "Best baseline that met the goal: hpa, 99.50% at 16 GPU-hours" in said
     assert "0.20 against 0.60" in said
 
 
 def test_the_verdict_hides_no_miss() -> None:
     said = words.verdict(proof(run(attainment=0.91), run("hpa", attainment=0.95)))
-    assert "which misses the goal of 99.00 %" in said
+    assert "which misses the goal of 99.00%" in said
     assert "No baseline met the goal" in said
 
 
@@ -82,8 +82,8 @@ def test_who_chose_before_figures_counted_took_the_cheapest_that_met_the_goal_th
     both = proof(run(), dear, tuned, cheap, learned_s=21_600.0)
     assert both.best_before() == cheap
     assert words.verdict_before(both) == (
-        "Who chose by the first 6.0 h would have taken keda-rps (target 3): 99.20 % at 7 GPU-hours there, 90.00 % at 6 "
-        "from then on, which misses the goal of 99.00 %."
+        "Judged by the first 6.0 h, the best was keda-rps (target 3): 99.20% at 7 GPU-hours there, 90.00% at 6 "
+        "from then on, which misses the goal of 99.00%."
     )
     near, far = before("hpa", Before(0.98, 99.0)), before("keda-rps", Before(0.97, 1.0))
     assert proof(run(), far, near, learned_s=60.0).best_before() == near
@@ -95,7 +95,7 @@ def test_who_chose_before_figures_counted_took_the_cheapest_that_met_the_goal_th
 
 def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
     history = run("actual", attainment=math.nan, gpu_hours=9.0), run("recorded", gpu_hours=9.0)
-    assert words.verdict(proof(run(), *history)) == "ours: 99.50 % at 12 GPU-hours."
+    assert words.verdict(proof(run(), *history)) == "ours: 99.50% at 12 GPU-hours."
     assert "Best baseline that met the goal: hpa," in words.verdict(proof(run(), *history, run("hpa", gpu_hours=16.0)))
     assert "No baseline met the goal." in words.verdict(proof(run(), *history, run("hpa", attainment=0.5)))
 

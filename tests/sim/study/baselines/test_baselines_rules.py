@@ -298,7 +298,7 @@ def test_kalman_agrees_with_textbook_steps() -> None:
 
 
 def test_an_unknown_predictor_is_named() -> None:
-    with pytest.raises(ValueError, match="predictor is 'oracle', allowed: constant"):
+    with pytest.raises(ValueError, match="predictor is 'oracle'; allowed: constant"):
         predictors.Series("oracle")
 
 
