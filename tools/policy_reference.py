@@ -71,7 +71,7 @@ with `min: 2` and `scaleToZero.enabled: true` an idle workload goes from 2 to 0 
 
 With `idleAfter: auto` it goes to zero as the error budget bears it: for each of some rests it is counted how many
 requests would have waited for a wake-up within the last week, and the shortest is in force whose waits, and those of
-one wake-up more, stay within 60 % of what may miss. So it never does in the first hour, nor where too few requests come
+one wake-up more, stay within 60% of what may miss. So it never does in the first hour, nor where too few requests come
 for one to miss, nor where no gateway is known to hold requests for a workload without replicas.
 
 ## Pre-warm windows
