@@ -160,8 +160,9 @@ def _concurrency(row: _Row) -> str:
     held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
     load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
     guess = " (a guess)" if row.capacity("confidence") < SURE else ""
-    each = f"{number(row.capacity('concurrency'))} per replica{guess}, planned at {row.spec('target_usage'):.0%}"
-    return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}"
+    each = f"{number(row.capacity('concurrency'))} per replica{guess}"
+    usage = f"target utilization {row.spec('target_usage'):.0%}"
+    return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}, {usage}"
 
 
 def _witnesses(row: _Row) -> str:

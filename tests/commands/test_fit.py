@@ -13,7 +13,7 @@ def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "tiny.json"
     result = invoke("simulate", "fit", RECORDING, "--out", file)
     assert result.exit_code == 0, result.output
-    assert "busy intervals, explained within" in result.output
+    assert "busy intervals; the profile explains them within" in result.output
     out = tmp_path / "proof.json"
     result = invoke("simulate", "--trace", trace, "--profile", file, "--jobs", 1, "--json", out)
     assert result.exit_code == 0, result.output

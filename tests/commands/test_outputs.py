@@ -137,7 +137,7 @@ def test_every_file_is_read_before_any_is_looked_into(trace: Path, tmp_path: Pat
 def test_a_scale_that_leaves_no_request_is_refused(trace: Path) -> None:
     result = invoke("simulate", "--trace", trace, *PROFILE, "--scale", "1e-9")
     assert result.exit_code == 2
-    assert result.output == f"error: {trace}: no request of it is left at a scale of 1e-09; allowed: a larger one\n"
+    assert result.output == f"error: {trace}: no request is left at a scale of 1e-09; allowed: a larger scale\n"
 
 
 @pytest.mark.parametrize("option", ["--gpus", "--scale"])

@@ -45,10 +45,10 @@ BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01
             "--start is 2026-03-01T09:00:00Z; it must be before --end, 2026-03-01T07:30:00Z",
         ),
         (("--workload", "team/llama", "--ticks", __file__, *BACKWARDS), "it must be before --end"),
-        (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step is of --prometheus"),
+        (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step applies to --prometheus only"),
         (("--workload", "team/llama", "--prometheus", "http://x", "--rate-window", "1m"), "--rate-window"),
         (("--workload", "team/llama", "--start", "noon"), "not a time, found 'noon'; allowed: 2026-03-01T08:00:00Z"),
-        (("--workload", "team/llama", "--start", "2026-03-01T08:00:00"), "a time without zone"),
+        (("--workload", "team/llama", "--start", "2026-03-01T08:00:00"), "a time without a time zone"),
     ],
 )
 def test_replay_refuses_what_makes_no_sense(arguments: tuple[str, ...], said: str) -> None:
@@ -143,7 +143,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--learn", "31m")
     assert (
         result.exit_code,
-        "study/small: 31m to learn from are too long; allowed: less than its" in result.output,
+        "study/small: 31m to learn from is too long; allowed: less than its" in result.output,
     ) == (2, True)
 
 

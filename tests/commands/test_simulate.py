@@ -86,7 +86,7 @@ def test_figures_count_from_where_it_was_learned_until(trace: Path, tmp_path: Pa
         ("keda-rps", False, False, True),
     ]
     assert "in 4 min after 6 min to learn from" in " ".join(result.output.split())
-    assert "Who chose by the first 6 min would have taken" in result.output
+    assert "Judged by the first 6 min, the best was" in result.output
 
 
 def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ GOOD = ["0,100,10", "1,100,10"]
 @pytest.mark.parametrize(
     ("rows", "header", "said"),
     [
-        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4; it must not be below the previous line"),
-        (["5,-1,10"], None, "line 2: prompt_tokens is -1; it must be a whole number from 1"),
+        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4, it must not be below the previous line"),
+        (["5,-1,10"], None, "line 2: prompt_tokens is -1, it must be a whole number from 1"),
         (["5,10"], None, "line 2: 2 fields, the header has 3"),
         (GOOD, "arrival_s,prompt_tokens", "line 1: no column output_tokens"),
         ([], None, "it contains no request"),
@@ -199,7 +199,7 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0 to 0.001 s"),
         (
             (*PROFILE, "--learn", "10m"),
-            "ten-minutes.csv.gz: 10m to learn from are too long; allowed: less than its 10m",
+            "ten-minutes.csv.gz: 10m to learn from is too long; allowed: less than its 10m",
         ),
         ((*PROFILE, "--learn", "1ms"), "no request before 1ms, the time to learn from"),
         ((*PROFILE, "--learn", "599999ms"), "no request after 9m59s999ms, the time to learn from"),

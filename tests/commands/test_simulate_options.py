@@ -60,7 +60,7 @@ def test_crashes_cost_attainment_and_requests(ran: Ran) -> None:
     assert crashing["crash_every_s"] == 300.0
     assert crashing["policies"][0]["attainment"] < calm["policies"][0]["attainment"] - 0.05
     assert crashing["policies"][0]["unfinished"] > calm["policies"][0]["unfinished"] == 0
-    assert "a replica that serves crashes every 5 min in the mean and loses what it holds" in said
+    assert "a serving replica crashes every 5 min on average and loses the requests it holds" in said
 
 
 def test_clients_without_patience_leave_while_nobody_serves(ran: Ran) -> None:

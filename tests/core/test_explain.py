@@ -194,7 +194,7 @@ def test_sentences_read_well(name):
         (
             "gateway",
             "Scales up from 1 to 3 replicas: 10 running, 0 waiting and 15 at the gateway ask for 2.5 "
-            "at 10 per replica, used to 100% (inputs up to 0 s old).",
+            "at 10 per replica, target utilization 100% (inputs up to 0 s old).",
         ),
         ("ttft", "Scales up from 2 to 4 replicas: TTFT 1.62 s against 1 s asks for 3.24 (inputs up to 0 s old)."),
         ("wake", "Scales up from 0 to 1 replica: requests wait and no replica serves, which asks for 1."),
@@ -204,8 +204,8 @@ def test_sentences_read_well(name):
         ),
         (
             "about to forecast",
-            "Keeps 2 replicas: 80 running, 2 waiting ask for 2.56 at 40 per replica (a guess), used to 80%; the "
-            "forecast is about to speak, and no queue is long, so it holds 2 (inputs up to 0 s old).",
+            "Keeps 2 replicas: 80 running, 2 waiting ask for 2.56 at 40 per replica (a guess), target utilization 80%; "
+            "the forecast is about to speak, and no queue is long, so it holds 2 (inputs up to 0 s old).",
         ),
         (
             "silent workload",
@@ -213,24 +213,24 @@ def test_sentences_read_well(name):
         ),
         (
             "idle",
-            "Scales down from 1 to 0 replicas: 0 running, 0 waiting ask for 0 at 10 per replica, used to 100%, "
-            "and there was no work for 15 min (inputs up to 0 s old).",
+            "Scales down from 1 to 0 replicas: 0 running, 0 waiting ask for 0 at 10 per replica, target "
+            "utilization 100%, and there was no work for 15 min (inputs up to 0 s old).",
         ),
         (
             "grant",
-            "Scales up from 2 to 3 replicas: 20 running, 14 waiting ask for 3.4 at 10 per replica, used to 100%; "
-            "the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
+            "Scales up from 2 to 3 replicas: 20 running, 14 waiting ask for 3.4 at 10 per replica, target "
+            "utilization 100%; the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
         ),
         (
             "reserve",
             "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 7 serve it within the error "
-            "budget at least cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 7, the rest would be a reserve "
+            "budget at the lowest cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 7, the rest would be a reserve "
             "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
             "guess",
-            "Keeps 2 replicas: 8 running, 0 waiting ask for 0.25 at 32 per replica (a guess), used to 100%; "
+            "Keeps 2 replicas: 8 running, 0 waiting ask for 0.25 at 32 per replica (a guess), target utilization 100%; "
             "stabilization over 60 s keeps 2 (inputs up to 0 s old).",
         ),
         (
@@ -248,7 +248,7 @@ def test_a_forecast_says_what_it_found_and_why_it_asks_for_so_many():
     case = CASES["forecast"]
     assert re.fullmatch(
         r"Keeps 2 replicas: what arrives keeps \S+ replicas? busy, and 2 serve it within the error budget "
-        r"at least cost \(inputs up to 0 s old\)\.",
+        r"at the lowest cost \(inputs up to 0 s old\)\.",
         case.sentence,
     )
     assert case.inputs["forecast_demand_replicas"] == pytest.approx(1, abs=0.1)
@@ -347,7 +347,7 @@ def test_the_binding_stage_of_all_rows_is_that_of_the_explanation_of_each():
 
 
 def test_why_a_workload_that_may_go_to_zero_stays_is_said():
-    assert "the error budget does not bear those who would wait" in CASES["idle, as the budget bears"].sentence
+    assert "the error budget does not cover the requests that would wait" in CASES["idle, as the budget bears"].sentence
     assert "no gateway is known to hold requests" in CASES["idle without gateway"].sentence
     for name in ("idle soon", "never idle"):
         assert "budget" not in CASES[name].sentence and "gateway" not in CASES[name].sentence

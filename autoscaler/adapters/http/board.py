@@ -65,7 +65,7 @@ class Board:
             listener()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        """Keep showing the last good tick; readiness and metrics tell of the failure."""
+        """Keep showing the last successful tick; readiness and metrics tell of the failure."""
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each tick until the returned function is called. It must not wait or raise."""

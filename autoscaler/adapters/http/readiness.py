@@ -1,4 +1,4 @@
-"""Whether the daemon does its work: the answer of `/readyz`, from the age of the last good tick."""
+"""Whether the daemon does its work: the answer of `/readyz`, from the age of the last successful tick."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Verdict:
 
 
 class Readiness:
-    """Recorder that knows when the last good tick began.
+    """Recorder that knows when the last successful tick began.
 
     max_age_s: an older last tick makes the daemon not ready; two periods and one tick's deadline is a fair choice.
     detail: further facts for people, such as problems with policies that keep the old ones in force. They are shown

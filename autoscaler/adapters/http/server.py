@@ -3,7 +3,7 @@ changes the daemon.
 
     /                                  the page
     /healthz                           the process lives and its event loop turns
-    /readyz                            200 while the last good tick is young enough, else 503; detail as JSON
+    /readyz                            200 while the last successful tick is young enough, else 503; detail as JSON
     /metrics                           Prometheus or OpenMetrics text
     /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
     /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=

@@ -21,7 +21,7 @@ TEAMS = ("search", "support", "assistants", "documents", "research")
 START_WALL_S = 1_795_000_000.0
 PERIOD_S = 5.0
 FORECAST = (
-    Line("headroom", "1.69 replicas: 4 asked for, less 2.31 kept busy"),
+    Line("headroom", "1.69 replicas: 4 asked for, minus 2.31 kept busy"),
     Line("budget", "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt"),
 )
 INPUTS = {

@@ -94,7 +94,7 @@ async def test_ready_from_the_first_tick_until_the_last_good_one_is_too_old(
     assert (await get(client, "/readyz"))["last_tick_age_s"] == MAX_AGE_S
     daemon.clock.time_s = MAX_AGE_S + 1
     detail = await get(client, "/readyz", 503)
-    assert detail["reason"] == "the last good tick is 41.0 s old, more than 40 s"
+    assert detail["reason"] == "the last successful tick is 41.0 s old, more than 40 s"
 
 
 async def test_failed_ticks_are_told_and_forgotten_when_one_succeeds(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.proof.planned import BIN_S, OPTIONS, PlannedRun, Planned, Timetable, _uniform, planning
+from autoscaler.sim.proof.planned import BIN_S, OPTIONS, Planned, PlannedRun, Timetable, _uniform, planning
 from autoscaler.sim.proof.search import side_by_side
 from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, Goal
@@ -15,7 +15,9 @@ from autoscaler.sim.study.score import summarize
 from tests.sim.study.small import HandView, poisson, study, trace
 
 
-def planned(cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None) -> list[PlannedRun]:
+def planned(
+    cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None
+) -> list[PlannedRun]:
     return side_by_side([planning(cases, place) for place in range(len(cases))], cases, workers, told=told)
 
 
