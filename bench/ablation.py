@@ -5,6 +5,7 @@ beside different attainments; `at the goal` puts both into one number: GPU-hours
 about what a tenth more or fewer misses cost on these traces.
 
     python bench/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile NAME]
+    python bench/ablation.py --traces FOLDER --without "doubt of the young" "margins by a share"
 
 Without `--traces`, two small traces are generated.
 """
@@ -145,14 +146,22 @@ def main() -> None:
     )
     parser.add_argument("--max-requests", type=int, default=300_000, help="most requests of a case")
     parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        choices=OFF,
+        default=tuple(OFF),
+        metavar="IDEA",
+        help="what to switch off; default: all",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = parser.parse_args()
     policy = load_policies().policies["interactive"]
     results = []
     for case in cases(given.traces, given):
         allowed, whole = 1 - case.goal.attainment, math.nan
-        for idea, settings in OFF.items():
-            with switched(settings):
+        for idea in dict.fromkeys(("nothing", *given.without)):
+            with switched(OFF[idea]):
                 row = summarize(case, run(case, Ours(case, policy)))
             at_goal = row.gpu_hours * max((1 - row.attainment) / allowed, 0.01) ** SLOPE
             whole = at_goal if idea == "nothing" else whole

@@ -33,11 +33,14 @@ MOST_BUSY = 0.93
 their tokens, the curve of `misses` says."""
 
 SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
+"""Margins on the level that are a share of it."""
+
 ROOT_MARGINS = np.array([0.0, 0.25, 0.5, 1.0, 1.6, 2.4, 3.3, 4.5], np.float32)[:, None]
+"""Margins of so many times its square root (square-root staffing); none where load is steady."""
+
 BY_SHARE = len(SHARE_MARGINS)
 MARGINS = BY_SHARE + len(ROOT_MARGINS)
-"""Margin on the level: a share of it, or so many times its square root (square-root staffing); none where load is
-steady."""
+"""So many are by share, and so many in all: the row order of what is kept for each rule."""
 
 RULES = len(PREDICTORS) * MARGINS
 

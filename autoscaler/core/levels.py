@@ -58,9 +58,9 @@ def follow(
 
     Also returns what each predictor says now, as `held` does.
     """
-    lived_s = np.where(np.isnan(demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
-    level = averaged(levels.level, levels.level_s, demand, lived_s)
-    off = np.where(lived_s > 0, off_level(level, demand), 0.0)
+    weight_s = np.where(np.isnan(demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
+    level = averaged(levels.level, levels.level_s, demand, weight_s)
+    off = np.where(weight_s > 0, off_level(level, demand), 0.0)
     turned = ~(now_s - levels.span_s < span_s(cold_start_s) - 1e-6)
     said = level.astype(np.float32)
     peaks = push(levels.peaks, or_zero(said), turned, np.maximum)
@@ -68,8 +68,8 @@ def follow(
     lowest = np.nan_to_num(predicted[: len(PREDICTORS)], nan=ENDLESS)
     after = Levels(
         level=level,
-        level_s=levels.level_s + lived_s,
-        unrest=levels.unrest + off**2 * lived_s,
+        level_s=levels.level_s + weight_s,
+        unrest=levels.unrest + off**2 * weight_s,
         span_s=np.where(turned, now_s, levels.span_s),
         peaks=peaks,
         lows=push(levels.lows, lowest, turned, np.minimum),

@@ -21,8 +21,8 @@ from autoscaler.core.zero import Zero
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
 
-SHARES = 6
-"""Workloads are judged by their rules in so many shares, one after another: that no tick has to judge all."""
+GROUPS = 6
+"""Workloads are judged by their rules in so many groups, one after another: that no tick has to judge all."""
 
 Table = TypeVar("Table", bound=Columns)
 
@@ -88,9 +88,9 @@ class Memory:
     pod_id: IntColumn  # int64[P]
     workloads: WorkloadMemory
     pods: PodMemory
-    rules: tuple[Rules, ...]  # [SHARES], of the workloads whose id is so much modulo SHARES, in the order of their rows
+    rules: tuple[Rules, ...]  # [GROUPS], of the workloads whose id is so much modulo GROUPS, in the order of their rows
     plan: Plan  # as they were judged last
-    work: tuple[PodWork, ...]  # [SHARES], readings of their pods by then
+    work: tuple[PodWork, ...]  # [GROUPS], readings of their pods by then
 
     @classmethod
     def empty(cls) -> Memory:
@@ -101,23 +101,23 @@ class Memory:
             no_ids,
             WorkloadMemory.blank(0),
             PodMemory.blank(0),
-            (Rules.blank(0),) * SHARES,
+            (Rules.blank(0),) * GROUPS,
             Plan.blank(0),
-            (PodWork.blank(0),) * SHARES,
+            (PodWork.blank(0),) * GROUPS,
         )
 
-    def shares(self) -> list[IntColumn]:
-        """Return the rows of each share."""
-        return [np.flatnonzero(self.workload_id % SHARES == share) for share in range(SHARES)]
+    def groups(self) -> list[IntColumn]:
+        """Return the rows of each group."""
+        return [np.flatnonzero(self.workload_id % GROUPS == group) for group in range(GROUPS)]
 
     def all_rules(self) -> Rules:
         """Return the rules of all workloads, in the order of their rows."""
-        order = np.argsort(np.concatenate(self.shares()), kind="stable")
+        order = np.argsort(np.concatenate(self.groups()), kind="stable")
         return Rules.stack(list(self.rules)).take(order)
 
     def with_rules(self, rules: Rules) -> Memory:
         """Return memory with the rules of all workloads, in the order of their rows."""
-        return replace(self, rules=tuple(rules.take(rows) for rows in self.shares()))
+        return replace(self, rules=tuple(rules.take(rows) for rows in self.groups()))
 
 
 def align(memory: Memory, fleet: Fleet) -> Memory:
@@ -132,8 +132,8 @@ def align(memory: Memory, fleet: Fleet) -> Memory:
         workloads=_moved(memory.workloads, memory.workload_id, fleet.workload_id),
         pods=_moved(memory.pods, memory.pod_id, fleet.pod_id),
         rules=tuple(
-            _moved(rules, before[before % SHARES == share], after[after % SHARES == share])
-            for share, rules in enumerate(memory.rules)
+            _moved(rules, before[before % GROUPS == group], after[after % GROUPS == group])
+            for group, rules in enumerate(memory.rules)
         ),
         plan=_moved(memory.plan, before, after),
     )

@@ -1,4 +1,4 @@
-"""The rules of all workloads, judged a share of them at a time, and what the rules in force ask for now.
+"""The rules of all workloads, judged a group of them at a time, and what the rules in force ask for now.
 
 How a rule is judged is in `rules`; here is when, and what goes in.
 """
@@ -15,7 +15,7 @@ from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zer
 from autoscaler.core.decision import Observation, Plan, TickInput
 from autoscaler.core.engine import speed_of
 from autoscaler.core.family import EVERY_S
-from autoscaler.core.memory import SHARES, Memory
+from autoscaler.core.memory import GROUPS, Memory
 from autoscaler.core.rules import Rules, judge
 from autoscaler.core.seen import Seen
 from autoscaler.core.traffic import request_s
@@ -28,44 +28,44 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
 
     What wake-ups cost of the error budget is not theirs to spend.
     """
-    turns = [_turns(share, inp.now_s, rules) for share, rules in enumerate(memory.rules)]
+    turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(memory.rules)]
     if not any(turns):
         return memory
-    rules, work, shares = list(memory.rules), list(memory.work), memory.shares()
+    rules, work, groups = list(memory.rules), list(memory.work), memory.groups()
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.plan).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
-    for share in np.flatnonzero(turns).tolist():
-        rows = shares[share]
+    for group in np.flatnonzero(turns).tolist():
+        rows = groups[group]
         place[:] = -1
         place[rows] = np.arange(len(rows))
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
-        if turns[share] == 1 and len(pods) and not _news(inp, memory, pods):
+        if turns[group] == 1 and len(pods) and not _news(inp, memory, pods):
             continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
-        tally, work[share] = count(work[share], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
-        served = _served(inp, pods, pod_row, rules[share].judged_s)
-        rules[share] = judge(rules[share], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        for name, column in vars(_planned(rules[share], memory.workloads.zero.take(rows), budget[rows])).items():
+        tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
+        served = _served(inp, pods, pod_row, rules[group].judged_s)
+        rules[group] = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
+        for name, column in vars(_planned(rules[group], memory.workloads.zero.take(rows), budget[rows])).items():
             columns[name][rows] = column
     return replace(memory, rules=tuple(rules), plan=Plan(**columns), work=tuple(work))
 
 
-def _turns(share: int, now_s: float, rules: Rules) -> int:
-    """Return how many turns of a share came since it was judged; 0 for one without workloads.
+def _turns(group: int, now_s: float, rules: Rules) -> int:
+    """Return how many turns of a group came since it was judged; 0 for one without workloads.
 
     Each has its own phase, so that with ticks of 5 s they take turns.
     """
     if not len(rules.rule):
         return 0
     judged_s = float(np.fmax.reduce(rules.judged_s, initial=-EVERY_S))
-    now, then = (math.floor((time_s + share * EVERY_S / SHARES) / EVERY_S + 1e-9) for time_s in (now_s, judged_s))
+    now, then = (math.floor((time_s + group * EVERY_S / GROUPS) / EVERY_S + 1e-9) for time_s in (now_s, judged_s))
     return now - then
 
 
 def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
-    """Say whether one of these pods was read since the last tick: then a share is judged, or at its next turn."""
+    """Say whether one of these pods was read since the last tick: then a group is judged, or at its next turn."""
     read_s, ticked_s = inp.samples.pods.time_s[pods], memory.workloads.observed_s[inp.fleet.pod_workload[pods]]
     return bool((~np.isnan(read_s) & ~(read_s <= ticked_s)).any())
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core import memory, window
 from autoscaler.core.decision import Plan
-from autoscaler.core.memory import SHARES, Memory, PodMemory, WorkloadMemory
+from autoscaler.core.memory import GROUPS, Memory, PodMemory, WorkloadMemory
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
 from autoscaler.core.work import PodWork
@@ -29,15 +29,15 @@ def marked(workload_ids, pod_ids):
         np.array(pod_ids, dtype=np.int64),
         mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
         mark(PodMemory.blank(len(pod_ids)), pod_ids),
-        tuple(mark(Rules.blank(len(its)), its) for its in shares(workload_ids)),
+        tuple(mark(Rules.blank(len(its)), its) for its in groups(workload_ids)),
         mark(Plan.blank(len(workload_ids)), workload_ids),
-        tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(SHARES)),
+        tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)),
     )
 
 
-def shares(workload_ids):
-    """The workloads of each share that is judged together."""
-    return [[number for number in workload_ids if number % SHARES == share] for share in range(SHARES)]
+def groups(workload_ids):
+    """The workloads of each group that is judged together."""
+    return [[number for number in workload_ids if number % GROUPS == group] for group in range(GROUPS)]
 
 
 def cluster(workload_ids, pod_ids):
@@ -61,7 +61,7 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
     aligned = memory.align(marked(workloads, pods), cluster(later_workloads, later_pods))
     check(aligned.workloads, WorkloadMemory.blank(len(later_workloads)), later_workloads, set(workloads))
     check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
-    for rules, its in zip(aligned.rules, shares(later_workloads), strict=True):
+    for rules, its in zip(aligned.rules, groups(later_workloads), strict=True):
         check(rules, Rules.blank(len(its)), its, set(workloads))
     check(aligned.plan, Plan.blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads

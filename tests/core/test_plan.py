@@ -12,7 +12,7 @@ from autoscaler.core import plan, zero
 from autoscaler.core.decision import Plan, Signal
 from autoscaler.core.error_budget import wrongness
 from autoscaler.core.family import EVERY_S
-from autoscaler.core.memory import SHARES
+from autoscaler.core.memory import GROUPS
 from autoscaler.core.observe import observe
 from autoscaler.core.tick import tick
 from autoscaler.core.zero import RESTS_S
@@ -43,28 +43,28 @@ def of(plan, row=0):
 # --- when
 
 
-def test_each_share_of_the_workloads_is_judged_once_in_so_many_seconds_and_they_take_turns():
-    story, cluster = Serving(spec(SHARES, **LEARNED)), fleet([2] * SHARES)
+def test_each_group_of_workloads_is_judged_once_in_so_many_seconds_and_they_take_turns():
+    story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     story.serve(cluster, 1.0, 60.0)
     at = []
     for _ in range(24):
         before = story.memory.rules
         story.serve(cluster, 1.0, 5.0)
-        at += [(story.now_s, share) for share, rules in enumerate(story.memory.rules) if rules is not before[share]]
-    assert len(at) == len({now_s for now_s, _ in at}) == 24  # one share a tick
-    for share in range(SHARES):
-        assert set(np.diff([now_s for now_s, judged in at if judged == share])) == {EVERY_S}
+        at += [(story.now_s, group) for group, rules in enumerate(story.memory.rules) if rules is not before[group]]
+    assert len(at) == len({now_s for now_s, _ in at}) == 24  # one group a tick
+    for group in range(GROUPS):
+        assert set(np.diff([now_s for now_s, judged in at if judged == group])) == {EVERY_S}
 
 
 @pytest.mark.parametrize("every_s", [30.0, 45.0, 100.0])
 def test_slow_ticks_judge_everybody_every_time(every_s):
-    story, cluster = Serving(spec(SHARES, **LEARNED)), fleet([2] * SHARES)
+    story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     for _ in range(6):
         story.serve(cluster, 1.0, every_s, every_s)
         assert {float(rules.judged_s[0]) for rules in story.memory.rules} == {story.now_s}
 
 
-def test_a_share_that_is_due_waits_for_the_next_reading_and_no_longer_than_a_turn():
+def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_a_turn():
     """Read at 1005 and 1035 s, and then no more. The turns are at 1020, 1050, 1080 s and so on."""
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     shown = story.counted(cluster, 1.0, 15.0)
@@ -86,10 +86,10 @@ def test_between_two_judgements_the_plan_stands():
     assert len(plans) <= 2
 
 
-def test_a_workload_that_joins_a_share_changes_nothing_for_those_in_it():
+def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
     alone, joined = Serving(spec(**LEARNED)), Serving(spec(**LEARNED))
     one = fleet([2])
-    two = replace(fleet([2, 3]), workload_id=np.array([0, SHARES]))
+    two = replace(fleet([2, 3]), workload_id=np.array([0, GROUPS]))
     alone.serve(one, 1.2, 600.0)
     joined.serve(one, 1.2, 600.0)
     expected = alone.serve(one, 1.2, 600.0)
@@ -259,7 +259,7 @@ def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_
     """Warnings are errors in these tests."""
     random = np.random.default_rng(seed)
     alone, together = (Serving(spec(rows, **LEARNED, max_replicas=9.0)) for rows in (1, 2))
-    one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, SHARES]))
+    one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, GROUPS]))
     for step in range(40):
         demand = 0.1 if step < 20 else 1.2
         sane = alone.counted(one, demand, 30.0)
