@@ -138,12 +138,13 @@ def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current
     if math.isnan(row.spec("max_replicas")):
         return f"Keeps {count(current)}: no valid policy is in force for it."
     verb = "Keeps" if wanted == current else f"Scales {'up' if wanted > current else 'down'} from {current} to"
-    because = _SIGNAL_WORDS[signal](row) if signal is not None else "no signal has an opinion"
+    because = _SIGNAL_WORDS[signal](row) if signal is not None else ""
     if wanted == 0 < current:
-        because += f", and there was no work for {seconds(row.idle_after_s)}"
-        because += ", which the error budget allows" if math.isinf(row.spec("idle_after_s")) else ""
-    limits = [step.reason for step in steps[1:] if step.reason]
-    return f"{verb} {count(wanted)}: " + "; ".join([because, *limits]) + f"{_age(row)}."
+        allowed = ", which the error budget allows" if math.isinf(row.spec("idle_after_s")) else ""
+        rest = f"there was no work for {seconds(row.idle_after_s)}{allowed}"
+        because = ", and ".join(filter(None, (because, rest)))
+    reasons = [because, *(step.reason for step in steps[1:])]
+    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}."
 
 
 def _age(row: _Row) -> str:
@@ -160,9 +161,9 @@ def _concurrency(row: _Row) -> str:
     held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
     load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
     guess = " (a guess)" if row.capacity("confidence") < SURE else ""
-    each = f"{number(row.capacity('concurrency'))} per replica{guess}"
-    usage = f"target utilization {row.spec('target_usage'):.0%}"
-    return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}, {usage}"
+    usage = f", target utilization {row.spec('target_usage'):.0%}" if row.spec("target_usage") < 1 else ""
+    each = f"{number(row.capacity('concurrency'))} per replica{guess}{usage}"
+    return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}"
 
 
 def _witnesses(row: _Row) -> str:

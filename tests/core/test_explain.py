@@ -194,13 +194,13 @@ def test_sentences_read_well(name):
         (
             "gateway",
             "Scales up from 1 to 3 replicas: 10 running, 0 waiting and 15 at the gateway ask for 2.5 "
-            "at 10 per replica, target utilization 100% (inputs up to 0 s old).",
+            "at 10 per replica (inputs up to 0 s old).",
         ),
         ("ttft", "Scales up from 2 to 4 replicas: TTFT 1.62 s against 1 s asks for 3.24 (inputs up to 0 s old)."),
         ("wake", "Scales up from 0 to 1 replica: requests wait and no replica serves, which asks for 1."),
         (
             "all starting",
-            "Keeps 3 replicas: no signal has an opinion; no replica is ready to report the load, so it holds 3.",
+            "Keeps 3 replicas: no replica is ready to report the load, so it holds 3.",
         ),
         (
             "about to forecast",
@@ -209,17 +209,17 @@ def test_sentences_read_well(name):
         ),
         (
             "silent workload",
-            "Keeps 4 replicas: no signal has an opinion; only 0 of 4 ready replicas report, so it holds 4.",
+            "Keeps 4 replicas: only 0 of 4 ready replicas report, so it holds 4.",
         ),
         (
             "idle",
-            "Scales down from 1 to 0 replicas: 0 running, 0 waiting ask for 0 at 10 per replica, target "
-            "utilization 100%, and there was no work for 15 min (inputs up to 0 s old).",
+            "Scales down from 1 to 0 replicas: 0 running, 0 waiting ask for 0 at 10 per replica, "
+            "and there was no work for 15 min (inputs up to 0 s old).",
         ),
         (
             "grant",
-            "Scales up from 2 to 3 replicas: 20 running, 14 waiting ask for 3.4 at 10 per replica, target "
-            "utilization 100%; the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
+            "Scales up from 2 to 3 replicas: 20 running, 14 waiting ask for 3.4 at 10 per replica; "
+            "the pool of 3 NVIDIA-H100-80GB-HBM3 gives 3 of 4 (inputs up to 0 s old).",
         ),
         (
             "reserve",
@@ -230,7 +230,7 @@ def test_sentences_read_well(name):
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
             "guess",
-            "Keeps 2 replicas: 8 running, 0 waiting ask for 0.25 at 32 per replica (a guess), target utilization 100%; "
+            "Keeps 2 replicas: 8 running, 0 waiting ask for 0.25 at 32 per replica (a guess); "
             "stabilization over 60 s keeps 2 (inputs up to 0 s old).",
         ),
         (

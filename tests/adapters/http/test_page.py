@@ -134,6 +134,17 @@ async def test_a_tick_reaches_the_list_by_itself(daemon: Daemon, open_page: Open
     await expect(page.locator("#rows tr").filter(has=link).locator("td[data-key=waiting]")).to_have_text("703")
 
 
+async def test_where_no_signal_asks_the_list_says_why_the_count_stays(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    stages = np.tile([0.0, 2.0], (len(Stage), 1))
+    stages[Stage.DEMAND] = np.nan
+    asks, silent = np.full_like(tick.decision.asks, np.nan), np.array([0.0, 2.0])
+    daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=silent)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
+
+
 async def test_workloads_that_come_and_go_do_so_on_the_page(daemon: Daemon, open_page: Open) -> None:
     members = tuple(Workload(WorkloadRef("ns", name)) for name in ("first", "second", "third"))
     daemon.record(World(members[:2]).tick())

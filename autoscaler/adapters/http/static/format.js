@@ -36,8 +36,9 @@ export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
 export function reason(row) {
   if (row.paused) return "paused by the operator";
   if (row.rival) return `owned by ${row.rival}`;
-  const asks = row.signal ? signalName(row.signal) : "No signal";
-  return row.bound ? `${asks} · ${STAGES[row.bound]?.[1] ?? words(row.bound)}` : asks;
+  if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
+  const parts = [row.signal && signalName(row.signal), row.bound && (STAGES[row.bound]?.[1] ?? words(row.bound))];
+  return words(parts.filter(Boolean).join(" · "));
 }
 
 export const words = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
