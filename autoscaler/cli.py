@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +205,7 @@ def check(files: tuple[Path, ...], policies: tuple[Path, ...], default_policy: s
     """
     from autoscaler import app
 
-    raise SystemExit(app.check(files, policies, default_policy))
+    _end(lambda: app.check(files, policies, default_policy))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -264,12 +264,19 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _main(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run to the end. Ctrl-C and SIGTERM end it cleanly; expected trouble is one line and code 2."""
+    """Run to the end. Ctrl-C and SIGTERM end it cleanly."""
+    from autoscaler import app
+
+    _end(lambda: asyncio.run(app.until_signalled(work)))
+
+
+def _end(work: Callable[[], int]) -> None:
+    """Do the work and exit with its code; expected trouble is one line and code 2."""
     from autoscaler import app
 
     try:
-        code = asyncio.run(app.until_signalled(work))
+        code = work()
     except app.StartError as error:
         click.echo(f"error: {error}", err=True)
         code = 2
-    sys.exit(code or 0)
+    sys.exit(code)
