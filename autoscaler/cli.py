@@ -18,6 +18,7 @@ from autoscaler.commands.options import (
     READABLE_FILE,
     Address,
     Duration,
+    Number,
     ObjectName,
     OwnFile,
     WorkloadName,
@@ -135,6 +136,8 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
+    if not cluster:
+        refuse_unused(given, ("namespace", "context"), "--cluster")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     app.configure_log("console", "error")
     _main(app.dry_run(settings, as_json=as_json, once=once))
@@ -144,7 +147,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 @click.option("--duration", type=Duration(), help="Real time to run; default: until Ctrl-C.")
 @click.option(
     "--speed",
-    type=click.FloatRange(1, 600),
+    type=Number(1, 600),
     default=60.0,
     show_default=True,
     help="Simulated seconds per real second.",

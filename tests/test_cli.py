@@ -124,6 +124,12 @@ BAD_OPTIONS = {
     ),
     "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "/ cannot be written"]),
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
+    "namespace without a cluster": (
+        ("dry-run", "--prometheus", "http://a", "--namespace", "llm"),
+        ["--namespace without --cluster"],
+    ),
+    "context without a cluster": (("dry-run", "--prometheus", "http://a", "--context", "c"), ["--context without"]),
+    "no speed": (("demo", "--speed", "nan"), ["--speed", "nan", "600"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),
     "seed": (("demo", "--seed", "-1"), ["--seed", "-1"]),
     "no workload": (("explain",), ["NAMESPACE/NAME"]),
@@ -166,7 +172,7 @@ def test_options_come_from_the_environment_too_and_are_checked_alike():
 def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):
     refused = execute(tmp_path, *DIRECT)
     assert refused.returncode == 2
-    assert "~/.kube/config" in error_line(refused.stderr)
+    assert "~/.kube/config cannot be used: it does not exist" in error_line(refused.stderr)
     refused = execute(tmp_path, *DIRECT, "--context", "prod", environment={"KUBECONFIG": "/none"})
     assert "kubeconfig /none (context prod)" in error_line(refused.stderr)
 
