@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
-from autoscaler.config.document import Document, Loc
+from autoscaler.config.document import Document, Loc, read_scalar
 from autoscaler.config.findings import Finding, Severity, one_of
-from autoscaler.config.model import Policy
+from autoscaler.config.model import OVERRIDES, Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import OverrideError, override
 
@@ -85,8 +85,13 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
         elif not isinstance(value, str):
             yield document.finding(loc, "not text, which Kubernetes requires", "the value in quotes")
         elif path:
-            overrides.append((path, value))
             keys[path] = keys.get(path, key)
+            try:
+                OVERRIDES[path].kind.read(read_scalar(value))
+            except ValueError as error:
+                yield document.finding(loc, str(error), OVERRIDES[path].kind.allowed)
+            else:
+                overrides.append((path, value))
         else:
             try:
                 read(name, value)
