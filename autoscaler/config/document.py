@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from autoscaler.config.findings import Finding, shown
+from autoscaler.config.findings import Finding, Severity, shown
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
@@ -55,6 +55,9 @@ class Document:
 
     def finding(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
         return Finding(self.file, self.line_of(loc), dotted(loc), problem, self.found(loc), allowed)
+
+    def warning(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
+        return replace(self.finding(loc, problem, allowed), severity=Severity.WARNING)
 
 
 class _Refused(Exception):
