@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import structlog
 from rich.console import Console
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.http import client
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
 from autoscaler.adapters.http.readiness import Readiness
@@ -221,28 +221,13 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
 
 async def explain(url: str, namespace: str, name: str) -> int:
     """Ask a running daemon for one workload's explanation and print it."""
-    address = f"{url.rstrip('/')}/api/v1/workloads/{namespace}/{name}"
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
-            session.get(address) as answer,
-        ):
-            body = await answer.json(content_type=None)
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise StartError(f"no answer from {url}: {error or type(error).__name__}; is the daemon running?") from error
-    match body:
-        case {"explanation": {"sentence": str(sentence), "forecast": list(lines)}}:
-            print(sentence)
-            for line in lines:
-                match line:
-                    case {"name": str(title), "text": str(text)}:
-                        print(f"  {title:<12}{text}")
-            return 0
-        case {"error": str(problem)}:
-            print(f"error: {problem}", file=sys.stderr)
-            return 1
-        case _:
-            raise StartError(f"{url} does not answer like the daemon; is another server running there?")
+        lines = await client.explanation(url, namespace, name)
+    except client.Refused as refused:
+        print(f"error: {refused}", file=sys.stderr)
+        return 1
+    print(*lines, sep="\n")
+    return 0
 
 
 async def _sources(

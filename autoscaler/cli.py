@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from autoscaler.commands.options import (
     READABLE_FILE,
     Address,
     Duration,
+    Number,
     ObjectName,
     OwnFile,
     WorkloadName,
@@ -135,6 +136,8 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
+    if not cluster:
+        refuse_unused(given, ("namespace", "context"), "--cluster")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     app.configure_log("console", "error")
     _main(app.dry_run(settings, as_json=as_json, once=once))
@@ -144,7 +147,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 @click.option("--duration", type=Duration(), help="Real time to run; default: until Ctrl-C.")
 @click.option(
     "--speed",
-    type=click.FloatRange(1, 600),
+    type=Number(1, 600),
     default=60.0,
     show_default=True,
     help="Simulated seconds per real second.",
@@ -205,7 +208,7 @@ def check(files: tuple[Path, ...], policies: tuple[Path, ...], default_policy: s
     """
     from autoscaler import app
 
-    raise SystemExit(app.check(files, policies, default_policy))
+    _end(lambda: app.check(files, policies, default_policy))
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -264,12 +267,19 @@ def _settings(given: dict[str, Any]) -> Settings:
 
 
 def _main(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run to the end. Ctrl-C and SIGTERM end it cleanly; expected trouble is one line and code 2."""
+    """Run to the end. Ctrl-C and SIGTERM end it cleanly."""
+    from autoscaler import app
+
+    _end(lambda: asyncio.run(app.until_signalled(work)))
+
+
+def _end(work: Callable[[], int]) -> None:
+    """Do the work and exit with its code; expected trouble is one line and code 2."""
     from autoscaler import app
 
     try:
-        code = asyncio.run(app.until_signalled(work))
+        code = work()
     except app.StartError as error:
         click.echo(f"error: {error}", err=True)
         code = 2
-    sys.exit(code or 0)
+    sys.exit(code)

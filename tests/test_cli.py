@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from autoscaler.cli import main
 from tests.harness.certificates import Certificates
+from tests.harness.exposition import Answer
 
 COMMAND = Path(sys.executable).with_name("vllm-autoscaler")
 COMMANDS = tuple(main.commands)
@@ -123,6 +124,12 @@ BAD_OPTIONS = {
     ),
     "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "/ cannot be written"]),
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
+    "namespace without a cluster": (
+        ("dry-run", "--prometheus", "http://a", "--namespace", "llm"),
+        ["--namespace without --cluster"],
+    ),
+    "context without a cluster": (("dry-run", "--prometheus", "http://a", "--context", "c"), ["--context without"]),
+    "no speed": (("demo", "--speed", "nan"), ["--speed", "nan", "600"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),
     "seed": (("demo", "--seed", "-1"), ["--seed", "-1"]),
     "no workload": (("explain",), ["NAMESPACE/NAME"]),
@@ -165,7 +172,7 @@ def test_options_come_from_the_environment_too_and_are_checked_alike():
 def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):
     refused = execute(tmp_path, *DIRECT)
     assert refused.returncode == 2
-    assert "~/.kube/config" in error_line(refused.stderr)
+    assert "~/.kube/config cannot be used: it does not exist" in error_line(refused.stderr)
     refused = execute(tmp_path, *DIRECT, "--context", "prod", environment={"KUBECONFIG": "/none"})
     assert "kubeconfig /none (context prod)" in error_line(refused.stderr)
 
@@ -260,7 +267,7 @@ async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_th
         '{"explanation": ["not", "ours"]}': (200, 2, url),
     }
     for body, (status, code, part) in answers.items():
-        exposition_server.serve(path, _answer(body, status))
+        exposition_server.serve(path, Answer(body, status))
         told = await asyncio.to_thread(execute, tmp_path, "explain", "ns/llama", "--url", url)
         assert (told.returncode, told.stdout) == (code, ""), body
         assert part in error_line(told.stderr)
@@ -269,19 +276,22 @@ async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_th
 async def test_explain_prints_the_sentence_and_the_lines_of_the_forecast(tmp_path: Path, exposition_server):
     lines = [{"name": "headroom", "text": "1.69 replicas: 4 asked for, minus 2.31 kept busy"}]
     explanation = {"sentence": "Keeps 4 replicas.", "forecast": lines}
-    exposition_server.serve("/api/v1/workloads/ns/llama", _answer(json.dumps({"explanation": explanation}), 200))
+    exposition_server.serve("/api/v1/workloads/ns/llama", Answer(json.dumps({"explanation": explanation}), 200))
     told = await asyncio.to_thread(execute, tmp_path, "explain", "ns/llama", "--url", exposition_server.url)
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout == "Keeps 4 replicas.\n  headroom    1.69 replicas: 4 asked for, minus 2.31 kept busy\n"
 
 
-def _answer(body: str, status: int):
-    from tests.harness.exposition import Answer
-
-    return Answer(body, status=status)
-
-
 # check
+
+
+def test_check_against_policies_that_cannot_be_used_is_one_line_and_code_2(tmp_path: Path):
+    policy = tmp_path / "chat.yaml"
+    policy.write_text(_policy("weight: heavy"))
+    for options, part in ((("--policies", policy), f"{policy}:5"), (("--default-policy", "chatt"), "'chatt'")):
+        refused = execute(tmp_path, "check", policy, *options)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert part in error_line(refused.stderr)
 
 
 def _policy(*spec: str) -> str:

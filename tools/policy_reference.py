@@ -55,7 +55,8 @@ Single fields can be overridden for one workload. The path of the field is the n
 
 An override whose value makes no sense is left out and told. Where those that are left contradict the policy or each
 other (`replicas.min` above `replicas.max`) none of them is used: the workload keeps its policy as written, and this is
-told. That holds for `replicas.max` too, so run `check` on manifests.
+told. That holds for `replicas.max` too, so run `check` on manifests. In KEDA mode nothing is answered for such a
+trigger: KEDA gets `INVALID_ARGUMENT` until it is right.
 
 Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 
@@ -83,8 +84,9 @@ that skips 02:30, an expression for 02:30 occurs at 03:00; on the night that has
 
 ## Change without restart
 
-Files are looked at about once a second, and a change is taken over whole or not at all: if one document is wrong, all
-policies that were in force stay, the log and `/readyz` say what is wrong, and so it remains until the files are right.
+Files are looked at with every tick, at most once a second, and a change is taken over whole or not at all: if one
+document is wrong, all policies that were in force stay, the log and `/readyz` say what is wrong, and so it remains
+until the files are right.
 A folder gives its files `*.yaml` and `*.yml` (at most {MAX_FILES}), without those that begin with a dot, and without
 `kustomization.yaml`. A file holds at most {MAX_DOCUMENTS} documents and {MAX_BYTES >> 20} MiB, and a name occurs once.
 """

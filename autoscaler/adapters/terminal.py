@@ -44,7 +44,7 @@ class LiveTable:
             self._console.print(table)
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        line = Text(f"{_time(wall_s)}  no recommendation: {error or type(error).__name__}", style="red")
+        line = Text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", style="red")
         if self._live:
             self._live.update(line, refresh=True)
         else:
@@ -63,9 +63,13 @@ class JsonLines:
         self._out.flush()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        failure = {"time": _time(wall_s), "error": str(error) or type(error).__name__}
+        failure = {"time": _time(wall_s), "error": _reason(error)}
         self._out.write(json.dumps(failure) + "\n")
         self._out.flush()
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _explanations(tick: TickRecord) -> Iterator[tuple[int, Explanation]]:

@@ -90,7 +90,7 @@ def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> d
             findings.append(document.finding(("metadata", "name"), problem, "each name once"))
         named.setdefault(policy.name, policy)
         first.setdefault(policy.name, f"{document.file}:{document.line}")
-        findings.extend(replace(finding, severity=Severity.WARNING) for finding in _oddities(document, policy))
+        findings.extend(_oddities(document, policy))
     return named
 
 
@@ -99,14 +99,14 @@ def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
     spec = policy.spec
     if spec.replicas.min == 0 and not spec.scale_to_zero.enabled:
         problem = "counts as 1: only scaleToZero leads to zero"
-        yield document.finding(("spec", "replicas", "min"), problem, "scaleToZero.enabled: true, or at least 1")
+        yield document.warning(("spec", "replicas", "min"), problem, "scaleToZero.enabled: true, or at least 1")
     if not spec.scale_to_zero.enabled and "idle_after" in spec.scale_to_zero.model_fields_set:
         problem = "no effect while scaleToZero.enabled is false"
-        yield document.finding(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true beside it")
+        yield document.warning(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true beside it")
     for index, prewarm in enumerate(spec.prewarm):
         if prewarm.replicas > spec.replicas.max:
             allowed = f"at most replicas.max, which is {spec.replicas.max}"
-            yield document.finding(("spec", "prewarm", index, "replicas"), "limited by replicas.max", allowed)
+            yield document.warning(("spec", "prewarm", index, "replicas"), "limited by replicas.max", allowed)
 
 
 def _kind(document: Document) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from autoscaler.config.findings import Finding, shown
+from autoscaler.config.findings import Finding, Severity, shown
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
@@ -55,6 +55,9 @@ class Document:
 
     def finding(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
         return Finding(self.file, self.line_of(loc), dotted(loc), problem, self.found(loc), allowed)
+
+    def warning(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
+        return replace(self.finding(loc, problem, allowed), severity=Severity.WARNING)
 
 
 class _Refused(Exception):
@@ -154,16 +157,20 @@ def read_scalar(text: str) -> object:
 
 def _beyond_bounds(file: str, text: str) -> Finding | None:
     """Look at the events alone, before anything is built: the composer recurses as deep as the text nests."""
-    depth = documents = 0
+    depth = documents = written = 0
     for event in yaml.parse(text, Loader=_LOADER):
+        written += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.DocumentStartEvent):
             documents += 1
+            written = 0
         if depth > MAX_DEPTH:
             return Finding(file, _line(event), "", "nested too deeply", "", f"{MAX_DEPTH} levels")
+        if written > 2 * MAX_NODES:  # of a mapping both are written, key and value
+            return Finding(file, _line(event), "", "too large", "", f"{MAX_NODES} values in a document")
         if documents > MAX_DOCUMENTS:
             return Finding(file, _line(event), "", "too many documents", "", f"{MAX_DOCUMENTS} in a file")
     return None

@@ -16,7 +16,7 @@ FB_USED = "DCGM_FI_DEV_FB_USED"
 FB_FREE = "DCGM_FI_DEV_FB_FREE"
 FB_RATIO: Readings = first("DCGM_FI_DEV_FB_USED_RATIO", "DCGM_FI_DEV_FB_USED_PERCENT", fold=Fold.MAX)
 
-# Ratios 0..1 per device. GPU_UTIL is not here: it does not exist under MIG, and one tiny kernel makes it 100 %.
+# Ratios 0..1 per device. GPU_UTIL is not here: it does not exist under MIG, and one tiny kernel makes it 100%.
 ACTIVITY: Mapping[str, Readings] = MappingProxyType(
     {
         "tensor_active": first("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO", fold=Fold.MAX),

@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
-from autoscaler.config.document import Document, Loc
-from autoscaler.config.findings import Finding, Severity, one_of
-from autoscaler.config.model import Policy
+from autoscaler.config.document import Document, Loc, read_scalar
+from autoscaler.config.findings import Finding, one_of
+from autoscaler.config.model import OVERRIDES, Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import OverrideError, override
 
@@ -42,16 +42,16 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
         for key in mapping(at(document.value, *loc)):
             if key.startswith(PREFIX):
                 allowed = f"the annotations of the {at(document.value, 'kind')} itself"
-                yield _warning(document.finding((*loc, key), "no effect on the pods", allowed))
+                yield document.warning((*loc, key), "no effect on the pods", allowed)
     if not ours:
         return
     if f"{PREFIX}policy" not in ours:
         problem = "no annotation names a policy, so only a ScaledObject could"
-        yield _warning(document.finding(("metadata", "annotations"), problem, f"{PREFIX}policy as well"))
+        yield document.warning(("metadata", "annotations"), problem, f"{PREFIX}policy as well")
         return
     if at(document.value, "spec", "replicas") is not None:
         problem = "sets the count back at every apply"
-        yield _warning(document.finding(("spec", "replicas"), problem, "no replicas in the manifest"))
+        yield document.warning(("spec", "replicas"), problem, "no replicas in the manifest")
     for template in TEMPLATES[str(at(document.value, "kind"))]:
         yield from _drain(document, (*template, "spec"))
 
@@ -85,8 +85,13 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
         elif not isinstance(value, str):
             yield document.finding(loc, "not text, which Kubernetes requires", "the value in quotes")
         elif path:
-            overrides.append((path, value))
             keys[path] = keys.get(path, key)
+            try:
+                OVERRIDES[path].kind.read(read_scalar(value))
+            except ValueError as error:
+                yield document.finding(loc, str(error), OVERRIDES[path].kind.allowed)
+            else:
+                overrides.append((path, value))
         else:
             try:
                 read(name, value)
@@ -126,13 +131,13 @@ def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
         before_s = _pre_stop_s(container)
         if timeout is None and before_s == 0:
             problem = "running requests are cut off when the count shrinks"
-            yield _warning(document.finding(loc, problem, "--shutdown-timeout N, or a preStop hook that sleeps"))
+            yield document.warning(loc, problem, "--shutdown-timeout N, or a preStop hook that sleeps")
             continue
         needed_s = before_s + (float(timeout[1]) if timeout else 0.0) + _MARGIN_S
         if grace_s < needed_s:
             problem = f"{grace_s:g} s end before preStop and --shutdown-timeout do"
             place = (*pod, "terminationGracePeriodSeconds")
-            yield _warning(document.finding(place, problem, f"at least {needed_s:g}"))
+            yield document.warning(place, problem, f"at least {needed_s:g}")
 
 
 def _pre_stop_s(container: object) -> float:
@@ -146,7 +151,3 @@ def _pre_stop_s(container: object) -> float:
 
 def _words(*lists: object) -> str:
     return " ".join(str(word) for words in lists if isinstance(words, list) for word in words)
-
-
-def _warning(finding: Finding) -> Finding:
-    return replace(finding, severity=Severity.WARNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -89,7 +89,8 @@ def is_policy_file(path: Path) -> bool:
 def read_policy(document: Document, findings: list[Finding]) -> Policy | None:
     """Read one document as a policy; what is wrong goes into `findings`, and None comes back."""
     if not isinstance(document.value, dict):
-        findings.append(document.finding((), "not a policy", f"a mapping with apiVersion {API_VERSION}, kind {KIND}"))
+        finding = document.finding((), "not a policy", f"a mapping with apiVersion {API_VERSION}, kind {KIND}")
+        findings.append(replace(finding, value=""))  # it may be another file, a token in it
         return None
     try:
         return Policy.model_validate(document.value)

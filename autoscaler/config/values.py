@@ -26,6 +26,7 @@ DAY_S = 86_400.0
 _UNITS_S = {"h": Decimal(3600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal("0.001")}
 _DURATION = re.compile(r"(?:(\d{1,9}(?:\.\d{1,6})?)(h|ms|m|s))", re.ASCII)
 _RESOLUTION_S = Decimal("0.000001")
+_QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})(m?)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
 
 
@@ -162,6 +163,25 @@ class Number(Written):
 
     def show(self, value: float) -> float:
         return value
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number as Kubernetes writes it, not negative."""
+
+    most: float
+
+    @property
+    def allowed(self) -> str:
+        return f"a quantity from 0 to {self.most:g}, such as 0, 0.05 or 50m"
+
+    def read(self, value: object) -> float:
+        match = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value))
+        if match is None:
+            raise ValueError("not a quantity")
+        number = float(match[1]) * (0.001 if match[2] else 1.0)
+        _bounded(number, 0, self.most)
+        return number
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,14 @@ async def test_a_failed_tick_is_a_line_with_its_reason():
     assert json.loads(out.getvalue()) == {"time": "1970-01-01T00:00:00Z", "error": "no workloads found"}
 
 
+async def test_a_failed_tick_without_words_is_told_by_its_kind():
+    out, console = io.StringIO(), Console(file=io.StringIO(), width=160)
+    for recorder in (JsonLines(out), LiveTable(console, once=True)):
+        recorder.failed(0.0, TimeoutError())
+    assert json.loads(out.getvalue())["error"] == "TimeoutError"
+    assert "no recommendation: TimeoutError" in console.file.getvalue()
+
+
 async def test_the_table_shows_what_would_be_added_and_a_hostile_name_as_it_is_written():
     console = Console(file=io.StringIO(), width=160)
     record = await recorded(named(fleet([2]), "[red]llama[/red]"), running=200.0)

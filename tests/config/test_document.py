@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.config.document import MAX_DEPTH, MAX_DOCUMENTS, read_documents, read_scalar, read_text
+from autoscaler.config.document import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, read_documents, read_scalar, read_text
 from autoscaler.config.findings import Finding
 
 
@@ -72,6 +72,15 @@ def test_a_bomb_of_aliases_is_refused_before_it_is_written_out():
     levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 12)]
     finding = only_finding("\n".join(["l0: &l0 [x]", *levels]))
     assert "aliases written out" in finding.problem
+
+
+def test_a_document_of_too_many_values_is_refused_with_the_line_where_it_is_enough():
+    values = "- 1\n" * (3 * MAX_NODES)
+    for text, line in ((values, 2 * MAX_NODES), (f"a: 1\n---\n{values}", 2 * MAX_NODES + 2)):
+        finding = only_finding(text)
+        assert (finding.problem, finding.line) == ("too large", line)
+    assert "too large" in only_finding("- 1\n" * (MAX_NODES + 1)).problem
+    assert read_documents("f.yaml", "- 1\n" * (MAX_NODES - 1))[1] == []
 
 
 def test_too_many_documents_are_refused():

@@ -93,6 +93,15 @@ def test_a_bad_annotation_is_told_at_its_line(name: str, value: str, problem: st
     assert allowed in finding.allowed
 
 
+def test_every_bad_override_is_told_at_once():
+    found = findings_of({**GOOD, "override.objective.ttft": "fast", "max-replicas": "'0'", "override.weight": "'-1'"})
+    assert [(finding.line, finding.problem) for finding in found] == [
+        (8, "not a duration"),
+        (9, "too small"),
+        (10, "negative"),
+    ]
+
+
 def test_two_annotations_for_one_field_are_told():
     (finding,) = findings_of({**GOOD, "max-replicas": "'4'", "override.replicas.max": "'5'"})
     assert "given twice, first as '4'" in finding.problem

@@ -312,3 +312,12 @@ def test_an_installed_package_has_the_shipped_policies(tmp_path: Path):
     file, names = answer.stdout.splitlines()
     assert file.startswith(str(installed)), "the installed package was asked, not this checkout"
     assert names == "batch development interactive realtime"
+
+
+def test_a_file_that_is_no_policy_is_not_repeated(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("s3cret-token\n")
+    with pytest.raises(PolicyError, match="not a policy") as refused:
+        load([token])
+    assert f"{token}:1" in str(refused.value)
+    assert "s3cret" not in str(refused.value)

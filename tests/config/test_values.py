@@ -13,6 +13,7 @@ from autoscaler.config.values import (
     Kind,
     Number,
     OneOf,
+    Quantity,
     Share,
     Step,
     StepKind,
@@ -165,3 +166,27 @@ def test_any_five_fields_are_a_cron_expression_or_a_value_error(fields: tuple[st
         assert Cron().read(" ".join(fields)) == " ".join(fields)
     except ValueError as error:
         assert "cron expression" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [(0, 0), ("0", 0), (0.1, 0.1), ("0.05", 0.05), ("50m", 0.05), (".5", 0.5)]
+)
+def test_a_quantity_is_read_as_kubernetes_writes_it(written: object, value: float):
+    assert Quantity(10).read(written) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (True, "not a"),
+        ("", "not a"),
+        ("1e3", "not a"),
+        ("-1", "not a"),
+        (math.nan, "not a"),
+        ([1], "not a"),
+        (11, "large"),
+    ],
+)
+def test_what_is_no_quantity_within_bounds_is_refused(written: object, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        Quantity(10).read(written)

@@ -6,26 +6,23 @@ as a scaler at all; a warning says where the HPA or KEDA will do something else 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
 from autoscaler.adapters.keda import metadata
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.config.document import Document, Loc
-from autoscaler.config.findings import Finding, Severity
+from autoscaler.config.findings import Finding
 from autoscaler.config.manifests import at, mapping
 from autoscaler.config.model import PolicySpec
 from autoscaler.config.policy import PolicyBook
+from autoscaler.config.scaledobject import COUNT, DEFAULT_MAX, DEFAULT_MIN, POLICY, POLL, PUSH, TOLERANCE
 from autoscaler.config.specs import override
 
-PUSH, POLL = "external-push", "external"
-DEFAULT_MAX_REPLICAS = 100
 MAX_REPLICAS_LOOKED_AT = 500  # counts whose steps are tried against the tolerance
 
 BEHAVIOR: Loc = ("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior")
 EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
-_QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})(m?)")
 
 
 def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Finding]:
@@ -48,12 +45,12 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     yield from _check_tolerance(document, most)
     if at(document.value, "spec", "fallback", "replicas") == 0:
         problem = "takes the workload to zero when the scaler cannot be reached"
-        yield _warning(document.finding(("spec", "fallback", "replicas"), problem, "at least 1, or no fallback"))
+        yield document.warning(("spec", "fallback", "replicas"), problem, "at least 1, or no fallback")
 
 
 def _is_ours(trigger: object) -> bool:
     stated = mapping(at(trigger, "metadata"))
-    named = metadata.POLICY in stated or "vllm-autoscaler" in str(stated.get("scalerAddress", ""))
+    named = POLICY in stated or "vllm-autoscaler" in str(stated.get("scalerAddress", ""))
     return at(trigger, "type") in (PUSH, POLL) and named
 
 
@@ -61,13 +58,13 @@ def _check_trigger(document: Document, index: int, book: PolicyBook) -> Iterator
     place: Loc = ("spec", "triggers", index)
     if at(document.value, *place, "type") == POLL:
         problem = "is only polled, so that waking from zero waits for the next poll"
-        yield _warning(document.finding((*place, "type"), problem, PUSH))
+        yield document.warning((*place, "type"), problem, PUSH)
     if at(document.value, *place, "metricType") not in (None, "AverageValue"):
         problem = "multiplies by ready pods, so that the count drifts while replicas start"
         yield document.finding((*place, "metricType"), problem, "AverageValue")
     if at(document.value, *place, "useCachedMetrics") is True:
         problem = "gives the HPA the value of the last poll"
-        yield _warning(document.finding((*place, "useCachedMetrics"), problem, "false"))
+        yield document.warning((*place, "useCachedMetrics"), problem, "false")
     stated = mapping(at(document.value, *place, "metadata"))
     texts = {key: value for key, value in stated.items() if isinstance(value, str)}
     for key in stated.keys() - texts.keys():
@@ -84,32 +81,32 @@ def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
     for index in range(len(triggers) if isinstance(triggers, list) else 0):
         if index not in ours:
             problem = "beside ours; the HPA takes the larger of both answers"
-            yield _warning(document.finding(("spec", "triggers", index), problem, "our trigger alone"))
+            yield document.warning(("spec", "triggers", index), problem, "our trigger alone")
     if at(document.value, "spec", "advanced", "scalingModifiers"):
         problem = "puts a formula in the place of the daemon's answer"
-        yield _warning(document.finding(("spec", "advanced", "scalingModifiers"), problem, "none"))
+        yield document.warning(("spec", "advanced", "scalingModifiers"), problem, "none")
 
 
 def _check_counts(document: Document, index: int, book: PolicyBook) -> Generator[Finding, None, int]:
     """Compare the ScaledObject's bounds with the policy's; return its maximum."""
     bounds: dict[str, int] = {}
-    for key, absent in (("minReplicaCount", 0), ("maxReplicaCount", DEFAULT_MAX_REPLICAS)):
+    for key, absent in (("minReplicaCount", DEFAULT_MIN), ("maxReplicaCount", DEFAULT_MAX)):
         value = at(document.value, "spec", key)
         bounds[key] = absent
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            bounds[key] = value
-        elif value is not None:
-            yield document.finding(("spec", key), "not a count", "a whole number from 0")
+        try:
+            bounds[key] = absent if value is None else COUNT.read(value)
+        except ValueError as error:
+            yield document.finding(("spec", key), str(error), COUNT.allowed)
     least, most = bounds["minReplicaCount"], bounds["maxReplicaCount"]
     if least > most:
         yield document.finding(("spec", "minReplicaCount"), "above maxReplicaCount", f"at most {most}")
     policy = _policy(mapping(at(document.value, "spec", "triggers", index, "metadata")), book)
     if policy and policy.replicas.max > most:
         problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
-        yield _warning(document.finding(("spec", "maxReplicaCount"), problem, f"at least {policy.replicas.max}"))
+        yield document.warning(("spec", "maxReplicaCount"), problem, f"at least {policy.replicas.max}")
     if policy and policy.scale_to_zero.enabled and least > 0:
         problem = "keeps the workload above zero, where its policy allows zero"
-        yield _warning(document.finding(("spec", "minReplicaCount"), problem, "0, or scaleToZero.enabled: false"))
+        yield document.warning(("spec", "minReplicaCount"), problem, "0, or scaleToZero.enabled: false")
     return most
 
 
@@ -118,7 +115,7 @@ def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
     texts = {key: value for key, value in stated.items() if isinstance(value, str)}
     if metadata.problems(texts, book):
         return None
-    return override(book.policies[texts[metadata.POLICY]], metadata.overrides(texts)).spec
+    return override(book.policies[texts[POLICY]], metadata.overrides(texts)).spec
 
 
 def _check_direction(document: Document, direction: str, most: int) -> Iterator[Finding]:
@@ -126,18 +123,18 @@ def _check_direction(document: Document, direction: str, most: int) -> Iterator[
     place: Loc = (*BEHAVIOR, direction)
     rules = mapping(at(document.value, *place))
     if rules.get("selectPolicy") == "Disabled":
-        yield _warning(document.finding((*place, "selectPolicy"), "the HPA never moves this way", "Max"))
+        yield document.warning((*place, "selectPolicy"), "the HPA never moves this way", "Max")
     window = rules.get("stabilizationWindowSeconds", 0 if direction == "scaleUp" else 300)
     if window != 0:
         problem = "the HPA waits on top of the policy's own stabilization"
         if "stabilizationWindowSeconds" not in rules:
             problem = f"absent, which means 300: {problem}"
-        yield _warning(document.finding((*place, "stabilizationWindowSeconds"), problem, "0"))
+        yield document.warning((*place, "stabilizationWindowSeconds"), problem, "0")
     policies = rules.get("policies")
     if not isinstance(policies, list) or not policies:
         if direction == "scaleUp":
             problem = "absent, which means 4 pods or 100% per 15 s"
-            yield _warning(document.finding((*place, "policies"), problem, EXACT_UP))
+            yield document.warning((*place, "policies"), problem, EXACT_UP)
         return
     widest = [
         policy
@@ -148,7 +145,7 @@ def _check_direction(document: Document, direction: str, most: int) -> Iterator[
     if not widest or (rules.get("selectPolicy") == "Min" and len(widest) < len(policies)):
         problem = "the HPA goes in steps smaller than the daemon decides"
         allowed = EXACT_UP if direction == "scaleUp" else f"{EXACT_UP}, or 100 Percent"
-        yield _warning(document.finding((*place, "policies"), problem, allowed))
+        yield document.warning((*place, "policies"), problem, allowed)
 
 
 def _is_all(policy: dict[str, object]) -> bool:
@@ -161,21 +158,21 @@ def _check_tolerance(document: Document, most: int) -> Iterator[Finding]:
     for direction in ("scaleUp", "scaleDown"):
         place: Loc = (*BEHAVIOR, direction, "tolerance")
         value = at(document.value, *place)
-        tolerance = DEFAULT_TOLERANCE if value is None else _quantity(value)
-        if tolerance is None:
-            yield document.finding(place, "not a quantity", "0, 0.05, 50m")
+        try:
+            tolerances.append(DEFAULT_TOLERANCE if value is None else TOLERANCE.read(value))
+        except ValueError as error:
+            yield document.finding(place, str(error), TOLERANCE.allowed)
             return
-        tolerances.append(tolerance)
     for direction, steps in zip(("scaleUp", "scaleDown"), _swallowed(Tolerance(*tolerances), most), strict=True):
         if not steps:
             continue
         place = (*BEHAVIOR, direction, "tolerance")
         absent = at(document.value, *place) is None
         first = ", ".join(f"{current} -> {wanted}" for current, wanted in steps[:3])
-        problem = f"swallows {len(steps)} steps up to maxReplicaCount, the first {first}"
+        problem = f"swallows {len(steps)} step{'' if len(steps) == 1 else 's'} up to maxReplicaCount, the first {first}"
         if absent:
             problem = f"absent, which means {DEFAULT_TOLERANCE}: {problem}"
-        yield _warning(document.finding(place, problem, '"0" (Kubernetes from 1.35; before, direct mode)'))
+        yield document.warning(place, problem, '"0" (Kubernetes from 1.35; before, direct mode)')
 
 
 def _swallowed(tolerance: Tolerance, most: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -193,15 +190,3 @@ def _swallowed(tolerance: Tolerance, most: int) -> tuple[list[tuple[int, int]], 
                 break
             down.append((current, wanted))
     return up, down
-
-
-def _quantity(value: object) -> float | None:
-    """Read a Kubernetes quantity such as 0, "0.05" or "50m"; None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    match = _QUANTITY.fullmatch(str(value))
-    return float(match[1]) * (0.001 if match[2] else 1.0) if match else None
-
-
-def _warning(finding: Finding) -> Finding:
-    return replace(finding, severity=Severity.WARNING)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
 from autoscaler.config.policy import PolicyBook
+from autoscaler.config.scaledobject import POLICY
 from autoscaler.config.specs import OverrideError, override
 
-POLICY = "policy"
 SECRETS = frozenset({"caCert", "tlsClientCert", "tlsClientKey"})  # normally in a TriggerAuthentication; never repeated
 SWITCHES = frozenset({"enableTLS", "unsafeSsl"})
 KEDA_KEYS = frozenset({"scalerAddress"}) | SWITCHES | SECRETS  # read by KEDA, passed on to us

@@ -197,6 +197,10 @@ def _kubeconfig_files() -> str:
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
+def _any_exists(files: str) -> bool:
+    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+
+
 def _reason(error: Exception) -> str:
     """Word what is wrong with a kubeconfig; the library's own text may repeat an entry of it, with a token in it."""
     if isinstance(error, TimeoutError):
@@ -217,6 +221,8 @@ class _Kubeconfig:
 
     async def read(self, configuration: Configuration) -> None:
         """Raises TimeoutError when an exec plug-in hangs: one that asks for a password, say."""
+        if not _any_exists(self._files):
+            raise ConfigException("it does not exist")  # to the library, that is a file without contexts
         async with asyncio.timeout(self._plugin_s):
             await load_kube_config(self._files, self._context, configuration, persist_config=False)
 

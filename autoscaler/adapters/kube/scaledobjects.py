@@ -6,7 +6,6 @@ makes no sense becomes `problem`. What KEDA is answered belongs to `adapters.ked
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,17 +16,13 @@ from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
 from autoscaler.adapters.kube.targets import KINDS
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
+from autoscaler.config.scaledobject import COUNT, DEFAULT_MAX, DEFAULT_MIN, POLICY, POLL, PUSH, TOLERANCE
 from autoscaler.config.values import NAME
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
-TRIGGERS = ("external", "external-push")
-POLICY = "policy"
-DEFAULT_MIN, DEFAULT_MAX = 0, 100  # as KEDA reads what is absent
-COUNT_LIMIT = 100_000
 METADATA_LIMIT = 64  # keys of a trigger
 PAUSES = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
-QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})(m?)")
 
 
 class Asked(NamedTuple):
@@ -106,7 +101,7 @@ def _trigger(triggers: Any, problems: list[str]) -> dict[str, str] | None:
     found: list[Mapping[str, Any]] = [
         metadata
         for trigger in (triggers if isinstance(triggers, list) else ())
-        if _mapping(trigger).get("type") in TRIGGERS and (metadata := _mapping(_mapping(trigger).get("metadata")))
+        if _mapping(trigger).get("type") in (PUSH, POLL) and (metadata := _mapping(_mapping(trigger).get("metadata")))
     ]
     ours = [metadata for metadata in found if POLICY in metadata]
     if not ours:
@@ -151,23 +146,22 @@ def _target(namespace: str, reference: Mapping[str, Any], problems: list[str]) -
 def _count(key: str, value: Any, absent: int, problems: list[str]) -> int:
     if value is None:
         return absent
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_LIMIT:
-        return value
-    problems.append(f"{key}: found {shown(value)}; allowed: 0 to {COUNT_LIMIT}")
-    return absent
+    try:
+        return COUNT.read(value)
+    except ValueError as error:
+        problems.append(f"{key}: {error}, found {shown(value)}; allowed: {COUNT.allowed}")
+        return absent
 
 
 def _tolerance(direction: str, behavior: Mapping[str, Any], problems: list[str]) -> float | None:
-    """Read a Kubernetes quantity: 0, "0.05", "50m"."""
     value = _mapping(behavior.get(direction)).get("tolerance")
     if value is None:
         return None
-    match = QUANTITY.fullmatch(value if isinstance(value, str) else "" if isinstance(value, bool) else str(value))
-    number = float(match[1]) * (0.001 if match[2] else 1.0) if match else math.nan
-    if 0 <= number <= 10:
-        return number
-    problems.append(f"{direction}.tolerance: found {shown(value)}; allowed: a quantity such as 0, 0.05 or 50m")
-    return None
+    try:
+        return TOLERANCE.read(value)
+    except ValueError as error:
+        problems.append(f"{direction}.tolerance: {error}, found {shown(value)}; allowed: {TOLERANCE.allowed}")
+        return None
 
 
 def _tighten(overrides: dict[str, str], path: str, bound: int | None, tighter: Any) -> None:

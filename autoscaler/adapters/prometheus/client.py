@@ -7,6 +7,7 @@ Redirects are not followed and proxies of the environment are not used, so a tok
 from __future__ import annotations
 
 import asyncio
+import os
 from http import HTTPStatus
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -134,18 +135,24 @@ class PrometheusClient:
                 response.status,
             )
 
-    def _harmless(self, error: Exception) -> str:
-        """Word a failed connection. The library's own text may repeat the URL with its user and password."""
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return f"its certificate is not trusted: {clean(str(error.certificate_error))}"
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return f"no connection: {clean(str(error.os_error))}"
-        if isinstance(error, aiohttp.ServerDisconnectedError):
-            return "it closed the connection without an answer"
-        if isinstance(error, aiohttp.ClientPayloadError):
-            return "it closed the connection in the middle of the answer"
-        text = clean(str(error) or type(error).__name__)
-        return text.replace(self._url.password, "***") if self._url.password else text
+    @staticmethod
+    def _harmless(error: Exception) -> str:
+        """Word a failed connection. The library's own text may repeat the URL with its password and query."""
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return f"its certificate is not trusted: {clean(str(error.certificate_error))}"
+            case aiohttp.ClientConnectorError():
+                return f"no connection: {clean(str(error.os_error))}"
+            case aiohttp.ServerDisconnectedError():
+                return "it closed the connection without an answer"
+            case aiohttp.ClientPayloadError():
+                return "it closed the connection in the middle of the answer"
+            case aiohttp.ClientResponseError():
+                return "not an HTTP answer; is it another server's port?"
+            case OSError(errno=number):
+                return f"the connection broke: {os.strerror(number).lower() if number else 'no reason known'}"
+            case _:
+                return type(error).__name__
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -19,6 +19,7 @@ Sample = tuple[Labels, float]
 
 MAX_LINES = 200_000  # a line costs about 0.2 us, so this bounds the time one body can take
 MAX_SAMPLES = 20_000  # series kept of one body
+MAX_WANTED_BYTES = 2 << 20  # of the lines that are wanted: labels are what costs most, some 0.7 us for each one
 MAX_LINE_BYTES = 16_384  # of a line that is wanted; vllm:cache_config_info has some 1,500
 MAX_LABELS = 128  # vllm:cache_config_info has some 40
 
@@ -56,13 +57,18 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
     if len(lines) > MAX_LINES:
         raise Unreadable(f"more than {MAX_LINES} lines")
     found = Exposition()
-    kept = 0
+    kept = size = 0
     for line in lines:
         brace = line.find(b"{")
         first = (line[:brace] if brace >= 0 else line).split(None, 1)
         if not first or first[0] not in wanted:
             continue
         name = first[0].decode("ascii")
+        if name in found.broken:
+            continue
+        size += len(line)
+        if size > MAX_WANTED_BYTES:
+            raise Unreadable(f"more than {MAX_WANTED_BYTES} bytes of the metrics that are read")
         sample = _sample(line)
         if sample is None:
             found.broken.add(name)

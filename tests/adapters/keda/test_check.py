@@ -68,8 +68,10 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         (f"{METADATA}.replicas\\.min", "99", "replicas.min", "above max"),
         ("spec.triggers.0.metricType", "Value", "metricType", "drifts"),
         ("spec.minReplicaCount", 17, "spec.minReplicaCount", "above maxReplicaCount"),
-        ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a count"),
+        ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a whole number"),
+        ("spec.maxReplicaCount", 100_001, "spec.maxReplicaCount", "too large"),
         (f"{BEHAVIOR}.scaleUp.tolerance", "none", "scaleUp.tolerance", "not a quantity"),
+        (f"{BEHAVIOR}.scaleDown.tolerance", 11, "scaleDown.tolerance", "too large"),
     ],
 )
 def test_an_error_is_found_where_it_stands(place: str, value: object, key: str, words: str):
@@ -108,7 +110,7 @@ def test_the_default_tolerance_is_told_with_the_steps_it_swallows_up_to_the_maxi
     assert up.problem == f"absent, which means 0.1: swallows 6 steps up to maxReplicaCount, {first}"
     _, down = findings(changed(*absent, ("spec.maxReplicaCount", 20)))
     assert down.key.endswith("scaleDown.tolerance")
-    assert down.problem == "absent, which means 0.1: swallows 1 steps up to maxReplicaCount, the first 20 -> 19"
+    assert down.problem == "absent, which means 0.1: swallows 1 step up to maxReplicaCount, the first 20 -> 19"
 
 
 def test_a_small_tolerance_swallows_nothing_among_few_replicas_and_a_large_one_is_told_with_its_value():

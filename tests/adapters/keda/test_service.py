@@ -121,7 +121,7 @@ async def test_a_replica_that_does_not_lead_refuses(client: Client):
     client.world.decide()
     client.world.lease.leading = False
     code, text = await client.refusal("GetMetrics", metrics_of())
-    assert code == Code.UNAVAILABLE and "does not lead" in text
+    assert code == Code.UNAVAILABLE and "is not the leader" in text
 
 
 async def test_before_the_cluster_has_been_read_everything_is_unavailable(client: Client):

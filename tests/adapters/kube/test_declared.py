@@ -62,7 +62,7 @@ def test_paused_is_true_unless_it_clearly_says_false():
 def test_a_field_given_twice_has_one_value_and_the_other_is_told():
     declared = read_annotations(annotated(policy="", max_replicas="4") | {f"{PREFIX}override.replicas.max": "5"})
     assert declared.overrides == (("replicas.max", "4"),)
-    assert "'override.replicas.max': replicas.max is given twice, '4' holds" in declared.problem
+    assert "'override.replicas.max': replicas.max is given twice, '4' is used" in declared.problem
 
 
 def test_an_unknown_annotation_is_told_with_those_that_there_are():

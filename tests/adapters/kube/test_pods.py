@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
@@ -151,6 +151,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS, st.integers(1, 40))
 def test_the_table_holds_what_a_plain_dictionary_would(steps: list[tuple[str, str, str]], churn: int):
     """Owners never change in a pod's life, so a pod under another owner is one made again: removed first."""

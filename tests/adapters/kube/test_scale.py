@@ -95,7 +95,7 @@ async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: Sy
     async with serving(busy) as url, Kube.using(Configuration(host=url), 2.0) as kube:
         (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
     assert outcome.fate is Fate.FAILED
-    assert outcome.detail == "the API server is busy, asks to wait 3 s: too many requests"
+    assert outcome.detail == "the API server is busy, it asks to wait 3 s: too many requests"
 
 
 async def test_a_kind_without_a_known_scale_is_refused_by_name(actuator: ScaleActuator):

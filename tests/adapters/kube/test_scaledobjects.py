@@ -47,16 +47,16 @@ def test_the_tolerance_of_the_hpa_is_read_as_a_quantity(value: Any, read: float 
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"minReplicaCount": -1}, "minReplicaCount: found -1; allowed: 0 to"),
-        ({"maxReplicaCount": "many"}, "maxReplicaCount: found 'many'"),
-        ({"maxReplicaCount": True}, "maxReplicaCount: found True"),
+        ({"minReplicaCount": -1}, "minReplicaCount: negative, found -1; allowed: a whole number from 0 to"),
+        ({"maxReplicaCount": "many"}, "maxReplicaCount: not a whole number, found 'many'"),
+        ({"maxReplicaCount": True}, "maxReplicaCount: not a whole number, found True"),
         ({"minReplicaCount": 5, "maxReplicaCount": 3}, "minReplicaCount 5 is above maxReplicaCount 3"),
         ({"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}}, "found 'apps/v1' 'DaemonSet'; allowed: Deployment"),
         ({"scaleTargetRef": {}}, "scaleTargetRef.name: found None"),
         ({"scaleTargetRef": "llama"}, "scaleTargetRef.name"),
         (
             {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"tolerance": "-1"}}}}},
-            "scaleDown.tolerance: found '-1'",
+            "scaleDown.tolerance: not a quantity, found '-1'",
         ),
     ],
 )

@@ -68,7 +68,7 @@ async def test_more_objectives_than_a_tick_can_bear_leave_the_rarest_uncounted_a
     server = Server(**counted(**{"le=": 5.0}))
     samples = await server.sample(fleet, promised=objectives(fleet, ttft_s=np.linspace(0.3, 0.4, rows)))
     assert len(buckets(server)) == MAX_OBJECTIVES
-    left_out = "ttft_met, prefill_met: counted for the 12 commonest objectives; 3 workloads have another"
+    left_out = "ttft_met, prefill_met: counted for the 12 most common objectives; 3 workloads have others"
     assert left_out in report(samples).problems
 
 

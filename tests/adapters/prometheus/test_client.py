@@ -105,7 +105,7 @@ async def test_an_unfit_token_file_is_named_and_its_content_is_not(
     token = tmp_path / "token"
     token.write_text(content)
     said = await refusal(exposition_server, vector(), token_file=token)
-    assert f"not asked: {token}: " in said
+    assert f"not queried: {token}: " in said
     assert why in said
     assert exposition_server.requests == []
 
@@ -166,6 +166,18 @@ async def test_a_password_in_the_url_is_used_and_never_told():
             await prometheus.query("up")
     assert SECRET not in str(failed.value)
     assert "scaler" not in str(failed.value)
+
+
+async def test_what_does_not_speak_http_is_told_without_the_key_of_the_url():
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(speak, "127.0.0.1")
+    async with server, client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/?key={SECRET}") as prometheus:
+        with pytest.raises(QueryFailed, match="not an HTTP answer") as failed:
+            await prometheus.query("up")
+    assert SECRET not in str(failed.value)
 
 
 @pytest.mark.parametrize("status", [200, 502])
@@ -246,7 +258,7 @@ async def test_no_more_than_a_few_queries_are_under_way_at_once():
         ({"url": "http://u:p@a", "username": "u"}, "exclude each other"),
         ({"url": "http://u:p@a", "token_file": Path("t")}, "exclude each other"),
         ({"url": "http://a", "tls": TlsFiles(ca=Path("ca"))}, "not https"),
-        ({"url": "http://a", "headers": (("X Y", "1"),)}, "not the name of a header"),
+        ({"url": "http://a", "headers": (("X Y", "1"),)}, "not a valid header name"),
         ({"url": "http://a", "headers": (("X-Key", f"{SECRET}\r\nX: 1"),)}, "X-Key"),
     ],
 )
@@ -292,7 +304,7 @@ async def test_an_encrypted_key_is_told_and_nobody_is_asked_to_open_it(certifica
     )
     async with exposition_server(mutual(pair, None)) as endpoints:
         said = await refusal(endpoints, vector(), tls=TlsFiles(ca=certificates.ca, cert=pair.certificate, key=locked))
-    assert "not asked" in said
+    assert "not queried" in said
     assert "the key is encrypted; allowed: a key without a password" in said
 
 
@@ -302,12 +314,12 @@ async def test_certificates_that_rotate_are_read_again(certificates: Certificate
         ca = tmp_path / "ca.pem"
         ca.write_text("not yet a certificate")
         async with client(endpoints.url, tls=TlsFiles(ca=ca)) as prometheus:
-            with pytest.raises(QueryFailed, match=f"not asked: {ca}: no usable certificate"):
+            with pytest.raises(QueryFailed, match=f"not queried: {ca}: no usable certificate"):
                 await prometheus.query("up")
             ca.write_bytes(certificates.ca.read_bytes())
             await prometheus.query("up")
             ca.unlink()
-            with pytest.raises(QueryFailed, match=f"not asked: {ca}: No such file"):
+            with pytest.raises(QueryFailed, match=f"not queried: {ca}: No such file"):
                 await prometheus.query("up")
 
 

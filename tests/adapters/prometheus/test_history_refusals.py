@@ -197,5 +197,5 @@ async def test_an_interval_that_makes_no_sense_is_refused(end_s: float, step_s: 
 
 async def test_a_name_that_is_none_does_not_get_into_a_query() -> None:
     history = PrometheusHistory(PrometheusSettings(url="http://127.0.0.1:9"))
-    with pytest.raises(ValueError, match="no name of a workload"):
+    with pytest.raises(ValueError, match="is not the name of a workload"):
         await history.read("team", 'x"} or up{a="', START_S, START_S + 600)

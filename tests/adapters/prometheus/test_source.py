@@ -320,7 +320,7 @@ async def test_more_expressions_than_allowed_are_refused_and_told():
 @pytest.mark.parametrize("series", [[(pod("stranger-0"), 4)], []])
 async def test_when_metrics_and_cluster_do_not_meet_it_is_told(series: list):
     samples = await Server(**healthy(num_requests_running=vector(*series))).sample()
-    told = "running: no series names a ready pod of the fleet by its labels namespace and pod"
+    told = "running: no series has labels namespace and pod that name a ready pod of the fleet"
     assert (report(samples).failed, report(samples).problems) == (0, (told,))
     at_zero = await Server(**healthy(num_requests_running=vector(*series))).sample(fleet_of({"llm/a": []}))
     assert report(at_zero).problems == ()

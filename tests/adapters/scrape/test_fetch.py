@@ -98,7 +98,7 @@ async def test_broken_gzip_is_refused(exposition_server: ExpositionServer, body:
 
 async def test_another_encoding_is_named(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", Served(b"...", headers={"Content-Encoding": "br"}))
-    assert await get(url) == Answer(None, "content encoding 'br', only gzip is read")
+    assert await get(url) == Answer(None, "content encoding 'br'; only gzip is supported")
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -211,7 +211,7 @@ async def test_each_workload_is_read_by_the_table_and_the_path_of_its_engine(
         (Answer(recorded("running")[:-100]), "cut off after"),
         (Answer(b"\x7fELF\0\0\n"), "binary"),
         (Answer(recorded("running"), truncate_at=9000), "connection closed inside the body"),
-        (Answer("x 1\n" * 300_000), "body over 1000000 bytes"),
+        (Answer("x 1\n" * 300_000), "body larger than 1000000 bytes"),
         (Answer("<html>login</html>\n"), "no metric of vllm"),
         (Answer("process_start_time_seconds 1.7e9\nhttp_requests_total 5\n"), "no metric of vllm"),
         (Answer(""), "no metric of vllm"),

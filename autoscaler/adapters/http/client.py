@@ -1,0 +1,101 @@
+"""Ask a running daemon for one explanation. What listens at the address may be anything: time and size are bounded."""
+
+from __future__ import annotations
+
+import os
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from autoscaler.ports import Unavailable
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
+NO_HISTORY = {"since": 2**53}
+NAME_CHARS = 12  # of the lines of a forecast
+
+
+class Refused(Exception):
+    """The daemon has no explanation; its own words."""
+
+
+class _Line(msgspec.Struct):
+    name: str
+    text: str
+
+
+class _Explanation(msgspec.Struct):
+    sentence: str
+    forecast: list[_Line]
+
+
+class _Answer(msgspec.Struct):
+    explanation: _Explanation | None = None
+    error: str = ""
+
+
+async def explanation(url: str, namespace: str, name: str, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """Return the explanation of one workload, line by line, fit for a terminal.
+
+    Raises Refused, or Unavailable where no daemon answers; neither repeats the URL's password and query.
+    """
+    base = URL(url)
+    public = base.with_user(None).with_query(None).with_fragment(None)
+    address = (base / "api/v1/workloads" / namespace / name).with_query(base.query).update_query(NO_HISTORY)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
+            session.get(address, allow_redirects=False) as response,
+        ):
+            body = await _read(response)
+    except TimeoutError as error:
+        raise Unavailable(f"no answer within {timeout_s:g} s from {public}; is the daemon running?") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise Unavailable(f"no answer from {public}: {_reason(error)}; is the daemon running?") from error
+    answer = _decode(body) if body is not None else _Answer()
+    if answer.error:
+        raise Refused(_printable(answer.error))
+    if answer.explanation is None:
+        what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
+        raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
+    lines = [f"  {line.name:<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
+    return [_printable(line) for line in (answer.explanation.sentence, *lines)]
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes | None:
+    """Return the body; None: it is too large."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            return None
+    return b"".join(parts)
+
+
+def _decode(body: bytes) -> _Answer:
+    """Return what the body says; an empty answer where it is none of the daemon's."""
+    try:
+        return msgspec.json.decode(body, type=_Answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Answer()
+
+
+def _reason(error: Exception) -> str:
+    """Word a failure; the library's own text may repeat the URL."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "its name is not known"
+        case aiohttp.ClientSSLError():
+            return "no TLS there, or a certificate that is not trusted"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            return "it closed the connection"
+        case OSError(errno=int(number)):
+            return os.strerror(number).lower()
+        case _:
+            return type(error).__name__
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
