@@ -111,7 +111,7 @@ proof_options = options(
     ),
     click.option(
         "--cold-start-spread",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         default=0.1,
         show_default=True,
         help="How much cold starts differ: sigma of their logarithm; 0: not at all.",
@@ -193,8 +193,14 @@ def simulate(
         return
     if not traces:
         raise click.UsageError("--trace FILE is missing")
+    interval = (start or 0.0, end or math.inf)
+    if interval[0] >= interval[1]:
+        from autoscaler.config.values import show_duration
+
+        started, ended = map(show_duration, interval)
+        raise click.UsageError(f"--start is {started}; it must be before --end, {ended}")
     setting = _setting(given, gpus)
-    to_the_end(lambda trials: trials.simulate(setting, traces, scale, (start or 0.0, end or math.inf)))
+    to_the_end(lambda trials: trials.simulate(setting, traces, scale, interval))
 
 
 @simulate.command()
