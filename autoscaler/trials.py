@@ -109,7 +109,11 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> 
     """Fit a profile to a recording, print how well it explains it, and write it."""
     if out is not None:
         outputs.check([out], [file])
-    fitted = fit_profile(read_recording(file), max_num_seqs)
+    recording = read_recording(file)
+    try:
+        fitted = fit_profile(recording, max_num_seqs)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
     text = profile_file.write(Offer(fitted.profile, gpus))
     if out is None:
         with _printing():
@@ -254,13 +258,21 @@ def _check_longer(name: str, duration_s: float, learn_s: float) -> None:
 def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
     """Return what a trace file would give that held this interval and no more. Raises ValueError."""
     start_s, end_s = interval
-    end_s = end_s if math.isfinite(end_s) else models[0].duration_s
-    try:
-        asked = traces.part(models, start_s, end_s)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+    length_s = models[0].duration_s
+    if start_s >= length_s:
+        raise ValueError(
+            f"{file}: --start is {show_duration(start_s)}; it must be before the end of the trace, "
+            f"{show_duration(length_s)}"
+        )
+    if length_s < end_s < math.inf:
+        raise ValueError(
+            f"{file}: --end is {show_duration(end_s)}; allowed: at most the length of the trace, "
+            f"{show_duration(length_s)}"
+        )
+    end_s = min(end_s, length_s)
+    asked = traces.part(models, start_s, end_s)
     if not asked:
-        raise ValueError(f"{file}: no request from {start_s:g} to {end_s:g} s")
+        raise ValueError(f"{file}: no request from {show_duration(start_s)} to {show_duration(end_s)}")
     return asked
 
 

@@ -66,7 +66,7 @@ def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path:
     out = tmp_path / "out"
     too_large = replace(policies.Grid(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
     ((key, prepare),) = policies.subjects(next(cases.found(traces)), too_large)
-    with pytest.raises(ValueError, match="the most that is held"):
+    with pytest.raises(ValueError, match="more than 50,000,000, the limit"):
         prepare(lambda _share: None)
     assert bench(traces, out) == 0
     policies.append(out / "results.jsonl", {"key": key, "result": kept(out)[0]["result"]})

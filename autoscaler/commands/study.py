@@ -111,7 +111,7 @@ proof_options = options(
     ),
     click.option(
         "--cold-start-spread",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         default=0.1,
         show_default=True,
         help="How much cold starts differ: sigma of their logarithm; 0: not at all.",
@@ -193,8 +193,13 @@ def simulate(
         return
     if not traces:
         raise click.UsageError("--trace FILE is missing")
-    setting = _setting(given, gpus)
-    to_the_end(lambda trials: trials.simulate(setting, traces, scale, (start or 0.0, end or math.inf)))
+    interval = (start or 0.0, end or math.inf)
+    if interval[0] >= interval[1]:
+        from autoscaler.config.values import show_duration
+
+        started, ended = map(show_duration, interval)
+        raise click.UsageError(f"--start is {started}; it must be before --end, {ended}")
+    _prove(given, lambda trials, setting: trials.simulate(setting, traces, scale, interval), gpus)
 
 
 @simulate.command()
@@ -243,7 +248,6 @@ def replay(
     **given: Any,
 ) -> None:
     """Show what happened to a workload and what each policy would have done with the same requests."""
-    setting = _setting(given)
     prometheus = prometheus_settings(given)
     if (prometheus is None) == (ticks is None):
         raise click.UsageError("give either --prometheus URL or --ticks FILE")
@@ -254,23 +258,25 @@ def replay(
             raise click.UsageError(
                 "--step applies to --prometheus only; with --ticks the step is the usual interval between ticks"
             )
-        to_the_end(lambda trials: trials.replay_ticks(setting, ticks, workload, (start, end)))
+        _prove(given, lambda trials, setting: trials.replay_ticks(setting, ticks, workload, (start, end)))
         return
-    assert prometheus
     if start is None:
         raise click.UsageError("--start is missing: it says where the history to read begins")
-    begin = start
-    to_the_end(lambda trials: trials.replay(setting, prometheus, workload, (begin, end), step or STEP_S))
+    _prove(given, lambda trials, setting: trials.replay(setting, prometheus, workload, (start, end), step or STEP_S))
 
 
 def _moment(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
+def _prove(given: dict[str, Any], work: Callable[[Any, Setting], int], gpus: float | None = None) -> None:
+    """Run to the end what takes a setting, that of `proof_options`."""
     if not given["profile"]:
         raise click.UsageError("--profile NAME is missing: it says how fast a replica is")
-    with_extra()
+    to_the_end(lambda trials: work(trials, _setting(given, gpus)))
+
+
+def _setting(given: dict[str, Any], gpus: float | None) -> Setting:
     from autoscaler.trials import Setting
 
     return Setting(
@@ -296,23 +302,8 @@ def _setting(given: dict[str, Any], gpus: float | None = None) -> Setting:
     )
 
 
-def with_extra() -> None:
-    """Say what to install where the simulator's compiler is missing."""
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        raise click.UsageError(
-            "simulations need numba, which is not installed: pip install 'vllm-autoscaler[sim]'"
-        ) from None
-
-
 def to_the_end(work: Callable[[Any], int]) -> None:
-    """Run to the end; expected trouble is one line and code 2, Ctrl-C and SIGTERM end it quietly."""
-    with_extra()
-    from autoscaler import trials
-    from autoscaler.config.findings import PolicyError
-    from autoscaler.ports import Unavailable
-
+    """Run to the end and exit. Ctrl-C and SIGTERM end it quietly, from the first import on, which takes seconds."""
     ended = 0  # by which signal
 
     def end(number: int, _frame: object) -> None:
@@ -324,10 +315,7 @@ def to_the_end(work: Callable[[Any], int]) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     before = [signal.signal(number, end) for number in numbers]
     try:
-        code = work(trials)
-    except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
-        code = 2
+        code = _expecting_trouble(work)
     except (KeyboardInterrupt, SystemError):  # the second is what compiled code makes of the first
         if not ended:
             raise
@@ -336,3 +324,22 @@ def to_the_end(work: Callable[[Any], int]) -> None:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
     sys.exit(code)
+
+
+def _expecting_trouble(work: Callable[[Any], int]) -> int:
+    """Return the exit code of `work`, which gets `trials`. Expected trouble is one line and code 2."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        raise click.UsageError(
+            "simulations need numba, which is not installed: pip install 'vllm-autoscaler[sim]'"
+        ) from None
+    from autoscaler import trials
+    from autoscaler.config.findings import PolicyError
+    from autoscaler.ports import Unavailable
+
+    try:
+        return work(trials)
+    except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        return 2

@@ -41,7 +41,7 @@ def test_a_load_too_uniform_to_tell_the_step_writes_no_profile(tmp_path: Path) -
     recording.write_bytes(b"".join(gzip.decompress(RECORDING.read_bytes()).splitlines(keepends=True)[:22]))
     result = invoke("simulate", "fit", recording, "--out", file)
     assert result.exit_code == 2
-    assert "the load was too uniform to tell how long a step takes" in result.output
+    assert f"error: {recording}: the load was too uniform to tell how long a step takes" in result.output
     assert not file.exists()
 
 

@@ -158,8 +158,8 @@ GOOD = ["0,100,10", "1,100,10"]
 @pytest.mark.parametrize(
     ("rows", "header", "said"),
     [
-        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4, it must not be below the previous line"),
-        (["5,-1,10"], None, "line 2: prompt_tokens is -1, it must be a whole number from 1"),
+        (["5,100,10", "4,100,10"], None, "line 3: arrival_s is 4; it must not be below 5, that of the request before"),
+        (["5,-1,10"], None, "line 2: prompt_tokens is -1; it must be a whole number from 1"),
         (["5,10"], None, "line 2: 2 fields, the header has 3"),
         (GOOD, "arrival_s,prompt_tokens", "line 1: no column output_tokens"),
         ([], None, "it contains no request"),
@@ -193,10 +193,13 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--json", "nowhere/proof.json"), "the folder nowhere does not exist"),
         ((), "--profile NAME is missing"),
         ((*PROFILE, "--scale", "0"), "--scale"),
-        ((*PROFILE, "--start", "10m"), "ten-minutes.csv.gz: from 600 to 600 s: must be an interval within 0..600 s"),
-        ((*PROFILE, "--start", "5m", "--end", "2m"), "from 300 to 120 s: must be an interval"),
-        ((*PROFILE, "--end", "11m"), "from 0 to 660 s: must be an interval"),
-        ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0 to 0.001 s"),
+        (
+            (*PROFILE, "--start", "10m"),
+            "ten-minutes.csv.gz: --start is 10m; it must be before the end of the trace, 10m",
+        ),
+        ((*PROFILE, "--start", "5m", "--end", "2m"), "--start is 5m; it must be before --end, 2m"),
+        ((*PROFILE, "--end", "11m"), "--end is 11m; allowed: at most the length of the trace, 10m"),
+        ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0s to 1ms"),
         (
             (*PROFILE, "--learn", "10m"),
             "ten-minutes.csv.gz: 10m to learn from is too long; allowed: less than its 10m",

@@ -98,6 +98,7 @@ def test_a_mean_time_between_crashes_may_be_months(ran: Ran) -> None:
         ("--patience", "20", "a duration without a unit, found '20'; allowed: 500ms, 5s, 2m and the like, at most 24h"),
         ("--cold-start-spread", "1.5", "1.5 is not in the range 0<=x<=1"),
         ("--cold-start-spread", "-0.1", "-0.1 is not in the range 0<=x<=1"),
+        ("--cold-start-spread", "nan", "nan is not in the range 0<=x<=1"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_what_is_allowed(

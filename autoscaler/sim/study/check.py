@@ -58,11 +58,11 @@ def check(case: Case) -> None:
 def _check_goal(profile: Profile, goal: Goal) -> None:
     alone_s = profile.step_s + profile.sequence_s
     if goal.itl_s < alone_s:
-        raise Unreachable(f"ITL {_ms(goal.itl_s)} is below the step time of this profile ({_ms(alone_s)})")
+        raise Unreachable(f"ITL {_time(goal.itl_s)} is below the step time of this profile ({_time(alone_s)})")
     first_s = profile.step_s + profile.prompt_token_s
     if goal.ttft_s < first_s:
         raise Unreachable(
-            f"TTFT {_ms(goal.ttft_s)} is below the time this profile takes for one token ({_ms(first_s)})"
+            f"TTFT {_time(goal.ttft_s)} is below the time this profile takes for one token ({_time(first_s)})"
         )
     if not 0 < goal.attainment <= 1:
         raise ValueError(f"attainment is {goal.attainment:g}; it must be above 0 and at most 1")
@@ -95,5 +95,5 @@ def _check_trace(case: Case) -> None:
             )
 
 
-def _ms(value_s: float) -> str:
-    return f"{value_s * 1000:.3g} ms"
+def _time(value_s: float) -> str:
+    return f"{value_s * 1000:.3g} ms" if value_s < 1 else f"{value_s:.3g} s"

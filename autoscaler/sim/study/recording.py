@@ -72,8 +72,7 @@ def read(path: Path) -> Recording:
     number = 0
     try:
         with path.open("rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-            plain.seek(0)
+            packed = plain.peek(2)[:2] == b"\x1f\x8b"
             file = gzip.GzipFile(fileobj=plain) if packed else plain
             while line := file.readline(MOST_LINE_BYTES + 1):
                 number += 1

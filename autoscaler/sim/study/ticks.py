@@ -119,9 +119,9 @@ def _time(text: Any, where: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise TicksError(f"{where}: time is {text!r}; it must look like 2026-03-01T08:00:00Z") from None
+        raise TicksError(f"{where}: time is {text!r:.40}; it must look like 2026-03-01T08:00:00Z") from None
     if moment.tzinfo is None:
-        raise TicksError(f"{where}: time is {text!r}, it has no time zone")
+        raise TicksError(f"{where}: time is {text!r:.40}, without a time zone; it must look like 2026-03-01T08:00:00Z")
     return moment.timestamp()
 
 

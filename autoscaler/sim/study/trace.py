@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -64,7 +65,7 @@ def between(trace: Trace, from_s: float, to_s: float) -> Trace:
 
 
 def part(models: Sequence[Trace], from_s: float, to_s: float) -> list[Trace]:
-    """Return that part of the traces of all models, as `between`; who has it contains no request is left out."""
+    """Return that part of the traces of all models, as `between`; a model without a request in it is left out."""
     return [each for each in (between(model, from_s, to_s) for model in models) if len(each.arrival_s)]
 
 
@@ -88,7 +89,7 @@ def scale(trace: Trace, factor: float, seed: int) -> Trace:
         return trace if factor == 1 else thin(trace, factor, seed)
     count = len(trace.arrival_s)
     if count * factor > MOST_REQUESTS:
-        raise ValueError(f"{count} requests x {factor:g} are more than {MOST_REQUESTS}, the limit")
+        raise ValueError(f"{count} requests x {factor:g} are more than {MOST_REQUESTS:,}, the limit")
     copies, rest = int(factor), factor - int(factor)
     kept = [np.ones(count, np.bool_)] * copies
     if rest > 0:
@@ -138,7 +139,7 @@ def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:
     """Superpose copies of a trace, each of the given requests; the first copy stays where it is."""
     total = sum(int(kept.sum()) for kept in copies)
     if total > MOST_REQUESTS:
-        raise ValueError(f"{total} requests are more than {MOST_REQUESTS}, the limit")
+        raise ValueError(f"{total} requests are more than {MOST_REQUESTS:,}, the limit")
     rng = np.random.default_rng((seed, 0))
     times, prompts, outputs = [], [], []
     for number, kept in enumerate(copies):
@@ -163,8 +164,9 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield lists of whole lines with the number of the first; bounded, and clear about where a file breaks off."""
     number, rest, size = 1, b"", 0
     with path.open("rb") as plain:
-        packed = plain.read(2) == b"\x1f\x8b"
-        plain.seek(0)
+        packed = plain.peek(2)[:2] == b"\x1f\x8b"
+        if not packed and (known := os.fstat(plain.fileno()).st_size) > MOST_BYTES:
+            raise TraceError(f"{path}: {known:,} bytes; allowed: at most {MOST_BYTES:,}")
         file = cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if packed else plain
         blocks = _blocks(file)
         while True:
@@ -176,12 +178,12 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
                 raise TraceError(f"{path}: the gzip data is damaged, near line {number}: {error}") from error
             size += len(block)
             if size > MOST_BYTES:
-                raise TraceError(f"{path}: more than {MOST_BYTES} bytes, the limit, at line {number}")
+                raise TraceError(f"{path}, line {number}: more than {MOST_BYTES:,} bytes, the limit")
             lines = (rest + block).split(b"\n")
             rest = lines.pop() if block else b""
             for index, line in enumerate((*lines, rest)):
                 if len(line) > MOST_LINE_BYTES:
-                    raise TraceError(f"{path}, line {number + index}: longer than {MOST_LINE_BYTES} bytes")
+                    raise TraceError(f"{path}, line {number + index}: longer than {MOST_LINE_BYTES:,} bytes")
             try:
                 yield number, (b"\n".join(lines)).decode().split("\n") if lines else []
             except UnicodeDecodeError as error:
@@ -238,9 +240,10 @@ class _Reader:
         except (ValueError, csv.Error) as error:
             raise self._fault(filled) from error
         self._check(numbers, columns)
+        if self._count + len(numbers) > MOST_REQUESTS:
+            line = numbers[MOST_REQUESTS - self._count]
+            raise TraceError(f"{self._path}, line {line}: more than {MOST_REQUESTS:,} requests, the limit")
         self._count += len(numbers)
-        if self._count > MOST_REQUESTS:
-            raise TraceError(f"{self._path}: more than {MOST_REQUESTS} requests, the limit")
         model = self._number_models(models, numbers) if models else [0] * len(numbers)
         self._parts.append((columns, np.array(model, np.int64)))
 
@@ -274,7 +277,10 @@ class _Reader:
         return numbers, () if place is None else [line.rstrip("\r").split(",")[place] for line in lines]
 
     def _take_header(self, line: str) -> None:
-        names = [name.strip() for name in line.split(",")]
+        try:
+            names = [name.strip() for name in next(csv.reader([line], strict=True))]
+        except csv.Error as error:
+            raise TraceError(f"{self._path}, line 1: {error}: {line[:200]!r}") from error
         missing = [name for name in COLUMNS if name not in names]
         if missing:
             raise TraceError(
@@ -293,7 +299,7 @@ class _Reader:
             try:
                 rows = list(csv.reader([line], strict=True))
             except csv.Error as error:
-                return TraceError(f"{where}: {error}")
+                return TraceError(f"{where}: {error}: {line[:200]!r}")
             if len(rows[0]) != self._width:
                 return TraceError(f"{where}: {len(rows[0])} fields, the header has {self._width}: {line[:200]!r}")
             for name, place in zip(COLUMNS, self._places, strict=False):
@@ -308,16 +314,18 @@ class _Reader:
         before_s = np.concatenate([[self._last_s], arrival_s[:-1]])
         for name, values in zip(COLUMNS[1:], tokens, strict=True):
             wrong = ~((values >= 1) & (values <= MOST_TOKENS) & (values == np.floor(values)))
-            self._refuse(wrong, numbers, name, values, f"it must be a whole number from 1 to {MOST_TOKENS}")
-        bounds = f"it must be a number from 0 to {MOST_ARRIVAL_S:g}, seconds from the start"
+            self._refuse(wrong, numbers, name, values, f"it must be a whole number from 1 to {MOST_TOKENS:,}")
+        bounds = f"it must be a number from 0 to {MOST_ARRIVAL_S:,.0f}, seconds from the start of the trace"
         self._refuse(~((arrival_s >= 0) & (arrival_s <= MOST_ARRIVAL_S)), numbers, "arrival_s", arrival_s, bounds)
-        self._refuse(arrival_s < before_s, numbers, "arrival_s", arrival_s, "it must not be below the previous line")
+        back = arrival_s < before_s
+        order = f"it must not be below {before_s[np.argmax(back)]:.15g}, that of the request before"
+        self._refuse(back, numbers, "arrival_s", arrival_s, order)
         self._last_s = float(arrival_s[-1])
 
     def _refuse(self, wrong: BoolColumn, numbers: IntColumn, name: str, values: FloatColumn, rule: str) -> None:
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise TraceError(f"{self._path}, line {numbers[row]}: {name} is {values[row]:.15g}, {rule}")
+            raise TraceError(f"{self._path}, line {numbers[row]}: {name} is {values[row]:.15g}; {rule}")
 
     def _number_models(self, names: Sequence[str], numbers: IntColumn) -> list[int]:
         for name in dict.fromkeys(names):
@@ -328,13 +336,13 @@ class _Reader:
                 allowed = f"1 to {MOST_NAME} printable characters"
                 raise TraceError(f"{self._path}, line {line}: model is {name[:50]!r}; allowed: {allowed}")
             if len(self._models) >= MOST_MODELS:
-                raise TraceError(f"{self._path}, line {line}: more than {MOST_MODELS} models, the limit")
+                raise TraceError(f"{self._path}, line {line}: more than {MOST_MODELS:,} models, the limit")
             self._models[name] = len(self._models)
         return [self._models[name] for name in names]
 
 
 def _number(text: str) -> float:
-    """Read a number as `numpy.loadtxt` does. Raises ValueError, also for `1_000`, which Python would read."""
-    if "_" in text:
+    """Read a number as `numpy.loadtxt` does. Raises ValueError, also for `1_000` and `١٠`, which Python would read."""
+    if "_" in text or not text.isascii():
         raise ValueError(f"{text!r} is not a number")
     return float(text)

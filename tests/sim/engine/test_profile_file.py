@@ -44,7 +44,7 @@ def content(**changes: object) -> dict[str, object]:
         ),
         (json.dumps(content(kv_capacity_tokens=10**30)), "kv_capacity_tokens is 1000.* to 1,000,000,000,000$"),
         (json.dumps(content(max_model_len=10**19)), "max_model_len is 1000.* whole number from 2 to 200,000,000$"),
-        (json.dumps(content(max_num_seqs=10**9)), "max_num_seqs is 1000000000, .* whole number from 1 to 8,191$"),
+        (json.dumps(content(max_num_seqs=10**9)), "max_num_seqs is 1000000000; .* whole number from 1 to 8,191$"),
         (json.dumps(content(step_s=1e-300)), "step_s is 1e-300; it must be a number from 1e-06"),
         (json.dumps(content(gpus=1e308)), "gpus is 1e.308; it must be a number from"),
         (json.dumps(content(weight_bytes=1e300)), "weight_bytes is 1e.300; it must be a number from 0"),

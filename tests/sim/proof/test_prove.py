@@ -135,7 +135,7 @@ def test_a_fleet_with_plenty_of_gpus_is_proved_as_one_without_a_limit() -> None:
     assert shared.clairvoyant_gpu_hours == apart.clairvoyant_gpu_hours
     assert shared.gpus == 500.0
     assert any("tuned model by model" in note for note in shared.notes)
-    assert any(note.startswith("planned: each model as if it had all GPUs") for note in shared.notes)
+    assert any(note.startswith("planned: each model is planned as if it had all GPUs") for note in shared.notes)
 
 
 def test_on_too_few_gpus_every_policy_stays_within_them() -> None:

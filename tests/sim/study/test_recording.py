@@ -1,7 +1,11 @@
 """Recordings: what is read of the real ones, and what broken ones get."""
 
+import gzip
 import json
+import os
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +71,17 @@ def test_a_recording_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text
     with pytest.raises(RecordingError, match=re.escape(message)) as caught:
         read(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_recording_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(pack((line(1) + line(2)).encode()),))
+    writer.start()
+    found = read(path)
+    writer.join()
+    assert found.time_s.tolist() == [1.0, 2.0]
 
 
 def test_blank_lines_are_passed_over(tmp_path: Path) -> None:

@@ -390,6 +390,10 @@ def test_the_demo_does_not_need_the_compiler() -> None:
         ({"profile": replace(PLAIN, step_s=0.0)}, "step_s and sequence_s of the profile are 0"),
         ({"goal": Goal(1.0, 0.005, 0.99)}, "ITL 5 ms is below the step time of this profile (10 ms)"),
         ({"goal": Goal(0.001, 0.05, 0.99)}, "TTFT 1 ms is below the time this profile takes for one token (10 ms)"),
+        (
+            {"profile": replace(PLAIN, prompt_token_s=12.0)},
+            "TTFT 1 s is below the time this profile takes for one token (12 s)",
+        ),
         ({"goal": Goal(1.0, 0.05, 99.0)}, "attainment is 99; it must be above 0 and at most 1"),
         ({"profile": replace(PLAIN, kv_token_s=-1.0)}, "kv_token_s of the profile is -1; it must be"),
     ],

@@ -1,7 +1,10 @@
 """Reading and reshaping traces; what hostile files get."""
 
 import gzip
+import os
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +36,7 @@ def test_a_file_becomes_one_trace_that_lasts_until_the_second_after_its_last_arr
 
 
 def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: Path) -> None:
-    text = 'user,output_tokens,model,prompt_tokens,arrival_s\nu1,3,b,10,0.5\n"u,2",4,"a",11,1\nu3,5,b,12,2\n'
+    text = 'user,"output_tokens",model,"prompt_tokens",arrival_s\nu1,3,b,10,0.5\n"u,2",4,"a",11,1\nu3,5,b,12,2\n'
     first, second = load(written(tmp_path, gzip.compress(text.encode()), "two.csv.gz"))
     assert (first.name, second.name) == ("two/a", "two/b")
     assert first.prompt_tokens.tolist() == [11]
@@ -44,8 +47,8 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (HEADER + "1,10,3\n0.5,10,3\n", "line 3: arrival_s is 0.5; it must not be below the previous line"),
-        (HEADER + "1,-10,3\n", "line 2: prompt_tokens is -10; it must be a whole number from 1 to 100000000"),
+        (HEADER + "1,10,3\n0.5,10,3\n", "line 3: arrival_s is 0.5; it must not be below 1, that of the request before"),
+        (HEADER + "1,-10,3\n", "line 2: prompt_tokens is -10; it must be a whole number from 1 to 100,000,000"),
         (HEADER + "1,10,0\n", "line 2: output_tokens is 0; it must be a whole number from 1"),
         (HEADER + "1,10,1.5\n", "line 2: output_tokens is 1.5; it must be a whole number"),
         (HEADER + "1,10,1e12\n", "line 2: output_tokens is 1000000000000; it must be a whole number"),
@@ -54,11 +57,18 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
         (HEADER + "1,10,3\n\n2,ten,3\n", "line 4: prompt_tokens is 'ten'; it must be a number"),
         (HEADER + "1,10,3\n2,1_000,3\n", "line 3: prompt_tokens is '1_000'; it must be a number"),
         (HEADER + '1,10,3\n2,"1_000",3\n', "line 3: prompt_tokens is '1_000'; it must be a number"),
+        (HEADER + "1,10,3\n2,١٠,3\n", "line 3: prompt_tokens is '١٠'; it must be a number"),
+        (HEADER + '1,10,3\n2,"١٠",3\n', "line 3: prompt_tokens is '١٠'; it must be a number"),
+        (
+            HEADER + "1767225600,10,3\n",
+            "it must be a number from 0 to 316,224,000, seconds from the start of the trace",
+        ),
         (HEADER + "1,10,3\n2,10\n", "line 3: 2 fields, the header has 3: '2,10'"),
         (HEADER + "1,10,3\n2,10,3,9\n", "line 3: 4 fields, the header has 3"),
-        (HEADER + '1,10,3\n2,"10,3\n', "line 3: unexpected end of data"),
-        ("arrival_s,prompt_tokens\n1,10\n", "line 1: no column output_tokens; needed are arrival_s,prompt_tokens"),
-        ("1,10,3\n2,10,3\n", "line 1: no column arrival_s, prompt_tokens, output_tokens; needed are"),
+        (HEADER + '1,10,3\n2,"10,3\n', "line 3: unexpected end of data: '2,\"10,3'"),
+        ("arrival_s,prompt_tokens\n1,10\n", "line 1: no column output_tokens; needed: arrival_s,prompt_tokens"),
+        ("1,10,3\n2,10,3\n", "line 1: no column arrival_s, prompt_tokens, output_tokens; needed: "),
+        ('arrival_s,"prompt_tokens,output_tokens\n1,10,3\n', "line 1: unexpected end of data"),
         (HEADER.replace("\n", ",arrival_s\n") + "1,10,3,1\n", "line 1: a column is named twice"),
         (
             HEADER.replace("\n", ",model\n") + "1,10,3,a\x07b\n",
@@ -66,7 +76,7 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
         ),
         (HEADER, "it contains no request"),
         ("", "line 1: no column arrival_s"),
-        (HEADER + "1" * 20_000, "line 2: longer than 10000 bytes"),
+        (HEADER + "1" * 20_000, "line 2: longer than 10,000 bytes"),
         (HEADER.encode() + b"1,10,\xff\n", "line 2: not UTF-8"),
         (b"\x1f\x8bnot gzip at all", "the gzip data is damaged, near line 1"),
     ],
@@ -108,12 +118,30 @@ def test_a_file_that_grows_without_end_is_stopped_at_a_bound(tmp_path: Path, mon
     path = written(tmp_path, gzip.compress(HEADER.encode() + b"1,1,1\n" * 500_000), "bomb.csv.gz")
     assert path.stat().st_size < 20_000
     monkeypatch.setattr(traces, "MOST_BYTES", 2_000_000)
-    with pytest.raises(TraceError, match="more than 2000000 bytes, the limit, at line"):
+    with pytest.raises(TraceError, match=r"bomb\.csv\.gz, line \d+: more than 2,000,000 bytes, the limit"):
         load(path)
     monkeypatch.setattr(traces, "MOST_BYTES", 10_000_000)
     monkeypatch.setattr(traces, "MOST_REQUESTS", 100_000)
-    with pytest.raises(TraceError, match="more than 100000 requests, the limit"):
+    with pytest.raises(TraceError, match=r"bomb\.csv\.gz, line 100002: more than 100,000 requests, the limit"):
         load(path)
+
+
+def test_a_plain_file_of_50_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path, HEADER + "1,10,3\n")
+    os.truncate(path, 50_000_000_000)
+    with pytest.raises(TraceError, match=r"day\.csv: 50,000,000,000 bytes; allowed: at most 4,000,000,000"):
+        load(path)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_trace_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(pack(f"{HEADER}1,10,3\n".encode()),))
+    writer.start()
+    (trace,) = load(path)
+    writer.join()
+    assert trace.prompt_tokens.tolist() == [10]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -166,7 +194,7 @@ def test_numbers_that_make_no_trace_are_refused() -> None:
     trace = generate("made", SHAPE, 60.0, seed=1)
     with pytest.raises(ValueError, match="factor is 0; it must be a number above 0"):
         scale(trace, 0.0, seed=1)
-    with pytest.raises(ValueError, match=r"requests x 1e\+09 are more than 50000000, the limit"):
+    with pytest.raises(ValueError, match=r"requests x 1e\+09 are more than 50,000,000, the limit"):
         scale(trace, 1e9, seed=1)
     with pytest.raises(ValueError, match=r"share is 1\.5; it must be above 0 and at most 1"):
         thin(trace, 1.5, seed=1)

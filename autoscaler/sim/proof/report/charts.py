@@ -47,7 +47,7 @@ def frontier(proof: Proof) -> str:
     Policies that cost several times what ours and the best baseline do lie at the right edge, and settings that do are
     left out, as are those that cost more than any policy as it ran. Whose attainment is not known is not drawn.
     """
-    top, bottom, height = 14.0, 44.0, 430.0
+    top, bottom, height = 34.0, 44.0, 450.0
     runs = [run for run in proof.rows if math.isfinite(run.row.attainment)]
     if not runs:
         return ""
@@ -70,12 +70,13 @@ def frontier(proof: Proof) -> str:
     parts = [_level(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
     parts += [text(amount(tick), x(tick), height - bottom + 18, class_="label", text_anchor="middle") for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
+    parts.append(text("attainment", 0, 11, class_="label"))
     goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
     parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
     parts.append(text("goal", LEFT + 6, goal_y - 5, class_="label limit-label"))
     if bound > 0:
         parts.append(element("line", class_="bound", x1=x(bound), x2=x(bound), y1=top, y2=height - bottom))
-        parts.append(text("clairvoyant bound", x(bound) + 5, top + 17, class_="label"))
+        parts.append(text("clairvoyant bound", x(bound), top - 9, class_="label"))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
     tints = colours([run.name for run in proof.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top

@@ -66,7 +66,8 @@ def label(run: Run) -> str:
 def setting(run: Run) -> str:
     """Write the setting of a run: `threshold 5, window_s 60`."""
     return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in run.params.items()
+        f"{name} {amount(value)}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in run.params.items()
     )
 
 

@@ -35,6 +35,11 @@ def test_times_are_written_in_the_unit_one_would_say(value: float, written: str)
     assert words.seconds(value) == written
 
 
+def test_a_setting_is_written_without_powers_of_ten() -> None:
+    skyserve = run("skyserve", params={"target": 0.340019, "downscale_delay_s": 1200.0})
+    assert words.setting(skyserve) == "target 0.34, downscale_delay_s 1,200"
+
+
 def test_unknown_is_a_dash() -> None:
     assert words.share(math.nan) == words.seconds(math.nan) == words.ratio(math.nan) == words.UNKNOWN
 
