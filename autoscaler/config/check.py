@@ -51,7 +51,7 @@ def check(
             findings.append(text)
             continue
         found, faults = read_documents(str(path), text)
-        documents.extend(found)
+        documents.extend(item for document in found for item in document.items())
         findings.extend(faults)
 
     named = _check_policies(documents, findings)

@@ -59,6 +59,19 @@ class Document:
     def warning(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
         return replace(self.finding(loc, problem, allowed), severity=Severity.WARNING)
 
+    def items(self) -> list[Document]:
+        """Return the documents of a `kind: List`, as kubectl prints several of one kind; of any other, itself."""
+        match self.value:
+            case {"kind": "List", "items": [_, *_] as items}:
+                documents = [Document(self.file, self.line_of(("items", i)), item) for i, item in enumerate(items)]
+            case _:
+                return [self]
+        for name in ("lines", "raw"):
+            for loc, found in getattr(self, name).items():
+                if len(loc) > 2 and loc[0] == "items":
+                    getattr(documents[loc[1]], name)[loc[2:]] = found
+        return documents
+
 
 class _Refused(Exception):
     def __init__(self, node: yaml.Node, loc: Loc, problem: str, allowed: str = "") -> None:

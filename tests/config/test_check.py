@@ -104,6 +104,23 @@ def test_kinds_that_nobody_knows_are_skipped_and_counted(tmp_path: Path):
     assert dict(result.skipped) == {"Service": 2, "Secret": 1, "unknown": 1, "Policy of 'kyverno.io/v1'": 1}
 
 
+def test_what_kubectl_prints_as_a_list_is_checked_item_by_item_at_its_own_lines(tmp_path: Path):
+    workload = """- kind: Deployment
+  metadata:
+    name: chat
+    annotations:
+      vllm-autoscaler.io/policy: batch
+      vllm-autoscaler.io/paused: {paused}
+"""
+    items = workload.format(paused='"true"') + workload.format(paused="maybe") + "- kind: Service\n- 7\n"
+    result = checked(tmp_path, a=f"apiVersion: v1\nkind: List\nitems:\n{items}")
+    assert lines(result) == ["a.yaml:15:metadata.annotations.vllm-autoscaler.io/paused: unknown"]
+    assert result.findings[0].value == "'maybe'"
+    assert dict(result.documents) == {"Deployment": 2}
+    assert dict(result.skipped) == {"Service": 1, "unknown": 1}
+    assert dict(checked(tmp_path, a="kind: List\nitems: []\n").skipped) == {"List": 1}
+
+
 def test_a_policy_of_another_version_is_told_which_one_is_known(tmp_path: Path):
     result = checked(tmp_path, a=POLICY.replace("io/v1", "io/v9"))
     assert lines(result) == ["a.yaml:1:apiVersion: unknown"]
