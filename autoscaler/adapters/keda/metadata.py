@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from autoscaler.config.document import read_scalar
 from autoscaler.config.findings import one_of, shown
-from autoscaler.config.model import OVERRIDES
+from autoscaler.config.model import OVERRIDES, Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.scaledobject import POLICY
 from autoscaler.config.specs import OverrideError, override
@@ -35,9 +36,11 @@ def problems(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
     found = {key: problem for key, value in metadata.items() if (problem := _problem(key, value))}
     if POLICY not in metadata:
         found[POLICY] = f"missing; allowed: {one_of(book.policies)}"
+    elif metadata[POLICY] not in book.policies:
+        found.setdefault(POLICY, f"{shown(metadata[POLICY])}; allowed: {one_of(book.policies, metadata[POLICY])}")
     if "scalerAddress" not in metadata:
         found["scalerAddress"] = "missing; allowed: host:port of this scaler"
-    return found or _disagreements(metadata, book)
+    return found or _contradiction(metadata, book.policies[metadata[POLICY]])
 
 
 def overrides(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -57,14 +60,17 @@ def _problem(key: str, value: str) -> str:
         return "" if value in _BOOLEANS else f"{shown(value)}; allowed: true, false"
     if key == "scalerAddress":
         return "" if _ADDRESS.fullmatch(value) else f"{shown(value)}; allowed: host:port"
+    if key in OVERRIDES:
+        kind = OVERRIDES[key].kind
+        try:
+            kind.read(read_scalar(value))
+        except ValueError as error:
+            return f"{error}, found {shown(value)}; allowed: {kind.allowed}"
     return ""
 
 
-def _disagreements(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
-    """Hold the policy's name and the stated fields against the policies in force."""
-    policy = book.policies.get(metadata[POLICY])
-    if policy is None:
-        return {POLICY: f"{shown(metadata[POLICY])}; allowed: {one_of(book.policies, metadata[POLICY])}"}
+def _contradiction(metadata: Mapping[str, str], policy: Policy) -> dict[str, str]:
+    """Hold the stated fields against the rest of the policy."""
     try:
         override(policy, overrides(metadata))
     except OverrideError as error:

@@ -135,6 +135,12 @@ def test_a_policy_that_goes_to_zero_under_a_minimum_above_zero_is_told():
     assert "keeps the workload above zero" in finding.problem
 
 
+def test_all_that_is_wrong_in_a_trigger_is_told_at_once():
+    wrong = {"policy": "interactiv", "polciy": "x", "objective\\.ttft": "fast", "objective\\.itl": "slow"}
+    told = findings(changed(*((f"{METADATA}.{key}", value) for key, value in wrong.items())))
+    assert {finding.key.partition("metadata.")[2] for finding in told} == {key.replace("\\", "") for key in wrong}
+
+
 def test_a_second_trigger_of_ours_is_an_error_and_somebody_elses_a_warning():
     ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
     (finding,) = findings(changed(("spec.triggers", [ours, ours])))
