@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from autoscaler.config.findings import one_of, shown
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
 
 MOST_LINE_BYTES = 1 << 20
 MOST_TICKS = 5_000_000
 MOST_VALUE = 1e9  # requests, or tokens a second
+MOST_REPLICAS = 1e5
+MOST_OTHERS = 1000  # workloads whose names an error may know
 LATENCY_WINDOW_S = 60.0
 
 
@@ -36,8 +39,11 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
     times: list[float] = []
     rows: list[list[float]] = []
     told: list[tuple[str, str]] = []  # where each is, and its time as it is written there
+    others: set[str] = set()
     for where, line in _lines(path):
-        if line.get("workload") != workload:
+        if (name := line.get("workload")) != workload:
+            if len(others) < MOST_OTHERS and isinstance(name, str):
+                others.add(name)
             continue
         time_s = _time(line.get("time"), where)
         if not start_s <= time_s <= end_s:
@@ -51,11 +57,12 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
             raise TicksError(f"{where}: no inputs; ticks are recorded by `dry-run --json`")
         names = ("running", "waiting", "gateway_waiting", *(f"{name}_per_s" for name in COUNTERS))
         rows.append([_number(inputs.get(name), f"{where}: inputs.{name}") for name in names])
-        rows[-1].append(_number(line.get("ready"), f"{where}: ready"))
+        rows[-1].append(_number(line.get("ready"), f"{where}: ready", MOST_REPLICAS))
         times.append(time_s)
         told.append((where, line["time"]))
     if len(times) < 2:
-        raise TicksError(f"{path}: {len(times)} ticks of workload {workload} in the interval, at least 2 are needed")
+        found = f"{len(times)} ticks of workload {workload} in the interval, at least 2 are needed"
+        raise TicksError(f"{path}: {found}; others in it: {one_of(map(_bare, others), workload)}")
     moments_s = np.array(times)
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)
     if (steps := (times[-1] - times[0]) / step_s) > MOST_STEPS:
@@ -125,9 +132,14 @@ def _time(text: Any, where: str) -> float:
     return moment.timestamp()
 
 
-def _number(value: Any, what: str) -> float:
+def _bare(name: str) -> str:
+    """Return a name from a file as a terminal may show it."""
+    return shown(name)[1:-1]
+
+
+def _number(value: Any, what: str, most: float = MOST_VALUE) -> float:
     if value is None:
         return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_VALUE:
-        raise TicksError(f"{what} is {value!r:.40}; it must be a number from 0 to {MOST_VALUE:g}, or null")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise TicksError(f"{what} is {value!r:.40}; it must be a number from 0 to {most:g}, or null")
     return float(value)
