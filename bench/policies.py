@@ -384,7 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--learn", type=part, metavar="SHARE", help="learn from this share of each case; figures count from then on"
     )
     parser.add_argument("--profile", help="profile of a replica")
-    parser.add_argument("--gpus", type=number, help="GPUs shared by all models of a trace; default: no limit")
+    parser.add_argument("--gpus", type=number, help="GPUs shared by the models of a fleet; default: no limit")
     parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME", help="baselines to run")
     parser.add_argument(
         "--planned", action="store_true", help="also find a schedule with the whole trace known in advance"
