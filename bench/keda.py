@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for the tick
 import grpc
 import structlog
 
+from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
@@ -54,22 +55,11 @@ class Empty(ExternalScalerServicer):
         return self._answer
 
 
-class SteadyClock:
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        return time.time()
-
-    async def sleep(self, duration_s: float) -> None:
-        await asyncio.sleep(duration_s)
-
-
 async def serve(workloads: int, pipe: Connection) -> None:
     """Serve both until the pipe says stop; send their ports, and CPU seconds so far whenever asked."""
     world = World()
     names = [f"model-{i}" for i in range(workloads)]
-    world.answers = Answers(SteadyClock(), world.lease)
+    world.answers = Answers(SystemClock(), world.lease)
     world.service = KedaService(world.answers, world.cluster, lambda: world.book)
     for name in names:
         world.cluster.add(scaled_object(name))

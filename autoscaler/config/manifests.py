@@ -8,11 +8,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
-from autoscaler.config.document import Document, Loc, read_scalar
+from autoscaler.config.document import Document, Loc
 from autoscaler.config.findings import Finding, one_of
-from autoscaler.config.model import OVERRIDES, Policy
+from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.specs import OverrideError, override
+from autoscaler.config.specs import OverrideError, override, override_value
 
 # Where the pods of each kind are described.
 TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
@@ -87,9 +87,9 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
         elif path:
             keys[path] = keys.get(path, key)
             try:
-                OVERRIDES[path].kind.read(read_scalar(value))
-            except ValueError as error:
-                yield document.finding(loc, str(error), OVERRIDES[path].kind.allowed)
+                override_value(path, value)
+            except OverrideError as error:
+                yield document.finding(loc, error.problem, error.allowed)
             else:
                 overrides.append((path, value))
         else:

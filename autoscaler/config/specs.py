@@ -110,6 +110,19 @@ class OverrideError(ValueError):
         self.path, self.problem, self.found, self.allowed = path, problem, found, allowed
 
 
+def override_value(path: str, text: str) -> object:
+    """Return what a text says for one field, as it would be written in a policy. Raises OverrideError."""
+    if path not in OVERRIDES:
+        raise OverrideError(shown(path)[1:-1], "cannot be overridden", shown(text), one_of(OVERRIDES, path))
+    kind = OVERRIDES[path].kind
+    try:
+        value = read_scalar(text)
+        kind.read(value)
+    except ValueError as error:
+        raise OverrideError(path, str(error), shown(text), kind.allowed) from None
+    return value
+
+
 def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
     """Return the policy with single fields replaced, validated as a whole.
 
@@ -121,21 +134,16 @@ def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
     spec = to_document(policy.spec)
     given: dict[str, str] = {}
     for path, text in overrides:
-        if path not in OVERRIDES:
-            raise OverrideError(shown(path)[1:-1], "cannot be overridden", shown(text), one_of(OVERRIDES, path))
-        kind = OVERRIDES[path].kind
+        value = override_value(path, text)
         if path in given:
-            raise OverrideError(path, f"given twice, first as {shown(given[path])}", shown(text), kind.allowed)
+            problem = f"given twice, first as {shown(given[path])}"
+            raise OverrideError(path, problem, shown(text), OVERRIDES[path].kind.allowed)
         given[path] = text
         section = spec
         *sections, key = path.split(".")
         for name in sections:
             section = section[name]
-        try:
-            section[key] = read_scalar(text)
-            kind.read(section[key])
-        except ValueError as error:
-            raise OverrideError(path, str(error), shown(text), kind.allowed) from None
+        section[key] = value
     try:
         return policy.model_copy(update={"spec": PolicySpec.model_validate(spec)})
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The rules of all workloads, judged a group of them at a time, and what the rules in force ask for now.
+"""The rules of all workloads, judged a group of them at a time, and what the rules in force ask for at this tick.
 
 How a rule is judged is in `rules`; here is when, and what goes in.
 """

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from autoscaler.config.document import read_scalar
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES, Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.scaledobject import POLICY
-from autoscaler.config.specs import OverrideError, override
+from autoscaler.config.specs import OverrideError, override, override_value
 
 SECRETS = frozenset({"caCert", "tlsClientCert", "tlsClientKey"})  # normally in a TriggerAuthentication; never repeated
 SWITCHES = frozenset({"enableTLS", "unsafeSsl"})
@@ -61,11 +60,10 @@ def _problem(key: str, value: str) -> str:
     if key == "scalerAddress":
         return "" if _ADDRESS.fullmatch(value) else f"{shown(value)}; allowed: host:port"
     if key in OVERRIDES:
-        kind = OVERRIDES[key].kind
         try:
-            kind.read(read_scalar(value))
-        except ValueError as error:
-            return f"{error}, found {shown(value)}; allowed: {kind.allowed}"
+            override_value(key, value)
+        except OverrideError as error:
+            return _worded(error)
     return ""
 
 
@@ -74,5 +72,9 @@ def _contradiction(metadata: Mapping[str, str], policy: Policy) -> dict[str, str
     try:
         override(policy, overrides(metadata))
     except OverrideError as error:
-        return {error.path: f"{error.problem}, found {error.found}; allowed: {error.allowed}"}
+        return {error.path: _worded(error)}
     return {}
+
+
+def _worded(error: OverrideError) -> str:
+    return f"{error.problem}, found {error.found}; allowed: {error.allowed}"

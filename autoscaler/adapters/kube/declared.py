@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, override_path, read
-from autoscaler.config.document import read_scalar
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
+from autoscaler.config.specs import OverrideError, override_value
 
 PROBLEM_LIMIT = 800  # characters: every annotation wrong at once fits
 VALUE_LIMIT = 256  # characters of one override
@@ -72,16 +72,15 @@ def read_override(path: str, text: str, problems: list[str], name: str = "") -> 
 
     name: what the override is called where it was written, if not by its path.
     """
-    leaf = OVERRIDES.get(path)
-    if leaf is None:
+    if path not in OVERRIDES:
         problems.append(f"{shown(path)} cannot be overridden; allowed: {one_of(OVERRIDES, path)}")
         return {}
     try:
         if len(text) > VALUE_LIMIT:
-            raise ValueError("too long")
-        leaf.kind.read(read_scalar(text))
-    except ValueError as error:
-        problems.append(f"{name or path}: {error}, found {shown(text)}; allowed: {leaf.kind.allowed}")
+            raise OverrideError(path, "too long", shown(text), OVERRIDES[path].kind.allowed)
+        override_value(path, text)
+    except OverrideError as error:
+        problems.append(f"{name or path}: {error.problem}, found {error.found}; allowed: {error.allowed}")
         return {}
     return {path: text}
 
