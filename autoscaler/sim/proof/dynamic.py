@@ -1,4 +1,7 @@
-"""The dynamic program behind the clairvoyant bound: the cheapest whole numbers of replicas, window by window."""
+"""The dynamic programs behind the clairvoyant bound: the cheapest whole numbers of replicas, window by window.
+
+Misses come in by a price (a Lagrange multiplier), and `climb` looks for the best one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from numba import njit
 from autoscaler.core.columns import FloatColumn, IntColumn
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+PRICES = 11  # that a search tries
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,37 @@ def cheapest(windows: Windows, start_s: float, replicas: int, quantum_price_s: f
             request_price_s,
         )
     )
+
+
+def cheapest_counts(
+    missed: IntColumn, level: IntColumn, window_s: float, start_s: float, replicas: int, price_s: float
+) -> float:
+    """Return the least of: seconds of replicas, `start_s` for each start, and `price_s` for each miss.
+
+    missed: int64[J, L], misses in a window at each level. level: int64[N + 1], the level of each count of replicas.
+    replicas: there at the beginning; their first window is free, for they may end within it.
+    """
+    if start_s < 0:
+        raise ValueError(f"start_s is {start_s:g}; it must be 0 or more: windows may be at most half a cold start")
+    return float(_cheapest_counts(missed, level, window_s, start_s, min(replicas, len(level) - 1), price_s))
+
+
+def climb(value: Callable[[float], float], low: float, high: float) -> float:
+    """Return about where `value`, which has one summit, is highest between `low` and `high`, on a scale of ratios."""
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = math.log(low), math.log(high)
+    at = [right - ratio * (right - left), left + ratio * (right - left)]
+    found = [value(math.exp(place)) for place in at]
+    for _ in range(PRICES - 2):
+        if found[0] >= found[1]:
+            right = at[1]
+            at = [right - ratio * (right - left), at[0]]
+            found = [value(math.exp(at[0])), found[0]]
+        else:
+            left = at[0]
+            at = [at[1], left + ratio * (right - left)]
+            found = [found[1], value(math.exp(at[1]))]
+    return math.exp(at[int(found[1] > found[0])])
 
 
 def _compiled(function: Function) -> Function:
@@ -133,3 +169,23 @@ def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float)
         cost[off + 1, backlog] = min(cost[off + 1, backlog], idle_s + start_s)
         for row in range(off + 2, off + most + 1):
             cost[row, backlog] = min(cost[row, backlog], cost[row - 1, backlog] + start_s)
+
+
+@_compiled
+def _cheapest_counts(
+    missed: IntColumn, level: IntColumn, window_s: float, start_s: float, replicas: int, price_s: float
+) -> float:
+    """See `cheapest_counts`."""
+    most = len(level) - 1
+    cost = np.empty(most + 1)
+    for count in range(most + 1):
+        cost[count] = max(count - replicas, 0) * start_s - min(count, replicas) * window_s
+    for window in range(len(missed)):
+        for count in range(most + 1):
+            cost[count] += count * window_s + price_s * missed[window, level[count]]
+        for count in range(most - 1, -1, -1):  # replicas end, for nothing, and start
+            cost[count] = min(cost[count], cost[count + 1])
+        for count in range(1, most + 1):
+            cost[count] = min(cost[count], cost[count - 1] + start_s)
+    least_s: float = cost.min()
+    return least_s

@@ -211,7 +211,7 @@ class _Search:
     def attempt(self, choice: IntColumn) -> _Attempt:
         schedule = self.schedule(choice)
         outcome = run(self._case, Planned(schedule))
-        ttft_met, itl_met = within(self._case, outcome)
+        ttft_met, itl_met = within(self._case.goal, outcome.ttft_s, outcome.itl_s)
         missed = np.bincount(self._segment_of_request, ~(ttft_met & itl_met), self.segments).astype(np.float64)
         wanted_s = np.bincount(self._segment_of_bin, schedule.replicas * BIN_S, self.segments).astype(np.float64)
         return _Attempt(choice, missed, wanted_s, summarize(self._case, outcome))

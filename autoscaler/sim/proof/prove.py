@@ -28,7 +28,7 @@ OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # the knob of the ship
 Told = Callable[[float], None]  # how much is done, 0..1
 
 OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`: a tick takes some 2 ms
-BOUND_RUNS = 4.0  # about, that a bound takes as long as
+BOUND_RUNS = 15.0  # about, that a bound takes as long as
 
 
 @dataclass(frozen=True)

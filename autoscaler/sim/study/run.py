@@ -199,16 +199,13 @@ class Track:
 
     def _outcome(self, now_s: float) -> Outcome:
         trace, replicas = self.case.trace, self.replicas
-        first_s, end_s = replicas.state.requests["first_s"], replicas.state.requests["end_s"]
-        finished = np.isfinite(end_s)
-        gaps = np.maximum(trace.output_tokens - 1, 1)
-        itl_s = np.full(len(end_s), np.inf)
-        itl_s[finished] = (end_s[finished] - first_s[finished]) / gaps[finished]
-        last_s = float(end_s[finished].max(initial=0.0)) if replicas.done else now_s
+        ttft_s, itl_s, e2e_s = replicas.state.latencies_s()
+        finished_s = replicas.state.requests["end_s"]
+        last_s = float(finished_s[np.isfinite(finished_s)].max(initial=0.0)) if replicas.done else now_s
         return Outcome(
-            ttft_s=first_s - trace.arrival_s,
+            ttft_s=ttft_s,
             itl_s=itl_s,
-            e2e_s=end_s - trace.arrival_s,
+            e2e_s=e2e_s,
             change_s=np.array([change[0] for change in self._changes], np.float64),
             change_to=np.array([change[1] for change in self._changes], np.int64),
             replica_s=replicas.paid_s(self.case.counted_from_s, max(trace.duration_s, last_s)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.sim.study.case import Case, Outcome
+from autoscaler.sim.study.case import Case, Goal, Outcome
 
 FLAP_S = 600.0  # a change of direction so soon after the change before it is a flap
 BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
@@ -37,7 +37,7 @@ def summarize(case: Case, outcome: Outcome) -> Row:
     """Return the row of `outcome`: of the requests that came, and the changes made, since figures count."""
     trace, goal = case.trace, case.goal
     counted = trace.arrival_s >= case.counted_from_s
-    ttft_met, itl_met = (met[counted] for met in within(case, outcome))
+    ttft_met, itl_met = (met[counted] for met in within(goal, outcome.ttft_s, outcome.itl_s))
     met = ttft_met & itl_met
     duration_s = trace.duration_s - case.counted_from_s
     p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s[counted], q) for q in (0.5, 0.95, 0.99))
@@ -71,14 +71,13 @@ def changes(steps: IntColumn, changed_s: FloatColumn) -> tuple[int, int, int]:
     return int((steps > 0).sum()), int((steps < 0).sum()), int(turned.sum())
 
 
-def within(case: Case, outcome: Outcome) -> tuple[BoolColumn, BoolColumn]:
+def within(goal: Goal, ttft_s: FloatColumn, itl_s: FloatColumn) -> tuple[BoolColumn, BoolColumn]:
     """Return bool[N] each: who met the TTFT objective, who the ITL objective.
 
     An objective that is NaN is met by whoever finished (TTFT: by whoever began).
     """
-    goal = case.goal
-    ttft_met = outcome.ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
-    itl_met = outcome.itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
+    ttft_met = ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
+    itl_met = itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
     return ttft_met, itl_met
 
 

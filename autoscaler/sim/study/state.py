@@ -164,6 +164,18 @@ class State(NamedTuple):
             np.zeros((rows, len(PREFILL_BOUNDS)), np.int64),
         )
 
+    def latencies_s(self) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+        """Return TTFT, mean gap and end to end of every request, float64[N] each.
+
+        Infinity: it has not begun, or (gap and end to end) not ended. The gap of a single token is 0.
+        """
+        first_s, end_s = self.requests["first_s"], self.requests["end_s"]
+        finished = np.isfinite(end_s)
+        gaps = np.maximum(self.output_tokens - 1, 1)
+        itl_s = np.full(len(end_s), np.inf)
+        itl_s[finished] = (end_s[finished] - first_s[finished]) / gaps[finished]
+        return first_s - self.arrival_s, itl_s, end_s - self.arrival_s
+
     def with_rows(self, rows: int) -> State:
         """Return the same state with room for `rows` replicas."""
 

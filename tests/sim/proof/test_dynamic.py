@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.sim.proof.dynamic import Windows, cheapest
+from autoscaler.sim.proof.dynamic import Windows, cheapest, cheapest_counts, climb
 
 
 def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = None, quanta: int = 1) -> Windows:
@@ -93,3 +93,35 @@ def test_so_many_replicas_as_could_ever_be_needed_count_as_infinitely_fast() -> 
 def test_a_start_that_costs_less_than_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
         cheapest(windows([1], [0]), -1.0, 0, 1.0, 0.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_counts_are_cheaper_and_some_are_as_cheap(data: st.DataObject) -> None:
+    length, most = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    level = np.array(sorted(data.draw(st.lists(st.integers(0, 2), min_size=most + 1, max_size=most + 1))))
+    row = st.lists(st.integers(0, 9), min_size=3, max_size=3)
+    missed = np.array(data.draw(st.lists(row, min_size=length, max_size=length)), np.int64)
+    start_s, price_s = data.draw(st.sampled_from([0.0, 7.0, 45.0])), data.draw(st.sampled_from([0.0, 3.0, 40.0]))
+    replicas = data.draw(st.integers(0, 6))
+
+    def cost_s(counts: tuple[int, ...]) -> float:
+        there = [min(replicas, most), *counts]
+        starts = sum(max(after - before, 0) for before, after in itertools.pairwise(there))
+        kept = min(there[0], counts[0])  # their first window is free
+        missing = sum(int(missed[window, level[count]]) for window, count in enumerate(counts))
+        return 10.0 * (sum(counts) - kept) + start_s * starts + price_s * missing
+
+    expected = min(cost_s(counts) for counts in itertools.product(range(most + 1), repeat=length))
+    assert cheapest_counts(missed, level, 10.0, start_s, replicas, price_s) == pytest.approx(expected)
+
+
+def test_counts_refuse_a_start_that_costs_less_than_nothing() -> None:
+    with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
+        cheapest_counts(np.zeros((1, 1), np.int64), np.zeros(2, np.int64), 10.0, -1.0, 0, 1.0)
+
+
+@pytest.mark.parametrize("summit", [0.02, 1.0, 300.0])
+def test_climbing_finds_the_summit(summit: float) -> None:
+    found = climb(lambda price: -(math.log(price / summit) ** 2), 1e-3, 1e4)
+    assert abs(math.log(found / summit)) < 0.25  # eleven prices over seven powers of ten
