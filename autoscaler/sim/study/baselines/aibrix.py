@@ -1,7 +1,7 @@
 """AIBrix's application pod autoscaler (APA).
 
-Source: vllm-project/aibrix, pkg/controller/podautoscaler/algorithm/apa.go and context/context.go: sync 10 s, tolerance
-0.1 both ways, at most twice as many, at least half as many, up at once, down to the highest wish of 300 s.
+Source: vllm-project/aibrix at 4148b7a, pkg/controller/podautoscaler/algorithm/apa.go and context/context.go: sync 10 s,
+tolerance 0.1 both ways, at most twice as many, at least half as many, up at once, down to the highest wish of 300 s.
 """
 
 from __future__ import annotations

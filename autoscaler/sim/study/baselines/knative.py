@@ -1,8 +1,8 @@
 """Knative's pod autoscaler (KPA): concurrency over a stable window, and over a short one when it panics.
 
-Source: knative/serving, pkg/autoscaler/scaling/autoscaler.go and config-autoscaler: tick 2 s, stable window 60 s, panic
-window 10 % of it, panic at 200 % of what is ready, target 70 % of the limit, up at most 1000-fold, down at most by
-half, scale to zero after the stable window plus at most 30 s of grace.
+Source: knative/serving at 15413ab, pkg/autoscaler/scaling/autoscaler.go, and config-autoscaler: tick 2 s, stable
+window 60 s, panic window 10 % of it, panic at 200 % of what is ready, target 70 % of the limit, up at most 1000-fold,
+down at most by half, scale to zero after the stable window plus at most 30 s of grace.
 """
 
 from __future__ import annotations

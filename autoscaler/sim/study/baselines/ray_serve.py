@@ -1,7 +1,7 @@
 """Ray Serve: ongoing requests over a target, held for a while before it acts.
 
-Source: Ray, python/ray/serve/autoscaling_policy.py and AutoscalingConfig: target_ongoing_requests 2, upscale_delay_s
-30, downscale_delay_s 600, look_back_period_s 30; from zero at once.
+Source: Ray at 00590c4, python/ray/serve/autoscaling_policy.py, and AutoscalingConfig: target_ongoing_requests 2,
+upscale_delay_s 30, downscale_delay_s 600, look_back_period_s 30; from zero at once.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ class RayServe:
 
 def _make(case: Case, params: Params) -> Scaler:
     least = int(number(params, "min_replicas"))
-    return RayServe(case, number(params, "target"), UP_DELAY_S, number(params, "downscale_delay_s"), least)
+    up_s, down_s = number(params, "upscale_delay_s"), number(params, "downscale_delay_s")
+    return RayServe(case, number(params, "target"), up_s, down_s, least)
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("target", concurrencies(case), continuous=True),
+        Axis("upscale_delay_s", (LOOP_S, UP_DELAY_S)),
         Axis("downscale_delay_s", (120.0, DOWN_DELAY_S)),
         Axis("min_replicas", least_replicas(case, 120.0)),
     )
@@ -70,7 +72,12 @@ def _axes(case: Case) -> tuple[Axis, ...]:
 
 def _default(case: Case) -> Params:
     """As in AutoscalingConfig."""
-    return {"target": 2.0, "downscale_delay_s": DOWN_DELAY_S, "min_replicas": 1.0}
+    return {
+        "target": 2.0,
+        "upscale_delay_s": UP_DELAY_S,
+        "downscale_delay_s": DOWN_DELAY_S,
+        "min_replicas": 1.0,
+    }
 
 
 RAY_SERVE = Baseline("ray-serve", "Ray Serve, autoscaling_policy.py, ongoing requests", _make, _axes, _default)
