@@ -137,7 +137,9 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
     if not cluster:
-        refuse_unused(given, ("namespace", "context"), "--cluster")
+        refuse_unused(given, ("namespace", "context"), "without --cluster")
+    if once:
+        refuse_unused(given, ("http_", "period"), "with --once")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     app.configure_log("console", "error")
     _main(app.dry_run(settings, as_json=as_json, once=once))
@@ -237,7 +239,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         dcgm, gateways = given.get("dcgm", ()), given.get("gateway", ())
         in_cluster = given.get("cluster", True)
         if mode is not Mode.KEDA:
-            refuse_unused(given, ("grpc_",), "--mode keda")
+            refuse_unused(given, ("grpc_",), "without --mode keda")
         keda_tls = TlsFiles(**tls_files(given, "grpc"))
         return Settings(
             mode=mode,

@@ -129,6 +129,14 @@ BAD_OPTIONS = {
         ["--namespace without --cluster"],
     ),
     "context without a cluster": (("dry-run", "--prometheus", "http://a", "--context", "c"), ["--context without"]),
+    "page of a single decision": (
+        ("dry-run", "--prometheus", "http://a", "--once", "--http-port", "80"),
+        ["--http-port with --once"],
+    ),
+    "period of a single decision": (
+        ("dry-run", "--prometheus", "http://a", "--once", "--period", "5s"),
+        ["--period with --once"],
+    ),
     "no speed": (("demo", "--speed", "nan"), ["--speed", "nan", "600"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),
     "seed": (("demo", "--seed", "-1"), ["--seed", "-1"]),

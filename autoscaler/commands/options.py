@@ -251,7 +251,7 @@ def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:
     None: no server is given. Raises click.UsageError, or ValidationError.
     """
     if not given["prometheus"]:
-        refuse_unused(given, ("prometheus_", "rate_window"), "--prometheus URL")
+        refuse_unused(given, ("prometheus_", "rate_window"), "without --prometheus URL")
         return None
     from autoscaler.config.settings import PrometheusSettings, TlsFiles
 
@@ -277,9 +277,9 @@ def tls_files(given: dict[str, Any], prefix: str) -> dict[str, Path | None]:
     return files
 
 
-def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], needed: str) -> None:
-    """Refuse options that mean nothing without another one: they would be ignored silently."""
+def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], where: str) -> None:
+    """Refuse options that mean nothing with or without another one, as `where` says: they would be ignored silently."""
     context = click.get_current_context()
     for name in given:
         if name.startswith(beginnings) and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--{name.replace('_', '-')} without {needed}")
+            raise click.UsageError(f"--{name.replace('_', '-')} {where}")

@@ -258,6 +258,8 @@ def _scalar(node: yaml.ScalarNode) -> object:
     kind = node.tag.removeprefix(_TAG)
     if kind in ("str", "timestamp", "merge", "value"):  # a date is text here: no field holds one
         return node.value
+    if kind in ("int", "float") and ":" in node.value:  # YAML 1.1 counts 1:30 in sixties; Kubernetes' reader does not
+        return node.value
     if kind not in ("int", "float", "bool", "null"):
         raise ValueError(f"tag {shown(node.tag)} is not supported")
     if len(node.value) > _MAX_NUMBER_CHARS:
