@@ -95,9 +95,9 @@ BAD_OPTIONS = {
         ["more than one line", "Name: value", "not shown"],
     ),
     "token file": ((*DIRECT, "--prometheus", "http://a", "--prometheus-token-file", "/none"), ["/none", "not exist"]),
-    "option without its server": ((*DIRECT, "--prometheus-username", "me"), ["--prometheus-username without --prom"]),
-    "window without a server": ((*DIRECT, "--rate-window", "5m"), ["--rate-window without --prometheus URL"]),
-    "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port without --mode keda"]),
+    "option without its server": ((*DIRECT, "--prometheus-username", "me"), ["--prometheus-username has no effect without --prom"]),
+    "window without a server": ((*DIRECT, "--rate-window", "5m"), ["--rate-window has no effect without --prometheus URL"]),
+    "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port has no effect without --mode keda"]),
     "half a client certificate": (
         (*DIRECT, "--prometheus", "http://a", "--prometheus-cert", __file__),
         ["--prometheus-key is missing"],
@@ -126,16 +126,16 @@ BAD_OPTIONS = {
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
     "namespace without a cluster": (
         ("dry-run", "--prometheus", "http://a", "--namespace", "llm"),
-        ["--namespace without --cluster"],
+        ["--namespace has no effect without --cluster"],
     ),
-    "context without a cluster": (("dry-run", "--prometheus", "http://a", "--context", "c"), ["--context without"]),
+    "context without a cluster": (("dry-run", "--prometheus", "http://a", "--context", "c"), ["--context has no effect without"]),
     "page of a single decision": (
         ("dry-run", "--prometheus", "http://a", "--once", "--http-port", "80"),
-        ["--http-port with --once"],
+        ["--http-port has no effect with --once"],
     ),
     "period of a single decision": (
         ("dry-run", "--prometheus", "http://a", "--once", "--period", "5s"),
-        ["--period with --once"],
+        ["--period has no effect with --once"],
     ),
     "no speed": (("demo", "--speed", "nan"), ["--speed", "nan", "600"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),

@@ -282,4 +282,4 @@ def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], where: str
     context = click.get_current_context()
     for name in given:
         if name.startswith(beginnings) and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--{name.replace('_', '-')} {where}")
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}")
