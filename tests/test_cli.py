@@ -95,8 +95,14 @@ BAD_OPTIONS = {
         ["more than one line", "Name: value", "not shown"],
     ),
     "token file": ((*DIRECT, "--prometheus", "http://a", "--prometheus-token-file", "/none"), ["/none", "not exist"]),
-    "option without its server": ((*DIRECT, "--prometheus-username", "me"), ["--prometheus-username has no effect without --prom"]),
-    "window without a server": ((*DIRECT, "--rate-window", "5m"), ["--rate-window has no effect without --prometheus URL"]),
+    "option without its server": (
+        (*DIRECT, "--prometheus-username", "me"),
+        ["--prometheus-username has no effect without --prom"],
+    ),
+    "window without a server": (
+        (*DIRECT, "--rate-window", "5m"),
+        ["--rate-window has no effect without --prometheus URL"],
+    ),
     "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port has no effect without --mode keda"]),
     "half a client certificate": (
         (*DIRECT, "--prometheus", "http://a", "--prometheus-cert", __file__),
@@ -128,7 +134,10 @@ BAD_OPTIONS = {
         ("dry-run", "--prometheus", "http://a", "--namespace", "llm"),
         ["--namespace has no effect without --cluster"],
     ),
-    "context without a cluster": (("dry-run", "--prometheus", "http://a", "--context", "c"), ["--context has no effect without"]),
+    "context without a cluster": (
+        ("dry-run", "--prometheus", "http://a", "--context", "c"),
+        ["--context has no effect without"],
+    ),
     "page of a single decision": (
         ("dry-run", "--prometheus", "http://a", "--once", "--http-port", "80"),
         ["--http-port has no effect with --once"],

@@ -74,7 +74,7 @@ def _reason(error: BaseException) -> str:
 
 def _explanations(tick: TickRecord) -> Iterator[tuple[int, Explanation]]:
     for row in range(len(tick.policies)):
-        yield row, explain(tick.input, tick.decision, tick.policies, row)
+        yield row, explain(tick.input, tick.decision, tick.policies, tick.problems, row)
 
 
 def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -43,14 +43,16 @@ class Explanation:
     steps: tuple[Step, ...]
     forecast: tuple[outlook.Line, ...]  # what the forecast goes by; empty: no rules are judged
     inputs: dict[str, float]  # observation, capacity and forecast in numbers, NaN where unknown
-    sentence: str  # one sentence for people
+    sentence: str  # one sentence for people, and another where something is wrong with the overrides
 
 
-def explain(inp: TickInput, decision: Decision, policies: Sequence[str], row: int) -> Explanation:
+def explain(
+    inp: TickInput, decision: Decision, policies: Sequence[str], problems: Mapping[int, str], row: int
+) -> Explanation:
     """Put one row of a decision into words.
 
-    policies: [W], name of the policy in force. Reads columns only; costs some 100 us, so it is done for rows that
-    changed or were asked for.
+    policies: [W], name of the policy in force. problems: by row, what is wrong with policy or overrides. Reads columns
+    only; costs some 100 us, so it is done for rows that changed or were asked for.
     """
     seen = _Row(inp, decision, row)
     signal = strongest_signal(decision, row)
@@ -72,7 +74,7 @@ def explain(inp: TickInput, decision: Decision, policies: Sequence[str], row: in
         steps=steps,
         forecast=outlook.lines(seen.figures, inp, decision, row),
         inputs=seen.inputs(),
-        sentence=_sentence(seen, signal, steps, current, wanted),
+        sentence=_sentence(seen, signal, steps, current, wanted, problems.get(row, "")),
     )
 
 
@@ -134,9 +136,11 @@ class _Row:
         return observation | capacity | forecast | {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s}
 
 
-def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current: int, wanted: int) -> str:
+def _sentence(
+    row: _Row, signal: Signal | None, steps: tuple[Step, ...], current: int, wanted: int, problem: str
+) -> str:
     if math.isnan(row.spec("max_replicas")):
-        return f"Keeps {count(current)}: no valid policy is in force for it."
+        return f"Keeps {count(current)}: {problem or 'no valid policy is in force for it'}."
     verb = "Keeps" if wanted == current else f"Scales {'up' if wanted > current else 'down'} from {current} to"
     because = _SIGNAL_WORDS[signal](row) if signal is not None else ""
     if wanted == 0 < current:
@@ -144,7 +148,8 @@ def _sentence(row: _Row, signal: Signal | None, steps: tuple[Step, ...], current
         rest = f"there was no work for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
     reasons = [because, *(step.reason for step in steps[1:])]
-    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}."
+    told = f" {problem[0].upper()}{problem[1:]}." if problem else ""
+    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}.{told}"
 
 
 def _age(row: _Row) -> str:

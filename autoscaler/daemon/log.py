@@ -18,6 +18,7 @@ class LogRecorder:
         self._untrusted: frozenset[str] = frozenset()
         self._leading: bool | None = None
         self._rivals: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._told: dict[WorkloadRef, tuple[int, Fate]] = {}
 
     def record(self, tick: TickRecord) -> None:
@@ -25,6 +26,7 @@ class LogRecorder:
         self._sources(tick)
         self._trust(tick)
         self._ownership(tick)
+        self._policies(tick)
         log.debug(
             "tick",
             number=tick.number,
@@ -87,3 +89,12 @@ class LogRecorder:
         for workload in self._rivals.keys() - rivals.keys():
             log.info("the replica count is ours again", workload=workload)
         self._rivals = rivals
+
+    def _policies(self, tick: TickRecord) -> None:
+        members = tick.input.fleet.workloads
+        problems = {str(members[row].ref): problem for row, problem in tick.problems.items()}
+        for workload, problem in problems.items() - self._problems.items():
+            log.warning("policy of a workload has a problem", workload=workload, problem=problem)
+        for workload in self._problems.keys() - problems.keys():
+            log.info("policy of a workload has no problem any more", workload=workload)
+        self._problems = problems

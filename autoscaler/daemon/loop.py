@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import structlog
@@ -128,7 +128,7 @@ class Loop:
         self._last, self._recalled = (fleet.workloads, now_s, wall_s), None
 
         leading = self._leadership.leading
-        changes = differences(inp, decision, rules.names)
+        changes = differences(inp, decision, rules.names, rules.problems)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         return TickRecord(
@@ -217,7 +217,9 @@ class Loop:
             await asyncio.gather(sleeping, woken, return_exceptions=True)
 
 
-def differences(inp: TickInput, decision: Decision, policies: Sequence[str]) -> list[Change]:
+def differences(
+    inp: TickInput, decision: Decision, policies: Sequence[str], problems: Mapping[int, str]
+) -> list[Change]:
     """Return what must change in the cluster for the decision to hold."""
     changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
     return [
@@ -226,7 +228,7 @@ def differences(inp: TickInput, decision: Decision, policies: Sequence[str]) -> 
             uid=inp.fleet.workloads[row].uid,
             before=int(inp.fleet.replicas[row]),
             after=int(decision.replicas[row]),
-            reason=explain(inp, decision, policies, int(row)).sentence,
+            reason=explain(inp, decision, policies, problems, int(row)).sentence,
         )
         for row in changed
     ]

@@ -35,8 +35,8 @@ class Told(Story):
         self.decision, self.memory = tick(self.input, self.memory)
         return self.decision
 
-    def explain(self, row=0) -> Explanation:
-        return explain(self.input, self.decision, ("plain",) * len(self.spec.weight), row)
+    def explain(self, row=0, problem="") -> Explanation:
+        return explain(self.input, self.decision, ("plain",) * len(self.spec.weight), {row: problem}, row)
 
 
 def told(cluster, rules=None, watched_s=0.0, quiet=None, schedule=None, **columns) -> Explanation:
@@ -388,3 +388,15 @@ def test_whatever_is_read_a_sentence_comes_of_it_without_nan(data):
         case = story.explain()
         assert not re.search(r"\bnan\b|\binf\b", case.sentence)
         assert 1 <= case.wanted <= 100 or case.wanted == case.current
+
+
+def test_what_is_wrong_with_policy_or_overrides_is_part_of_what_is_said():
+    story = Told(spec(1))
+    story.tick(fleet([2]), running=10.0, waiting=0.0)
+    plain = story.explain().sentence
+    problem = "overrides are not used: replicas.min: above replicas.max, found '9'; allowed: at most 4"
+    assert story.explain(problem=problem).sentence == f"{plain} O{problem[1:]}."
+    nobody = Told(replace(spec(1), max_replicas=np.array([NAN])))
+    nobody.tick(fleet([2]), running=10.0, waiting=0.0)
+    problem = "policy 'quick' does not exist, so the workload is not scaled; allowed: 'batch'"
+    assert nobody.explain(problem=problem).sentence == f"Keeps 2 replicas: {problem}."

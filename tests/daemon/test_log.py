@@ -101,3 +101,19 @@ async def test_missing_inputs_are_written_once_until_they_are_fresh_again(writte
     await world.ticks(2)
     assert [entry["first"] for entry in events(written, "inputs are missing or stale")] == ["ns/w0"]
     assert len(events(written, "all inputs are fresh again")) == 1
+
+
+async def test_what_is_wrong_with_a_policy_is_written_when_it_comes_and_when_it_goes(written):
+    world = World()
+    members = world.cluster.state.workloads
+    stray = tuple(member._replace(policy="no-such-policy") for member in members)
+    for workloads in (members, stray, stray, members):
+        world.cluster.state = replace(world.cluster.state, workloads=workloads)
+        await world.ticks(1)
+    (came,) = events(written, "policy of a workload has a problem")
+    assert came["workload"] == str(members[0].ref)
+    assert came["problem"].startswith(
+        "policy 'no-such-policy' does not exist, so the workload is not scaled; allowed: "
+    )
+    (went,) = events(written, "policy of a workload has no problem any more")
+    assert went["workload"] == str(members[0].ref)

@@ -236,7 +236,7 @@ async def test_workloads_that_cannot_be_governed_or_disappear_harm_no_other(site
         assert problem.startswith("max-replicas: ")
         assert "found 'many'" in problem
         stray = await daemon.workload(site.namespace, "stray")
-        assert "no valid policy is in force" in stray["explanation"]["sentence"]
+        assert "Keeps 1 replica: policy 'no-such-policy' does not exist" in stray["explanation"]["sentence"]
         assert await site.has(1, "stray")
         assert await daemon.workload(site.namespace, "doomed") == {}
         assert ready["ready"]

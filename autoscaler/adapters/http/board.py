@@ -7,7 +7,7 @@ asks. Bounds in memory: the history 64 MiB (`history`), the changes CHANGES entr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import Explanation
 from autoscaler.ports import Fate, Outcome, TickRecord
 
-Explain = Callable[[TickInput, Decision, tuple[str, ...], int], Explanation]
+Explain = Callable[[TickInput, Decision, tuple[str, ...], Mapping[int, str], int], Explanation]
 CHANGES = 32_768  # entries over all workloads
 CHANGES_EACH = 64  # of one workload; fewer with more workloads, never less than FEW
 FEW = 4
@@ -88,7 +88,7 @@ class Board:
         if tick is None or table is None:
             raise LookupError("no tick yet")
         workload_id = int(table.columns["id"][row])
-        explanation = self._explain(tick.input, tick.decision, tick.policies, row)
+        explanation = self._explain(tick.input, tick.decision, tick.policies, tick.problems, row)
         return {
             "workload": table.rows(np.array([row]))[0],
             "explanation": asdict(explanation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -199,7 +200,9 @@ def sentence(ref: WorkloadRef, before: int, after: int, demand: int) -> str:
     return f"{verb} {ref} from {before} to {after}: concurrency asks for {demand}."
 
 
-def explain(given: TickInput, decision: Decision, policies: tuple[str, ...], row: int) -> Explanation:
+def explain(
+    given: TickInput, decision: Decision, policies: tuple[str, ...], problems: Mapping[int, str], row: int
+) -> Explanation:
     """Explain as the core does, in fewer words."""
     ref = given.fleet.workloads[row].ref
     demand, wanted = decision.stages[0, row], decision.replicas[row]

@@ -31,14 +31,16 @@ def test_the_binding_stage_is_the_one_that_the_explanation_names() -> None:
     tick = World(30).ticks(5)[-1]
     bound = [STAGES[stage] if stage != NONE else "" for stage in binding_stage(tick.decision).tolist()]
     rows = range(len(bound))
-    assert bound == [explain(tick.input, tick.decision, tick.policies, row).bound for row in rows]
+    assert bound == [explain(tick.input, tick.decision, tick.policies, tick.problems, row).bound for row in rows]
     assert {"", "stabilization"} <= set(bound)
 
 
 def test_the_strongest_signal_is_the_one_that_the_explanation_names() -> None:
     tick = World(30).ticks(5)[-1]
     strongest = [SIGNALS[signal] for signal in strongest_signal(tick.decision.asks).tolist()]
-    assert strongest == [explain(tick.input, tick.decision, tick.policies, row).signal for row in range(30)]
+    assert strongest == [
+        explain(tick.input, tick.decision, tick.policies, tick.problems, row).signal for row in range(30)
+    ]
 
 
 def test_a_wish_is_new_again_after_it_was_gone() -> None:
