@@ -139,7 +139,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     if not cluster:
         refuse_unused(given, ("namespace", "context"), "without --cluster")
     if once:
-        refuse_unused(given, ("http_", "period"), "with --once")
+        refuse_unused(given, ("http_", "period", "history"), "with --once")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     app.configure_log("console", "error")
     _main(app.dry_run(settings, as_json=as_json, once=once))

@@ -43,10 +43,11 @@ allowed. `vllm-autoscaler check FILE...` finds them before anything is applied.
 TAIL = f"""\
 ## Which policy a workload is under
 
-The one that its annotation `{PREFIX}policy` (or its KEDA trigger's `policy`) names. A workload that names none is under
-the default policy: the one that `--default-policy` names (`{DEFAULT_POLICY}` if it is left out), or the only one there
-is. A workload that names a policy which does not exist is not scaled at all, and the log, `/metrics` and the
-explanation say so: another policy would be a guess.
+The one that its annotation `{PREFIX}policy` (or its KEDA trigger's `policy`) names. Without the annotation direct
+mode leaves a workload alone, and a trigger without `policy` is refused. An empty annotation means the default policy,
+and so it is for a workload that dry-run finds by its metrics: the one that `--default-policy` names
+(`{DEFAULT_POLICY}` if it is left out), or the only one there is. A workload that names a policy which does not exist is
+not scaled at all, and the log and the explanation say so: another policy would be a guess.
 
 Single fields can be overridden for one workload. The path of the field is the name, the text in the policy the value:
 
@@ -54,9 +55,9 @@ Single fields can be overridden for one workload. The path of the field is the n
 * in KEDA mode by the metadata of the trigger, `objective.ttft: 200ms`.
 
 An override whose value makes no sense is left out and told. Where those that are left contradict the policy or each
-other (`replicas.min` above `replicas.max`) none of them is used: the workload keeps its policy as written, and this is
-told. That holds for `replicas.max` too, so run `check` on manifests. In KEDA mode nothing is answered for such a
-trigger: KEDA gets `INVALID_ARGUMENT` until it is right.
+other (`replicas.min` above `replicas.max`) none of them is used: the workload keeps its policy as written, and the log
+and the explanation tell this. That holds for `replicas.max` too, so run `check` on manifests. In KEDA mode nothing is
+answered for such a trigger: KEDA gets `INVALID_ARGUMENT` until it is right.
 
 Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 
@@ -70,10 +71,11 @@ Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 with `min: 2` and `scaleToZero.enabled: true` an idle workload goes from 2 to 0 after `idleAfter`, and wakes to 2. With
 `min: 0` and `scaleToZero.enabled: false` the floor is 1, and `check` warns.
 
-With `idleAfter: auto` it goes to zero as the error budget bears it: for each of some rests it is counted how many
-requests would have waited for a wake-up within the last week, and the shortest is in force whose waits, and those of
-one wake-up more, stay within 60% of what may miss. So it never does in the first hour, nor where too few requests come
-for one to miss, nor where no gateway is known to hold requests for a workload without replicas.
+With `idleAfter: auto` it goes to zero as the error budget bears it: for each of twelve idle times from 2 minutes to 8
+hours it is counted how many requests would have waited for a wake-up within about a week, and the shortest is in force
+whose waits, and those of one wake-up more, stay within 60% of what may miss. So it never does in the first hour, nor
+where too few requests come for one to miss, nor where no gateway is known to hold requests for a workload without
+replicas ([inputs.md](inputs.md) lists those that are).
 
 ## Pre-warm windows
 

@@ -2,7 +2,7 @@
 
     python -m autoscaler.config.inputs > docs/inputs.md
 
-The names come from the table of engines; here is only what they are for.
+The names come from the tables of engines, gateways and GPUs; here is only what they are for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from autoscaler.config import gpus
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
+from autoscaler.config.gateways import GATEWAYS
+from autoscaler.config.series import Readings
 
 _LONG_PROMPTS = "prompts that take longer alone than TTFT may are told from queues by the load alone, within a day"
 
@@ -46,10 +49,10 @@ LOST: Mapping[str, str] = MappingProxyType(
 INTRODUCTION = """\
 # Inputs
 
-The metrics that are read from engines, from Prometheus or from the pods themselves. This page is printed from
-`autoscaler/config/engines.py` by `python -m autoscaler.config.inputs`. A pipeline that drops metrics must keep
-these; where it writes `_` for `:` they are known too. Several names in a cell are those of other versions, or
-parts that are added.
+The metrics that are read from engines, gateways and GPUs, from Prometheus or directly. This page is printed from
+`autoscaler/config/{engines,gateways,gpus}.py` by `python -m autoscaler.config.inputs`. A pipeline that drops
+metrics must keep these; where it writes `_` for `:` they are known too. Several names in a cell are those of other
+versions, or parts that are added.
 
 Whatever is not told is unknown, never 0: a signal without its metric has no opinion. Where requests end that
 cannot be held against their objective, the report of the source says so in one line.
@@ -63,20 +66,46 @@ each kind, fewer from 26,000 pods on. The rarest stay uncounted, and the report 
 """
 
 
+IN_FRONT = """
+# In front of the workloads
+
+Gateways and routers are alive while a workload has no pod, so what arrives there wakes it from zero. Only those that
+tell how many requests they *hold* also let `scaleToZero.idleAfter: auto` send a workload to zero: elsewhere whoever
+comes meanwhile may be refused. llm-d's endpoint picker holds requests with its feature gate `flowControl`.
+
+| gateway | requests held | requests that arrive |
+|---|---|---|
+"""
+
+GPUS = """
+# GPUs
+
+Of DCGM exporter, for `loaded` and `active`; never a reason to grow or to shrink: {names}.
+"""
+
+
 def markdown() -> str:
     """Print the reference of all metrics that are read."""
     parts = [INTRODUCTION.rstrip()]
     for engine in ENGINES.values():
         parts += ["", f"## {engine.name}", "", "| column | metric | without it |", "|---|---|---|"]
         parts += [
-            f"| `{column}` | {', '.join(_names(engine, column))} | {LOST[column]} |" for column in engine.readings
+            f"| `{column}` | {', '.join(_of_engine(engine, column))} | {LOST[column]} |" for column in engine.readings
         ]
+    parts.append(IN_FRONT.rstrip())
+    for gateway in GATEWAYS.values():
+        held, arrivals = (", ".join(_names(readings)) for readings in (gateway.waiting, gateway.arrivals))
+        parts.append(f"| {gateway.name} | {held or '-'} | {arrivals} |")
+    parts.append(GPUS.rstrip().format(names=", ".join(f"`{name}`" for name in gpus.metric_names())))
     return "\n".join(parts) + "\n"
 
 
-def _names(engine: Engine, column: str) -> Iterable[str]:
-    suffix = "_bucket" if column in HISTOGRAMS else ""
-    rows = (part for row in engine.readings[column] for part in row.parts())
+def _of_engine(engine: Engine, column: str) -> Iterable[str]:
+    return _names(engine.readings[column], "_bucket" if column in HISTOGRAMS else "")
+
+
+def _names(readings: Readings, suffix: str = "") -> Iterable[str]:
+    rows = (part for row in readings for part in row.parts())
     return dict.fromkeys(f"`{row.name}{suffix}`" for row in rows)
 
 

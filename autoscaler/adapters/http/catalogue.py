@@ -172,7 +172,7 @@ PROCESS = (
     Family("source_duration_seconds", "histogram", "Time one sampling of a source took.", ("source",)),
     Family("source_problems", "gauge", "Problems a source reported in the last tick.", ("source",)),
     Family("changes_total", "counter", "Scale changes by outcome and direction.", ("fate", "direction")),
-    Family("policy_problems", "gauge", "Problems with the policies in force; 0: none."),
+    Family("policy_problems", "gauge", "Problems of changed policy files that are not in force; 0: none."),
     Family(
         "state_saved_timestamp_seconds", "gauge", "Unix time up to which the learned state is saved; absent: never."
     ),

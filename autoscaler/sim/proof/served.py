@@ -36,7 +36,7 @@ from autoscaler.sim.study.work import alone_s, request_work_s, servable
 
 WINDOWS = 4  # in a cold start: in longer ones starts count less, in shorter ones requests meet fewer neighbours
 MOST_WINDOWS = 400_000
-GROWTH = 1.06  # from one count that is tried to the next, from some twenty on
+GROWTH = 1.06  # from one count that is tried to the next, from 34 on
 IDLEST = 0.4  # of what the prompts of a window keep busy: fewer replicas miss most of them, and are not tried
 NEARLY = 0.05  # of the misses that are allowed: a window that has fewer is not tried with more replicas
 
