@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
-from autoscaler.sim.proof.fluid import fluid
+from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.subject import started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.case import Case, Trace
@@ -58,10 +58,7 @@ def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Tr
 
 
 def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
-    """Scale a trace until the bound by work is `size` replicas in the mean; of too many requests, keep the beginning.
-
-    The other bound, by service, lies higher and takes longer; what it is of a case, the table says.
-    """
+    """Scale a trace until the clairvoyant's mean count is about `size`; of too many requests, keep the beginning."""
     prefill_s, decode_s = request_work_s(case)
     factor = size / max(float((prefill_s + decode_s).sum()) / trace.duration_s, 1e-12)
     for _ in range(2):
@@ -71,7 +68,7 @@ def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
             end_s = float(trace.arrival_s[min(kept, len(trace.arrival_s) - 1)])
             part = traces.between(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
         scaled = replace(case, trace=traces.scale(part, factor, case.seed))
-        mean = fluid(scaled).replica_s / scaled.trace.duration_s
+        mean = bound(scaled).replica_s / scaled.trace.duration_s
         if 1 / CLOSE <= mean / size <= CLOSE or mean <= 0:
             break
         factor *= size / mean

@@ -4,11 +4,11 @@ Each case is one proof: the shipped policy as it is, every baseline at its best 
 clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. `--planned` adds the schedule that is made with the
 whole trace in hand: its excess can be had, by who knows the future. A case that is done is kept in `results.jsonl` and
 not run again with the same options, trace and profile, so a stopped run goes on where it was; that the code has changed
-is not seen, so then take another `--out`. A size is reached by superposing copies until the bound by work is about that
-in the mean; the bound that excess is over also knows neighbours, and is higher. Of a trace that then has more than
-`--max-requests` only the beginning is run, and the table tells how long that is, in the mean. With `--window` a case
-begins anywhere, so that policies are compared where nobody looked. With `--learn` a share of each case is only learned
-from, and baselines also run at the setting that was the best until then, which is what who knows no future can choose.
+is not seen, so then take another `--out`. A size is reached by superposing copies until the clairvoyant's mean count is
+about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table tells how long
+that is, in the mean. With `--window` a case begins anywhere, so that policies are compared where nobody looked. With
+`--learn` a share of each case is only learned from, and baselines also run at the setting that was the best until then,
+which is what who knows no future can choose.
 
     python bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traces", type=Path, help="folder of traces; default: two generated ones, with --quick")
     parser.add_argument("--out", type=Path, default=Path("build/policies"), help="folder for results, table and charts")
     parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
-    parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the clairvoyant bound by work")
+    parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the clairvoyant bound")
     parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS", help="mean cold starts")
     parser.add_argument("--seeds", type=whole(0), nargs="+", help="random seeds; each is a case of its own")
     parser.add_argument("--max-requests", type=whole(1), help="most requests of a case")

@@ -62,6 +62,7 @@ class Observation(Columns):
     waiting: FloatColumn  # requests, likewise; hidden queues of sleeping engines included where known
     gateway_waiting: FloatColumn  # requests held in front; NaN: no gateway
     gateway_arrivals_per_s: FloatColumn
+    gateway_silent_s: FloatColumn  # seconds since its gateway last told anything; NaN: none did within a day
     kv_usage: FloatColumn  # mean over reporting pods that are awake
     prompt_tokens_per_s: FloatColumn  # summed, over the rate window
     generation_tokens_per_s: FloatColumn

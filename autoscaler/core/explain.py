@@ -239,6 +239,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
             return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
         case Stage.IDLE:
+            if row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
+                return f"one stays, because its gateway has told nothing for {seconds(row.seen('gateway_silent_s'))}"
             if not math.isnan(row.idle_after_s):
                 return f"one stays until there was no work for {seconds(row.idle_after_s)}"
             return f"one stays{_awake_for(row)}"
@@ -275,6 +277,8 @@ def _doubt(row: _Row) -> str:
         return f"the view of the cluster is {seconds(view_age_s)} old"
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
+    if row.seen("ready") == 0 and row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
+        return f"its gateway has told nothing for {seconds(row.seen('gateway_silent_s'))}"
     if row.seen("replicas") == 0:
         return "no request is known to wait"
     if row.seen("ready") == 0:

@@ -52,6 +52,7 @@ class WorkloadMemory(Columns):
     trusted_s: Present[MomentColumn]  # since when it has been watched without a long gap in trust
     heard_s: Present[MomentColumn]  # time of the last trusted tick; NaN: none
     busy_s: Present[MomentColumn]  # last moment with work, or of not knowing
+    gateway_s: MomentColumn  # last moment at which its gateway told something; NaN: never
     queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
     planned_s: Present[MomentColumn]  # last moment when the forecast spoke, or load was unknown; NaN: none served since
     in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown

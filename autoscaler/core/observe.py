@@ -29,6 +29,9 @@ ACTIVE_TENSOR, ACTIVE_SM, ACTIVE_DRAM = 0.005, 0.01, 0.01
 MAX_GPU_AGE_S = 120.0
 """DCGM samples every 30 s and is scraped as rarely; an older reading says nothing about now."""
 
+GATEWAY_REMEMBERED_S = 86_400.0
+"""A gateway that has told nothing for so long was removed, and is no longer waited for."""
+
 LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
 
@@ -119,6 +122,9 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     loaded_idle_s = workloads.loaded_idle_s + or_zero(idle_pods) * watched_s
 
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
+    gateway_tells = gateway_heard & ~(np.isnan(front.waiting) & np.isnan(front.arrivals_per_s))
+    gateway_s = np.where(gateway_tells, inp.now_s, workloads.gateway_s)
+    gateway_silent_s = inp.now_s - gateway_s
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
 
     observation = Observation(
@@ -137,6 +143,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         waiting=waiting,
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
+        gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
         kv_usage=of_pods.mean(samples.kv_usage, np.ones(len(asleep)), pods.reporting & ~asleep),
         prompt_tokens_per_s=per_s["prompt_tokens"],
         generation_tokens_per_s=generation_tokens_per_s,
@@ -160,6 +167,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         workloads=replace(
             workloads,
             busy_s=np.where(of_pods.count(pods.serving & worked) > 0, inp.now_s, workloads.busy_s),
+            gateway_s=gateway_s,
             written_tokens=written_tokens,
             served_requests=served_requests,
             cold_start_mean_s=cold_start_mean_s,

@@ -67,7 +67,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     )
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
-    busy_s = np.where(working(observation, asks) | ~trusted, inp.now_s, remembered.busy_s)
+    unheard = ~trusted | gateway_is_silent(inp, observation)
+    busy_s = np.where(working(observation, asks) | unheard, inp.now_s, remembered.busy_s)
     busy_s = np.where(np.isnan(busy_s), inp.now_s, busy_s)
     idle_after_s, idle_s = zero.idle_after(inp, remembered.zero), inp.now_s - busy_s
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
@@ -139,7 +140,16 @@ def trust(inp: TickInput, observation: Observation) -> BoolColumn:
     A workload without ready pods has nobody to hear; the view of the cluster, and the gateway's word, are all there is.
     """
     view_age_s = inp.now_s - inp.fleet.time_s
-    return (observation.reporting >= observation.ready) & (view_age_s <= inp.spec.max_input_age_s)
+    heard = (observation.reporting >= observation.ready) & (view_age_s <= inp.spec.max_input_age_s)
+    return heard & ((observation.ready > 0) | ~gateway_is_silent(inp, observation))
+
+
+def gateway_is_silent(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Say where a gateway that told of requests tells no more: whoever waits there is not seen. bool[W].
+
+    Nobody goes to zero then, for nobody could be woken. One that has told nothing for a day is taken for removed.
+    """
+    return np.asarray(observation.gateway_silent_s > inp.spec.max_input_age_s)  # False for NaN
 
 
 def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory) -> tuple[FloatColumn, FloatColumn]:

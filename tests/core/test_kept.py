@@ -95,6 +95,7 @@ def busy_story(start_s: float) -> Story:
             pods,
             running=20.0,
             waiting=5.0 if step < 20 else 0.0,
+            front_waiting=0.0,
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,
             finished=10.0 * count,

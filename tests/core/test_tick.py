@@ -103,6 +103,36 @@ def test_requests_too_short_to_be_seen_running_keep_it_awake():
     assert replicas(decision) == 1
 
 
+def test_nobody_goes_to_zero_while_a_gateway_that_was_heard_is_silent_and_at_zero_that_is_not_trusted():
+    story = Story(spec(**NIGHT))
+    story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
+    decision = story.watch(fleet([1]), 3000)
+    assert replicas(decision) == 1
+    assert decision.trusted[0]
+    asleep = Story(spec(**NIGHT))
+    assert asleep.watch(fleet([0]), 60, front_waiting=0.0).trusted[0]
+    decision = asleep.watch(fleet([0]), 300)
+    assert replicas(decision) == 0
+    assert not decision.trusted[0]
+    assert asleep.watch(fleet([0]), 60, front_arrivals_per_s=0.0).trusted[0]
+
+
+def test_a_gateway_that_misses_a_reading_or_has_told_nothing_for_a_day_keeps_nobody_awake():
+    story = Story(spec(**NIGHT))
+    story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
+    for number in range(118):
+        story.tick(fleet([1]), 5, **({} if number % 4 else {"front_waiting": 0.0}))
+    assert replicas(story.watch(fleet([1]), 20, front_waiting=0.0)) == 0
+    removed = Story(spec(**NIGHT))
+    removed.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
+    for _ in range(24 * 60 + 1):
+        decision = removed.tick(fleet([1]), 60)
+    assert replicas(decision) == 1
+    for _ in range(12):
+        decision = removed.tick(fleet([1]), 60)
+    assert replicas(decision) == 0
+
+
 def test_idleness_counts_from_the_last_request_and_not_from_when_its_rate_has_faded():
     story, done = Story(spec(**NIGHT)), 0.0
     for _ in range(60):

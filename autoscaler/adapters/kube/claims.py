@@ -127,9 +127,10 @@ class Hands:
         """The count is another one now. `writer`: its field manager, as far as the API server remembers.
 
         It forgets when a count passes through zero. Such a change is a stranger's only if the count was written by
-        this very process: else it may be the work of the replica of the daemon that leads.
+        this very process: else it may be the work of the replica of the daemon that leads. A writer who is named is
+        believed: who undoes what we did lately writes a count that we wrote before.
         """
-        own = self._writes.explain(uid, after)
+        own = writer in ("", FIELD_MANAGER) and self._writes.explain(uid, after)
         if own or writer == FIELD_MANAGER:
             self._ours[uid] = own
             return

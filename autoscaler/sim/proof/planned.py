@@ -125,7 +125,7 @@ def _mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> Plann
         if best is not wider:  # still more replicas do not help
             break
     missed, wanted_s = (np.array([getattr(each, name) for each in attempts]) for name in ("missed", "wanted_s"))
-    allowed = math.floor(len(case.trace.arrival_s) * (1 - case.goal.attainment) + 1e-9)
+    allowed = case.goal.may_miss(len(case.trace.arrival_s))
     aim, everywhere = float(allowed), np.arange(search.segments)
     ran: dict[bytes, _Attempt] = {}  # a mix that comes again comes out as it did
     for _ in range(ROUNDS):

@@ -17,6 +17,7 @@ from autoscaler.sim.proof.planned import Planned, Timetable, planning
 from autoscaler.sim.proof.played import Played, add_up, play, play_together
 from autoscaler.sim.proof.result import OURS, PLANNED, Before, Params, Point, Proof, Run
 from autoscaler.sim.proof.search import SCRAPE_COST, Call, Search, run_cost, side_by_side
+from autoscaler.sim.proof.served import served
 from autoscaler.sim.proof.subject import Subject, check_goal, parts, started
 from autoscaler.sim.proof.tune import tuning
 from autoscaler.sim.study.baselines import BASELINES
@@ -28,7 +29,7 @@ OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # the knob of the ship
 Told = Callable[[float], None]  # how much is done, 0..1
 
 OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`: a tick takes some 2 ms
-BOUND_RUNS = 15.0  # about, that a bound takes as long as
+BOUND_RUNS = 15.0  # about, that a bound and its estimate take as long as
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def prove(
         learned_s=max((case.trace.duration_s for case in learned), default=0.0),
         models=len(subject.cases),
         gpus=subject.gpus,
-        clairvoyant_gpu_hours=sum(bounds),
+        clairvoyant_gpu_hours=sum(bound for bound, _ in bounds),
+        estimate_gpu_hours=sum(estimate for _, estimate in bounds),
         runs=tuple(runs),
         frontier={name: tuple(points) for name, points in frontier.items()},
         planned=Run(PLANNED, False, {}, *add_up(counted, plans)) if planned else None,
@@ -133,13 +135,16 @@ def prove(
     )
 
 
-def _bounding(cases: Sequence[Case], place: int, began: bool) -> Search[float]:
-    """Compute the bound of one of the cases that the calls share. began: with the replicas of the case, else any."""
+def _bounding(cases: Sequence[Case], place: int, began: bool) -> Search[tuple[float, float]]:
+    """Compute the bound of one of the cases that the calls share, and the estimate above it, in GPU-hours.
+
+    began: with the replicas of the case, else any.
+    """
     call = Call(_bound, (place, began), BOUND_RUNS * run_cost(cases[place]))
 
-    def steps() -> Generator[list[Call], Any, float]:
-        (gpu_hours,) = yield [call]
-        return float(gpu_hours)
+    def steps() -> Generator[list[Call], Any, tuple[float, float]]:
+        (found,) = yield [call]
+        return cast(tuple[float, float], found)
 
     return Search(steps(), call.cost)
 
@@ -225,9 +230,10 @@ def _together(subject: Subject, results: Sequence[list[Played]]) -> tuple[Row, F
 # What workers do. They share the cases of the subject, first, and parts of these.
 
 
-def _bound(cases: Sequence[Case], place: int, began: bool) -> float:
-    case = cases[place]
-    return bound(case if began else replace(case, start_replicas=case.max_replicas)).gpu_hours
+def _bound(cases: Sequence[Case], place: int, began: bool) -> tuple[float, float]:
+    case = cases[place] if began else replace(cases[place], start_replicas=cases[place].max_replicas)
+    least = bound(case)
+    return least.gpu_hours, max(least.gpu_hours, served(case) * case.gpus_per_replica / 3600)
 
 
 def _play(cases: Sequence[Case], place: int, entry: Entry, keep_ttft: bool) -> list[Played]:

@@ -74,6 +74,7 @@ class Proof:
     gpus: float = math.inf  # that all models share; infinity: as many as each asks for
     learned_s: float = 0.0  # before figures count
     planned: Run | None = None  # cheapest schedule found for this very trace; None: not asked for
+    estimate_gpu_hours: float = math.nan  # about what they take at the least with this router; not below the bound
     notes: tuple[str, ...] = ()  # what a reader must know: requests left out, what was reconstructed
 
     @property

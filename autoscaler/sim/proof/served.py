@@ -1,11 +1,9 @@
-"""The clairvoyant bound by service: what the engines and the router of a case miss at the least, with so many replicas.
+"""An estimate of what any schedule of replicas takes at the least with the engines and the router of a case.
 
-A trace is cut into windows. Each is served by engines of the case that hold nothing yet, by one of them, by two and so
-on, and those are counted who miss their objectives. So requests do disturb each other here: a prompt that is computed
-delays the tokens of its neighbours. From that the cheapest count for each window follows by a dynamic program, with one
-price for a miss in all of them.
-
-What is relaxed, so that no number of replicas over time is cheaper that meets the goal with this router:
+The bound of `clairvoyant` holds for whoever decides, but knows no neighbours: a prompt that is computed delays nobody's
+tokens there. Here it does. A trace is cut into windows. Each is served by engines of the case that hold nothing yet, by
+one of them, by two and so on, and those are counted who miss their objectives. From that the cheapest count for each
+window follows by a dynamic program, with one price for a miss in all of them. To the cheaper side:
 
 * every window finds engines that are empty, and nobody comes after it; all replicas that serve at any time in it serve
   all of it, however they came and went;
@@ -15,8 +13,9 @@ What is relaxed, so that no number of replicas over time is cheaper that meets t
 * what misses at a count is the least of that count and all smaller ones, and of a count that was not tried it is what
   misses at the next higher one that was; where nearly nobody misses, nobody does.
 
-What is taken for granted: empty engines, fewer requests and more replicas make no more requests miss. A router that
-counts requests has exceptions for single ones, which cancel out over many.
+It is no bound. A replica that becomes ready, or drains, right beside a burst of prompts keeps out of it what comes
+after, or the other way round, which a replica that serves all of the window does not: schedules that were made for that
+cost down to half of the estimate (`tests/sim/proof/test_served.py`). Nor are more replicas better for each request.
 """
 
 from __future__ import annotations
@@ -38,13 +37,14 @@ WINDOWS = 4  # in a cold start: in longer ones starts count less, in shorter one
 MOST_WINDOWS = 400_000
 GROWTH = 1.06  # from one count that is tried to the next, from 34 on
 IDLEST = 0.4  # of what the prompts of a window keep busy: fewer replicas miss most of them, and are not tried
+APART = 20.0  # times what the requests of a window take one after the other
 NEARLY = 0.05  # of the misses that are allowed: a window that has fewer is not tried with more replicas
 
 
 def served(case: Case) -> float:
-    """Return replica-seconds that nobody who meets the goal of the case can do without.
+    """Return about so many replica-seconds as meeting the goal of the case takes at the least; all of it counts.
 
-    0 where windows would be shorter than the TTFT objective, or too many: then `fluid` alone is the bound.
+    0 where windows would be shorter than the TTFT objective, or too many: then only the bound is known.
     """
     window_s = case.cold_start_s / WINDOWS
     count = math.ceil(case.trace.duration_s / window_s) if window_s > 0 else MOST_WINDOWS + 1
@@ -52,7 +52,7 @@ def served(case: Case) -> float:
         return 0.0
     can = servable(case)
     requests = len(case.trace.arrival_s)
-    may_miss = max(math.floor(requests * (1 - case.goal.attainment) + 1e-9) - int((~can).sum()), 0)
+    may_miss = max(case.goal.may_miss(requests) - int((~can).sum()), 0)
     window = np.minimum((case.trace.arrival_s / window_s).astype(np.int64), count - 1)
     end_s = np.minimum((window + 1) * window_s, case.trace.duration_s)
     in_time = case.trace.arrival_s + case.goal.ttft_s <= end_s
@@ -105,7 +105,8 @@ def _apart_s(case: Case, window: IntColumn, windows: int) -> FloatColumn:
     """Return how much later each window must be for all before it to be served by then, float64[windows]."""
     ttft_s, itl_s = alone_s(case)
     one_by_one_s = np.bincount(window, ttft_s + itl_s * case.trace.output_tokens, windows)
-    later_s: FloatColumn = np.concatenate([[0.0], np.cumsum(2 * one_by_one_s)[:-1]])  # twice: some compute again
+    # Many times as long: who is preempted computes again.
+    later_s: FloatColumn = np.concatenate([[0.0], np.cumsum(APART * one_by_one_s)[:-1]])
     return later_s
 
 

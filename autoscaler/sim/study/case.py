@@ -34,6 +34,10 @@ class Goal:
     itl_s: float
     attainment: float
 
+    def may_miss(self, requests: int) -> int:
+        """Return how many of so many requests may miss, as `met_by` counts."""
+        return math.floor(requests * (1 - self.attainment + 1e-9))
+
     def met_by(self, attainment: float) -> bool:
         """Say whether so large a share is enough; NaN is not. A mean over workloads may be off by a rounding."""
         return attainment >= self.attainment - 1e-9

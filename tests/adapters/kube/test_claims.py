@@ -87,3 +87,11 @@ async def test_a_write_long_ago_does_not_explain_a_change_now(writes: OwnWrites,
     await asyncio.sleep(600)
     hands.changed("uid", 4, "")
     assert hands.owner("uid") == "a manual change by somebody"
+
+
+async def test_a_manual_change_back_to_a_count_that_we_wrote_lately_is_respected(writes: OwnWrites, hands: Hands):
+    for count in (5, 10):
+        writes.note("uid", count)
+        hands.changed("uid", count, FIELD_MANAGER)
+    hands.changed("uid", 5, "kubectl-scale")
+    assert hands.owner("uid") == "a manual change by kubectl-scale"

@@ -2,18 +2,30 @@
 
 import itertools
 import math
-from dataclasses import replace
+import tracemalloc
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from autoscaler.sim.proof.clairvoyant import bound
-from autoscaler.sim.study.baselines.static import Static
-from autoscaler.sim.study.case import Case, Goal
+from autoscaler.sim.proof.clairvoyant import MOST_WINDOWS, bound, demand
+from autoscaler.sim.study.case import Case, Goal, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
-from tests.sim.proof.schedules import Stepped
+from autoscaler.sim.study.work import request_work_s, servable
 from tests.sim.study.small import llama, poisson, study, trace
+
+
+@dataclass
+class Stepped:
+    """Wants the n-th count of a list in the n-th period."""
+
+    counts: tuple[int, ...]
+    period_s: float
+    name: str = "stepped"
+
+    def decide(self, view: View) -> int:
+        return self.counts[min(round(view.now_s / self.period_s) - 1, len(self.counts) - 1)]
 
 
 def all_schedules(case: Case, period_s: float, highest: int) -> list[Row]:
@@ -79,34 +91,75 @@ def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
                 assert row.gpu_hours >= least
         for count in (1, 3, 6):
             ready = replace(case, start_replicas=count)
-            row = summarize(ready, run(ready, Static(count)))
+            row = summarize(ready, run(ready, Stepped((count,), 60.0)))
             if row.attainment >= case.goal.attainment:
                 met += 1
                 assert row.gpu_hours >= bound(ready).gpu_hours
     assert met > 5
 
 
-@pytest.mark.parametrize("router", ["least-requests", "round-robin"])
-def test_the_least_constant_count_that_meets_the_goal_is_never_below_the_bound(router: str) -> None:
-    """It costs no start, and steady traffic needs nothing else: what comes nearest to the bound from above."""
-    rng = np.random.default_rng(11)
-    over = []
-    for seed in range(12):
-        rates = [float(rate) for rate in rng.choice([4.0, 10.0, 20.0], int(rng.integers(1, 3)))]
-        output = int(rng.choice([1, 3, 10, 50, 200]))
-        requests = poisson(rates, 90.0, seed, prompt=int(rng.integers(100, 3000)), output=output)
-        paces = rng.lognormal(-0.5, 1.0, len(requests.arrival_s))
-        requests = replace(requests, prompt_tokens=np.clip(requests.prompt_tokens * paces, 1, 6000).astype(np.int64))
-        goal = Goal(float(rng.choice([0.3, 1.0])), float(rng.choice([0.02, 0.05, 0.1])), float(rng.choice([0.9, 0.99])))
-        case = study(requests, goal=goal, cold_start_s=float(rng.choice([30.0, 120.0])), router=router)
-        for count in range(1, 20):
-            ready = replace(case, start_replicas=count)
-            row = summarize(ready, run(ready, Static(count)))
-            if case.goal.met_by(row.attainment):
-                over.append(row.gpu_hours / bound(ready).gpu_hours)
-                break
-    assert len(over) > 8
-    assert 1.0 <= min(over) < 1.15
+def test_work_is_what_an_engine_spends_at_its_fullest() -> None:
+    """A replica with all its slots always taken spends just the work: nobody shares a step better than that."""
+    case = study(trace(np.zeros(256 * 4), prompt=50, output=400, duration_s=300.0), goal=Goal(1e4, 1e4, 1.0))
+    prefill_s, decode_s = request_work_s(case)
+    outcome = run(case, Stepped((1,), 60.0))
+    spent_s = float(np.max(outcome.e2e_s))
+    assert float((prefill_s + decode_s).sum()) == pytest.approx(spent_s, rel=0.02)
+    assert float((prefill_s + decode_s).sum()) <= spent_s
+
+
+def test_the_scarcest_of_slots_cache_and_budget_says_how_many_share_a_step() -> None:
+    profile = llama()
+    # 1 + 99 steps of each of 256 slots; at 4,000 tokens the cache holds but 114 sequences.
+    short = study(trace(np.zeros(10), prompt=10, output=100), profile=profile)
+    prefill_s, decode_s = request_work_s(short)
+    own_s = 99 * profile.sequence_s + profile.kv_token_s * (99 * 10 + 99 * 100 / 2) + 10 * profile.prompt_token_s
+    assert prefill_s[0] + decode_s[0] - own_s == pytest.approx(100 * profile.step_s / 256)
+    long = study(trace(np.zeros(10), prompt=4000, output=100), profile=profile)
+    prefill_s, decode_s = request_work_s(long)
+    tokens = 99 * 4000 + 99 * 100 / 2
+    own_s = 99 * profile.sequence_s + profile.kv_token_s * tokens + 4000 * profile.prompt_token_s
+    shared = (4000 + tokens + 7.5 * 99) / profile.kv_capacity_tokens
+    assert prefill_s[0] + decode_s[0] - own_s == pytest.approx(profile.step_s * shared)
+
+
+def test_requests_that_nobody_can_serve_in_time_count_as_misses_that_are_allowed() -> None:
+    case = study(trace(np.linspace(0, 99, 100), prompt=8000, output=10, duration_s=100.0))
+    assert servable(case).all()
+    hard = replace(case, goal=Goal(0.2, 0.1, 0.99))  # a prompt of 8,000 tokens takes 0.29 s
+    assert not servable(hard).any()
+    assert bound(hard).gpu_hours == 0.0
+    assert len(demand(hard).arrival_s) == 0
+
+
+def test_an_objective_that_is_not_there_puts_no_deadline() -> None:
+    case = study(poisson([10.0] * 3, 60.0), goal=Goal(math.nan, math.nan, 0.99))
+    assert np.isinf(demand(case).decode_end_s).all()
+    assert bound(case).gpu_hours == 0.0  # whoever may wait for ever is served after the trace, for free
+
+
+def test_more_attainment_and_dearer_starts_never_cost_less() -> None:
+    base = study(poisson([2.0, 30.0, 2.0, 30.0], 120.0), start_replicas=0)
+    by_attainment = [bound(replace(base, goal=Goal(1.0, 0.1, share))).replica_s for share in (0.5, 0.9, 0.99, 1.0)]
+    assert by_attainment == sorted(by_attainment)
+    # Where all must be served there is no price to be found, and the bound follows the starts closely.
+    must = replace(base, goal=Goal(1.0, 0.1, 1.0))
+    by_start = [bound(replace(must, cold_start_s=start_s)).replica_s for start_s in (15.0, 30.0, 60.0, 120.0)]
+    assert by_start == sorted(by_start)
+    assert by_start[-1] - by_start[0] > 100
+
+
+def test_one_visit_costs_a_start_and_the_time_of_its_work() -> None:
+    case = study(trace(np.array([300.0]), duration_s=600.0), start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
+    least_s = bound(case).replica_s
+    assert 0.9 * 60 <= least_s <= 60 + 2
+
+
+def test_visits_that_are_worth_staying_for_are_stayed_for() -> None:
+    often = study(trace(np.arange(0.0, 600.0, 30.0), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
+    rarely = study(trace(np.arange(0.0, 3600.0, 400.0), duration_s=3600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
+    assert 0.9 * 600 <= bound(often).replica_s <= 660
+    assert 9 * 0.9 * 60 <= bound(rarely).replica_s <= 9 * 75
 
 
 def test_gpus_of_a_replica_and_a_trace_without_requests() -> None:
@@ -115,3 +168,46 @@ def test_gpus_of_a_replica_and_a_trace_without_requests() -> None:
     assert result.gpu_hours == pytest.approx(4 * result.replica_s / 3600)
     nobody = study(trace(np.array([5.0]), duration_s=100.0), goal=Goal(1.0, 0.1, 0.0))
     assert bound(nobody).gpu_hours == 0.0
+
+
+def test_starts_that_cost_nothing_leave_the_work() -> None:
+    case = study(poisson([10.0] * 3, 60.0), cold_start_s=0.0)
+    result = bound(case)
+    assert result.replica_s == result.work_s > 0
+
+
+@pytest.mark.parametrize("cold_start_s", [0.001, 2.0])
+def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one(cold_start_s: float) -> None:
+    case = study(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
+    tracemalloc.start()
+    try:
+        result = bound(case)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert math.isnan(result.window_s) or math.ceil(86_400 / result.window_s - 1e-6) <= MOST_WINDOWS
+    assert peak_bytes < 1 << 30
+    if math.isnan(result.window_s):
+        assert result.replica_s == result.work_s > 0
+    else:
+        assert result.replica_s > 2 * result.work_s > 0  # there is a start for each of the rare requests, or idle time
+
+
+def test_fewer_windows_make_no_bound_that_is_higher() -> None:
+    case = CASES["two visits"]
+    fine = bound(case)
+    coarse = [bound(case, most_windows=most) for most in (80, 40, 39)]
+    assert [each.window_s for each in coarse] == pytest.approx([3.75, 7.5, math.nan], nan_ok=True)
+    replica_s = [each.replica_s for each in (fine, *coarse)]
+    assert replica_s == sorted(replica_s, reverse=True)
+    assert replica_s[-1] == fine.work_s < replica_s[-2]
+
+
+def test_half_a_day_of_a_busy_service_takes_seconds() -> None:
+    hours = 12
+    rates = [20 + 15 * math.sin(hour / 12 * 2 * math.pi) for hour in range(hours)]
+    case = study(poisson(rates, 3600.0))
+    result = bound(case)
+    assert len(case.trace.arrival_s) > 800_000
+    # Its work keeps one replica busy, and the busy hours need two.
+    assert 1.4 * result.work_s < result.replica_s < 2 * 12 * 3600

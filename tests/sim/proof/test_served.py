@@ -1,4 +1,4 @@
-"""The bound by service: windows served by the case's own engines."""
+"""The estimate: windows served by the case's own engines."""
 
 import math
 from dataclasses import replace
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.sim.proof.fluid import fluid
+from autoscaler.sim.proof.clairvoyant import bound
 from autoscaler.sim.proof.served import WINDOWS, served
 from autoscaler.sim.study.baselines.static import Static
-from autoscaler.sim.study.case import Goal
+from autoscaler.sim.study.case import Goal, Trace, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
 from tests.sim.study.small import poisson, study, trace
@@ -25,7 +25,7 @@ def test_prompts_that_disturb_short_answers_need_replicas_that_their_work_does_n
         for count in range(1, 40)
         if case.goal.met_by(summarize(case, run(replace(case, start_replicas=count), Static(count))).attainment)
     )
-    by_service, by_work = served(case) / 240, fluid(case).replica_s / 240
+    by_service, by_work = served(case) / 240, bound(case).replica_s / 240
     assert by_work < 0.6 * by_service
     assert 0.6 * least < by_service <= least
 
@@ -48,7 +48,7 @@ def test_who_comes_at_the_end_of_a_window_may_be_answered_in_the_next() -> None:
     assert served(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
 
 
-def test_there_is_no_such_bound_where_a_request_may_wait_longer_than_a_window_or_windows_are_too_many() -> None:
+def test_nothing_is_estimated_where_a_request_may_wait_longer_than_a_window_or_windows_are_too_many() -> None:
     case = study(poisson([10.0] * 3, 60.0))
     assert served(case) > 0
     for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99)):
@@ -83,3 +83,48 @@ def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replic
     case = study(poisson([2.0, 20.0, 5.0], 60.0, seed, prompt=2000), cold_start_s=cold_start_s, start_replicas=replicas)
     by_attainment = [served(replace(case, goal=Goal(1.0, 0.05, share))) for share in (0.5, 0.9, 0.99)]
     assert by_attainment == sorted(by_attainment)
+
+
+@pytest.mark.parametrize("router", ["least-requests", "round-robin"])
+def test_the_least_constant_count_that_meets_the_goal_is_not_below_it_and_sometimes_near(router: str) -> None:
+    """It costs no start, and steady traffic needs nothing else."""
+    rng = np.random.default_rng(11)
+    over = []
+    for seed in range(12):
+        rates = [float(rate) for rate in rng.choice([4.0, 10.0, 20.0], int(rng.integers(1, 3)))]
+        output = int(rng.choice([1, 3, 10, 50, 200]))
+        requests = poisson(rates, 90.0, seed, prompt=int(rng.integers(100, 3000)), output=output)
+        paces = rng.lognormal(-0.5, 1.0, len(requests.arrival_s))
+        requests = replace(requests, prompt_tokens=np.clip(requests.prompt_tokens * paces, 1, 6000).astype(np.int64))
+        goal = Goal(float(rng.choice([0.3, 1.0])), float(rng.choice([0.02, 0.05, 0.1])), float(rng.choice([0.9, 0.99])))
+        case = study(requests, goal=goal, cold_start_s=float(rng.choice([30.0, 120.0])), router=router)
+        for count in range(1, 20):
+            ready = replace(case, start_replicas=count)
+            row = summarize(ready, run(ready, Static(count)))
+            if case.goal.met_by(row.attainment):
+                over.append(row.gpu_hours / max(served(ready), bound(ready).replica_s) * 3600)
+                break
+    assert len(over) > 8
+    assert 1.0 <= min(over) < 1.15
+
+
+class SecondAfter:
+    """Wants a second replica that is ready just after a burst."""
+
+    name, period_s = "second after", 1.0
+
+    def decide(self, view: View) -> int:
+        return 2 if 242 <= view.now_s < 312 else 1
+
+
+def test_it_is_no_bound_a_replica_that_comes_right_after_a_burst_may_cost_less() -> None:
+    """Forty prompts of 8,000 tokens jam the replicas that are there; the one that comes then takes all that follows."""
+    light, burst = np.arange(0.05, 600.0, 0.1), 301.0 + np.arange(40) * 0.005
+    order = np.argsort(np.concatenate([light, burst]), kind="stable")
+    prompts = np.concatenate([np.full(len(light), 300), np.full(40, 8000)])[order]
+    outputs = np.concatenate([np.full(len(light), 10), np.full(40, 2)])[order]
+    requests = Trace("burst", np.concatenate([light, burst])[order], prompts, outputs, 600.0)
+    case = study(requests, goal=Goal(0.5, 0.05, 0.99), cold_start_s=60.0, start_replicas=1)
+    row = summarize(case, run(case, SecondAfter()))
+    assert case.goal.met_by(row.attainment)
+    assert bound(case).gpu_hours < row.gpu_hours < served(case) / 3600

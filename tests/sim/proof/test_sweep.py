@@ -16,6 +16,12 @@ def multiply(factor: int, number: int) -> int:
     return factor * number
 
 
+def multiply_the_large_slowly(factor: int, number: int) -> int:
+    if number >= 10:
+        time.sleep(0.2)
+    return factor * number
+
+
 def process(_shared: None, _number: int) -> int:
     return os.getpid()
 
@@ -46,7 +52,7 @@ def test_what_follows_from_a_result_gets_the_next_places_and_goes_first(workers:
     def follow(place: int, result: int) -> list[int]:
         return [result, result + 1] if place == 0 else []
 
-    found = list(sweep(multiply, 3, [1, *range(10, 20)], workers, follow=follow))
+    found = list(sweep(multiply_the_large_slowly, 3, [1, *range(10, 20)], workers, follow=follow))
     assert dict(found) == {0: 3, **{place: 27 + 3 * place for place in range(1, 11)}, 11: 9, 12: 12}
     order = [place for place, _ in found]
     if workers == 1:

@@ -58,8 +58,9 @@ def frontier(proof: Proof) -> str:
     dearest = min(
         1.15 * max(run.row.gpu_hours for run in runs), MOST_HOURS * max(run.row.gpu_hours for run in _fitting(proof))
     )
-    bound = proof.clairvoyant_gpu_hours
-    shown = [point.gpu_hours for point in known if point.gpu_hours <= dearest] + ([bound] if bound > 0 else [])
+    marks = {"clairvoyant bound": proof.clairvoyant_gpu_hours, "with neighbours": proof.estimate_gpu_hours}
+    marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: not known
+    shown = [*(point.gpu_hours for point in known if point.gpu_hours <= dearest), *marks.values()]
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
     x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
     drawn = [point.attainment for point in known if point.gpu_hours <= dearest]
@@ -74,9 +75,10 @@ def frontier(proof: Proof) -> str:
     goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
     parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
     parts.append(text("goal", LEFT + 6, goal_y - 5, class_="label limit-label"))
-    if bound > 0:
-        parts.append(element("line", class_="bound", x1=x(bound), x2=x(bound), y1=top, y2=height - bottom))
-        parts.append(text("clairvoyant bound", x(bound), top - 9, class_="label"))
+    heights = top - 9, height - bottom - 6  # of what is said: the lines may lie side by side
+    for (said, hours), said_y in zip(marks.items(), heights, strict=False):
+        parts.append(element("line", class_="bound", x1=x(hours), x2=x(hours), y1=top, y2=height - bottom))
+        parts.append(text(said, x(hours) + 4, said_y, class_="label"))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
     tints = colours([run.name for run in proof.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top

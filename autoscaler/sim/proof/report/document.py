@@ -47,7 +47,10 @@ def _proof(proof: Proof) -> dict[str, Any]:
             "itl_s": _number(goal.itl_s),
             "attainment": _number(goal.attainment),
         },
-        "clairvoyant": {"gpu_hours": _number(proof.clairvoyant_gpu_hours)},
+        "clairvoyant": {
+            "gpu_hours": _number(proof.clairvoyant_gpu_hours),
+            "estimate_gpu_hours": _number(proof.estimate_gpu_hours),
+        },
         "planned": _planned(proof.planned),
         "policies": [_run(proof, run) for run in proof.runs],
         "notes": list(proof.notes),

@@ -5,6 +5,7 @@ Everything is drawn here; the script of the page only lights up one policy at a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -94,6 +95,8 @@ def _tiles(proof: Proof) -> str:
     ours = next((run for run in proof.runs if run.name == OURS), None)
     best = proof.best_baseline()
     tiles = [("GPU-hours, clairvoyant bound", amount(proof.clairvoyant_gpu_hours), "")]
+    if not math.isnan(proof.estimate_gpu_hours):
+        tiles.append(("GPU-hours, bound with neighbours, estimated", amount(proof.estimate_gpu_hours), ""))
     if proof.planned:
         state = "missed" if proof.misses(proof.planned) else ""
         tiles.append(("GPU-hours, planned", amount(proof.planned.row.gpu_hours), state))

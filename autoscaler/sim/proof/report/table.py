@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +28,7 @@ def print_proof(proof: Proof, console: Console) -> None:
     table = Table(
         title=f"{proof.trace}{copies}: {proof.requests:,} requests in {length(proof)}{fleet(proof)}, "
         f"profile {proof.profile}, {objective(proof.goal)}, {cold_start(proof)}, seed {proof.seed}",
-        caption=f"clairvoyant bound: {amount(proof.clairvoyant_gpu_hours)} GPU-hours",
+        caption=f"clairvoyant bound: {amount(proof.clairvoyant_gpu_hours)} GPU-hours{_with_neighbours(proof)}",
         title_justify="left",
         caption_justify="left",
     )
@@ -40,3 +42,10 @@ def print_proof(proof: Proof, console: Console) -> None:
         console.print(Text(sentence))
     for note in proof.notes:
         console.print(Text(f"note: {note}"))
+
+
+def _with_neighbours(proof: Proof) -> str:
+    """Say what the bound, which knows no neighbours, is with them; nothing where that is not known."""
+    if math.isnan(proof.estimate_gpu_hours):
+        return ""
+    return f"; with requests that slow each other down about {amount(proof.estimate_gpu_hours)}"

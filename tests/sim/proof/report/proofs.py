@@ -34,6 +34,7 @@ def proof(*runs: Run, **values: object) -> Proof:
         duration_s=7200.0,
         models=1,
         clairvoyant_gpu_hours=10.0,
+        estimate_gpu_hours=11.5,
         runs=runs or (run(), run("keda-queue", params={"target": 5.0}, attainment=0.97, gpu_hours=15.0)),
         frontier={"keda-queue": (Point({"target": 2.0}, 0.993, 19.0), Point({"target": 5.0}, 0.97, 15.0))},
     )

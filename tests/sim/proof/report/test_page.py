@@ -1,5 +1,6 @@
 """The page in a real browser, in light and dark, and what it must never do."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -103,10 +104,11 @@ def test_every_policy_has_a_colour_of_its_own() -> None:
 
 def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     drawn, lone = run(), replace(run("lone"), timeline=np.empty((0, 5)))
-    text = page([proof(drawn, lone, clairvoyant_gpu_hours=float("nan"), frontier={})])
+    text = page([proof(drawn, lone, clairvoyant_gpu_hours=math.nan, estimate_gpu_hours=math.nan, frontier={})])
     assert text.count("<figure") == 1
     assert text.count("<svg") == 2  # the frontier and one timeline
     assert "clairvoyant bound</text>" not in text
+    assert "with neighbours" not in text
 
 
 def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:

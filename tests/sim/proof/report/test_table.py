@@ -15,7 +15,7 @@ def test_the_table_has_every_column_and_tells_its_notes() -> None:
     text = out.getvalue()
     for column in COLUMNS:
         assert column.title in text
-    assert "clairvoyant bound: 10 GPU-hours" in text
+    assert "clairvoyant bound: 10 GPU-hours; with requests that slow each other down about 11.5" in text
     assert "note: 3 requests were shortened [bold]" in text  # markup in a note is text
     assert "office-day: 12,345 requests in 2.0 h, profile 8b-h100" in text
 
