@@ -250,9 +250,9 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.BOUNDS:
             return f"the {'minimum' if after > before else 'maximum'} is {number(after)}"
         case Stage.VARIANT:
-            share = "takes over load from dearer" if after > before else "leaves load to cheaper"
+            share = "takes over load from" if after > before else "leaves load to"
             kept = f"{'needs' if after > before else 'keeps'} {number(after)}"
-            return f"it {share} variants of {row.inp.fleet.workloads[row.row].service} and {kept}"
+            return f"it {share} other variants of {row.inp.fleet.workloads[row.row].service} and {kept}"
         case Stage.GRANT:
             reserve = ", the rest would be a reserve" if after >= row.decision.needed[row.row] else ""
             return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}"

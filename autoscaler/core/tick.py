@@ -79,24 +79,19 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.RATE_LIMIT] = np.fmax(limited, promised)
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
-    ours = free(inp)
-    governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
-    no_reserve = demand.needed(wanted, asks, memory.plan)
-    stages[Stage.VARIANT] = wanted = share_service(inp, wanted, known_capacity, informed & governed)
-    # What one variant takes over from another for the load is no reserve there either.
-    no_reserve = np.fmin(share_service(inp, no_reserve, known_capacity, informed & governed), wanted)
-    stages[Stage.GRANT] = wanted = arbitrate.share(
+    stages[Stage.VARIANT], stages[Stage.GRANT], no_reserve = place(
+        inp,
+        observation,
+        known_capacity,
         wanted,
-        no_reserve,
-        inp.fleet,
-        inp.spec,
+        demand.needed(wanted, asks, memory.plan),
         trusted,
-        governed,
-        rests(observation, idle_s),
-        observation.ready + observation.starting > 0,
+        informed,
+        idle_s,
         zero.pressing_per_s(remembered.zero, observation.cold_start_s),
     )
-    stages[Stage.OWNER] = wanted = np.where(ours, wanted, current)
+    wanted = stages[Stage.GRANT]
+    stages[Stage.OWNER] = wanted = np.where(free(inp), wanted, current)
 
     memory = replace(
         memory,
@@ -193,12 +188,68 @@ def rests(observation: Observation, idle_s: FloatColumn) -> BoolColumn:
     return np.asarray((idle_s >= RESTING * observation.cold_start_s) & ~np.isnan(observation.gateway_waiting))
 
 
-def share_service(inp: TickInput, wanted: FloatColumn, each: Capacity, steady: BoolColumn) -> FloatColumn:
-    """Let the variants of a service carry its demand at least cost; only what is `steady` takes part. float64[W]."""
+def place(
+    inp: TickInput,
+    observation: Observation,
+    each: Capacity,
+    wanted: FloatColumn,
+    needed: FloatColumn,
+    trusted: BoolColumn,
+    informed: BoolColumn,
+    idle_s: FloatColumn,
+    arrivals_per_s: FloatColumn,
+) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    """Share what is wanted among the variants of each service, and pools among all.
+
+    needed: float64[W], what of it is no reserve. informed: bool[W], trusted, and the load is known.
+    Returns float64[W] each: what every variant is to have, what its pool gives, and what of it is no reserve. What the
+    load needs and one pool does not give is asked of the other variants, once; a reserve is not.
+    """
+    ours = free(inp)
+    governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
+    vacant = np.where(observation.blocked > 0, 0.0, np.inf)
+    for last in (False, True):
+        chosen = share_service(inp, observation, wanted, vacant, each, informed & governed)
+        # What one variant takes over from another for the load is no reserve there either.
+        no_reserve = np.fmin(share_service(inp, observation, needed, vacant, each, informed & governed), chosen)
+        given = arbitrate.share(
+            chosen,
+            no_reserve,
+            inp.fleet,
+            inp.spec,
+            trusted,
+            governed,
+            rests(observation, idle_s),
+            observation.ready + observation.starting > 0,
+            arrivals_per_s,
+        )
+        refused = given < no_reserve
+        if last or inp.variants is None or not (refused & (inp.variants.service >= 0)).any():
+            break
+        serving = inp.fleet.replicas - observation.blocked
+        vacant = np.where(refused, np.fmax(given - serving, 0.0), vacant)
+        wanted, needed = np.fmax(given, no_reserve), no_reserve
+    return chosen, given, no_reserve
+
+
+def share_service(
+    inp: TickInput,
+    observation: Observation,
+    wanted: FloatColumn,
+    vacant: FloatColumn,
+    each: Capacity,
+    steady: BoolColumn,
+) -> FloatColumn:
+    """Let the variants of a service carry its demand at least cost; only what is `steady` takes part. float64[W].
+
+    vacant: float64[W], replicas more for which there are GPUs.
+    """
     if inp.variants is None:
         return wanted
     planned_requests = each.concurrency * inp.spec.target_usage
-    return variants.choose(wanted, inp.fleet.replicas, planned_requests, steady, inp.variants, inp.spec)
+    return variants.choose(
+        wanted, inp.fleet.replicas, observation.blocked, vacant, planned_requests, steady, inp.variants, inp.spec
+    )
 
 
 def free(inp: TickInput) -> BoolColumn:

@@ -452,3 +452,27 @@ def test_replaying_recorded_inputs_decides_as_live_did():
 def test_an_empty_cluster_is_decided_on():
     decision = Story(spec(0)).tick(fleet([]))
     assert decision.replicas.shape == (0,)
+
+
+@pytest.mark.parametrize("pool_gpus", [(4.0, 100.0), (math.nan, math.nan)], ids=["sizes known", "pods wait for GPUs"])
+def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(pool_gpus):
+    """Eighty requests in flight behind one router, ten for each replica; the cheaper variant has four GPUs."""
+    story = Story(spec(2, max_replicas=20.0, down_stabilization_s=60.0))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    cheap, waits, dear = 4, 0, 2
+    for _ in range(120):
+        each = 80 / (cheap + dear)
+        seen = fleet(
+            [cheap, dear],
+            [waits, 0],
+            pool_gpus=np.array(pool_gpus),
+            pool=np.array([0, 1]),
+            pools=fleet([1]).pools * 2,
+            starting_since_s=story.now_s - 600,
+        )
+        seen = replace(seen, pod_blocked=np.where(seen.pod_ready, 0, 1).astype(np.int64))
+        decision = story.tick(seen, 5, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
+        wanted, dear = (int(count) for count in decision.replicas)
+        cheap, waits = min(wanted, 4), max(wanted - 4, 0)
+    assert cheap == 4
+    assert dear >= 4

@@ -10,11 +10,24 @@ from tests.core.world import spec
 FULL, SLICE = 0, 1  # a full GPU that holds 40 requests for 7, a slice that holds 10 for 3
 
 
-def chosen(wanted, current, *, service=(0, 0), cost=(7.0, 3.0), each=(40.0, 10.0), steady=(True, True), **columns):
+def chosen(
+    wanted,
+    current,
+    *,
+    blocked=(0, 0),
+    vacant=(np.inf, np.inf),
+    service=(0, 0),
+    cost=(7.0, 3.0),
+    each=(40.0, 10.0),
+    steady=(True, True),
+    **columns,
+):
     rows = len(wanted)
     return choose(
         np.array(wanted, float),
         np.array(current, float),
+        np.array(blocked, float),
+        np.array(vacant, float),
         np.array(each, float),
         np.array(steady),
         Variants(np.array(service), np.array(cost, float)),
@@ -29,6 +42,17 @@ def test_growth_goes_to_the_variant_that_costs_less_per_request():
 
 def test_growth_goes_elsewhere_once_the_cheapest_is_at_its_maximum():
     assert chosen([2, 6], [2, 4], max_replicas=[2.0, 10.0]) == [2, 6]
+
+
+def test_growth_goes_elsewhere_where_no_gpu_is_free_for_the_cheapest_and_back_to_it_where_none_is_free_at_all():
+    assert chosen([2, 9], [2, 4], vacant=(1.0, np.inf)) == [3, 5]
+    assert chosen([2, 6], [2, 4], vacant=(0.0, 0.0)) == [3, 4]
+
+
+def test_replicas_that_find_no_gpu_carry_nothing_and_are_given_up_where_another_variant_can_take_over():
+    assert chosen([2, 8], [2, 8], blocked=(0, 4), vacant=(np.inf, 0.0)) == [3, 4]
+    assert chosen([1, 8], [2, 8], blocked=(0, 4), vacant=(np.inf, 0.0)) == [2, 4]
+    assert chosen([3, 4], [3, 4], blocked=(1, 0), vacant=(0.0, np.inf)) == [2, 8]
 
 
 def test_shrinking_is_taken_where_a_request_costs_most():
@@ -55,7 +79,13 @@ def test_an_unknown_price_is_filled_last():
 
 rows = st.lists(
     st.tuples(
-        st.integers(0, 8), st.integers(0, 8), st.integers(-1, 2), st.sampled_from([5.0, 10.0, 40.0]), st.floats(0.5, 9)
+        st.integers(0, 8),
+        st.integers(0, 8),
+        st.integers(-1, 2),
+        st.sampled_from([5.0, 10.0, 40.0]),
+        st.floats(0.5, 9),
+        st.integers(0, 8),
+        st.sampled_from([0.0, 1.0, 3.0, np.inf]),
     ),
     min_size=1,
     max_size=10,
@@ -64,10 +94,13 @@ rows = st.lists(
 
 @given(rows)
 def test_each_service_keeps_its_capacity_and_every_workload_its_bounds(table):
-    wanted, current, service, each, cost = (np.array(column, float) for column in zip(*table, strict=True))
+    columns = (np.array(column, float) for column in zip(*table, strict=True))
+    wanted, current, service, each, cost, blocked, vacant = columns
     wanted = np.where(current > 0, np.maximum(wanted, 1), wanted)  # the idle stage's own business is not tried here
     rules = spec(len(wanted), min_replicas=1.0, max_replicas=8.0)
-    result = choose(wanted, current, each, np.ones(len(wanted), bool), Variants(service.astype(int), cost), rules)
+    everybody, variants = np.ones(len(wanted), bool), Variants(service.astype(int), cost)
+    blocked = np.minimum(blocked, current)
+    result = choose(wanted, current, blocked, vacant, each, everybody, variants, rules)
     assert (result == np.floor(result)).all()
     assert (result <= 8).all()
     assert (result[wanted > 0] >= 1).all()

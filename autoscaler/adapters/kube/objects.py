@@ -195,6 +195,7 @@ class ScaledObject(Object, frozen=True):
 
 class NodeStatus(Fields, frozen=True):
     allocatable: dict[str, str | int | float] | None = None
+    capacity: dict[str, str | int | float] | None = None
 
 
 class Node(Object, frozen=True):

@@ -9,13 +9,19 @@ from typing import NamedTuple
 from autoscaler.adapters.kube.objects import Node
 from autoscaler.adapters.kube.targets import PRODUCT_LABELS, Facts, is_gpu
 from autoscaler.core.fleet import Pool
+from autoscaler.ports import Clock
 
 PROVISIONED_LABEL = "karpenter.sh/nodepool"  # nodes that come when pods ask for them: their number is no limit
 PRODUCT_LIMIT = 128  # characters of a product's name
 
 
+HELD_S = 600.0
+"""A node that offers less than before is believed after so long: while its kubelet or device plugin starts anew it
+offers nothing, its product label may be missing, and what runs there runs on."""
+
+
 class _Node(NamedTuple):
-    gpus: tuple[tuple[str, int], ...]  # by resource
+    gpus: dict[str, int]  # by resource
     labels: tuple[tuple[str, str], ...]  # those that name a product, the most trusted first
     provisioned: bool
 
@@ -23,33 +29,57 @@ class _Node(NamedTuple):
     def product(self) -> str:
         return self.labels[0][1] if self.labels else ""
 
+    def at_least(self, other: _Node) -> _Node:
+        """Return this node with all that the other offers more."""
+        gpus = {name: max(self.gpus.get(name, 0), other.gpus.get(name, 0)) for name in self.gpus | other.gpus}
+        return self._replace(gpus=gpus, labels=self.labels or other.labels)
+
 
 class NodeTable:
     """Receives nodes. Cordoned and not-ready ones count as well: what runs there still holds its GPUs, and a control
     plane that loses sight of nodes must not shrink anybody."""
 
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._version = 0
         self._nodes: dict[str, _Node] = {}
+        self._less: dict[str, tuple[float, _Node]] = {}  # since when, and what, nodes offer that offered more before
+
+    @property
+    def version(self) -> int:
+        """Grows when what is offered changes. Less is offered once it was less for `HELD_S`."""
+        now_s = self._clock.now_s()
+        for name, (since_s, node) in list(self._less.items()):
+            if now_s - since_s >= HELD_S:
+                self._keep(name, node)
+                del self._less[name]
+        return self._version
 
     def put(self, seen: Node, /) -> None:
-        labels = seen.metadata.labels or {}
+        name, labels = seen.metadata.name, seen.metadata.labels or {}
         node = _Node(
-            gpus=tuple(
-                (name, int(count))
-                for name, count in sorted((seen.status.allocatable or {}).items())
-                if is_gpu(name) and str(count).isdigit()
-            ),
+            gpus=_gpus(seen.status.allocatable),
             labels=tuple((label, labels[label][:PRODUCT_LIMIT]) for label in PRODUCT_LABELS if labels.get(label)),
             provisioned=PROVISIONED_LABEL in labels,
         )
-        if self._nodes.get(seen.metadata.name) != node:
-            self._nodes[seen.metadata.name] = node
-            self.version += 1
+        before = self._nodes.get(name, node._replace(gpus=_gpus(seen.status.capacity)))
+        offered = node.at_least(before)
+        if offered == node:
+            self._less.pop(name, None)
+        else:
+            since_s, _ = self._less.get(name, (self._clock.now_s(), node))
+            self._less[name] = since_s, node
+        self._keep(name, offered)
 
     def remove(self, namespace: str, name: str, /) -> None:
+        self._less.pop(name, None)
         if self._nodes.pop(name, None) is not None:
-            self.version += 1
+            self._version += 1
+
+    def _keep(self, name: str, node: _Node) -> None:
+        if self._nodes.get(name) != node:
+            self._nodes[name] = node
+            self._version += 1
 
     def pools(self, wanted: Sequence[Facts]) -> tuple[list[int], tuple[Pool, ...], list[float]]:
         """Return the pool of each workload (-1: unknown), the pools, and their GPUs (NaN: no limit known).
@@ -76,7 +106,7 @@ class NodeTable:
         """Return devices by resource and product; NaN where nodes are made on demand."""
         offered: dict[str, dict[str, float]] = {}
         for node in self._nodes.values():
-            for resource, count in node.gpus:
+            for resource, count in node.gpus.items():
                 products = offered.setdefault(resource, {})
                 more = math.nan if node.provisioned else float(count)
                 products[node.product] = products.get(node.product, 0.0) + more
@@ -87,11 +117,15 @@ class NodeTable:
         named = {
             node.product
             for node in self._nodes.values()
-            if any(resource == name for name, _ in node.gpus) and (demanded is None or demanded in node.labels)
+            if resource in node.gpus and (demanded is None or demanded in node.labels)
         }
         if len(named) == 1:
             return named.pop()
         return demanded[1][:PRODUCT_LIMIT] if demanded else ""
+
+
+def _gpus(offered: Mapping[str, str | int | float] | None) -> dict[str, int]:
+    return {name: int(count) for name, count in (offered or {}).items() if is_gpu(name) and str(count).isdigit()}
 
 
 def _limit(pool: Pool, offered: Mapping[str, float], anywhere: set[str]) -> float:

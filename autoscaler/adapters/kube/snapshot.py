@@ -80,7 +80,7 @@ class KubeFleet:
         self._pods = PodTable(clock)
         self._hands = Hands(clock, writes)
         self._targets = TargetTable(self._pods, self._hands, writes)
-        self._nodes = NodeTable()
+        self._nodes = NodeTable(clock)
         self._hpas = HpaTable()
         self._scaled = ScaledObjectTable()
         self._times = times or WatchTimes()

@@ -1,9 +1,10 @@
 import math
 
 import msgspec
+import pytest
 
 from autoscaler.adapters.kube.objects import Node
-from autoscaler.adapters.kube.pools import NodeTable
+from autoscaler.adapters.kube.pools import HELD_S, NodeTable
 from autoscaler.adapters.kube.targets import NO_FACTS, Facts
 from autoscaler.core.fleet import Pool
 
@@ -11,11 +12,30 @@ GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 PRODUCT, GKE = "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"
 
 
-def nodes(*given: tuple[dict[str, str], dict[str, str]]) -> NodeTable:
-    table = NodeTable()
+class HandClock:
+    """Stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.time_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def wall_s(self) -> float:
+        return self.time_s
+
+    async def sleep(self, duration_s: float) -> None:
+        raise AssertionError("nothing sleeps here")
+
+
+def node(name: str, labels: dict[str, str], **status: dict[str, str]) -> Node:
+    return msgspec.convert({"metadata": {"name": name, "labels": labels}, "status": status}, Node)
+
+
+def nodes(*given: tuple[dict[str, str], dict[str, str]], clock: HandClock | None = None) -> NodeTable:
+    table = NodeTable(clock or HandClock())
     for index, (labels, allocatable) in enumerate(given):
-        node = {"metadata": {"name": f"n{index}", "labels": labels}, "status": {"allocatable": allocatable}}
-        table.put(msgspec.convert(node, Node))
+        table.put(node(f"n{index}", labels, allocatable=allocatable))
     return table
 
 
@@ -75,3 +95,48 @@ def test_a_node_that_goes_takes_its_devices_along():
     table.remove("", "n1")
     assert table.version > version
     assert table.pools([wants()])[2] == [8.0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "status"),
+    [
+        ({PRODUCT: "H100"}, {"allocatable": {GPU: "0"}, "capacity": {GPU: "8"}}),
+        ({PRODUCT: "H100"}, {"allocatable": {GPU: "6"}}),
+        ({}, {"allocatable": {}}),
+    ],
+    ids=["device plugin", "two fail", "operator"],
+)
+def test_a_node_that_offers_less_is_believed_after_a_while_and_one_that_offers_more_at_once(labels, status):
+    clock = HandClock()
+    table = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"}), clock=clock)
+    table.put(node("n1", labels, **status))
+    version = table.version
+    clock.time_s += HELD_S - 1
+    table.put(node("n1", labels, **status))  # a heartbeat does not begin the wait anew
+    assert (table.version, table.pools([wants()])[2]) == (version, [16.0])
+    clock.time_s += 1
+    assert table.version > version
+    assert table.pools([wants()])[2] == [8.0 + int(status["allocatable"].get(GPU, "0"))]
+    table.put(node("n1", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
+    assert table.pools([wants()])[2] == [16.0]
+
+
+def test_a_node_that_offers_all_again_in_time_was_never_less():
+    clock = HandClock()
+    table = nodes(({PRODUCT: "H100"}, {GPU: "8"}), clock=clock)
+    table.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "0"}))
+    clock.time_s += HELD_S / 2
+    table.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
+    clock.time_s += HELD_S
+    assert table.version
+    assert table.pools([wants()])[2] == [8.0]
+
+
+def test_a_node_first_seen_while_its_devices_are_not_offered_has_its_capacity_for_a_while():
+    clock = HandClock()
+    table = NodeTable(clock)
+    table.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "2"}, capacity={GPU: "8"}))
+    assert table.pools([wants()])[2] == [8.0]
+    clock.time_s += HELD_S
+    assert table.version
+    assert table.pools([wants()])[2] == [2.0]
