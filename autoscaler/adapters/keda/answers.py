@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 class _Table(Columns):
     """One row per workload; every field float64[W]."""
 
-    replicas: FloatColumn  # wanted; NaN: never decided on trusted inputs
+    replicas: FloatColumn  # wanted; NaN: nobody was heard yet
     current: FloatColumn
     active: FloatColumn  # 1 or 0
     as_of_s: FloatColumn  # when the oldest input was read; NaN: never
@@ -67,7 +67,8 @@ class Answers:
     """Actuator, recorder and memory of KEDA mode.
 
     A decision on untrusted inputs raises the answer that stands and never lowers it; it makes it younger where some
-    pods were heard: one that hangs is no reason to stop growing. When nobody is heard the answer expires. `clock` is
+    pods were heard: one that hangs is no reason to stop growing. Where nothing was told yet, as after a restart, the
+    count that is there stands then. When nobody is heard the answer expires. `clock` is
     that of the ticks. `record` and the streams share one event loop.
     """
 
@@ -149,7 +150,7 @@ class Answers:
         found = snapshot.plain[row]
         replicas, _, _, as_of_s, max_age_s = found
         if replicas < 0:
-            raise NoAnswer(f"{ref.kind} {ref}: no decision on trusted inputs yet")
+            raise NoAnswer(f"{ref.kind} {ref}: nobody was heard yet")
         age_s = self._clock.now_s() - as_of_s
         if not age_s <= max_age_s:
             allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
@@ -167,14 +168,16 @@ class Answers:
 
         known = np.isfinite(decision.replicas) & (decision.replicas >= 0)
         trusted = decision.trusted & known
-        grows: BoolColumn = known & ~trusted & (decision.replicas > table.replicas)
-        taken = trusted | grows
         heard = trusted | (known & ~np.isnan(decision.observation.age_s))
+        begun = heard & ~trusted & np.isnan(table.replicas)
+        stands = np.where(begun, fleet.replicas, table.replicas)
+        grows: BoolColumn = known & ~trusted & (decision.replicas > stands)
+        taken = trusted | grows
         active = decision.active | (decision.replicas > 0)  # KEDA takes an inactive workload straight from N to 0
         table = _Table(
-            replicas=np.where(taken, np.ceil(decision.replicas), table.replicas),
+            replicas=np.where(taken, np.ceil(decision.replicas), stands),
             current=np.where(fleet.replicas > 0, _pods(decision.observation), 0.0),
-            active=np.where(taken, active, table.active),
+            active=np.where(taken, active, np.where(begun, stands > 0, table.active)),
             as_of_s=np.where(heard, _as_of_s(tick), table.as_of_s),
             max_age_s=tick.input.spec.max_input_age_s,
         )

@@ -22,10 +22,19 @@ def test_before_the_first_tick_there_is_no_answer(world: World):
         world.answers.answer(LLAMA)
 
 
-def test_before_the_first_trusted_tick_there_is_no_answer_whatever_is_wanted(world: World):
-    world.decide(Row("llama", 5, trusted=False))
-    with pytest.raises(NoAnswer, match="no decision on trusted inputs yet"):
+def test_before_anybody_was_heard_there_is_no_answer_whatever_is_wanted(world: World):
+    world.decide(Row("llama", 5, trusted=False, age_s=nan))
+    with pytest.raises(NoAnswer, match="nobody was heard yet"):
         world.answers.answer(LLAMA)
+
+
+def test_after_a_restart_beside_a_pod_that_hangs_the_count_that_is_there_stands_until_more_is_wanted(world: World):
+    told = []
+    for wanted in (3, 0, 9, 7):
+        world.decide(Row("llama", wanted, current=5, trusted=False, age_s=15))
+        told.append(world.answers.answer(LLAMA))
+    assert [answer.replicas for answer in told] == [5, 5, 9, 9]
+    assert all(answer.active for answer in told)
 
 
 def test_a_trusted_decision_is_told(world: World):
@@ -114,7 +123,7 @@ def test_a_follower_has_no_answer_from_the_moment_it_stops_leading(world: World)
 
 def test_answers_follow_their_workloads_when_rows_come_and_go(world: World):
     world.decide(Row("a", 1, id=0), Row("llama", 5, id=1), Row("z", 9, id=2))
-    world.decide(Row("llama", 0, id=1, trusted=False), Row("new", 7, id=3, trusted=False))
+    world.decide(Row("llama", 0, id=1, trusted=False), Row("new", 7, id=3, trusted=False, age_s=nan))
     assert world.answers.answer(LLAMA).replicas == 5
     for gone_or_new in ("a", "z", "new"):
         with pytest.raises(NoAnswer):
@@ -123,8 +132,8 @@ def test_answers_follow_their_workloads_when_rows_come_and_go(world: World):
 
 def test_a_workload_made_anew_under_its_old_name_does_not_inherit_the_answer(world: World):
     world.decide(Row("llama", 5, id=1))
-    world.decide(Row("llama", 9, id=2, trusted=False))
-    with pytest.raises(NoAnswer, match="no decision on trusted inputs yet"):
+    world.decide(Row("llama", 9, id=2, trusted=False, age_s=nan))
+    with pytest.raises(NoAnswer, match="nobody was heard yet"):
         world.answers.answer(LLAMA)
 
 
@@ -180,7 +189,7 @@ def test_watchers_hear_of_activity_and_of_nothing_else(world: World):
     heard = []
     with world.answers.watching(LLAMA, lambda: heard.append(world.clock.time_s)):
         for now_s, row in [
-            (1001, Row("llama", 0, trusted=False)),  # unknown
+            (1001, Row("llama", 0, trusted=False, age_s=nan)),  # unknown
             (1002, Row("llama", 0)),  # idle
             (1003, Row("llama", 2)),  # active
             (1004, Row("llama", 7)),

@@ -1,6 +1,7 @@
 """Each call over a real connection: what it answers and what it refuses."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -96,8 +97,8 @@ async def test_a_step_that_cannot_be_made_is_remembered_for_the_metric(client: C
     assert [str(ref) for ref in client.world.answers.swallowed_workloads()] == ["prod/llama"]
 
 
-async def test_until_the_first_trusted_tick_metrics_are_unavailable_and_the_spec_is_there(client: Client):
-    for row in (None, Row("llama", 4, trusted=False)):
+async def test_until_anybody_was_heard_metrics_are_unavailable_and_the_spec_is_there(client: Client):
+    for row in (None, Row("llama", 4, trusted=False, age_s=math.nan)):
         if row:
             client.world.decide(row)
         for method, request in (("IsActive", reference()), ("GetMetrics", metrics_of())):
@@ -280,12 +281,12 @@ class TestStreamIsActive:
             async with asyncio.timeout(0.2):  # four times as long as until `true` would be said again
                 await stream.read()
 
-    async def test_until_something_is_trusted_it_is_silent_and_then_speaks_at_once(self):
+    async def test_until_anybody_was_heard_it_is_silent_and_then_speaks_at_once(self):
         async with talking(World(resend_s=60)) as client:
             stream = client.stub.StreamIsActive(reference(), timeout=5)
             reading = asyncio.create_task(stream.read())
             await asyncio.sleep(0.1)
-            client.world.decide(Row("llama", 2, trusted=False))
+            client.world.decide(Row("llama", 2, trusted=False, age_s=math.nan))
             await asyncio.sleep(0.05)
             assert not reading.done()
             client.world.decide(Row("llama", 2))
