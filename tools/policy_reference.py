@@ -54,10 +54,11 @@ Single fields can be overridden for one workload. The path of the field is the n
 * in direct mode by an annotation, `{PREFIX}override.objective.ttft: 200ms`;
 * in KEDA mode by the metadata of the trigger, `objective.ttft: 200ms`.
 
-An override whose value makes no sense is left out and told. Where those that are left contradict the policy or each
-other (`replicas.min` above `replicas.max`) none of them is used: the workload keeps its policy as written, and the log
-and the explanation tell this. That holds for `replicas.max` too, so run `check` on manifests. In KEDA mode nothing is
-answered for such a trigger: KEDA gets `INVALID_ARGUMENT` until it is right.
+An override whose value makes no sense is left out and told. If it is a bound (`replicas.min`, `replicas.max`), or if
+those that are left contradict the policy or each other (`replicas.min` above `replicas.max`), the workload is left
+alone: its count stays as it is, and the log and the explanation tell why, for the policy's own bounds might cut what is
+right. So run `check` on manifests. In KEDA mode nothing is answered for such a trigger: KEDA gets `INVALID_ARGUMENT`
+until it is right.
 
 Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 

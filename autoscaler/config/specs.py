@@ -26,7 +26,7 @@ class Compiled:
 
     spec: Spec  # [W]; all NaN where no policy is in force, so that the workload is left alone
     names: tuple[str, ...]  # [W], policy in force; "": none
-    problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that are not used
+    problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that cannot be used
     windows: Windows  # pre-warm windows on the rows; `Windows.at` turns them into columns
 
 
@@ -167,7 +167,9 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
         try:
             policy = override(policy, overrides)
         except OverrideError as error:
-            problem = f"overrides are not used: {error}"
+            # The policy's own bounds would be a guess: under them a count far above may be right, and would be cut.
+            problem = f"overrides cannot be used, so the workload is not scaled: {error}"
+            return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
     return _Row(spec_row(policy.spec), policy.name, problem, policy.spec.prewarm)
 
 

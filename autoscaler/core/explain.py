@@ -43,7 +43,7 @@ class Explanation:
     steps: tuple[Step, ...]
     forecast: tuple[outlook.Line, ...]  # what the forecast goes by; empty: no rules are judged
     inputs: dict[str, float]  # observation, capacity and forecast in numbers, NaN where unknown
-    sentence: str  # one sentence for people, and another where something is wrong with the overrides
+    sentence: str  # one sentence for people
 
 
 def explain(
@@ -51,7 +51,7 @@ def explain(
 ) -> Explanation:
     """Put one row of a decision into words.
 
-    policies: [W], name of the policy in force. problems: by row, what is wrong with policy or overrides. Reads columns
+    policies: [W], name of the policy in force. problems: by row, why there is none. Reads columns
     only; costs some 100 us, so it is done for rows that changed or were asked for.
     """
     seen = _Row(inp, decision, row)
@@ -148,8 +148,7 @@ def _sentence(
         rest = f"there was no work for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
     reasons = [because, *(step.reason for step in steps[1:])]
-    told = f" {problem[0].upper()}{problem[1:]}." if problem else ""
-    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}.{told}"
+    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}."
 
 
 def _age(row: _Row) -> str:

@@ -147,16 +147,16 @@ def test_a_policy_that_does_not_exist_leaves_the_workload_alone_and_is_told():
         (tuple((f"field{number}", "1") for number in range(100)), ["too many", "100", "64 at most"]),
     ],
 )
-def test_overrides_that_do_not_parse_leave_the_policy_as_it_is_and_are_told(
+def test_a_workload_with_overrides_that_do_not_parse_is_left_alone_and_that_is_told(
     overrides: tuple[tuple[str, str], ...], told: list[str]
 ):
     compiled = compile_specs((workload("batch", *overrides), workload("batch")), BOOK)
-    assert compiled.names == ("batch", "batch")
+    assert compiled.names == ("", "batch")
     assert set(compiled.problems) == {0}
-    assert compiled.problems[0].startswith("overrides are not used: ")
+    assert compiled.problems[0].startswith("overrides cannot be used, so the workload is not scaled: ")
     assert all(words in compiled.problems[0] for words in told), compiled.problems[0]
     assert len(compiled.problems[0]) < 1200
-    assert same(compiled.spec.take(np.array([0])), compiled.spec.take(np.array([1])))
+    assert np.isnan(compiled.spec.max_replicas).tolist() == [True, False]
 
 
 def test_an_override_that_contradicts_a_field_of_the_policy_is_told_where_it_was_given():

@@ -390,12 +390,7 @@ def test_whatever_is_read_a_sentence_comes_of_it_without_nan(data):
         assert 1 <= case.wanted <= 100 or case.wanted == case.current
 
 
-def test_what_is_wrong_with_policy_or_overrides_is_part_of_what_is_said():
-    story = Told(spec(1))
-    story.tick(fleet([2]), running=10.0, waiting=0.0)
-    plain = story.explain().sentence
-    problem = "overrides are not used: replicas.min: above replicas.max, found '9'; allowed: at most 4"
-    assert story.explain(problem=problem).sentence == f"{plain} O{problem[1:]}."
+def test_why_no_policy_is_in_force_is_said():
     nobody = Told(replace(spec(1), max_replicas=np.array([NAN])))
     nobody.tick(fleet([2]), running=10.0, waiting=0.0)
     problem = "policy 'quick' does not exist, so the workload is not scaled; allowed: 'batch'"

@@ -16,7 +16,9 @@ from autoscaler.config.specs import OverrideError, override_value
 
 PROBLEM_LIMIT = 800  # characters: every annotation wrong at once fits
 VALUE_LIMIT = 256  # characters of one override
+TOO_LONG = "(too long)"
 KNOWN = (*ANNOTATIONS, *SHORT_OVERRIDES, f"{OVERRIDE}<field>")
+BOUNDS = ("replicas.min", "replicas.max")  # one that makes no sense stays, so that the workload is left alone
 NO_POLICY = "(invalid)"  # a policy of this name cannot exist, so the workload is left alone and that is told
 
 
@@ -37,7 +39,10 @@ NOTHING = Declared()
 
 
 def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
-    """Read the annotations under our prefix. A value that makes no sense is dropped and named in `problem`."""
+    """Read the annotations under our prefix. A value that makes no sense is named in `problem`, and dropped.
+
+    Unless it is a bound: without it the policy's would hold, and cut a count that is right.
+    """
     ours = {key.removeprefix(PREFIX): value for key, value in (annotations or {}).items() if key.startswith(PREFIX)}
     if not ours:
         return NOTHING
@@ -49,10 +54,10 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
             found[name] = _read(name, value, problems)
         elif (path := override_path(name)) in overrides:
             problems.append(f"{shown(name)}: {path} is given twice, {shown(overrides[path])} is used; allowed: once")
-        elif path:
-            overrides |= read_override(path, value, problems, name)
-        elif name.startswith(OVERRIDE):
-            overrides |= read_override(name.removeprefix(OVERRIDE), value, problems)
+        elif path or name.startswith(OVERRIDE):
+            overrides |= read_override(path or name.removeprefix(OVERRIDE), value, problems, name if path else "")
+            if path in BOUNDS and path not in overrides:
+                overrides[path] = value if len(value) <= VALUE_LIMIT else TOO_LONG
         else:
             problems.append(f"{PREFIX}{shown(name)} is not known; allowed: {one_of(KNOWN, name)}")
     return Declared(

