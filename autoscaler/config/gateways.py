@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -155,7 +156,7 @@ class WorkloadNames:
     def __init__(self, fleet: Fleet) -> None:
         self._by_model: dict[str, list[int]] = {}
         self._by_name: dict[str, list[int]] = {}
-        self._namespaces = tuple(workload.ref.namespace for workload in fleet.workloads)
+        self.namespaces = tuple(workload.ref.namespace for workload in fleet.workloads)
         for row, workload in enumerate(fleet.workloads):
             if workload.model:
                 self._by_model.setdefault(workload.model, []).append(row)
@@ -176,10 +177,10 @@ class WorkloadNames:
                 name, namespace = _named(key, labels)
                 found = self._by_name.get(name, []) if name else []
             if key.namespace or namespace:
-                found = [row for row in found if self._namespaces[row] == namespace]
+                found = [row for row in found if self.namespaces[row] == namespace]
             elif len(found) > 1:
                 home = _label(labels, "namespace")
-                found = [row for row in found if self._namespaces[row] == home] or found
+                found = [row for row in found if self.namespaces[row] == home] or found
             if found:
                 return tuple(found)
         return ()
@@ -207,8 +208,10 @@ def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> t
 
     waiting: gauges by metric name; arrivals: rates (or increases) of counters by metric name, each with its series.
     Returns float64[W] twice: requests held, and arrivals in the unit they came in. NaN where no series names the
-    workload. Workloads that share a series (variants of a service) share its value equally, so that the sum is true.
-    Several gateways in front of one workload are added; the alternatives of one gateway are not.
+    workload. Workloads of one namespace that share a series (variants of a service) share its value equally, so that
+    the sum is true. Those of several namespaces each have all of it: whose it is cannot be told, and nobody is to take
+    anything from a neighbour by naming its model. Several gateways in front of one workload are added; the
+    alternatives of one gateway are not.
     """
     names = WorkloadNames(fleet)
     served = np.zeros(len(fleet.workloads), dtype=bool)
@@ -246,8 +249,9 @@ def _read(names: WorkloadNames, gateway: Gateway, readings: Readings, by_name: S
                 if not (part.accepts(labels) and 0 <= value < math.inf):  # NaN fails as well
                     continue
                 found = names.rows(gateway.keys, labels)
+                beside = Counter(names.namespaces[row] for row in found)
                 for row in found:
-                    sums[row] = sums.get(row, 0.0) + value / len(found)
+                    sums[row] = sums.get(row, 0.0) + value / beside[names.namespaces[row]]
         read = np.full(rows, np.nan)
         read[list(sums)] = list(sums.values())
         result = np.where(np.isnan(result), read, result)

@@ -163,7 +163,16 @@ def test_one_model_in_two_namespaces_is_told_apart_by_the_namespace_of_the_serie
     both = fleet(workload("a", "dev", model="m"), workload("a", "prod", model="m"))
     name = "vllm:num_incoming_requests_total"
     assert same(arrivals(both, name, ({"model": "m", "namespace": "prod"}, 2.0)), [NAN, 2.0])
-    assert arrivals(both, name, ({"model": "m", "namespace": "gateways"}, 2.0)) == [1.0, 1.0]
+
+
+def test_where_a_series_names_no_namespace_nobody_takes_a_share_from_one_of_the_same_model_elsewhere() -> None:
+    members = fleet(
+        workload("a", "prod", model="m", service="m"),
+        workload("b", "prod", model="m", service="m"),
+        workload("c", "dev", model="m"),
+    )
+    name = "vllm:num_incoming_requests_total"
+    assert arrivals(members, name, ({"model": "m", "namespace": "gateways"}, 2.0)) == [1.0, 1.0, 2.0]
 
 
 def test_a_name_in_another_namespace_is_another_workload() -> None:
