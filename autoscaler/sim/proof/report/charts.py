@@ -58,7 +58,7 @@ def frontier(proof: Proof) -> str:
     dearest = min(
         1.15 * max(run.row.gpu_hours for run in runs), MOST_HOURS * max(run.row.gpu_hours for run in _fitting(proof))
     )
-    marks = {"clairvoyant bound": proof.clairvoyant_gpu_hours, "with neighbours": proof.estimate_gpu_hours}
+    marks = {"clairvoyant bound": proof.clairvoyant_gpu_hours, "with neighbours, estimated": proof.estimate_gpu_hours}
     marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: not known
     shown = [*(point.gpu_hours for point in known if point.gpu_hours <= dearest), *marks.values()]
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)

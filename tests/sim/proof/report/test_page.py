@@ -108,7 +108,7 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     assert text.count("<figure") == 1
     assert text.count("<svg") == 2  # the frontier and one timeline
     assert "clairvoyant bound</text>" not in text
-    assert "with neighbours" not in text
+    assert "with neighbours, estimated</text>" not in text
 
 
 def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
