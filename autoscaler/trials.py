@@ -17,7 +17,7 @@ from rich.console import Console
 
 from autoscaler.adapters.prometheus.history import PrometheusHistory
 from autoscaler.config.model import Policy
-from autoscaler.config.policy import load
+from autoscaler.config.policy import load, read_policies
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.past import Past
@@ -37,7 +37,7 @@ from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
 from autoscaler.sim.study.fit import fit as fit_profile
-from autoscaler.sim.study.past import Recorded, as_row, as_timeline, to_trace
+from autoscaler.sim.study.past import Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.recording import read as read_recording
 from autoscaler.sim.study.ticks import read as read_ticks
 
@@ -173,6 +173,12 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     notes += shortened
     if setting.learn_s:
         _check_learned(name, [case], setting.learn_s)
+    counted = past.since(setting.learn_s)
+    if not len(counted.pods):
+        raise ValueError(
+            f"{name}: {show_duration(setting.learn_s)} to learn from is too long; allowed: a whole step of "
+            f"{show_duration(past.step_s)} less than its {show_duration(past.duration_s)}"
+        )
     subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
@@ -180,8 +186,9 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     (case,) = subject.cases
     with Bar(f"replaying {name}", console) as told:
         proof = _prove(setting, subject, against, told)
-        recorded = play(case, Recorded(past, case.cold_start_s))
-    counted = past.since(setting.learn_s)
+        there = replicas(past)  # whatever the policy allows
+        same = replace(case, start_replicas=int(there[0]), max_replicas=max(case.max_replicas, int(there.max())))
+        recorded = play(same, Recorded(past, case.cold_start_s))
     actual = as_row(counted, case.goal, offer.gpus, setting.cold_start_s)
     runs = (
         *proof.runs,
@@ -357,9 +364,14 @@ def _ceiling(setting: Setting, policy: Policy) -> float:
 
 
 def _policy(paths: tuple[Path, ...]) -> Policy:
-    """Return the one policy of a file, or the shipped `interactive`. Raises PolicyError."""
-    book = load(paths)
-    return book.policies[book.default]
+    """Return the one policy of a file, or the shipped `interactive`. Raises PolicyError, or ValueError for several."""
+    if not paths:
+        book = load(())
+        return book.policies[book.default]
+    policies = read_policies(paths)
+    if len(policies) != 1:
+        raise ValueError(f"{paths[0]}: {len(policies)} policies: {', '.join(sorted(policies))}; allowed: one")
+    return next(iter(policies.values()))
 
 
 def _check_outputs(setting: Setting, *inputs: Path | None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from autoscaler.commands.options import (
     EXISTING,
@@ -190,6 +191,9 @@ def simulate(
 ) -> None:
     """Replay a trace against simulated replicas and compare a policy with baselines and the clairvoyant bound."""
     if context.invoked_subcommand is not None:
+        for name in context.params:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name.replace('_', '-')} has no effect before {context.invoked_subcommand}")
         return
     if not traces:
         raise click.UsageError("--trace FILE is missing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from autoscaler.config.manifests import TEMPLATES, at, check_workload
 from autoscaler.config.model import API_VERSION, KIND, Policy
 from autoscaler.config.policy import PolicyBook, read_policy
 
+GROUP = API_VERSION.partition("/")[0]
 MAX_FILES = 2000
 MAX_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions
 
@@ -69,6 +71,7 @@ def check(
             findings.extend(extra[kind](document, book))
             checked[kind] += 1
         else:
+            findings.extend(_misspelt(document))
             skipped[kind] += 1
     findings.sort(key=lambda finding: (finding.file, finding.line))
     return Checked(tuple(findings), checked, skipped)
@@ -94,6 +97,17 @@ def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> d
     return named
 
 
+def _misspelt(document: Document) -> Iterator[Finding]:
+    """Find what was to be a policy, by all but a letter or two: it would be passed over."""
+    version, kind = at(document.value, "apiVersion"), at(document.value, "kind")
+    if not (isinstance(version, str) and isinstance(kind, str)):
+        return
+    if version.partition("/")[0] == GROUP:
+        yield document.finding(("kind",), "unknown kind", KIND)
+    elif kind == KIND and get_close_matches(version.partition("/")[0][:100], [GROUP], cutoff=0.85):
+        yield document.finding(("apiVersion",), "unknown version", API_VERSION)
+
+
 def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
     """Find what is valid and hardly meant."""
     spec = policy.spec
@@ -112,7 +126,7 @@ def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
 def _kind(document: Document) -> str:
     """Return what the document says it is. A policy of another version is a policy, so that its version is told."""
     kind, version = at(document.value, "kind"), at(document.value, "apiVersion")
-    if kind == KIND and isinstance(version, str) and version.partition("/")[0] != API_VERSION.partition("/")[0]:
+    if kind == KIND and isinstance(version, str) and version.partition("/")[0] != GROUP:
         return f"{KIND} of {shown(version)}"  # somebody else's
     return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else "unknown"
 

@@ -42,10 +42,22 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
     may be a mounted ConfigMap. A single policy is the default one whatever its name.
     Raises PolicyError with everything that is wrong; then nothing is loaded.
     """
+    policies = read_policies(paths or (shipped(),))
+    if default not in policies and len(policies) == 1:
+        default = next(iter(policies))
+    if default not in policies:
+        where = ", ".join(str(path) for path in paths) or str(shipped())
+        problem = "the default policy does not exist"
+        raise PolicyError([Finding(where, 0, "default policy", problem, shown(default), one_of(policies, default))])
+    return PolicyBook(MappingProxyType(policies), default)
+
+
+def read_policies(paths: Sequence[Path]) -> dict[str, Policy]:
+    """Read policies from files and folders, by name. Raises PolicyError as `load` does."""
     findings: list[Finding] = []
     policies: dict[str, Policy] = {}
     origin: dict[str, str] = {}  # "file:line" of each, by name
-    for path in yaml_files(paths or (shipped(),), policies_in, "policy files in", MAX_FILES, findings):
+    for path in yaml_files(paths, policies_in, "policy files in", MAX_FILES, findings):
         text = read_text(path)
         if isinstance(text, Finding):
             findings.append(text)
@@ -64,16 +76,9 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
                 continue
             policies[policy.name] = policy
             origin[policy.name] = f"{path}:{document.line}"
-    if not findings:
-        if default not in policies and len(policies) == 1:
-            default = next(iter(policies))
-        if default not in policies:
-            where = ", ".join(str(path) for path in paths) or str(shipped())
-            problem = "the default policy does not exist"
-            findings.append(Finding(where, 0, "default policy", problem, shown(default), one_of(policies, default)))
     if findings:
         raise PolicyError(findings)
-    return PolicyBook(MappingProxyType(policies), default)
+    return policies
 
 
 def policies_in(folder: Path) -> list[Path]:

@@ -25,6 +25,7 @@ def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     [
         (("--gpus", "nan"), "nan is not in the range 0<x<=1024"),
         (("--gpus", "1e-4"), "the profile: gpus is 0.0001; it must be a number from 0.001 to 1,024"),
+        (("--max-num-seqs", "1"), "max_num_seqs is 1, but 4 requests ran at once; allowed: 4 or more"),
         (("--max-num-seqs", "8192"), "8192 is not in the range 1<=x<=8191"),
     ],
 )
@@ -52,3 +53,8 @@ def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"error: {recording}, line 1" in result.output
     assert not file.exists()
+
+
+def test_options_of_simulate_before_fit_are_refused(tmp_path: Path) -> None:
+    result = invoke("simulate", "--gpus", "3", "fit", RECORDING, "--out", tmp_path / "tiny.json")
+    assert (result.exit_code, "--gpus has no effect before fit" in result.output) == (2, True)

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import signal
+import socket
+import subprocess
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -20,6 +23,7 @@ from tests.adapters.prometheus.backfill import samples, witnessed
 from tests.adapters.prometheus.test_history import load_into, prometheus_with
 from tests.adapters.prometheus.test_history_refusals import serving
 from tests.commands.study import POLICY, PROFILE, invoke
+from tests.commands.test_outputs import COMMAND
 from tests.harness.fixtures import StartPromql
 from tests.sim.study import small
 
@@ -145,6 +149,41 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
         result.exit_code,
         "study/small: 31m to learn from is too long; allowed: less than its" in result.output,
     ) == (2, True)
+    lasted_s = written["learned_s"] + written["duration_s"]
+    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--learn", f"{lasted_s - 1:g}s")
+    assert (result.exit_code, "to learn from is too long; allowed: a whole step of" in result.output) == (2, True)
+
+
+def test_recorded_has_what_there_was_whatever_the_policy_allows(tmp_path: Path) -> None:
+    trace = small.poisson([20.0], 600.0, prompt=800, output=100)
+    case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0, start_replicas=5)
+    recorder = Recorder(Ours(case, load().policies["interactive"]))
+    run(case, recorder)
+    ticks, out, one = tmp_path / "ticks.jsonl", tmp_path / "proof.json", tmp_path / "one.yaml"
+    ticks.write_text(recorder.out.getvalue())
+    one.write_text(POLICY.replace("ITL", "100ms") + "  replicas: {min: 1, max: 1}\n")
+    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--policy", one, "--json", out)
+    assert result.exit_code == 0, result.output
+    by_name = {policy["name"]: policy for policy in json.loads(out.read_text())["policies"]}
+    assert by_name["recorded"]["gpu_hours"] == pytest.approx(by_name["actual"]["gpu_hours"], rel=0.1)
+    assert by_name["recorded"]["scale_ups"] == by_name["actual"]["scale_ups"] == 0
+    assert by_name["ours"]["gpu_hours"] < by_name["recorded"]["gpu_hours"] / 2
+
+
+def test_a_signal_ends_a_replay_that_waits_for_a_server_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [*COMMAND, "replay", "--prometheus", url]
+        command += ["--workload", "team/llama", "--start", "-1h", "--profile", "8b-h100", "--prometheus-timeout", "60s"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            silent.settimeout(60)
+            with silent.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                assert process.wait(timeout=10) == 128 + signal.SIGINT
+        finally:
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.integration

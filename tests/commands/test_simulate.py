@@ -67,7 +67,42 @@ def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
     assert written["models"] == 1  # as if the file held no more, so nobody serves the other one
     assert "two: only from 2m30s to 4m" in " ".join(written["notes"])
     assert invoke("simulate", "--trace", file, *PROFILE, "--start", "4m", "--json", out).exit_code == 0
-    assert json.loads(out.read_text())["duration_s"] == 59.0
+    assert json.loads(out.read_text())["duration_s"] == 60.0
+
+
+def test_requests_of_the_last_whole_second_belong_to_the_trace_and_to_the_part_that_counts(tmp_path: Path) -> None:
+    rows = [*(f"{at},100,10" for at in range(0, 600, 10)), *("600,100,10" for _ in range(40))]
+    file, out = write_trace(tmp_path / "burst.csv", rows), tmp_path / "proof.json"
+    for options, requests in (((), 100), (("--start", "10s"), 99), (("--learn", "1m"), 94)):
+        assert invoke("simulate", "--trace", file, *PROFILE, *options, "--json", out).exit_code == 0
+        assert json.loads(out.read_text())["requests"] == requests
+    at_once = write_trace(tmp_path / "at-once.csv", ["10,500,20"] * 100)
+    assert invoke("simulate", "--trace", at_once, *PROFILE, "--json", out).exit_code == 0
+    assert json.loads(out.read_text())["policies"][0]["attainment"] > 0.9  # those to begin with are sized by them
+
+
+def test_the_page_of_baselines_that_were_best_at_their_default_is_written(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "proof.html"
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--learn", "5m", "--against", "knative-kpa", "--html", page)
+    assert result.exit_code == 0, result.output
+    assert "knative-kpa" in page.read_text()
+
+
+def test_a_file_of_several_policies_is_refused(trace: Path, tmp_path: Path) -> None:
+    text = POLICY.replace("ITL", "100ms")
+    file = tmp_path / "two.yaml"
+    file.write_text(f"{text}---\n{text.replace('mine', 'yours')}")
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--policy", file)
+    assert (result.exit_code, "two.yaml: 2 policies: mine, yours; allowed: one" in result.output) == (2, True)
+
+
+def test_without_a_ttft_objective_it_is_said_that_there_is_no_bound(trace: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "mine.yaml", tmp_path / "proof.json"
+    file.write_text(POLICY.replace("ttft: 1s, itl: ITL", "itl: 100ms"))
+    assert invoke("simulate", "--trace", trace, *PROFILE, "--policy", file, "--json", out).exit_code == 0
+    written = json.loads(out.read_text())
+    assert written["clairvoyant"]["gpu_hours"] == 0
+    assert "without a TTFT objective" in " ".join(written["notes"])
 
 
 def test_figures_count_from_where_it_was_learned_until(trace: Path, tmp_path: Path) -> None:

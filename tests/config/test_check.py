@@ -127,6 +127,19 @@ def test_a_policy_of_another_version_is_told_which_one_is_known(tmp_path: Path):
     assert result.findings[0].allowed == "vllm-autoscaler.io/v1"
 
 
+@pytest.mark.parametrize(
+    ("found", "meant", "place"),
+    [
+        ("kind: Policy", "kind: Polcy", "a.yaml:2:kind: unknown kind"),
+        ("vllm-autoscaler.io/", "vllm-autoscaller.io/", "a.yaml:1:apiVersion: unknown version"),
+    ],
+)
+def test_a_policy_that_is_misspelt_is_an_error_and_not_passed_over(tmp_path: Path, found: str, meant: str, place: str):
+    result = checked(tmp_path, a=POLICY.replace(found, meant))
+    assert lines(result) == [place]
+    assert result.failed
+
+
 def test_a_checker_of_another_kind_is_asked_with_the_place_and_the_policies(tmp_path: Path):
     def scaled_object(document: Document, book: PolicyBook):
         assert isinstance(document.value, dict)

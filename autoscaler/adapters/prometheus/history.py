@@ -17,7 +17,7 @@ import numpy as np
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.owners import pods_of
 from autoscaler.adapters.prometheus.queries import POD, latency_query, of_pods, sampled_query, series_query
-from autoscaler.adapters.prometheus.ranges import RangeReader
+from autoscaler.adapters.prometheus.ranges import RangeReader, beside
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
@@ -72,7 +72,7 @@ class PrometheusHistory:
         reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await asyncio.to_thread(
+                return await beside(
                     self._read, reading, of_pods(ENGINE, namespace, pods_of(name)), start_s, end_s, step_s, told
                 )
         except TimeoutError:

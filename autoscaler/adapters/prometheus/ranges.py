@@ -6,10 +6,15 @@ some kilobytes. It does not hand on a server's warnings, so a partial answer can
 
 from __future__ import annotations
 
+import asyncio
 import io
+import math
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import requests
@@ -29,7 +34,32 @@ BLOCK_BYTES = 1 << 20
 
 NO_ANSWER = "HTTP 200, but no answer to a range query"
 
+Result = TypeVar("Result")
 Rows = list[dict[str, Any]]  # series: "metric", labels, and "values", float64[n, 2], Unix time and value, n at least 1
+
+
+async def beside(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function that blocks, in a thread that nobody waits for once it is given up, even when the process ends.
+
+    After `asyncio.to_thread` the loop waits at its end for what still runs: Ctrl-C would have to wait for a server.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(set_it: Callable[[Any], None], what: object) -> None:
+        if not future.done():
+            set_it(what)
+
+    def work() -> None:
+        try:
+            told: tuple[Callable[[Any], None], object] = future.set_result, function(*arguments)
+        except BaseException as error:  # it is raised where the result is awaited
+            told = future.set_exception, error
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+            loop.call_soon_threadsafe(tell, *told)
+
+    threading.Thread(target=work, name="history", daemon=True).start()
+    return await future
 
 
 class RangeReader:
@@ -55,6 +85,7 @@ class RangeReader:
             retry=urllib3.Retry(
                 total=2,
                 read=False,  # a server that is too slow is not asked again
+                respect_retry_after_header=False,  # it may name an hour
                 backoff_factor=0.5,
                 allowed_methods=None,
                 status_forcelist=(429, 503, 504),
@@ -153,9 +184,10 @@ class _BoundedSession(requests.Session):
         self._deadline_s = deadline_s
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        until_s = min(self._deadline_s, time.monotonic() + kwargs.get("timeout", math.inf))
         response = super().request(*args, **{**kwargs, "stream": True})
         try:
-            body = self._read(response.raw)
+            body = self._read(response.raw, until_s)
         except urllib3.exceptions.TimeoutError as error:
             raise requests.ReadTimeout from error
         except urllib3.exceptions.HTTPError as error:
@@ -165,13 +197,13 @@ class _BoundedSession(requests.Session):
         response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
         return response
 
-    def _read(self, raw: Any) -> bytes:
+    def _read(self, raw: Any, until_s: float) -> bytes:
         parts, size = [], 0
         while part := raw.read1(BLOCK_BYTES, decode_content=True):  # no more than has come
             parts.append(part)
             size += len(part)
             if size > MOST_BYTES:
                 raise _TooLong(f"the answer is longer than {MOST_BYTES:,} bytes")
-            if time.monotonic() > self._deadline_s:
+            if time.monotonic() > until_s:
                 raise requests.ReadTimeout
         return b"".join(parts)

@@ -7,7 +7,6 @@ Gateways and GPUs are not looked back at: nothing is learned from them.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
@@ -32,7 +31,7 @@ from autoscaler.adapters.prometheus.queries import (
     narrowed,
     read_conventions,
 )
-from autoscaler.adapters.prometheus.ranges import RangeReader, Rows
+from autoscaler.adapters.prometheus.ranges import RangeReader, Rows, beside
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
 from autoscaler.config.engines import ENGINES, WITHIN
 from autoscaler.config.settings import PrometheusSettings
@@ -78,7 +77,7 @@ class RecentHistory:
         window_s = self._settings.rate_window_s
         reading = _Reading(reader, fleet, objectives, until_s, steps, window_s)
         try:
-            return await asyncio.to_thread(reading.read, offset_s)
+            return await beside(reading.read, offset_s)
         finally:
             reader.close()
 

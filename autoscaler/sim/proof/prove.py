@@ -4,6 +4,7 @@ known here, nor how a proof is shown.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -93,6 +94,8 @@ def prove(
     ]
     found = iter(side_by_side([each for stage in stages for each in stage], shared, workers, ray, told))
     bounds, ours, plans, best, before, others = ([next(found) for _ in stage] for stage in stages)
+    if math.isnan(subject.cases[0].goal.ttft_s):
+        notes.append("without a TTFT objective a request may wait for as long as it likes: the bound is 0")
     runs = [Run(OURS, False, {}, *ours[0])]
     for entry, (row, timeline) in zip(usual, others, strict=True):
         runs.append(Run(entry.name, False, _shared(entry.settings), row, timeline, default=True))

@@ -28,7 +28,7 @@ class Before:
     gpu_hours: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # two runs of one setting are two; and arrays are not compared
 class Run:
     """One policy with one setting."""
 

@@ -44,6 +44,9 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
 
     Raises ValueError if too little of the recording is busy, or its load never changed.
     """
+    most = int(recording.running.max())
+    if max_num_seqs is not None and max_num_seqs < most:
+        raise ValueError(f"max_num_seqs is {max_num_seqs}, but {most} requests ran at once; allowed: {most} or more")
     capacity = recording.kv_cache_tokens - recording.block_size  # the engine keeps one block for itself
     sequences = np.maximum(recording.running, 1.0)
     tokens = recording.kv_usage * capacity - recording.running * (recording.block_size - 1) / 2
@@ -67,7 +70,7 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
         kv_token_s=kv_token_s,
         prompt_token_s=prompt_token_s,
         kv_capacity_tokens=capacity,
-        max_num_seqs=max_num_seqs or slots or int(recording.running.max()),
+        max_num_seqs=max_num_seqs or slots or most,
         max_model_len=min(recording.max_model_len, capacity - recording.block_size),
         block_size=recording.block_size,
     )

@@ -252,8 +252,8 @@ class _Reader:
             raise TraceError(f"{self._path}: it contains no request")
         columns = np.concatenate([part for part, _ in self._parts], axis=1)
         model = np.concatenate([models for _, models in self._parts])
-        duration_s = max(math.ceil(self._last_s), 1.0)
-        whole = Trace(name, columns[0], columns[1].astype(np.int64), columns[2].astype(np.int64), float(duration_s))
+        duration_s = math.floor(self._last_s) + 1.0  # whole seconds, and the last request lies before the end
+        whole = Trace(name, columns[0], columns[1].astype(np.int64), columns[2].astype(np.int64), duration_s)
         if not self._models:
             return (whole,)
         return tuple(

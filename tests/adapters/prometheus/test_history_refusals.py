@@ -150,6 +150,27 @@ async def test_a_server_that_drips_ends_at_the_deadline() -> None:
             await left.wait()
 
 
+async def test_a_server_that_drips_is_given_up_at_the_time_out_of_a_query() -> None:
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            for _ in range(200):
+                await response.write(b" ")
+                await asyncio.sleep(0.05)
+        return response
+
+    async with serving(drip) as url:
+        async with asyncio.timeout(5):
+            assert "no answer within 0.3 s" in await refusal(url, timeout_s=0.3)
+
+
+async def test_a_server_that_names_an_hour_to_wait_is_not_waited_for() -> None:
+    async with answering(429, "busy", {"Retry-After": "3600"}) as url:
+        async with asyncio.timeout(10):
+            assert "HTTP Status Code 429" in await refusal(url)
+
+
 async def test_a_gzip_bomb_is_refused_at_the_bound() -> None:
     bomb = gzip.compress(bytes(MOST_BYTES + 1), compresslevel=1)
 

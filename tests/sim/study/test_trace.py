@@ -41,7 +41,7 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
     assert (first.name, second.name) == ("two/a", "two/b")
     assert first.prompt_tokens.tolist() == [11]
     assert second.output_tokens.tolist() == [3, 5]
-    assert first.duration_s == second.duration_s == 2.0
+    assert first.duration_s == second.duration_s == 3.0
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,21 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from autoscaler.sim.proof.report.words import printable
+
 
 class Bar:
     """`with Bar("simulating", console) as told: told(0.5)`. Shows itself on a terminal only, from the start."""
 
     def __init__(self, title: str, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+        )
         self._progress = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._task = self._progress.add_task(title, total=1.0)
+        self._task = self._progress.add_task(printable(title), total=1.0)
         self._shown = console.is_terminal
 
     def __enter__(self) -> Self:

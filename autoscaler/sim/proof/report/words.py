@@ -97,6 +97,11 @@ def cold_start(proof: Proof) -> str:
     return f"cold start {seconds(proof.cold_start_s)}{fresh}"
 
 
+def printable(text: str) -> str:
+    """Return the text without what would steer a terminal, as names of files may."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of the table."""

@@ -40,3 +40,18 @@ def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
     assert "ours: 99.50% at 12 GPU-hours, 1.09× the plan that knows the trace. No baseline met the goal." in (
         out.getvalue()
     )
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_says_which_are_left_out() -> None:
+    for width in (80, 100, 120):
+        out = StringIO()
+        print_proof(proof(trace="a[red]b\x1b"), Console(file=out, width=width, force_terminal=True, color_system=None))
+        text = out.getvalue()
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= width
+        assert "a[red]b?: " in text, "a name is neither markup nor steers the terminal"
+        for column in ("attainment", "GPU-hours", "ratio"):
+            assert column in text
+        assert ("left out, as the terminal is narrow: " in text) == (
+            width < 120 or "flaps" not in text.split("left")[0]
+        )
