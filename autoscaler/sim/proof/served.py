@@ -44,7 +44,8 @@ NEARLY = 0.05  # of the misses that are allowed: a window that has fewer is not 
 def served(case: Case) -> float:
     """Return about so many replica-seconds as meeting the goal of the case takes at the least; all of it counts.
 
-    0 where windows would be shorter than the TTFT objective, or too many: then only the bound is known.
+    0 where the goal is out of reach, and where windows would be shorter than the TTFT objective, or too many: then only
+    the bound is known.
     """
     window_s = case.cold_start_s / WINDOWS
     count = math.ceil(case.trace.duration_s / window_s) if window_s > 0 else MOST_WINDOWS + 1
@@ -52,7 +53,9 @@ def served(case: Case) -> float:
         return 0.0
     can = servable(case)
     requests = len(case.trace.arrival_s)
-    may_miss = max(case.goal.may_miss(requests) - int((~can).sum()), 0)
+    may_miss = case.goal.may_miss(requests) - int((~can).sum())
+    if may_miss < 0:
+        return 0.0
     window = np.minimum((case.trace.arrival_s / window_s).astype(np.int64), count - 1)
     end_s = np.minimum((window + 1) * window_s, case.trace.duration_s)
     in_time = case.trace.arrival_s + case.goal.ttft_s <= end_s

@@ -48,10 +48,10 @@ def test_who_comes_at_the_end_of_a_window_may_be_answered_in_the_next() -> None:
     assert served(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
 
 
-def test_nothing_is_estimated_where_a_request_may_wait_longer_than_a_window_or_windows_are_too_many() -> None:
+def test_nothing_is_estimated_where_requests_may_wait_too_long_or_too_short_or_windows_are_too_many() -> None:
     case = study(poisson([10.0] * 3, 60.0))
     assert served(case) > 0
-    for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99)):
+    for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99), Goal(0.01, 0.1, 0.99)):
         assert served(replace(case, goal=goal)) == 0.0
     assert served(replace(case, cold_start_s=0.0)) == 0.0
     assert served(replace(case, cold_start_s=0.001, goal=Goal(1e-4, 0.1, 0.99))) == 0.0
