@@ -181,7 +181,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the table as Markdown, and what it comes to."""
     titles = ["trace", "length", "clairvoyant mean", "cold start", "ours: attainment", "ours: excess"]
     titles += ["best tuned baseline", "its attainment", "its excess", "ours / its"]
-    titles += ["plan: excess", "GPU-hours, ours / plan"]
+    titles += ["estimate: excess", "plan: excess", "GPU-hours, ours / plan"]
     learned = any("before" in result for result in results.values())
     titles += ["best baseline, tuned before", "its attainment", "its excess"] if learned else []
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
@@ -205,7 +205,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             its, its_wide = interval([each["excess"][best] for each in of_seeds])
             its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
             row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
-        row += _of_the_plan(of_seeds) + (_of_before(of_seeds) if learned else [])
+        row += [_of_the_estimate(of_seeds), *_of_the_plan(of_seeds)] + (_of_before(of_seeds) if learned else [])
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join([*lines, "", *tally(list(results.values())), ""])
 
@@ -236,6 +236,14 @@ def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         ratios = [(1 + each["excess"][OURS]) / (1 + excess) for each, excess in those if each["meets"][OURS]]
         mean = f"{math.exp(float(np.mean(np.log(ratios)))):.3f}" if ratios else "–"
         yield f"- {said}: {len(those)}; GPU-hours of ours beside it, where both met, in the geometric mean: {mean}."
+
+
+def _of_the_estimate(results: Sequence[dict[str, Any]]) -> str:
+    """Return the excess of the estimate; nothing for results of a version that did not make one."""
+    bounds = [each["clairvoyant"] for each in results]
+    if not all(bound.get("estimate_gpu_hours") for bound in bounds):
+        return ""
+    return _with_interval(*interval([bound["estimate_gpu_hours"] / bound["gpu_hours"] - 1 for bound in bounds]))
 
 
 def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:

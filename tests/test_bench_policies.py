@@ -99,7 +99,8 @@ def test_a_share_of_each_case_may_be_learned_from_and_the_table_says_who_was_cho
     said = capsys.readouterr().out
     titles, _, row = (line.split(" | ") for line in said.splitlines()[:3])
     assert dict(zip(titles, row, strict=True))["best baseline, tuned before"] in ("static", "keda-rps")
-    assert len(titles) == 15
+    assert len(titles) == 16
+    assert float(dict(zip(titles, row, strict=True))["estimate: excess"]) >= 0
     assert "- the baseline best before: 1; GPU-hours of ours beside it, where both met" in said
 
 

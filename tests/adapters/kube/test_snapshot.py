@@ -234,7 +234,11 @@ async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: 
     async with running(fleet):
         view = await synced(fleet)
     workload = view.workloads[row(view, "bad")]
-    assert (workload.policy, workload.overrides, workload.metrics_port) == ("(invalid)", (("replicas.max", "-3"),), 8000)
+    assert (workload.policy, workload.overrides, workload.metrics_port) == (
+        "(invalid)",
+        (("replicas.max", "-3"),),
+        8000,
+    )
     assert view.paused[row(view, "bad")]
     problem = fleet.problems()[workload.ref]
     for part in ("found 'no/such'", "'-3'", "'perhaps'", "1 to 65,535", "'max-replcas' is not known"):
