@@ -78,6 +78,9 @@ whose waits, and those of one wake-up more, stay within 60% of what may miss. So
 where too few requests come for one to miss, nor where no gateway is known to hold requests for a workload without
 replicas ([inputs.md](inputs.md) lists those that are).
 
+While a gateway that has told of a workload is silent for longer than `inputs.maxAge`, the workload does not go to zero,
+whatever `idleAfter` says, for nothing could wake it; after a day of silence the gateway is taken for removed.
+
 ## Pre-warm windows
 
 A window begins when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least
