@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ MOST_SERIES = 20_000  # of one answer
 MOST_BYTES = 128 << 20  # of one answer, as it is after decompression
 BLOCK_BYTES = 1 << 20
 
+_AS_BYTES = re.compile(r"\(b(['\"])(.*)\1\)", re.DOTALL)  # the library shows a body as Python does
 NO_ANSWER = "HTTP 200, but no answer to a range query"
 
 Result = TypeVar("Result")
@@ -148,7 +150,7 @@ class RangeReader:
                 return "redirects are not followed"
             case requests.ConnectionError():
                 return "no connection"
-        text = clean(str(error) or type(error).__name__)
+        text = clean(_AS_BYTES.sub(r"(\2)", str(error)) or type(error).__name__)
         for secret in filter(None, self._secrets):
             text = text.replace(secret, "***")
         return text

@@ -57,7 +57,7 @@ def answer_of(result: object) -> str:
 @pytest.mark.parametrize(
     ("status", "text", "said"),
     [
-        (401, "no token", "HTTP Status Code 401"),
+        (401, "no token", "HTTP Status Code 401 (no token)"),
         (400, '{"status":"error","error":"parse error"}', "parse error"),
         (422, "query processing would load too many samples", "too many samples"),
         (200, "<html>", "HTTP 200, but no answer to a range query"),
