@@ -223,12 +223,15 @@ def place(
             observation.ready + observation.starting > 0,
             arrivals_per_s,
         )
-        refused = given < no_reserve
-        if last or inp.variants is None or not (refused & (inp.variants.service >= 0)).any():
+        if last or inp.variants is None:
+            break
+        refused = (given < no_reserve) & (inp.variants.service >= 0)
+        if not refused.any():
             break
         serving = inp.fleet.replicas - observation.blocked
         vacant = np.where(refused, np.fmax(given - serving, 0.0), vacant)
-        wanted, needed = np.fmax(given, no_reserve), no_reserve
+        together = np.isin(inp.variants.service, inp.variants.service[refused])
+        wanted, needed = np.where(together, np.fmax(given, no_reserve), chosen), no_reserve
     return chosen, given, no_reserve
 
 

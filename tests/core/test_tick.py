@@ -476,3 +476,12 @@ def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(
         cheap, waits = min(wanted, 4), max(wanted - 4, 0)
     assert cheap == 4
     assert dear >= 4
+
+
+def test_who_is_alone_is_told_what_its_pool_did_not_give_while_a_service_looks_elsewhere():
+    story = Story(spec(3, max_replicas=20.0))
+    story.variants = Variants(np.array([0, 0, -1]), np.array([1.0, 9.0, 1.0]))
+    pools = {"pool": np.array([0, 1, 2]), "pools": fleet([1]).pools * 3, "pool_gpus": np.array([4.0, 100.0, 1.0])}
+    decision = story.watch(fleet([4, 2, 1], **pools), 60, running=10.0, waiting=np.array([5.0] * 6 + [25.0]))
+    assert decision.replicas[1] > 2
+    assert decision.stages[Stage.VARIANT, 2] > decision.stages[Stage.GRANT, 2] == 1

@@ -45,9 +45,8 @@ class NodeTable:
         self._nodes: dict[str, _Node] = {}
         self._less: dict[str, tuple[float, _Node]] = {}  # since when, and what, nodes offer that offered more before
 
-    @property
-    def version(self) -> int:
-        """Grows when what is offered changes. Less is offered once it was less for `HELD_S`."""
+    def settle(self) -> int:
+        """Believe what was less for `HELD_S`; return a number that grows when what is offered changes."""
         now_s = self._clock.now_s()
         for name, (since_s, node) in list(self._less.items()):
             if now_s - since_s >= HELD_S:

@@ -213,7 +213,7 @@ class KubeFleet:
             self._targets.version,
             self._hpas.version,
             self._scaled.version,
-            self._nodes.version,
+            self._nodes.settle(),
             self._hands.holding(),
         )
         if self._workload_rows is not None and state == self._workload_state:
