@@ -7,25 +7,10 @@ from autoscaler.adapters.kube.objects import Node
 from autoscaler.adapters.kube.pools import HELD_S, NodeTable
 from autoscaler.adapters.kube.targets import NO_FACTS, Facts
 from autoscaler.core.fleet import Pool
+from tests.adapters.keda.world import HandClock
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 PRODUCT, GKE = "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"
-
-
-class HandClock:
-    """Stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.time_s = 1000.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def wall_s(self) -> float:
-        return self.time_s
-
-    async def sleep(self, duration_s: float) -> None:
-        raise AssertionError("nothing sleeps here")
 
 
 def node(name: str, labels: dict[str, str], **status: dict[str, str]) -> Node:
