@@ -38,12 +38,12 @@ class Window(NamedTuple):
 def windows_at(prewarm: Prewarm, wall_s: float) -> tuple[Window | None, Window]:
     """Return the window that is open at this Unix time, if any, and the one that opens next."""
     now = datetime.fromtimestamp(wall_s, UTC)
-    start = _first(prewarm.from_, prewarm.timezone, _last(prewarm.until, prewarm.timezone, now))
+    start = _begin(prewarm, _last(prewarm.until, prewarm.timezone, now))
     if start > now:
         return None, _window(prewarm, start)
     opened = _window(prewarm, start)
     end = datetime.fromtimestamp(opened.until_s, UTC)
-    return opened, _window(prewarm, _first(prewarm.from_, prewarm.timezone, end))
+    return opened, _window(prewarm, _begin(prewarm, end))
 
 
 class Windows:
@@ -90,6 +90,24 @@ class Windows:
         self._wall = Schedule(start[self._rows], until[self._rows], replicas[self._rows], lead[self._rows])
         self._tick = None
         self._from_s, self._edge_s = wall_s, min(edges)
+
+
+def _begin(prewarm: Prewarm, moment: datetime) -> datetime:
+    """Return when a window first begins at or after a moment, in UTC.
+
+    One from 02:15 to 02:45 in a night that skips these is none: both occur at once, when the clock has jumped.
+    """
+    start = _first(prewarm.from_, prewarm.timezone, moment)
+    at_once = start < _NEVER and _first(prewarm.until, prewarm.timezone, start) == start
+    if at_once and _skipped(prewarm.from_, prewarm.timezone, start):
+        return _first(prewarm.from_, prewarm.timezone, start + timedelta(seconds=1))
+    return start
+
+
+def _skipped(expression: str, zone: str, occurred: datetime) -> bool:
+    """Say whether the expression names another time than the one on the clock at which it occurred."""
+    clock = occurred.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC)
+    return next(CronSim(expression, clock - timedelta(seconds=1)), None) != clock
 
 
 def _window(prewarm: Prewarm, start: datetime) -> Window:
