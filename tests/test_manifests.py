@@ -177,6 +177,22 @@ def test_only_direct_mode_may_change_a_replica_count_and_dry_run_may_change_noth
     assert writing == {"direct": scales | {"events", "leases"}, "keda": {"events", "leases"}, "dry-run": set()}
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_rights_of_one_mode_take_the_place_of_another_s(overlay: str):
+    wide = [each for each in rendered(overlay) if each["kind"] in ("ClusterRole", "ClusterRoleBinding")]
+    assert {(each["kind"], each["metadata"]["name"]) for each in wide} == {
+        ("ClusterRole", "vllm-autoscaler"),
+        ("ClusterRoleBinding", "vllm-autoscaler"),
+    }
+
+
+def test_prometheus_keeps_the_namespace_of_a_workload():
+    (endpoint,) = only(rendered("direct"), "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"]
+    of_the_operator = {"namespace", "pod", "container", "endpoint", "job", "instance"}
+    assert of_the_operator & {label for family in (*FAMILIES, *KEDA) for label in family.labels} == {"namespace"}
+
+
 def test_the_policies_of_the_config_map_are_the_shipped_ones():
     data = only(rendered("direct"), "ConfigMap", "vllm-autoscaler-policies")["data"]
     assert data == {path.name: path.read_text() for path in SHIPPED_POLICIES.glob("*.yaml")}
