@@ -260,7 +260,7 @@ async def _in_cluster(
     sources: list[SampleSource],
     metrics: Metrics,
 ) -> Parts:
-    """Follow the objects of a cluster, and act by the mode: the only place that asks for it."""
+    """Follow the objects of a cluster, and act by the mode. What is watched in which mode is `KubeFleet`'s business."""
     assert settings.kube
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
     writes = OwnWrites(clock)

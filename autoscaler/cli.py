@@ -25,6 +25,7 @@ from autoscaler.commands.options import (
     cluster_options,
     history_option,
     http_options,
+    http_port_option,
     log_options,
     policy_options,
     price_option,
@@ -100,7 +101,7 @@ main.add_command(replay)
 @click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate; needs --grpc-key.")
 @click.option("--grpc-key", type=READABLE_FILE, help="Private key of that certificate.")
 @click.option("--grpc-ca", type=READABLE_FILE, help="Require clients to have a certificate signed by this CA (mTLS).")
-@http_options
+@http_options("0.0.0.0")
 @log_options
 def run(**given: Any) -> None:
     """Run the daemon in the cluster."""
@@ -117,19 +118,16 @@ def run(**given: Any) -> None:
 @policy_options
 @cluster_options
 @price_option
-@click.option("--cluster/--no-cluster", default=False, help="Also follow the real objects of the cluster.")
+@click.option(
+    "--cluster/--no-cluster",
+    default=False,
+    help="Take workloads from the annotated objects of the cluster instead of the labels of metrics.",
+)
 @history_option
 @click.option("--period", type=Duration(), default="15s", show_default=True, help="Time between ticks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
 @click.option("--once", is_flag=True, help="Decide once, print the decision and exit.")
-@click.option("--http-host", default="127.0.0.1", show_default=True, help="Address on which HTTP is served.")
-@click.option(
-    "--http-port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
-)
+@http_options("127.0.0.1")
 def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     """Show what the daemon would do, from metrics alone. Changes nothing."""
     from autoscaler import app
@@ -145,7 +143,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     _main(app.dry_run(settings, as_json=as_json, once=once))
 
 
-@main.command()
+@main.command(short_help="Try the daemon on simulated vLLM replicas.")
 @click.option("--duration", type=Duration(), help="Real time to run; default: until Ctrl-C.")
 @click.option(
     "--speed",
@@ -167,13 +165,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     is_flag=True,
     help="Print a JSON summary at the end; without --duration, end after 60s.",
 )
-@click.option(
-    "--http-port",
-    type=click.IntRange(0, 65535),
-    default=8080,
-    show_default=True,
-    help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
-)
+@http_port_option
 def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> None:
     """Run the whole daemon against a built-in fleet of simulated vLLM replicas."""
     from autoscaler import app

@@ -1,4 +1,4 @@
-"""What the loop needs from the outside world. Adapters implement these; `adapters.memory` has one of each in memory."""
+"""What the loop needs from the outside world. Adapters implement these; `adapters.memory` has those of the loop."""
 
 from __future__ import annotations
 

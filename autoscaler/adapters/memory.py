@@ -1,4 +1,4 @@
-"""One of every port in memory: what dry-run, single-process use and the tests of the loop run on."""
+"""The loop's ports in memory: what dry-run, single-process use and the tests of the loop run on."""
 
 from __future__ import annotations
 

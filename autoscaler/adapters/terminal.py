@@ -114,7 +114,7 @@ def _table(tick: TickRecord) -> Table:
         caption_justify="left",
         expand=True,
     )
-    for name, right in (("workload", False), ("policy", False), ("ready", True), ("now", True), ("wanted", True)):
+    for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("wanted", True)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     table.add_column("reason", ratio=1)
     table.add_column("GPUs", justify="right", no_wrap=True)

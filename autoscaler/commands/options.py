@@ -209,7 +209,7 @@ history_option = click.option(
     "--history/--no-history",
     default=True,
     show_default=True,
-    help="Without usable state, learn from the last 3 hours in Prometheus.",
+    help="At the start, learn from the last 3 hours in Prometheus where no saved state can be used.",
 )
 cluster_options = options(
     click.option("--namespace", type=ObjectName(), multiple=True, help="Namespace to watch; default: all namespaces."),
@@ -217,16 +217,21 @@ cluster_options = options(
         "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
     ),
 )
-http_options = options(
-    click.option("--http-host", default="0.0.0.0", show_default=True, help="Address on which HTTP is served."),
-    click.option(
-        "--http-port",
-        type=click.IntRange(0, 65535),
-        default=8080,
-        show_default=True,
-        help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
-    ),
+http_port_option = click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
 )
+
+
+def http_options(host: str) -> Callable[[Command], Command]:
+    """Return where HTTP is served, on `host` unless told otherwise."""
+    address = click.option("--http-host", default=host, show_default=True, help="Address on which HTTP is served.")
+    return options(address, http_port_option)
+
+
 log_options = options(
     click.option(
         "--log-format",

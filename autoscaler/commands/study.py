@@ -153,7 +153,7 @@ proof_options = options(
 )
 
 
-@click.group(cls=GreedyGroup, invoke_without_command=True)
+@click.group(cls=GreedyGroup, invoke_without_command=True, short_help="Try a policy on a trace, against baselines.")
 @click.option(
     "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="Requests as CSV or CSV.gz."
 )
@@ -206,7 +206,7 @@ def simulate(
     _prove(given, lambda trials, setting: trials.simulate(setting, traces, scale, interval), gpus)
 
 
-@simulate.command()
+@simulate.command(short_help="Fit a replica profile to recorded metrics.")
 @click.argument("recording", type=READABLE_FILE)
 @click.option(
     "--out", type=OUT, metavar="FILE", help="File to write the profile to (*.json); default: standard output."
@@ -222,7 +222,7 @@ def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float
     to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
 
 
-@click.command(cls=Greedy)
+@click.command(cls=Greedy, short_help="Try a policy on a workload's own history.")
 @prometheus_options
 @click.option(
     "--ticks",
@@ -251,7 +251,7 @@ def replay(
     step: float | None,
     **given: Any,
 ) -> None:
-    """Show what happened to a workload and what each policy would have done with the same requests."""
+    """Show what happened to a workload and what the policy and each baseline would have done with the same requests."""
     prometheus = prometheus_settings(given)
     if (prometheus is None) == (ticks is None):
         raise click.UsageError("give either --prometheus URL or --ticks FILE")

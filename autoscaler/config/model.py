@@ -126,20 +126,22 @@ class ScaleToZero(Section):
     )
     idle_after: Annotated[float | None, Duration(1.0, HOUR_S * 168, auto=True)] = Field(
         default=None,
-        description="Time without work after which it does; `auto`: as soon as the error budget bears those who would "
-        "wait for the wake-up, and only where a gateway holds them. Counts only while `enabled`.",
+        description="Time without work after which it does; `auto`: as soon as the error budget covers the "
+        "requests that would wait for the wake-up, and only where a gateway holds them. Counts only while `enabled`.",
     )
 
 
 class Capacity(Section):
-    """What one replica can do. What is left out is learned from the engine."""
+    """What one replica can do. Where `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, that
+    stands and nothing is forecast. What is left out is learned from the engine."""
 
     concurrency: Annotated[float | None, Number(0.01, 100_000)] = Field(
         default=None,
-        description="Requests a replica runs at once within the objectives; where stated, nothing is forecast.",
+        description="Requests a replica runs at once within the objectives.",
     )
     prefill_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
-        default=None, description="Prompt tokens a replica computes per second."
+        default=None,
+        description="Prompt tokens a replica computes per second. Not learned: only where stated does `prefill` speak.",
     )
     decode_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
         default=None, description="Tokens a replica generates per second."
@@ -165,7 +167,7 @@ class Inputs(Section):
 class Prewarm(Section):
     """A recurring window for which replicas are ready beforehand. Where windows overlap, the largest count holds."""
 
-    from_: Annotated[str, Cron()] = Field(alias="from", description="Begin of the window.")
+    from_: Annotated[str, Cron()] = Field(alias="from", description="Start of the window.")
     until: Annotated[str, Cron()] = Field(
         description="End of the window: the first time after its begin at which this occurs."
     )
@@ -229,7 +231,7 @@ class PolicySpec(Section):
 
 
 class Metadata(Section):
-    """How the policy is called."""
+    """What the policy is called."""
 
     name: Annotated[str, NAME] = Field(description="What workloads call it by.")
 

@@ -162,7 +162,6 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
         known = one_of(book.policies, name)
         problem = f"policy {shown(name)} does not exist, so the workload is not scaled; allowed: {known}"
         return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
-    problem = ""
     if overrides:
         try:
             policy = override(policy, overrides)
@@ -170,7 +169,7 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
             # The policy's own bounds would be a guess: under them a count far above may be right, and would be cut.
             problem = f"overrides cannot be used, so the workload is not scaled: {error}"
             return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
-    return _Row(spec_row(policy.spec), policy.name, problem, policy.spec.prewarm)
+    return _Row(spec_row(policy.spec), policy.name, "", policy.spec.prewarm)
 
 
 def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:

@@ -107,7 +107,7 @@ class Duration(Written):
     @property
     def allowed(self) -> str:
         bounds = f"from {show_duration(self.least_s)} to {show_duration(self.most_s)}"
-        return f"a duration with its unit, as 150ms, 30s, 5m, 1h30m, {bounds}{', or auto' if self.auto else ''}"
+        return f"a duration with a unit, such as 150ms, 30s, 5m, 1h30m, {bounds}{', or auto' if self.auto else ''}"
 
     def read(self, value: object) -> float | None:
         if self.auto and value == "auto":
@@ -132,7 +132,7 @@ class Share(Written):
     @property
     def allowed(self) -> str:
         return (
-            f"a number from {self.least:g} to {self.most:g}, or as percentage from {self.least:.0%} to {self.most:.0%}"
+            f"a number from {self.least:g} to {self.most:g}, or a percentage from {self.least:.0%} to {self.most:.0%}"
         )
 
     def read(self, value: object) -> float:
@@ -327,7 +327,7 @@ class Cron(Written):
     """Minutes at which something happens, as cron writes them."""
 
     allowed: str = (
-        "a cron expression of five fields that ever occurs: minute hour day-of-month month day-of-week, "
+        "a cron expression of five fields that occurs at least once: minute hour day-of-month month day-of-week, "
         'as "30 8 * * mon-fri"'
     )
 
@@ -353,7 +353,7 @@ class Cron(Written):
 class TimeZone(Written):
     """Name of a time zone."""
 
-    allowed: str = "a name of the IANA time zone database, as Europe/Berlin or UTC"
+    allowed: str = "a name of the IANA time zone database, such as Europe/Berlin or UTC"
 
     def read(self, value: object) -> str:
         if not isinstance(value, str) or not 0 < len(value) <= 64:

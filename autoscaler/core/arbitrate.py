@@ -17,7 +17,7 @@ from autoscaler.core.fleet import Fleet
 from autoscaler.core.spec import Spec
 
 HELD = 30.0
-"""So many times as many requests must come to who has no replica, before it gets that of an equal."""
+"""Who has no replica gets that of an equal only where so many times as many requests come to it."""
 
 
 def share(

@@ -98,12 +98,12 @@ class Plan(Columns):
     idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
     prompt_token_s: FloatColumn  # time a prompt token takes
     output_token_s: FloatColumn  # time a generated token takes, beyond its share of the idle gap
-    readings: FloatColumn  # of single pods that taught these, from the first on
+    readings: FloatColumn  # of single pods that taught these; never fading
     demand: FloatColumn  # replicas that what arrives keeps busy
     work_s: FloatColumn  # busy replica-seconds of a request
     rule: FloatColumn  # row of the family, `family.describe`
     watched_s: FloatColumn  # seconds of demand the rules were judged on
-    kept_s: FloatColumn  # before so many all replicas that were found are kept
+    kept_s: FloatColumn  # to be watched before one of the replicas that were found is given up
     allowed: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
     paper_missed: FloatColumn  # share that would have missed under the rule in force, by paper as far as it came true
     unavoidable: FloatColumn  # share that misses however many replicas there are

@@ -21,7 +21,7 @@ SLOTS_FADE_S = 50 * 86_400.0
 """Time constant with which the most requests are forgotten: an engine may be started again with fewer slots."""
 
 COMPUTING = 0.7
-"""Share of its time: who computes more has a queue for that reason, not for want of slots."""
+"""Busy share of its time from which a queue is put down to computing, not to a lack of slots."""
 
 
 @dataclass(frozen=True)

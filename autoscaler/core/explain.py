@@ -16,7 +16,7 @@ from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.words import count, number, seconds
 
 SURE = 0.5
-"""Confidence below which a learned capacity is told to be a guess."""
+"""Confidence below which a learned capacity is called a guess."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _reason(stage: Stage, row: _Row) -> str:
         case Stage.DEMAND:
             return "the strongest signal"
         case Stage.UNKNOWN:
-            why = "the forecast is about to speak, and no queue is long" if after < before else _doubt(row)
+            why = "the forecast is not ready yet, and no queue is long" if after < before else _doubt(row)
             return f"{why}, so it holds {number(after)}"
         case Stage.BURST:
             cold_start, tolerated = seconds(row.seen("cold_start_s")), seconds(row.spec("max_wait_s"))
@@ -239,10 +239,10 @@ def _reason(stage: Stage, row: _Row) -> str:
             return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
         case Stage.IDLE:
             if row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
-                return f"one stays, because its gateway has told nothing for {seconds(row.seen('gateway_silent_s'))}"
+                return f"one replica stays, because {_silent(row)}"
             if not math.isnan(row.idle_after_s):
-                return f"one stays until there was no work for {seconds(row.idle_after_s)}"
-            return f"one stays{_awake_for(row)}"
+                return f"one replica stays until there has been no work for {seconds(row.idle_after_s)}"
+            return f"one replica stays{_awake_for(row)}"
         case Stage.RATE_LIMIT:
             which = "down_period_s" if after > before else "up_period_s"
             return f"one step per {seconds(row.spec(which))} allows {number(after)}"
@@ -277,12 +277,16 @@ def _doubt(row: _Row) -> str:
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
     if row.seen("ready") == 0 and row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
-        return f"its gateway has told nothing for {seconds(row.seen('gateway_silent_s'))}"
+        return _silent(row)
     if row.seen("replicas") == 0:
         return "no request is known to wait"
     if row.seen("ready") == 0:
         return "no replica is ready to report the load"
     return "no signal says how many replicas are needed"
+
+
+def _silent(row: _Row) -> str:
+    return f"its gateway has not reported for {seconds(row.seen('gateway_silent_s'))}"
 
 
 def _pool(row: _Row) -> str:

@@ -36,11 +36,10 @@ LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
 
 SHORT_S = 60.0
-"""A usual start is taken to be at least so long where one is measured by it."""
+"""Least usual start in that comparison, so that a quick engine does not cut an ordinary one short."""
 
 LONGEST_OF_USUAL = 3.0
-"""A start that took more of those that are counted on counts as so many: one alone, whose probe may have failed for a
-while, says little."""
+"""A cold start counts for at most so many usual ones: a single long one may be a probe that failed for a while."""
 
 
 @dataclass(frozen=True)

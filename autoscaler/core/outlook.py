@@ -66,7 +66,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
 
     demand, asked = planned("demand"), float(decision.asks[Signal.FORECAST, row])
     rule, missed = planned("rule"), planned("really_missed")
-    promised = round(1 - float(inp.spec.attainment[row]), 12)  # 1 - 0.9 is 0.09999999999999998
+    promised = float(inp.spec.error_budget[row])
     unknown = (math.nan,) * 4
     level_s, hold, share, roots = unknown if math.isnan(rule) else describe(int(rule))
     return Figures(
@@ -129,7 +129,7 @@ def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
         needed = f"{number(FEWEST_READINGS)} are needed to know how fast one is"
         return f"no forecast yet: {readings} of busy replicas; {needed}"
-    return "no forecast: how much arrives is not known now"
+    return "no forecast: the arrival rate is not known right now"
 
 
 def _demand(known: Figures, ready: float) -> str:
@@ -161,7 +161,7 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     careful = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed"
     why = careful if known.watched_s < YOUNG_S else ""
     if known.watched_s < known.kept_s:
-        why += f"; all replicas that were found at first are kept for {seconds(known.kept_s)}"
+        why += f"; all replicas it started with are kept for {seconds(known.kept_s)}"
     if 0 < known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more are asked for than were found "

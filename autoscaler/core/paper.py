@@ -19,7 +19,7 @@ FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
 
 EASED = np.float32(3.0)
-"""Of what takes the fleet that serves by surprise one twice as large has an eighth, by this power of their ratio."""
+"""With this power of its size misses by surprise fall: a fleet twice as large as the one that served has an eighth."""
 
 SETTLED_S = 600.0
 """Until so much was watched a fleet on paper has at least what really serves, whatever rule sized it."""

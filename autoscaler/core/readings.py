@@ -1,5 +1,6 @@
 """Which readings are believed, and counters to rates. What comes from outside may be anything; here it becomes
-plausible or unknown, so that nothing behind this file meets an infinite, negative or absurd number.
+plausible or unknown, so that `observe` meets no infinite, negative or absurd number. `work` and the slots of `capacity`
+read samples as they came, and look at them themselves.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.memory import COUNTERS, PodMemory
 from autoscaler.core.samples import FrontSamples, PodSamples
+from autoscaler.core.work import COUNTED
 
 RATE_WINDOW_S = 30.0
 """Time constant of rates. Long enough for two scrapes of the usual 15 s, short against a cold start."""
@@ -27,8 +29,8 @@ NOTHING_PER_S = 1e-3
 
 LARGEST = {"asleep": 1.0, "kv_usage": 1.0, "fb_usage": 1.0, "tensor_active": 1.0, "sm_active": 1.0, "dram_active": 1.0}
 LARGEST |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
-LARGEST |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0) | dict.fromkeys((*COUNTERS, "kv_capacity_tokens"), 1e15)
-LARGEST |= dict.fromkeys(("ttft_met", "gap_s", "gaps", "itl_judged", "itl_met", "prefill_judged", "prefill_met"), 1e15)
+LARGEST |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
+LARGEST |= dict.fromkeys((*COUNTERS, *COUNTED, "kv_capacity_tokens"), 1e15)
 """Largest believable reading of each column of `PodSamples` and `FrontSamples`; the least is 0 for all of them."""
 
 TIMES = ("time_s", "gpu_time_s")
@@ -63,7 +65,7 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     step_s = samples.time_s - memory.time_s
     moved = step_s > 0
     taken = moved | np.isnan(memory.time_s)
-    if not taken.any():  # as in most ticks, which come oftener than readings
+    if not taken.any():  # as in most ticks, which come more often than readings
         with np.errstate(divide="ignore", invalid="ignore"):
             return memory, memory.increase / memory.observed_s, np.zeros_like(memory.increase)
     step_s = np.where(moved, step_s, np.nan)

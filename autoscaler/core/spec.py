@@ -42,7 +42,7 @@ class Spec(Columns):
     idle_after_s: FloatColumn  # seconds without work until it goes to zero; NaN: never, inf: as the budget bears
 
     concurrency: FloatColumn  # stated requests a replica can run at once within the objective; NaN: learned
-    prefill_tokens_per_s: FloatColumn  # stated prompt tokens per second of a replica; NaN: learned
+    prefill_tokens_per_s: FloatColumn  # stated prompt tokens per second of a replica; NaN: not known, and never learned
     decode_tokens_per_s: FloatColumn  # stated generated tokens per second of a replica; NaN: learned
     target_usage: FloatColumn  # 0..1, share of a replica's capacity to plan for
     kv_target_usage: FloatColumn  # 0..1, KV-cache usage to plan for
@@ -57,10 +57,15 @@ class Spec(Columns):
         return np.where(np.isnan(self.ttft_objective_s), self.max_wait_s, self.ttft_objective_s)
 
     @property
+    def error_budget(self) -> FloatColumn:
+        """Share of requests that may miss their objective, to be shown: 0.1, not 0.09999999999999998. float64[W]."""
+        return np.round(1 - self.attainment, 12)
+
+    @property
     def states_capacity(self) -> BoolColumn:
         """Where the policy states what a replica can do: that stands, and no forecast speaks. bool[W]."""
         capacities = (self.concurrency, self.prefill_tokens_per_s, self.decode_tokens_per_s)
-        return np.asarray(~np.isnan(capacities).all(axis=0))
+        return np.asarray((~np.isnan(capacities)).any(axis=0))
 
 
 @dataclass(frozen=True)

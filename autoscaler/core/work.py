@@ -21,7 +21,7 @@ SHORTEST_GAP_S, LONGEST_GAP_S = 1e-5, 60.0
 """No engine writes faster or slower; a counter that says so is broken."""
 
 QUEUED = 0.25
-"""Of those that run, so many wait where slots are full; fewer may wait for the token budget of the next step."""
+"""Waiting requests for each running one from which slots count as full; fewer may wait for the next step's tokens."""
 
 MOST_RUNNING = 1e6
 """No pod runs more requests."""

@@ -14,6 +14,7 @@ import numpy as np
 from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, Present, or_zero
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.error_budget import BUDGET_S
+from autoscaler.core.work import LONGEST_STEP_S
 
 RESTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
 """Time without work after which a workload goes to zero; one of these."""
@@ -34,13 +35,10 @@ LATE_S = 20.0
 """What a wake-up takes beside the cold start: until a scrape has seen the queue, and a tick the scrape."""
 
 ASKED_AFTER_S = 60.0
-"""Of quiet, before it is asked for how long it may last; what was said before stands until then."""
+"""Quiet seconds from which the rest in force is chosen anew; before, the last choice stands."""
 
 MOST_REQUESTS = 1e6
 """No workload has more in flight, and to none come more between two ticks; a counter that says so is broken."""
-
-LONGEST_STEP_S = 120.0
-"""Of a longer pause between two ticks nothing is known."""
 
 
 @dataclass(frozen=True)

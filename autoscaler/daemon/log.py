@@ -9,6 +9,14 @@ from autoscaler.ports import Fate, TickRecord
 
 log = structlog.get_logger(__name__)
 
+EVENT = {
+    Fate.APPLIED: "scaled",
+    Fate.PUBLISHED: "published",
+    Fate.RECORDED: "would scale",
+    Fate.CONFLICT: "not scaled",
+    Fate.FAILED: "not scaled",
+}
+
 
 class LogRecorder:
     """Writes changes, and the coming and going of trouble at the sources."""
@@ -48,7 +56,7 @@ class LogRecorder:
                 continue
             write = log.info if outcome.fate not in (Fate.FAILED, Fate.CONFLICT) else log.warning
             write(
-                "scaled",
+                EVENT[outcome.fate],
                 workload=str(change.ref),
                 before=change.before,
                 after=change.after,

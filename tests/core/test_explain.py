@@ -205,7 +205,7 @@ def test_sentences_read_well(name):
         (
             "about to forecast",
             "Keeps 2 replicas: 80 running, 2 waiting ask for 2.56 at 40 per replica (a guess), target utilization 80%; "
-            "the forecast is about to speak, and no queue is long, so it holds 2 (inputs up to 0 s old).",
+            "the forecast is not ready yet, and no queue is long, so it holds 2 (inputs up to 0 s old).",
         ),
         (
             "silent workload",

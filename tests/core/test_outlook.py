@@ -109,7 +109,7 @@ def test_every_rule_of_the_family_can_be_said(rule):
 
 def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():
     careful = "; in the first 20 min only the fastest level with the longest hold is followed"
-    kept = "; all replicas that were found at first are kept for 20 min"
+    kept = "; all replicas it started with are kept for 20 min"
     assert told(watched_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
     assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
 
@@ -136,7 +136,7 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
         ),
         ({}, {"readings": 3.0}, "no forecast yet: 3 readings of busy replicas; 4 are needed to know how fast one is"),
         ({}, {"readings": 1.0}, "no forecast yet: 1 reading of busy replicas; 4 are needed to know how fast one is"),
-        ({}, {}, "no forecast: how much arrives is not known now"),
+        ({}, {}, "no forecast: the arrival rate is not known right now"),
     ],
 )
 def test_a_silent_forecast_says_why(rules, plan, why):

@@ -64,7 +64,7 @@ async def test_a_recommendation_that_nobody_follows_is_written_once(written):
     world = World(RecordingActuator())
     world.load = {"running": 200.0, "waiting": 200.0}
     await world.ticks(5)
-    (entry,) = events(written, "scaled")
+    (entry,) = events(written, "would scale")
     assert (entry["workload"], entry["before"], entry["fate"]) == ("ns/w0", 2, "recorded")
     assert "running" in entry["reason"]
 

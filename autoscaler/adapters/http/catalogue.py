@@ -41,25 +41,11 @@ class Family:
         return PREFIX + self.name
 
 
-def _observed(field: str) -> Callable[[TickRecord], FloatColumn]:
+def _of(table: str, field: str) -> Callable[[TickRecord], FloatColumn]:
+    """Return what reads one column of a table of the decision."""
+
     def column(tick: TickRecord) -> FloatColumn:
-        values: FloatColumn = getattr(tick.decision.observation, field)
-        return values
-
-    return column
-
-
-def _able(field: str) -> Callable[[TickRecord], FloatColumn]:
-    def column(tick: TickRecord) -> FloatColumn:
-        values: FloatColumn = getattr(tick.decision.capacity, field)
-        return values
-
-    return column
-
-
-def _planned(field: str) -> Callable[[TickRecord], FloatColumn]:
-    def column(tick: TickRecord) -> FloatColumn:
-        values: FloatColumn = getattr(tick.decision.plan, field)
+        values: FloatColumn = getattr(getattr(tick.decision, table), field)
         return values
 
     return column
@@ -84,13 +70,13 @@ def _gauge(name: str, meaning: str, column: Column | None, *labels: str) -> Fami
 WORKLOADS = (
     _gauge("workload_info", "Always 1; the policy in force and the service.", None, "policy", "service"),
     _gauge("desired_replicas", "Replicas the daemon decided on.", lambda tick: tick.decision.replicas),
-    _gauge("current_replicas", "spec.replicas as it stands in the cluster.", _observed("replicas")),
-    _gauge("ready_replicas", "Ready pods that are not leaving.", _observed("ready")),
-    _gauge("starting_replicas", "Pods that are starting and can still become ready.", _observed("starting")),
+    _gauge("current_replicas", "spec.replicas as it stands in the cluster.", _of("observation", "replicas")),
+    _gauge("ready_replicas", "Ready pods that are not leaving.", _of("observation", "ready")),
+    _gauge("starting_replicas", "Pods that are starting and can still become ready.", _of("observation", "starting")),
     _gauge(
         "blocked_replicas",
         "Pods that do not become ready by waiting: no room, no image, crashing.",
-        _observed("blocked"),
+        _of("observation", "blocked"),
     ),
     _gauge(
         "demand_replicas",
@@ -100,53 +86,77 @@ WORKLOADS = (
     _gauge("ask_replicas", "Replicas each signal asks for, raw; absent without an opinion.", None, "signal"),
     _gauge("bound", "1 for the stage that changed the count last; absent where none did.", None, "stage"),
     _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
-    _gauge("input_age_seconds", "Age of the oldest trusted engine reading; absent without one.", _observed("age_s")),
-    _gauge("input_coverage_ratio", "Share of ready replicas whose engine answered, 0 to 1.", _coverage),
-    _gauge("running_requests", "Requests in the engines' running batches.", _observed("running")),
-    _gauge("waiting_requests", "Requests the engines hold but do not run.", _observed("waiting")),
     _gauge(
-        "gateway_waiting_requests", "Requests held by a gateway in front of the workload.", _observed("gateway_waiting")
+        "input_age_seconds",
+        "Age of the oldest trusted engine reading; absent without one.",
+        _of("observation", "age_s"),
     ),
-    _gauge("queue_wait_seconds", "How long the last request in the queue will wait.", _observed("queue_wait_s")),
-    _gauge("ttft_seconds", "Time to first token; absent while there are no requests.", _observed("ttft_s")),
+    _gauge("input_coverage_ratio", "Share of ready replicas whose engine answered, 0 to 1.", _coverage),
+    _gauge("running_requests", "Requests in the engines' running batches.", _of("observation", "running")),
+    _gauge("waiting_requests", "Requests the engines hold but do not run.", _of("observation", "waiting")),
+    _gauge(
+        "gateway_waiting_requests",
+        "Requests held by a gateway in front of the workload.",
+        _of("observation", "gateway_waiting"),
+    ),
+    _gauge(
+        "queue_wait_seconds", "How long the last request in the queue will wait.", _of("observation", "queue_wait_s")
+    ),
+    _gauge("ttft_seconds", "Time to first token; absent while there are no requests.", _of("observation", "ttft_s")),
     _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
-    _gauge("itl_seconds", "Inter-token latency; absent while there are no requests.", _observed("itl_s")),
+    _gauge("itl_seconds", "Inter-token latency; absent while there are no requests.", _of("observation", "itl_s")),
     _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),
-    _gauge("kv_cache_usage_ratio", "KV-cache usage, mean over reporting replicas, 0 to 1.", _observed("kv_usage")),
-    _gauge("capacity_requests", "Requests one replica can run at once within the objective.", _able("concurrency")),
-    _gauge("capacity_prefill_tokens_per_second", "Prompt tokens one replica computes.", _able("prefill_tokens_per_s")),
-    _gauge("capacity_decode_tokens_per_second", "Tokens one replica generates.", _able("decode_tokens_per_s")),
-    _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _able("confidence")),
-    _gauge("forecast_demand_replicas", "Replicas kept busy by what arrives now, as measured.", _planned("demand")),
+    _gauge(
+        "kv_cache_usage_ratio", "KV-cache usage, mean over reporting replicas, 0 to 1.", _of("observation", "kv_usage")
+    ),
+    _gauge(
+        "capacity_requests",
+        "Requests one replica can run at once within the objective.",
+        _of("capacity", "concurrency"),
+    ),
+    _gauge(
+        "capacity_prefill_tokens_per_second",
+        "Prompt tokens one replica computes.",
+        _of("capacity", "prefill_tokens_per_s"),
+    ),
+    _gauge(
+        "capacity_decode_tokens_per_second", "Tokens one replica generates.", _of("capacity", "decode_tokens_per_s")
+    ),
+    _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _of("capacity", "confidence")),
+    _gauge("forecast_demand_replicas", "Replicas kept busy by what arrives now, as measured.", _of("plan", "demand")),
     _gauge(
         "error_budget_ratio",
         "Share of requests that may miss their objective by the policy.",
-        lambda tick: np.round(1 - tick.input.spec.attainment, 12),  # 1 - 0.9 is 0.09999999999999998
+        lambda tick: tick.input.spec.error_budget,
     ),
     _gauge(
         "error_budget_allowed_ratio",
         "Share of requests that may miss under the forecast's rule, after what was burnt or saved.",
-        _planned("allowed"),
+        _of("plan", "allowed"),
     ),
     _gauge(
         "missed_requests_ratio",
         "Share of requests that missed TTFT or ITL within about a day, also while no replica served; absent where they "
         "are not counted.",
-        _planned("really_missed"),
+        _of("plan", "really_missed"),
     ),
     _gauge(
         "cold_start_seconds",
         "Time from asking for a replica until it serves: learned or stated.",
-        _observed("cold_start_s"),
+        _of("observation", "cold_start_s"),
     ),
-    _gauge("loaded_replicas", "Pods whose framebuffer is in use; absent without GPU metrics.", _observed("loaded")),
-    _gauge("gpu_active_replicas", "Pods whose tensor cores work; absent without GPU metrics.", _observed("active")),
+    _gauge(
+        "loaded_replicas", "Pods whose framebuffer is in use; absent without GPU metrics.", _of("observation", "loaded")
+    ),
+    _gauge(
+        "gpu_active_replicas", "Pods whose tensor cores work; absent without GPU metrics.", _of("observation", "active")
+    ),
     Family(
         "loaded_idle_replica_seconds_total",
         "counter",
         "Replica-seconds spent loaded and idle since the daemon started.",
         WORKLOAD_LABELS,
-        _observed("loaded_idle_s"),
+        _of("observation", "loaded_idle_s"),
     ),
     _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
     _gauge("rival", "1 while somebody else owns the replica count; the label `owner` names them.", None, "owner"),

@@ -74,7 +74,7 @@ class Metrics:
         self._ticks.labels("failed").inc()
 
     def set_policy_problems(self, count: int) -> None:
-        """Say how many problems the policies in force have: files that did not load, workloads they do not fit."""
+        """Say how many findings keep changed policy files from coming into force; 0: none."""
         self._policy_problems.set(count)
 
     def set_stream_clients(self, count: int) -> None:

@@ -34,8 +34,8 @@ export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
 
 /** Say in a few words why a workload has its count. */
 export function reason(row) {
-  if (row.paused) return "paused by the operator";
-  if (row.rival) return `owned by ${row.rival}`;
+  if (row.paused) return "Paused";
+  if (row.rival) return `Owned by ${row.rival}`;
   if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
   const parts = [row.signal && signalName(row.signal), row.bound && (STAGES[row.bound]?.[1] ?? words(row.bound))];
   return words(parts.filter(Boolean).join(" · "));
