@@ -84,6 +84,20 @@ def test_what_is_not_trusted_keeps_what_it_has():
     assert shared([5, 8], gpus=8, priority=[0.0, 1000.0], trusted=[False, True], current=[5, 0]) == [5, 3]
 
 
+def test_what_is_kept_without_trust_counts_towards_what_its_load_needs():
+    ranks = {"priority": [1000.0, 10.0], "current": [5, 0]}
+    assert shared([8, 6], gpus=10, needed=[5, 6], trusted=[False, True], **ranks) == [5, 5]
+
+
+def test_who_is_under_no_policy_takes_nothing_from_the_shares_of_others():
+    ranks = {"priority": [np.nan, 0.0, 0.0], "weight": [np.nan, 1.0, 2.0], "min_replicas": [np.nan, 0.0, 0.0]}
+    assert shared([2, 8, 8], gpus=8, free=[False, True, True], current=[2, 0, 0], **ranks) == [2, 2, 4]
+
+
+def test_arrivals_below_zero_are_none():
+    assert shared([1, 1], gpus=1, arrivals=[-1.0, 0.0], holds=[True, False], min_replicas=1.0) == [1, 0]
+
+
 def test_a_floor_that_does_not_fit_is_cut_by_priority():
     assert shared([4, 4], gpus=6, min_replicas=4.0, priority=[1.0, 2.0]) == [2, 4]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.fleet import Blocked
-from autoscaler.core.observe import MAX_GPU_AGE_S
+from autoscaler.core.observe import GATEWAY_REMEMBERED_S, MAX_GPU_AGE_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, first, fleet, seen, spec
 
@@ -31,6 +31,11 @@ def test_absent_stale_and_zero_are_three_things():
     np.testing.assert_array_equal(found.reporting, [0, 0, 1])
     np.testing.assert_array_equal(found.running, [np.nan, np.nan, 0])
     np.testing.assert_array_equal(found.age_s, [np.nan, np.nan, 0])
+
+
+def test_a_pod_that_was_last_heard_asleep_is_silent_and_not_asleep():
+    found = first(fleet([2]), time_s=np.array([1000.0, 900.0]), asleep=np.array([0.0, 1.0]))
+    assert (found["reporting"], found["asleep"]) == (1, 0)
 
 
 def test_a_pod_whose_queue_is_not_told_does_not_report():
@@ -356,3 +361,18 @@ def test_an_empty_cluster_is_an_empty_observation():
     observation, memory = seen(fleet([]))
     assert len(observation.ready) == 0
     assert len(memory.pods.time_s) == 0
+
+
+def test_of_a_long_pause_no_more_is_loaded_and_idle_than_a_reading_lasts():
+    story = Story(spec())
+    for pause_s in (5.0, 3600.0):
+        story.tick(fleet([1]), pause_s, **{**GPU, "gpu_time_s": story.now_s + pause_s})
+    assert story.memory.workloads.loaded_idle_s[0] == MAX_GPU_AGE_S
+
+
+def test_a_gateway_that_told_nothing_for_a_day_is_waited_for_no_longer():
+    story = Story(spec())
+    story.tick(fleet([1]), front_waiting=0.0)
+    last = story.tick(fleet([1]), GATEWAY_REMEMBERED_S)
+    assert last.observation.gateway_silent_s[0] == GATEWAY_REMEMBERED_S
+    assert math.isnan(story.tick(fleet([1])).observation.gateway_silent_s[0])

@@ -71,6 +71,16 @@ def test_workloads_alone_or_not_trusted_keep_what_they_want():
 def test_a_variant_at_zero_or_on_its_way_is_left_to_its_own_stages():
     assert chosen([0, 6], [1, 6]) == [0, 6]
     assert chosen([1, 6], [0, 6]) == [1, 6]
+    assert chosen([2, 4], [2, 0], min_replicas=0.0) == [2, 4]
+
+
+def test_what_is_less_takes_no_variant_to_zero():
+    assert chosen([1, 2], [2, 4], min_replicas=0.0) == [2, 1]
+
+
+def test_a_variant_of_unknown_size_or_wish_takes_no_part():
+    assert chosen([2, 6], [2, 4], each=(np.nan, 10.0)) == [2, 6]
+    np.testing.assert_array_equal(chosen([np.nan, 6], [2, 4]), [np.nan, 6])
 
 
 def test_an_unknown_price_is_filled_last():

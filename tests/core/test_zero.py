@@ -1,6 +1,7 @@
 """Zero within the error budget: what wake-ups would have cost on paper, and the rest that this allows."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core import zero
 from autoscaler.core.decision import Observation
-from autoscaler.core.zero import LATE_S, RESTS_S, SHARE, YOUNG_S, Zero
+from autoscaler.core.zero import LATE_S, LONGEST_STEP_S, MOST_REQUESTS, RESTS_S, SHARE, YOUNG_S, Zero
 from tests.core.world import Story, fleet, spec, world
 
 STEP_S, COLD_START_S = 10.0, 60.0
@@ -158,6 +159,31 @@ def test_while_nobody_is_heard_nothing_moves():
     np.testing.assert_array_equal(life.zero.quiet_s, before.quiet_s)
     np.testing.assert_array_equal(life.zero.counted_s, before.counted_s)
     np.testing.assert_array_equal(life.zero.waited, before.waited)
+
+
+def test_of_a_long_pause_between_two_ticks_no_more_counts_than_its_beginning():
+    life = Life()
+    life.step()
+    life.step(step_s=3600.0)
+    assert life.zero.quiet_s[0] == STEP_S + LONGEST_STEP_S
+    assert life.zero.counted_s[0] == pytest.approx(STEP_S + LONGEST_STEP_S, rel=1e-3)
+
+
+def test_a_broken_counter_is_not_believed():
+    life = Life()
+    life.live([1.0, 0.0, 0.0])
+    before = life.zero
+    life.step(in_flight=2 * MOST_REQUESTS)
+    for name in ("in_flight", "quiet_s", "requests", "counted_s"):
+        np.testing.assert_array_equal(getattr(life.zero, name), getattr(before, name), err_msg=name)
+    life.step(came=2 * MOST_REQUESTS)
+    assert life.zero.requests[0] == pytest.approx(before.requests[0], rel=1e-3)
+
+
+def test_a_rest_that_cost_more_than_its_part_of_the_budget_leaves_the_rest_of_it():
+    waited = np.full_like(Zero.blank(1).waited, 50.0)
+    dear = replace(Zero.blank(1), rest_s=RESTS_S[:1], waited=waited, requests=np.array([100.0]))
+    assert zero.spent(dear, np.array([0.9])) == pytest.approx(SHARE * 0.1)
 
 
 def late(life):

@@ -42,6 +42,16 @@ def test_a_trusted_decision_is_told(world: World):
     assert world.answers.answer(LLAMA) == Answer(5, 2, True, 4.0)
 
 
+def test_pods_that_find_no_gpu_are_among_those_that_the_hpa_counts(world: World):
+    world.decide(Row("llama", 9, current=12, blocked=3))
+    assert world.answers.answer(LLAMA).current == 12
+
+
+def test_at_zero_the_hpa_is_off_whatever_pods_are_still_there(world: World):
+    world.decide(Row("llama", 3, current=0, pods=3))
+    assert world.answers.answer(LLAMA).current == 0
+
+
 def test_an_answer_lives_as_long_as_the_policy_trusts_its_inputs_and_not_a_second_more(world: World):
     world.decide(Row("llama", 5, age_s=20, max_age_s=60))
     world.clock.time_s += 40
@@ -135,6 +145,15 @@ def test_a_workload_made_anew_under_its_old_name_does_not_inherit_the_answer(wor
     world.decide(Row("llama", 9, id=2, trusted=False, age_s=nan))
     with pytest.raises(NoAnswer, match="nobody was heard yet"):
         world.answers.answer(LLAMA)
+
+
+def test_of_a_workload_made_anew_nothing_is_swallowed_until_keda_asks_again(world: World):
+    world.decide(Row("llama", 21, current=20))
+    world.answers.publish(LLAMA, Tolerance())
+    assert world.answers.swallowed_workloads() == [LLAMA]
+    world.decide(Row("mistral", 1, id=1))
+    world.decide(Row("llama", 21, current=20, id=2))
+    assert world.answers.swallowed_workloads() == []
 
 
 def test_a_failed_tick_changes_nothing(world: World):

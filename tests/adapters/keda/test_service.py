@@ -11,10 +11,11 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from autoscaler.adapters.keda.answers import NOT_LEADING
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import KedaServer
-from autoscaler.adapters.keda.service import KedaService
+from autoscaler.adapters.keda.service import KedaService, Refused
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
 from tests.harness.process import eventually
@@ -173,6 +174,12 @@ async def test_metadata_that_is_wrong_is_named_with_its_value_and_what_is_allowe
         assert text.startswith("ScaledObject prod/llama: ") and expected in text
 
 
+async def test_metadata_is_looked_at_again_when_it_differs_from_what_was_found_right(client: Client):
+    client.world.decide()
+    assert (await client.stub.IsActive(reference())).result
+    assert (await client.refusal("IsActive", reference(policy="gold")))[0] == Code.INVALID_ARGUMENT
+
+
 async def test_metadata_that_is_missing_is_named(client: Client):
     code, text = await client.refusal("IsActive", pb.ScaledObjectRef(namespace="prod", name="llama"))
     assert code == Code.INVALID_ARGUMENT
@@ -301,6 +308,13 @@ class TestStreamIsActive:
             async with asyncio.timeout(0.25):
                 while True:  # what was on its way
                     await stream.read()
+
+    async def test_a_replica_that_does_not_lead_ends_it(self):
+        world = World()
+        world.lease.leading = False
+        with pytest.raises(Refused, match=NOT_LEADING):
+            async with asyncio.timeout(1):
+                await anext(world.service.StreamIsActive(reference(), None))
 
     async def test_it_ends_when_the_scaled_object_is_gone_or_means_another_workload(self, client: Client):
         client.world.decide()

@@ -105,6 +105,10 @@ def test_a_value_between_two_thousandths_would_reach_no_more(current: int, wante
         assert land(wanted - 1 + 0.0011, current, tolerance) == current
 
 
+def test_no_value_is_negative_however_much_the_hpa_tolerates():
+    assert publish(0, 5, Tolerance(0.1, 1.0)) == (0.0, False)
+
+
 def test_a_quantity_has_three_decimals_and_a_value_that_is_not_above_zero_gives_way_to_the_integer():
     assert keda_value(9.0014, 10) == Decimal("9.001")
     assert keda_value(0.0, 3) == keda_value(-1.0, 3) == keda_value(float("nan"), 3) == 3

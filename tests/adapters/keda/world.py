@@ -68,6 +68,7 @@ class Row:
     max_age_s: float = MAX_AGE_S
     active: bool | None = None  # None: as wanted says
     pods: float | None = None  # that are not leaving; None: as many as current
+    blocked: float = 0.0  # of those, that find no GPU
 
 
 def ref(name: str) -> WorkloadRef:
@@ -113,9 +114,9 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
             Observation.filled(count),
             age_s=np.array([row.age_s for row in rows]),
             replicas=fleet.replicas,
-            ready=np.array([float(row.current if row.pods is None else row.pods) for row in rows]),
+            ready=np.array([float(row.current if row.pods is None else row.pods) - row.blocked for row in rows]),
             starting=np.zeros(count),
-            blocked=np.zeros(count),
+            blocked=np.array([row.blocked for row in rows]),
         ),
         capacity=Capacity.filled(count),
         asks=np.full((len(Signal), count), np.nan),

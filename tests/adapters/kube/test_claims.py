@@ -81,6 +81,23 @@ async def test_a_second_manual_change_while_one_is_respected_begins_the_time_ane
     assert hands.owner("uid") != ""
 
 
+async def test_who_changes_a_count_again_while_that_is_respected_undoes_nothing(writes: OwnWrites, hands: Hands):
+    write(writes, hands, 4)
+    for count in (7, 8):
+        hands.changed("uid", count, "kubectl-scale")
+    await asyncio.sleep(HAND_HOLD_S + 1)
+    assert hands.owner("uid") == ""
+
+
+async def test_a_manual_change_long_after_another_is_the_first_again(writes: OwnWrites, hands: Hands):
+    for _ in range(2):
+        write(writes, hands, 4)
+        hands.changed("uid", 7, "kubectl-scale")
+        await asyncio.sleep(HAND_HOLD_S + 1)
+        assert hands.owner("uid") == ""
+        await asyncio.sleep(HAND_HOLD_S)
+
+
 async def test_a_write_long_ago_does_not_explain_a_change_now(writes: OwnWrites, hands: Hands):
     write(writes, hands, 4)
     write(writes, hands, 6)

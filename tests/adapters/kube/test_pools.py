@@ -47,6 +47,11 @@ def test_a_template_without_a_product_takes_the_only_one_there_is():
     assert (pools, gpus) == ((Pool(GPU, "H100"),), [8.0])
 
 
+def test_nodes_that_name_no_product_are_shared_out_as_one_pool():
+    rows, pools, gpus = nodes(({}, {GPU: "8"}), ({}, {GPU: "4"})).pools([wants()])
+    assert (rows, pools, gpus) == ([0], (Pool(GPU, ""),), [12.0])
+
+
 def test_where_a_template_may_run_on_several_products_nothing_of_that_resource_is_shared_out():
     table = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "L4"}, {GPU: "2"}))
     _, pools, gpus = table.pools([wants(), wants(product=(PRODUCT, "H100"))])
@@ -115,6 +120,26 @@ def test_a_node_that_offers_all_again_in_time_was_never_less():
     clock.time_s += HELD_S
     table.settle()
     assert table.pools([wants()])[2] == [8.0]
+
+
+def test_a_node_that_goes_while_it_offers_less_does_not_come_back():
+    clock = HandClock()
+    table = nodes(({}, {GPU: "8"}), ({}, {GPU: "8"}), clock=clock)
+    table.put(node("n0", {}, allocatable={GPU: "4"}))
+    table.remove("", "n0")
+    clock.time_s += HELD_S
+    table.settle()
+    assert table.pools([wants()])[2] == [8.0]
+
+
+def test_of_a_node_that_offers_less_and_less_the_last_is_believed():
+    clock = HandClock()
+    table = nodes(({}, {GPU: "8"}), clock=clock)
+    for left in ("4", "2"):
+        table.put(node("n0", {}, allocatable={GPU: left}))
+    clock.time_s += HELD_S
+    table.settle()
+    assert table.pools([wants()])[2] == [2.0]
 
 
 def test_a_node_first_seen_while_its_devices_are_not_offered_has_its_capacity_for_a_while():

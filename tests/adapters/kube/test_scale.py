@@ -1,5 +1,7 @@
 """Patching the scale subresource of a real API server, with the rights that ship."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
@@ -96,6 +98,23 @@ async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: Sy
         (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
     assert outcome.fate is Fate.FAILED
     assert outcome.detail == "the API server is busy, it asks to wait 3 s: too many requests"
+
+
+async def test_a_patch_is_known_to_be_ours_before_the_server_has_it_and_given_up_before_another_may_lead(
+    clock: SystemClock, monkeypatch: pytest.MonkeyPatch
+):
+    writes, known = OwnWrites(clock), []
+
+    async def silent(request: web.Request) -> web.Response:
+        known.append(writes.explain("uid", 2))
+        await asyncio.sleep(1.0)
+        return web.json_response({})
+
+    monkeypatch.setattr("autoscaler.adapters.kube.scale.WRITE_TIMEOUT_S", 0.1)
+    async with serving(silent) as url, Kube.using(Configuration(host=url), 60.0) as kube:
+        (outcome,) = await apply(ScaleActuator(kube, writes), Change(WorkloadRef("ns", "llama"), "uid", 1, 2, ""))
+    assert known == [True]
+    assert outcome.fate is Fate.FAILED
 
 
 async def test_a_kind_without_a_known_scale_is_refused_by_name(actuator: ScaleActuator):

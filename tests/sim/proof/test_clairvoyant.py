@@ -12,7 +12,7 @@ from autoscaler.sim.proof.clairvoyant import MOST_WINDOWS, bound, demand
 from autoscaler.sim.study.case import Case, Goal, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
-from autoscaler.sim.study.work import request_work_s, servable
+from autoscaler.sim.study.work import alone_s, request_work_s, servable
 from tests.sim.study.small import llama, poisson, study, trace
 
 
@@ -60,6 +60,17 @@ def test_no_schedule_that_meets_the_goal_costs_less(name: str, attainment: float
     best = cheapest_that_meets(case, rows)
     assert math.isfinite(best)
     assert 0 < bound(case).gpu_hours <= best
+
+
+@pytest.mark.parametrize("start_replicas", [0, 1])
+@pytest.mark.parametrize("arrival_s", [5.0, 5.3, 5.6, 90.0, 90.3, 90.6])
+def test_one_request_never_takes_more_than_a_cold_start_or_the_wait_for_it_and_its_answer(
+    arrival_s: float, start_replicas: int
+) -> None:
+    case = study(trace(np.array([arrival_s]), duration_s=120.0), cold_start_s=30.0, start_replicas=start_replicas)
+    ttft_s, itl_s = (float(each[0]) for each in alone_s(case))
+    before_s = min(30.0, arrival_s) if start_replicas else 30.0
+    assert 0 < bound(case).replica_s <= before_s + ttft_s + itl_s * case.trace.output_tokens[0]
 
 
 @pytest.mark.parametrize(("name", "share"), [("steady", 0.9), ("two visits", 0.25), ("nobody there at first", 0.5)])

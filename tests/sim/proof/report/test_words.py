@@ -110,3 +110,7 @@ def test_rows_that_met_the_goal_come_before_cheaper_ones_that_did_not() -> None:
         proof(UNTOLD, run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run())
     )
     assert [each.name for each in ordered] == ["ours", "static", "cheap", "actual"]  # nobody knows how near that came
+
+
+def test_beside_a_bound_of_nothing_no_ratio_is_known() -> None:
+    assert math.isnan(proof(clairvoyant_gpu_hours=0.0).ratio(12.0))
