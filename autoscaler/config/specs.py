@@ -17,7 +17,7 @@ from autoscaler.core.spec import Spec
 
 MAX_OVERRIDES = 64  # of one workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
-_DUE = tuple[str, tuple[tuple[str, str], ...]]  # what a workload asks for: name of a policy, overrides
+_DUE = tuple[str, tuple[tuple[str, str], ...], tuple[float, float]]  # asked for: name of a policy, overrides, bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class _Row:
-    """The answer for one pair of policy and overrides, shared by all workloads that ask for it."""
+    """The answer to one thing that is asked for, shared by all workloads that ask for it."""
 
     spec: tuple[float, ...]  # in the order of the fields of Spec
     name: str
@@ -54,7 +54,7 @@ class Compiler:
         if self._compiled is not None and book is self._book and workloads == self._workloads:
             return self._compiled
         known = self._rows if book is self._book else {}
-        wanted = [(workload.policy, workload.overrides) for workload in workloads]
+        wanted = [(workload.policy, workload.overrides, workload.bounds) for workload in workloads]
         # Rows that nobody asks for any more are forgotten, so that memory is bounded by the fleet.
         rows = {due: known.get(due) or _row(due, book) for due in dict.fromkeys(wanted)}
         self._workloads, self._book, self._rows = workloads, book, rows
@@ -67,19 +67,23 @@ def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled
     return Compiler().compile(workloads, book)
 
 
-def spec_row(policy: PolicySpec) -> tuple[float, ...]:
-    """Write one policy as a row, in the order of the fields of `Spec` and in their units."""
+def spec_row(policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf)) -> tuple[float, ...]:
+    """Write one policy as a row, in the order of the fields of `Spec` and in their units.
+
+    bounds: least and most replicas that hold whatever the policy says; 3 to 8 within 0 to 2 are 2 to 2.
+    """
     up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
     to_zero = policy.scale_to_zero
+    # The floor also holds where demand is nothing, and only scaleToZero leads to zero.
+    floor = policy.replicas.min if to_zero.enabled else max(1, policy.replicas.min)
     row = {
         "ttft_objective_s": policy.objective.ttft,
         "itl_objective_s": policy.objective.itl,
         "attainment": policy.objective.attainment,
         "priority": policy.priority,
         "weight": policy.weight,
-        # The floor also holds where demand is nothing, and only scaleToZero leads to zero.
-        "min_replicas": policy.replicas.min if to_zero.enabled else max(1, policy.replicas.min),
-        "max_replicas": policy.replicas.max,
+        "min_replicas": np.clip(floor, *bounds),
+        "max_replicas": np.clip(policy.replicas.max, *bounds),
         "max_wait_s": policy.queue.max_wait,
         "up_step_fraction": up.max_step.fraction,
         "up_step_replicas": up.max_step.replicas,
@@ -156,7 +160,7 @@ def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
 
 
 def _row(due: _DUE, book: PolicyBook) -> _Row:
-    name, overrides = due
+    name, overrides, bounds = due
     policy = book.policies.get(name or book.default)
     if policy is None:
         known = one_of(book.policies, name)
@@ -169,7 +173,7 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
             # The policy's own bounds would be a guess: under them a count far above may be right, and would be cut.
             problem = f"overrides cannot be used, so the workload is not scaled: {error}"
             return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
-    return _Row(spec_row(policy.spec), policy.name, "", policy.spec.prewarm)
+    return _Row(spec_row(policy.spec, bounds), policy.name, "", policy.spec.prewarm)
 
 
 def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:

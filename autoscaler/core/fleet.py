@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
@@ -33,6 +34,7 @@ class Workload(NamedTuple):
     uid: str = ""
     policy: str = ""  # name of a policy; "": the default policy
     overrides: tuple[tuple[str, str], ...] = ()  # single policy fields, ("replicas.max", "8"), validated by config
+    bounds: tuple[float, float] = (0.0, inf)  # least and most replicas that hold whatever the policy says
     service: str = ""  # model endpoint this workload is a variant of; "": itself
     model: str = ""  # model name as the engine or gateway reports it; "": unknown
     engine: str = "vllm"  # row of the engine table

@@ -1,5 +1,6 @@
 """Policies and workloads to columns."""
 
+import math
 from dataclasses import fields, replace
 from types import MappingProxyType
 
@@ -167,6 +168,35 @@ def test_an_override_that_contradicts_a_field_of_the_policy_is_told_where_it_was
     assert str(caught.value) == (
         "replicas.max: leaves replicas.min above max, found '3'; allowed: at most replicas.max, which is 3"
     )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "bounds", "held"),
+    [
+        ((1, 1), (0, 16), (1, 1)),
+        ((3, 8), (1, 100), (3, 8)),
+        ((1, 16), (2, 8), (2, 8)),
+        ((3, 8), (0, 2), (2, 2)),
+        ((1, 1), (2, math.inf), (2, 2)),
+        ((1, 16), (0, math.inf), (1, 16)),
+    ],
+)
+def test_bounds_that_hold_anyway_tighten_those_of_the_policy_and_win_where_they_contradict(
+    replicas: tuple[int, int], bounds: tuple[float, float], held: tuple[float, float]
+):
+    book = with_policies(base={}, bounded={"replicas": {"min": replicas[0], "max": replicas[1]}})
+    overrides = (("replicas.max", str(replicas[1])), ("replicas.min", str(replicas[0])))
+    asks = (workload("bounded"), workload("base", *overrides), workload("bounded"))
+    compiled = compile_specs((*(ask._replace(bounds=bounds) for ask in asks[:2]), asks[2]), book)
+    assert not compiled.problems
+    assert compiled.spec.min_replicas.tolist() == [held[0], held[0], replicas[0]]
+    assert compiled.spec.max_replicas.tolist() == [held[1], held[1], replicas[1]]
+
+
+def test_bounds_that_hold_anyway_keep_a_workload_above_zero_that_its_policy_takes_there():
+    book = with_policies(idle={"replicas": {"min": 0}, "scaleToZero": {"enabled": True}})
+    compiled = compile_specs((workload("idle"), workload("idle")._replace(bounds=(1, 4))), book)
+    assert compiled.spec.min_replicas.tolist() == [0, 1]
 
 
 def test_overrides_keep_the_windows_of_the_policy():

@@ -16,7 +16,7 @@ from autoscaler.config.findings import Finding
 from autoscaler.config.manifests import at, mapping
 from autoscaler.config.model import PolicySpec
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.scaledobject import COUNT, DEFAULT_MAX, DEFAULT_MIN, POLICY, POLL, PUSH, TOLERANCE
+from autoscaler.config.scaledobject import DEFAULT_MAX, DEFAULT_MIN, LEAST, MOST, POLICY, POLL, PUSH, TOLERANCE
 from autoscaler.config.specs import override
 
 MAX_REPLICAS_LOOKED_AT = 500  # counts whose steps are tried against the tolerance
@@ -90,20 +90,25 @@ def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
 def _check_counts(document: Document, index: int, book: PolicyBook) -> Generator[Finding, None, int]:
     """Compare the ScaledObject's bounds with the policy's; return its maximum."""
     bounds: dict[str, int] = {}
-    for key, absent in (("minReplicaCount", DEFAULT_MIN), ("maxReplicaCount", DEFAULT_MAX)):
+    for key, kind, absent in (("minReplicaCount", LEAST, DEFAULT_MIN), ("maxReplicaCount", MOST, DEFAULT_MAX)):
         value = at(document.value, "spec", key)
         bounds[key] = absent
         try:
-            bounds[key] = absent if value is None else COUNT.read(value)
+            bounds[key] = absent if value is None else kind.read(value)
         except ValueError as error:
-            yield document.finding(("spec", key), str(error), COUNT.allowed)
+            yield document.finding(("spec", key), str(error), kind.allowed)
     least, most = bounds["minReplicaCount"], bounds["maxReplicaCount"]
     if least > most:
         yield document.finding(("spec", "minReplicaCount"), "above maxReplicaCount", f"at most {most}")
     policy = _policy(mapping(at(document.value, "spec", "triggers", index, "metadata")), book)
     if policy and policy.replicas.max > most:
         problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
+        if policy.replicas.min > most:
+            problem = f"below replicas.min of the policy, which is {policy.replicas.min}, so that {most} will hold"
         yield document.warning(("spec", "maxReplicaCount"), problem, f"at least {policy.replicas.max}")
+    if policy and policy.replicas.max < least:
+        problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so that {least} will hold"
+        yield document.warning(("spec", "minReplicaCount"), problem, f"at most {policy.replicas.max}")
     if policy and policy.scale_to_zero.enabled and least > 0:
         problem = "keeps the workload above zero, where its policy allows zero"
         yield document.warning(("spec", "minReplicaCount"), problem, "0, or scaleToZero.enabled: false")

@@ -6,6 +6,7 @@ makes no sense becomes `problem`. What KEDA is answered belongs to `adapters.ked
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,8 +17,8 @@ from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
 from autoscaler.adapters.kube.targets import KINDS
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
-from autoscaler.config.scaledobject import COUNT, DEFAULT_MAX, DEFAULT_MIN, POLICY, POLL, PUSH, TOLERANCE
-from autoscaler.config.values import NAME
+from autoscaler.config.scaledobject import DEFAULT_MAX, DEFAULT_MIN, LEAST, MOST, POLICY, POLL, PUSH, TOLERANCE
+from autoscaler.config.values import NAME, Whole
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
@@ -34,6 +35,7 @@ class Asked(NamedTuple):
     ours: bool  # ... and that names a policy
     policy: str
     overrides: tuple[tuple[str, str], ...]
+    bounds: tuple[float, float]  # that are stated; the HPA keeps to them whatever the policy says
     paused: bool
     doubts: str  # overrides that are dropped, in words; the rest holds
 
@@ -58,8 +60,8 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
     doubts: list[str] = []
     target = _target(seen.metadata.namespace, _mapping(spec.get("scaleTargetRef")), problems)
     metadata = _trigger(spec.get("triggers"), problems)
-    least = _count("minReplicaCount", spec.get("minReplicaCount"), DEFAULT_MIN, problems)
-    most = _count("maxReplicaCount", spec.get("maxReplicaCount"), DEFAULT_MAX, problems)
+    least = _count("minReplicaCount", spec.get("minReplicaCount"), LEAST, DEFAULT_MIN, problems)
+    most = _count("maxReplicaCount", spec.get("maxReplicaCount"), MOST, DEFAULT_MAX, problems)
     if least > most:
         problems.append(f"minReplicaCount {least} is above maxReplicaCount {most}")
     behavior = _mapping(_mapping(_mapping(spec.get("advanced")).get("horizontalPodAutoscalerConfig")).get("behavior"))
@@ -71,8 +73,6 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
     for path, text in (metadata or {}).items():
         if path in OVERRIDES:
             overrides |= read_override(path, text, doubts)
-    _tighten(overrides, "replicas.min", least if least > 0 else None, max)
-    _tighten(overrides, "replicas.max", most if spec.get("maxReplicaCount") is not None else None, min)
     annotations = seen.metadata.annotations or {}
     return Asked(
         port=ScaledObject(
@@ -91,6 +91,7 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
         ours=ours,
         policy=policy,
         overrides=tuple(sorted(overrides.items())),
+        bounds=(least, most if spec.get("maxReplicaCount") is not None else math.inf),
         paused=any(annotations.get(key, "false") != "false" for key in PAUSES),
         doubts=worded(doubts),
     )
@@ -143,13 +144,13 @@ def _target(namespace: str, reference: Mapping[str, Any], problems: list[str]) -
     return WorkloadRef(namespace, name, kind, api_version)
 
 
-def _count(key: str, value: Any, absent: int, problems: list[str]) -> int:
+def _count(key: str, value: Any, kind: Whole, absent: int, problems: list[str]) -> int:
     if value is None:
         return absent
     try:
-        return COUNT.read(value)
+        return kind.read(value)
     except ValueError as error:
-        problems.append(f"{key}: {error}, found {shown(value)}; allowed: {COUNT.allowed}")
+        problems.append(f"{key}: {error}, found {shown(value)}; allowed: {kind.allowed}")
         return absent
 
 
@@ -162,13 +163,6 @@ def _tolerance(direction: str, behavior: Mapping[str, Any], problems: list[str])
     except ValueError as error:
         problems.append(f"{direction}.tolerance: {error}, found {shown(value)}; allowed: {TOLERANCE.allowed}")
         return None
-
-
-def _tighten(overrides: dict[str, str], path: str, bound: int | None, tighter: Any) -> None:
-    """Put the ScaledObject's own bound over the trigger's, unless that is tighter. The HPA keeps to it anyway."""
-    if bound is not None:
-        stated = overrides.get(path, "")
-        overrides[path] = str(tighter(int(stated), bound) if stated.isdigit() else bound)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

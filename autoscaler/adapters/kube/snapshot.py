@@ -274,7 +274,7 @@ class KubeFleet:
         others = [claim.port.name for claim in claims if claim is not asked]
         rival = f"ScaledObject/{others[0]}" if others else self._hpas.owner(row.key, ours=asked.port.name)
         policy = NO_POLICY if asked.port.problem else asked.policy
-        workload = row.workload._replace(policy=policy, overrides=asked.overrides)
+        workload = row.workload._replace(policy=policy, overrides=asked.overrides, bounds=asked.bounds)
         return workload, row.declared.paused or asked.paused, rival
 
     def _miss_targets(self) -> None:

@@ -69,6 +69,7 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         ("spec.triggers.0.metricType", "Value", "metricType", "drifts"),
         ("spec.minReplicaCount", 17, "spec.minReplicaCount", "above maxReplicaCount"),
         ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a whole number"),
+        ("spec.maxReplicaCount", 0, "spec.maxReplicaCount", "too small"),
         ("spec.maxReplicaCount", 100_001, "spec.maxReplicaCount", "too large"),
         (f"{BEHAVIOR}.scaleUp.tolerance", "none", "scaleUp.tolerance", "not a quantity"),
         (f"{BEHAVIOR}.scaleDown.tolerance", 11, "scaleDown.tolerance", "too large"),
@@ -133,6 +134,19 @@ def test_a_policy_that_goes_to_zero_under_a_minimum_above_zero_is_told():
         changed((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1), ("spec.maxReplicaCount", 4))
     )
     assert "keeps the workload above zero" in finding.problem
+
+
+def test_bounds_that_leave_those_of_the_policy_no_room_are_told_with_what_will_hold():
+    low = changed((f"{METADATA}.replicas\\.min", "3"), ("spec.maxReplicaCount", 2))
+    (finding,) = findings(low)
+    assert (finding.severity, finding.key) == (Severity.WARNING, "spec.maxReplicaCount")
+    assert finding.problem == "below replicas.min of the policy, which is 3, so that 2 will hold"
+    assert finding.allowed == "at least 16"
+    high = changed((f"{METADATA}.replicas\\.max", "1"), ("spec.minReplicaCount", 2))
+    finding, _ = findings(high)  # and that the policy allows zero
+    assert (finding.severity, finding.key) == (Severity.WARNING, "spec.minReplicaCount")
+    assert finding.problem == "above replicas.max of the policy, which is 1, so that 2 will hold"
+    assert finding.allowed == "at most 1"
 
 
 def test_all_that_is_wrong_in_a_trigger_is_told_at_once():

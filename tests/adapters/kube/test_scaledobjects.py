@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import msgspec
@@ -28,10 +29,16 @@ def test_defaults_are_those_of_keda():
     assert (found.ours, found.policy, found.overrides, found.port.problem) == (True, "batch", (), "")
 
 
-def test_stated_bounds_become_overrides_and_the_tighter_of_two_holds():
+def test_bounds_of_the_scaled_object_stand_beside_the_overrides_of_the_trigger():
     stated = TRIGGER | {"metadata": TRIGGER["metadata"] | {"replicas.max": "4", "replicas.min": "1"}}
     found = asked(stated, minReplicaCount=2, maxReplicaCount=10)
-    assert dict(found.overrides) == {"replicas.max": "4", "replicas.min": "2"}
+    assert dict(found.overrides) == {"replicas.max": "4", "replicas.min": "1"}
+    assert found.bounds == (2, 10)
+
+
+@pytest.mark.parametrize("spec", [{}, {"minReplicaCount": 0}, {"minReplicaCount": None, "maxReplicaCount": None}])
+def test_a_scaled_object_that_states_no_bounds_leaves_those_of_the_policy(spec: dict):
+    assert asked(TRIGGER, **spec).bounds == (0, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +56,7 @@ def test_the_tolerance_of_the_hpa_is_read_as_a_quantity(value: Any, read: float 
     [
         ({"minReplicaCount": -1}, "minReplicaCount: negative, found -1; allowed: a whole number from 0 to"),
         ({"maxReplicaCount": "many"}, "maxReplicaCount: not a whole number, found 'many'"),
+        ({"maxReplicaCount": 0}, "maxReplicaCount: too small, found 0; allowed: a whole number from 1 to"),
         ({"maxReplicaCount": True}, "maxReplicaCount: not a whole number, found True"),
         ({"minReplicaCount": 5, "maxReplicaCount": 3}, "minReplicaCount 5 is above maxReplicaCount 3"),
         ({"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}}, "found 'apps/v1' 'DaemonSet'; allowed: Deployment"),

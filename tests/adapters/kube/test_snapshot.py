@@ -333,7 +333,7 @@ async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_b
     assert names(view) == ["llama"]
     workload = view.workloads[0]
     assert (workload.policy, workload.service) == ("batch", "chat")
-    assert workload.overrides == (("objective.ttft", "200ms"), ("replicas.max", "6"), ("replicas.min", "1"))
+    assert (workload.overrides, workload.bounds) == ((("objective.ttft", "200ms"),), (1, 6))
     assert view.rival == ("",)
     assert "tolerance" in fleet.problems()[workload.ref]
     scaled = fleet.scaled_object(world.namespace, "ours")
