@@ -23,7 +23,8 @@ from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
 METADATA_LIMIT = 64  # keys of a trigger
-PAUSES = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
+PAUSED, PAUSED_AT = "autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"
+FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool; nonsense is true to KEDA
 
 
 class Asked(NamedTuple):
@@ -92,7 +93,7 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
         policy=policy,
         overrides=tuple(sorted(overrides.items())),
         bounds=(least, most if spec.get("maxReplicaCount") is not None else math.inf),
-        paused=any(annotations.get(key, "false") != "false" for key in PAUSES),
+        paused=annotations.get(PAUSED, "false") not in FALSE or PAUSED_AT in annotations,
         doubts=worded(doubts),
     )
 

@@ -102,9 +102,23 @@ def test_other_triggers_are_none_of_our_business():
     assert (found.external, found.ours) == (False, False)
 
 
-@pytest.mark.parametrize(("value", "paused"), [("true", True), ("false", False), ("perhaps", True)])
+@pytest.mark.parametrize(
+    ("value", "paused"),
+    [
+        *((value, True) for value in ("1", "t", "T", "true", "True", "TRUE")),
+        *((value, False) for value in ("0", "f", "F", "false", "False", "FALSE")),
+        *((value, True) for value in ("perhaps", "", "no", "fAlse", "false ")),
+    ],
+)
 def test_paused_in_keda_is_paused_here_and_nonsense_counts_as_true_as_it_does_there(value: str, paused: bool):
     assert asked(TRIGGER, annotations={"autoscaling.keda.sh/paused": value}).paused is paused
+
+
+@pytest.mark.parametrize("count", ["0", "3", "false"])
+def test_a_count_to_pause_at_is_paused_whatever_it_is(count: str):
+    assert asked(TRIGGER, annotations={"autoscaling.keda.sh/paused-replicas": count}).paused
+    both = {"autoscaling.keda.sh/paused-replicas": count, "autoscaling.keda.sh/paused": "false"}
+    assert asked(TRIGGER, annotations=both).paused
 
 
 JSON = st.recursive(
