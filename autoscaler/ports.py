@@ -155,7 +155,7 @@ class ScaledObject:
     target: WorkloadRef
     min_replicas: int  # as KEDA reads it: absent is 0
     max_replicas: int  # absent is 100
-    tolerance_up: float | None  # of the HPA behaviour; None: the controller's default (0.1)
+    tolerance_up: float | None  # of its HPA, or as stated while that is not known; None: the controller's default (0.1)
     tolerance_down: float | None
     metadata: tuple[tuple[str, str], ...]  # of our trigger
     problem: str = ""  # why it cannot be used, in words; "": it can

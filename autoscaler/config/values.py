@@ -26,7 +26,8 @@ DAY_S = 86_400.0
 _UNITS_S = {"h": Decimal(3600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal("0.001")}
 _DURATION = re.compile(r"(?:(\d{1,9}(?:\.\d{1,6})?)(h|ms|m|s))", re.ASCII)
 _RESOLUTION_S = Decimal("0.000001")
-_QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})(m?)", re.ASCII)
+_QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})([mun]?)", re.ASCII)
+_SUFFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
 
 
@@ -179,7 +180,7 @@ class Quantity:
         match = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value))
         if match is None:
             raise ValueError("not a quantity")
-        number = float(match[1]) * (0.001 if match[2] else 1.0)
+        number = float(match[1]) * _SUFFIXES[match[2]]
         _bounded(number, 0, self.most)
         return number
 

@@ -169,7 +169,7 @@ def test_any_five_fields_are_a_cron_expression_or_a_value_error(fields: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("written", "value"), [(0, 0), ("0", 0), (0.1, 0.1), ("0.05", 0.05), ("50m", 0.05), (".5", 0.5)]
+    ("written", "value"), [(0, 0), ("0", 0), (0.1, 0.1), ("0.05", 0.05), ("50m", 0.05), ("100u", 1e-4), (".5", 0.5)]
 )
 def test_a_quantity_is_read_as_kubernetes_writes_it(written: object, value: float):
     assert Quantity(10).read(written) == pytest.approx(value)

@@ -6,7 +6,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from autoscaler.adapters.kube.client import FIELD_MANAGER
 from autoscaler.adapters.kube.history import OwnWrites
-from autoscaler.adapters.kube.objects import HorizontalPodAutoscaler
+from autoscaler.adapters.kube.objects import Behavior, HorizontalPodAutoscaler, ScalingRules
+from autoscaler.config.scaledobject import TOLERANCE
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Clock
 
@@ -71,24 +72,33 @@ class ClaimTable(Generic[Claimed]):
         return [claims[name] for name in sorted(claims)] if claims else []
 
 
-class _Hpa(NamedTuple):
+class Hpa(NamedTuple):
     name: str
     target: TargetKey
     scaled_object: str  # name of the ScaledObject that made it; "": none
+    tolerance_up: float | None  # None: the controller's default
+    tolerance_down: float | None
 
 
-class HpaTable(ClaimTable[_Hpa]):
+class HpaTable(ClaimTable[Hpa]):
     """Receives HorizontalPodAutoscalers."""
 
     def put(self, seen: HorizontalPodAutoscaler, /) -> None:
         metadata, reference = seen.metadata, seen.spec.scale_target_ref
         owner = metadata.controller()
-        hpa = _Hpa(
+        behavior = seen.spec.behavior or Behavior()
+        hpa = Hpa(
             metadata.name,
             TargetKey(metadata.namespace, api_group(reference.api_version), reference.kind, reference.name),
             owner.name if owner is not None and owner.kind == "ScaledObject" else "",
+            _tolerance(behavior.scale_up),
+            _tolerance(behavior.scale_down),
         )
         self.keep(metadata.namespace, metadata.name, hpa)
+
+    def made_by(self, scaled_object: str, target: TargetKey) -> Hpa | None:
+        """Return the HPA that a ScaledObject made for its target; None: none is known."""
+        return next((hpa for hpa in self.of(target) if hpa.scaled_object == scaled_object), None)
 
     def owner(self, target: TargetKey, ours: str = "") -> str:
         """Name the HPA of a target, leaving out the one that the ScaledObject `ours` made; "": there is none."""
@@ -98,6 +108,13 @@ class HpaTable(ClaimTable[_Hpa]):
             if hpa.scaled_object != ours:
                 return f"ScaledObject/{hpa.scaled_object}"
         return ""
+
+
+def _tolerance(rules: ScalingRules | None) -> float | None:
+    try:
+        return TOLERANCE.read(rules.tolerance) if rules is not None and rules.tolerance is not None else None
+    except ValueError:
+        return None  # no ScaledObject that is answered makes such an HPA
 
 
 class _Hold(NamedTuple):

@@ -176,8 +176,18 @@ class TargetReference(Fields, frozen=True):
     name: str = ""
 
 
+class ScalingRules(Fields, frozen=True):
+    tolerance: str | int | float | None = None
+
+
+class Behavior(Fields, frozen=True):
+    scale_up: ScalingRules | None = None
+    scale_down: ScalingRules | None = None
+
+
 class AutoscalerSpec(Fields, frozen=True):
     scale_target_ref: TargetReference = TargetReference()
+    behavior: Behavior | None = None
 
 
 class HorizontalPodAutoscaler(Object, frozen=True):

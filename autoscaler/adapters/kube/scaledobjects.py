@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.claims import ClaimTable, TargetKey, api_group, target_key
+from autoscaler.adapters.kube.claims import ClaimTable, HpaTable, TargetKey, api_group, target_key
 from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
 from autoscaler.adapters.kube.targets import KINDS
 from autoscaler.config.findings import one_of, shown
@@ -30,7 +31,7 @@ FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv
 class Asked(NamedTuple):
     """A ScaledObject as this scaler sees it."""
 
-    port: ScaledObject
+    port: ScaledObject  # with the tolerances that are stated
     target: TargetKey
     external: bool  # it has a trigger of an external scaler, which may be this one
     ours: bool  # ... and that names a policy
@@ -42,13 +43,38 @@ class Asked(NamedTuple):
 
 
 class ScaledObjectTable(ClaimTable[Asked]):
-    """Receives ScaledObjects."""
+    """Receives ScaledObjects.
+
+    hpas: among them those that KEDA made of ScaledObjects.
+    """
+
+    def __init__(self, hpas: HpaTable) -> None:
+        super().__init__()
+        self._hpas = hpas
+        self._ports: dict[tuple[str, str], ScaledObject] = {}  # what was returned last
 
     def put(self, seen: objects.ScaledObject, /) -> None:
         self.keep(seen.metadata.namespace, seen.metadata.name, read_scaled_object(seen))
 
-    def get(self, namespace: str, name: str) -> Asked | None:
-        return self._kept.get((namespace, name))
+    def remove(self, namespace: str, name: str, /) -> None:
+        super().remove(namespace, name)
+        self._ports.pop((namespace, name), None)
+
+    def port(self, namespace: str, name: str) -> ScaledObject | None:
+        """Return one with an external trigger, under the tolerance of its HPA; the same object while nothing changes.
+
+        An API server before 1.35 drops the tolerance from the HPA, whatever the ScaledObject states.
+        """
+        key = namespace, name
+        asked = self._kept.get(key)
+        if asked is None or not asked.external:
+            return None
+        port, hpa = asked.port, self._hpas.made_by(name, asked.target)
+        if hpa is not None:
+            port = replace(port, tolerance_up=hpa.tolerance_up, tolerance_down=hpa.tolerance_down)
+        if self._ports.get(key) != port:
+            self._ports[key] = port
+        return self._ports[key]
 
     def all(self) -> list[Asked]:
         return list(self._kept.values())

@@ -82,7 +82,7 @@ class KubeFleet:
         self._targets = TargetTable(self._pods, self._hands, writes)
         self._nodes = NodeTable(clock)
         self._hpas = HpaTable()
-        self._scaled = ScaledObjectTable()
+        self._scaled = ScaledObjectTable(self._hpas)
         self._times = times or WatchTimes()
         self._watches = self._plan(tuple(dict.fromkeys(namespaces)) or ("",))
         self._true_s = math.nan  # when the view was last known to be true
@@ -132,8 +132,7 @@ class KubeFleet:
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
         """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
         self._require_sync()
-        asked = self._scaled.get(namespace, name)
-        return asked.port if asked is not None and asked.external else None
+        return self._scaled.port(namespace, name)
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, in words; as of the last `fleet()`."""

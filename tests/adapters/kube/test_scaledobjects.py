@@ -1,5 +1,5 @@
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -7,17 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.claims import HpaTable
 from autoscaler.adapters.kube.declared import PROBLEM_LIMIT
-from autoscaler.adapters.kube.scaledobjects import Asked, read_scaled_object
+from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable, read_scaled_object
 from autoscaler.core.fleet import WorkloadRef
+from autoscaler.ports import ScaledObject
 
 TRIGGER = {"type": "external", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
 
 
-def asked(*triggers: Any, annotations: dict[str, str] | None = None, **spec: Any) -> Asked:
+def scaled_object(*triggers: Any, annotations: dict[str, str] | None = None, **spec: Any) -> objects.ScaledObject:
     body = {"scaleTargetRef": {"name": "llama"}, "triggers": list(triggers), **spec}
     metadata = {"name": "so", "namespace": "ns", "annotations": annotations}
-    return read_scaled_object(msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject))
+    return msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject)
+
+
+def asked(*triggers: Any, **stated: Any) -> Asked:
+    return read_scaled_object(scaled_object(*triggers, **stated))
 
 
 def test_defaults_are_those_of_keda():
@@ -49,6 +55,81 @@ def test_the_tolerance_of_the_hpa_is_read_as_a_quantity(value: Any, read: float 
     found = asked(TRIGGER, advanced={"horizontalPodAutoscalerConfig": {"behavior": behavior}})
     assert found.port.tolerance_up == (pytest.approx(read) if read is not None else None)
     assert found.port.problem == ""
+
+
+class TestToleranceOfTheHpa:
+    """API servers before 1.35 drop the field from the HPA that KEDA makes."""
+
+    STATED: ClassVar = {"scaleUp": {"tolerance": "0"}, "scaleDown": {"tolerance": "0.05"}}
+
+    def setup_method(self):
+        self.hpas = HpaTable()
+        self.table = ScaledObjectTable(self.hpas)
+        self.state()
+
+    def state(self, **spec: Any) -> None:
+        behavior = {"horizontalPodAutoscalerConfig": {"behavior": self.STATED}}
+        self.table.put(scaled_object(TRIGGER, advanced=behavior, **spec))
+
+    def make(self, behavior: Any, scaled_object: str = "so", target: str = "llama", name: str = "keda-hpa-so") -> None:
+        owner = {"kind": "ScaledObject", "name": scaled_object, "controller": True}
+        reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}
+        body = {
+            "metadata": {"name": name, "namespace": "ns", "ownerReferences": [owner]},
+            "spec": {"scaleTargetRef": reference, "behavior": behavior},
+        }
+        self.hpas.put(msgspec.convert(body, objects.HorizontalPodAutoscaler))
+
+    def tolerance(self) -> tuple[float | None, float | None]:
+        port = self.port()
+        return port.tolerance_up, port.tolerance_down
+
+    def port(self) -> ScaledObject:
+        port = self.table.port("ns", "so")
+        assert port is not None
+        return port
+
+    def test_before_there_is_an_hpa_the_scaled_object_is_believed(self):
+        assert self.tolerance() == (0.0, 0.05)
+        self.make(None, scaled_object="another")
+        self.make(None, target="other", name="second")
+        assert self.tolerance() == (0.0, 0.05)
+
+    @pytest.mark.parametrize(
+        ("behavior", "read"),
+        [
+            (None, (None, None)),
+            ({"scaleUp": {"stabilizationWindowSeconds": 0}, "scaleDown": None}, (None, None)),
+            ({"scaleUp": {"tolerance": "0"}}, (0.0, None)),
+            ({"scaleUp": {"tolerance": "0"}, "scaleDown": {"tolerance": "50m"}}, (0.0, 0.05)),
+            ({"scaleUp": {"tolerance": "100u"}, "scaleDown": {"tolerance": "nonsense"}}, (0.0001, None)),
+        ],
+    )
+    def test_what_the_hpa_has_holds_and_absent_is_the_default(self, behavior: Any, read: tuple):
+        self.make(behavior)
+        assert self.tolerance() == tuple(value if value is None else pytest.approx(value) for value in read)
+
+    def test_it_follows_the_hpa_and_is_the_scaled_objects_again_without_one(self):
+        self.make(None)
+        self.make(self.STATED)
+        assert self.tolerance() == (0.0, 0.05)
+        self.make({})
+        assert self.tolerance() == (None, None)
+        self.hpas.remove("ns", "keda-hpa-so")
+        assert self.tolerance() == (0.0, 0.05)
+
+    def test_the_same_object_is_returned_while_nothing_changes(self):
+        for behavior in (None, self.STATED):
+            self.make(behavior)
+            port = self.port()
+            self.make(behavior)
+            self.make(None, scaled_object="another", target="other", name="second")
+            self.state()
+            assert self.port() is port
+        self.state(maxReplicaCount=7)
+        assert self.port().max_replicas == 7
+        self.table.remove("ns", "so")
+        assert self.table.port("ns", "so") is None
 
 
 @pytest.mark.parametrize(
