@@ -223,7 +223,7 @@ class HttpServer:
         row = table.find(namespace, name, kind) if table is not None else None
         if table is None or row is None:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
-        head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s}
+        head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s, "leading": table.leading}
         return _json(head | self._board.workload(row, since))
 
 

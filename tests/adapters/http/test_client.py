@@ -30,6 +30,17 @@ async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_c
     assert lines == ["Keeps [2J 4 replicas.", "  demand      2.31 replicas", "  rule        a [31m"]
 
 
+@pytest.mark.parametrize(
+    ("leading", "first"), [("true", "Keeps 4"), ("false", "This replica of the daemon does not lead")]
+)
+async def test_a_replica_that_only_watches_says_so_first(exposition_server: ExpositionServer, leading: str, first: str):
+    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
+    exposition_server.serve(PATH, f'{{"leading": {leading}, "explanation": {explained}}}')
+    lines = await explanation(exposition_server.url, "ns", "llama")
+    assert lines[0].startswith(first)
+    assert lines[-1] == "Keeps 4 replicas."
+
+
 async def test_what_the_daemon_refuses_is_told_in_its_words(exposition_server: ExpositionServer):
     exposition_server.serve(PATH, Answer('{"error": "no workload ns/llama in the last tick"}', status=404))
     with pytest.raises(Refused, match=r"^no workload ns/llama in the last tick$"):

@@ -234,6 +234,17 @@ async def test_one_workload_has_its_explanation_history_and_changes(
     assert [change["reason"] for change in body["changes"]] == [outcome.change.reason for outcome in outcomes]
 
 
+@pytest.mark.parametrize("leading", [True, False])
+async def test_the_list_and_one_workload_tell_whether_who_answers_leads(
+    daemon: Daemon, client: aiohttp.ClientSession, leading: bool
+) -> None:
+    tick = replace(World(1).tick(), leading=leading)
+    daemon.record(tick)
+    ref = tick.input.fleet.workloads[0].ref
+    assert (await get(client, API))["leading"] is leading
+    assert (await get(client, f"{API}/{ref.namespace}/{ref.name}"))["leading"] is leading
+
+
 async def test_since_asks_only_for_what_is_new(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     ticks = World(3).ticks(12)
     daemon.record(*ticks)
