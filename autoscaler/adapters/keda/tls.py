@@ -1,4 +1,6 @@
-"""Certificates of the gRPC server, from files that rotate. The files are looked at whenever a client connects."""
+"""Certificates of the gRPC server, from files that rotate. The files are looked at whenever a client connects,
+and whenever somebody asks what is wrong with them: a replica that does not lead has no clients.
+"""
 
 from __future__ import annotations
 
@@ -39,38 +41,48 @@ class RotatingCertificates:
         self._refused = ""
         self._seen = self._stamp()
         self._in_force, self._expires_s = self._load()
+        self._handed = self._in_force
 
     @property
     def problem(self) -> str:
-        """What is wrong now: new files that were refused, or a certificate that has expired in force; "": nothing."""
+        """What is wrong now: new files that are refused, or a certificate that has expired in force; "": nothing."""
+        self._look()
         if not self._refused and self._wall_s() > self._expires_s:
             return f"{self._cert}: certificate has expired"
         return self._refused
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials that follow the files; with a CA, clients must show a certificate that it signed."""
+        self._handed = self._in_force
         # The stubs know nothing of None, which the library documents as "no change".
         changed = cast(Callable[[], grpc.ServerCertificateConfiguration], self.changed)
-        return grpc.dynamic_ssl_server_credentials(self._in_force, changed, self._ca is not None)
+        return grpc.dynamic_ssl_server_credentials(self._handed, changed, self._ca is not None)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what to use from now on, or None to go on as before. Called by gRPC for each new connection.
+        """Return what to use from now on, or None to go on as before. Called by gRPC for each new connection."""
+        self._look()
+        if self._in_force is self._handed:
+            return None
+        self._handed = self._in_force
+        return self._handed
 
-        Files that were broken are read again at each connection, so one that was half-written recovers by itself.
+    def _look(self) -> None:
+        """Read the files if they changed.
+
+        Files that were broken are read again each time, so one that was half-written recovers by itself.
         """
         try:
             stamp = self._stamp()
             if stamp == self._seen and not self._refused:
-                return None
+                return
             self._in_force, self._expires_s = self._load()
         except CertificateError as error:
             if str(error) != self._refused:
                 log.error("certificate kept; the new one is refused", problem=str(error))
             self._refused = str(error)
-            return None
+            return
         log.info("certificate replaced", certificate=str(self._cert))
         self._seen, self._refused = stamp, ""
-        return self._in_force
 
     def _stamp(self) -> Stamp:
         """Return what changes when a file is written or a link to it is moved."""

@@ -84,6 +84,16 @@ async def test_a_rotated_certificate_serves_new_connections_and_open_ones_go_on(
         assert server.problem == ""
 
 
+async def test_a_rotation_that_was_noticed_before_anybody_connected_serves_too(
+    certificates: Certificates, tmp_path: Path
+):
+    pair, other = certificates.issue("localhost"), other_authority(tmp_path)
+    async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
+        rotate(pair, other.issue("localhost"))
+        assert server.problem == ""
+        assert await ask(server.port, other.ca)
+
+
 async def test_the_authority_of_the_clients_rotates_as_well(certificates: Certificates, tmp_path: Path):
     pair, ca = certificates.issue("localhost"), tmp_path / "clients.pem"
     ca.write_bytes(certificates.ca.read_bytes())
@@ -202,6 +212,40 @@ def test_a_certificate_that_expires_in_force_is_told(certificates: Certificates)
     now_s += 3601
     assert rotating.changed() is None
     assert rotating.problem == f"{pair.certificate}: certificate has expired"
+
+
+class TestWithoutConnections:
+    """A replica that does not lead has none, and is asked only what is wrong."""
+
+    def test_a_renewed_certificate_is_found_and_is_what_the_next_server_and_connection_get(
+        self, certificates: Certificates
+    ):
+        pair = certificates.issue("localhost", valid_for=timedelta(hours=1))
+        now_s = time.time()
+        rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key), lambda: now_s)
+        rotating.credentials()
+        now_s += 3601
+        assert "expired" in rotating.problem
+        certificates.issue("localhost", valid_for=timedelta(hours=3))
+        assert rotating.problem == ""
+        assert rotating.changed() is not None, "the server that is open has the old one still"
+        assert rotating.changed() is None
+        certificates.issue("localhost", valid_for=timedelta(hours=4))
+        assert rotating.problem == ""
+        rotating.credentials()
+        assert rotating.changed() is None, "the server that was opened since has the new one"
+
+    def test_files_that_cannot_be_used_are_told_until_they_can(self, certificates: Certificates):
+        pair = certificates.issue("localhost")
+        rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
+        certificates.issue("localhost", valid_for=timedelta(seconds=-1))
+        assert rotating.problem == f"{pair.certificate}: certificate has expired"
+        pair.certificate.unlink()
+        assert "No such file" in rotating.problem
+        assert rotating.changed() is None
+        certificates.issue("localhost")
+        assert rotating.problem == ""
+        assert rotating.changed() is not None
 
 
 def test_an_expired_certificate_does_not_replace_a_good_one(certificates: Certificates):
