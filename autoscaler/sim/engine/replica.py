@@ -43,7 +43,7 @@ class Replica:
         self._decode_tokens = 0  # KV tokens of the decoding requests
         self._prefill_tokens = 0  # KV tokens of those whose prompt is being computed
         self._quiet_until_s = -math.inf  # until then no request ends or is scheduled
-        self._prefill_end_s: float | None = None  # end of the step under way, if it computes prompts
+        self._step_end_s: float | None = None  # end of the step under way, if its batch is settled
         self._ended: list[Request] = []
 
     # What /metrics and /load show.
@@ -116,7 +116,7 @@ class Replica:
         for requests in (self._decoding, self._prefilling, self._preempted, self._waiting, self._ends):
             requests.clear()
         self._decode_tokens = self._prefill_tokens = 0
-        self._prefill_end_s = None
+        self._step_end_s = None
 
     def settle(self, to_s: float) -> None:
         """Advance if that could change `held`; else leave the steps to a later call, which costs nothing now."""
@@ -131,8 +131,11 @@ class Replica:
         else:
             while self._next_step(to_s):
                 pass
+        waiting = len(self._waiting)
         self._drop_disconnected(to_s)
         if self._waiting:
+            if len(self._waiting) < waiting and self._decoding and self._step_end_s is None:
+                self._begin_step()  # it is under way: who stood behind those who left joins at its end
             first = self._waiting[0]
             self._quiet_until_s = min(self._quiet_until_s, first.arrived_s + first.patience_s)
 
@@ -140,12 +143,12 @@ class Replica:
 
     def _next_step(self, to_s: float) -> bool:
         """Do the next step or steps; False if none ends by `to_s`."""
-        if self._prefill_end_s is None:
+        if self._step_end_s is None:
             self._schedule()
             if self._prefilling:
-                self._begin_prefill()
-        if self._prefill_end_s is not None:
-            return self._finish_prefill(to_s)
+                self._begin_step()
+        if self._step_end_s is not None:
+            return self._finish_step(to_s)
         if self._decoding:
             return self._decode(to_s)
         self._quiet_until_s = math.inf
@@ -197,8 +200,8 @@ class Replica:
         self.metrics.preemptions += 1
         self._preempted.appendleft(request)
 
-    def _begin_prefill(self) -> None:
-        """Begin a step that spends what the decoding requests leave of the token budget on prompts."""
+    def _begin_step(self) -> None:
+        """Settle the batch of a step, which spends what the decoding requests leave of the token budget on prompts."""
         budget = chunk = self.profile.max_batched_tokens - len(self._decoding)
         for request in self._prefilling:
             part = min(request.prefill_left, budget)
@@ -208,16 +211,16 @@ class Replica:
         decode_s, prefill_s = self._step_s(), self.profile.prompt_token_s * chunk
         self.decode_s += decode_s
         self.prefill_s += prefill_s
-        self._prefill_end_s = self.clock_s + decode_s + prefill_s
+        self._step_end_s = self.clock_s + decode_s + prefill_s
         self.metrics.step_tokens.observe(chunk + len(self._decoding))
 
-    def _finish_prefill(self, to_s: float) -> bool:
-        assert self._prefill_end_s is not None
-        if self._prefill_end_s > to_s:
-            self._quiet_until_s = self._prefill_end_s
+    def _finish_step(self, to_s: float) -> bool:
+        assert self._step_end_s is not None
+        if self._step_end_s > to_s:
+            self._quiet_until_s = self._step_end_s
             return False
-        step_s = self._prefill_end_s - self.clock_s
-        self._prefill_end_s = None
+        step_s = self._step_end_s - self.clock_s
+        self._step_end_s = None
         self._gain_tokens(1, step_s)
         while self._prefilling and not self._prefilling[0].prefill_left:
             request = self._prefilling.popleft()
@@ -251,9 +254,13 @@ class Replica:
         free_tokens = self.profile.kv_capacity_tokens - self._kv_tokens(batch)
         steps = min(steps, max(int(free_tokens // batch), 1))
         first_s, growth_s = self._step_s(), self.profile.kv_token_s * batch
-        if self._waiting and self._waiting[0].submitted_s > self.clock_s and self.running < self.profile.max_num_seqs:
-            # It joins at the end of the step during which it came.
-            steps = min(steps, _steps_within(self._waiting[0].submitted_s - self.clock_s, first_s, growth_s, steps) + 1)
+        if self._waiting and self.running < self.profile.max_num_seqs:
+            first = self._waiting[0]
+            if first.submitted_s > self.clock_s:  # it joins at the end of the step during which it came
+                steps = min(steps, _steps_within(first.submitted_s - self.clock_s, first_s, growth_s, steps) + 1)
+            if math.isfinite(first.patience_s):  # when it leaves, the next one may find room
+                left_s = first.arrived_s + first.patience_s - self.clock_s
+                steps = min(steps, _steps_within(left_s, first_s, growth_s, steps) + 1)
         duration_s = _sum_steps(steps, first_s, growth_s)
         complete = self.clock_s + duration_s <= to_s
         if not complete:

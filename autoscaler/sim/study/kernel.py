@@ -147,8 +147,11 @@ def advance(state: State, engine: Engine, row: int, to_s: float) -> None:
     replica.quiet_until_s = -math.inf
     while _next_step(state, engine, row, to_s):
         pass
+    waiting = replica.waiting
     _drop_disconnected(state, engine, replica, to_s)
     if replica.waiting > 0:
+        if replica.waiting < waiting and replica.decoding > 0 and math.isnan(replica.step_end_s):
+            _begin_step(state, engine, row)  # it is under way: who stood behind those who left joins at its end
         gone_s = state.arrival_s[replica.waiting_head] + engine.patience_s
         replica.quiet_until_s = min(replica.quiet_until_s, gone_s)
 
@@ -160,7 +163,7 @@ def abort(state: State, row: int) -> None:
     replica.decoding = replica.prefilling = replica.waiting = replica.preempted = replica.held = 0
     replica.waiting_head = replica.waiting_tail = replica.preempted_head = -1
     replica.decode_tokens = replica.prefill_tokens = 0
-    replica.prefill_end_s = math.nan
+    replica.step_end_s = math.nan
     replica.quiet_until_s = math.inf
 
 
@@ -168,12 +171,12 @@ def abort(state: State, row: int) -> None:
 def _next_step(state: State, engine: Engine, row: int, to_s: float) -> bool:
     """Do the next step or steps; False if none ends by `to_s`."""
     replica = state.replicas[row]
-    if math.isnan(replica.prefill_end_s):
+    if math.isnan(replica.step_end_s):
         _schedule(state, engine, row)
         if replica.prefilling > 0:
-            _begin_prefill(state, engine, row)
-    if not math.isnan(replica.prefill_end_s):
-        return _finish_prefill(state, engine, row, to_s)
+            _begin_step(state, engine, row)
+    if not math.isnan(replica.step_end_s):
+        return _finish_step(state, engine, row, to_s)
     if replica.decoding > 0:
         return _decode(state, engine, row, to_s)
     replica.quiet_until_s = math.inf
@@ -263,8 +266,8 @@ def _preempt(state: State, row: int) -> None:
 
 
 @compiled
-def _begin_prefill(state: State, engine: Engine, row: int) -> None:
-    """Begin a step that spends what the decoding requests leave of the token budget on prompts."""
+def _begin_step(state: State, engine: Engine, row: int) -> None:
+    """Settle the batch of a step, which spends what the decoding requests leave of the token budget on prompts."""
     replica = state.replicas[row]
     budget = engine.max_batched_tokens - replica.decoding
     chunk = budget
@@ -275,17 +278,17 @@ def _begin_prefill(state: State, engine: Engine, row: int) -> None:
         if budget == 0:
             break
     chunk -= budget
-    replica.prefill_end_s = replica.clock_s + _step_s(engine, replica) + engine.prompt_token_s * chunk
+    replica.step_end_s = replica.clock_s + _step_s(engine, replica) + engine.prompt_token_s * chunk
 
 
 @compiled
-def _finish_prefill(state: State, engine: Engine, row: int, to_s: float) -> bool:
+def _finish_step(state: State, engine: Engine, row: int, to_s: float) -> bool:
     replica = state.replicas[row]
-    if replica.prefill_end_s > to_s:
-        replica.quiet_until_s = replica.prefill_end_s
+    if replica.step_end_s > to_s:
+        replica.quiet_until_s = replica.step_end_s
         return False
-    step_s = replica.prefill_end_s - replica.clock_s
-    replica.prefill_end_s = math.nan
+    step_s = replica.step_end_s - replica.clock_s
+    replica.step_end_s = math.nan
     _gain_tokens(state, row, 1, step_s, step_s, 0.0)
     done = 0
     while done < replica.prefilling and state.prefill_left[row, done] == 0:
@@ -337,6 +340,9 @@ def _decode(state: State, engine: Engine, row: int, to_s: float) -> bool:
         until_s = state.requests[replica.waiting_head].since_s - replica.clock_s
         if until_s > 0:  # it joins at the end of the step during which it came
             steps = min(steps, _steps_within(until_s, first_s, growth_s, steps) + 1)
+        if math.isfinite(engine.patience_s):  # when it leaves, the next one may find room
+            left_s = state.arrival_s[replica.waiting_head] + engine.patience_s - replica.clock_s
+            steps = min(steps, _steps_within(left_s, first_s, growth_s, steps) + 1)
     duration_s = _sum_steps(steps, first_s, growth_s)
     complete = bool(replica.clock_s + duration_s <= to_s)
     if not complete:

@@ -34,7 +34,7 @@ REPLICA = np.dtype(
     [
         ("clock_s", "f8"),  # end of the last step; at most one step behind the world
         ("quiet_until_s", "f8"),  # until then no request ends or is scheduled
-        ("prefill_end_s", "f8"),  # end of the step under way, if it computes prompts; else NaN
+        ("step_end_s", "f8"),  # end of the step under way, if its batch is settled; else NaN
         ("emptied_s", "f8"),  # when the last request left
         ("steps", "i8"),
         ("next_end", "i8"),  # step in which the next decoding request ends
@@ -192,7 +192,7 @@ class State(NamedTuple):
         replica = self.replicas[row]
         replica["clock_s"] = replica["emptied_s"] = now_s
         replica["quiet_until_s"] = np.inf
-        replica["prefill_end_s"] = np.nan
+        replica["step_end_s"] = np.nan
         replica["waiting_head"] = replica["waiting_tail"] = replica["preempted_head"] = -1
         for counts in self.histograms:
             counts[row] = 0

@@ -183,6 +183,22 @@ def test_how_often_time_is_advanced_changes_nothing() -> None:
     assert second.metrics.generation_tokens == first.metrics.generation_tokens
 
 
+@pytest.mark.parametrize("every_s", [100.0, 0.1, 0.0037])
+def test_who_waits_behind_one_that_does_not_fit_joins_when_that_one_leaves(every_s: float) -> None:
+    """The second and the third need 9,110 tokens of 9,000 beside the first; the third alone would fit."""
+    replica = Replica(replace(PLAIN, kv_capacity_tokens=9000, max_model_len=8192), 0.0)
+    requests = [Request(0.0, 6000, 2000, 5.0), Request(0.105, 3000, 10, 5.0), Request(2.005, 100, 10, 5.0)]
+    moments = [(float(at_s), None) for at_s in np.arange(0.0, 30.0, every_s)]
+    for at_s, request in sorted([*moments, *((each.arrived_s, each) for each in requests)], key=lambda pair: pair[0]):
+        replica.settle(at_s) if request else replica.advance(at_s)
+        if request:
+            replica.submit(request, at_s)
+    replica.advance(100.0)
+    assert [request.ending for request in requests] == [Ending.FINISHED, Ending.GIVEN_UP, Ending.FINISHED]
+    assert requests[2].scheduled_s == pytest.approx(5.11)  # the end of the step in which the second left
+    assert requests[2].ttft_s == pytest.approx(5.12 - 2.005)
+
+
 def test_a_settled_replica_holds_what_an_advanced_one_holds() -> None:
     lazy, eager = Replica(RICH, 0.0), Replica(RICH, 0.0)
     for request in poisson(8.0, 400, 60, seed=2):

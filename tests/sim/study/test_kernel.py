@@ -132,15 +132,18 @@ def test_in_the_middle_of_a_run_both_show_the_same_queues_and_counters() -> None
     assert sum(server.held for server in servers) > 10
 
 
-def test_how_often_time_is_advanced_changes_nothing() -> None:
-    trace = random_trace(300, 0.1, seed=5)
+@pytest.mark.parametrize("patience_s", [math.inf, 3.0])
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_how_often_time_is_advanced_changes_nothing(patience_s: float, seed: int) -> None:
+    trace = random_trace(300, 0.1, seed)
     end_s = trace.duration_s + 300
-    once = compiled(TIGHT, trace, 2, math.inf, [end_s])
-    often = compiled(TIGHT, trace, 2, math.inf, [*np.arange(0.0, end_s, 0.037), end_s])
+    once = compiled(TIGHT, trace, 2, patience_s, [end_s])
+    often = compiled(TIGHT, trace, 2, patience_s, [*np.arange(0.0, end_s, 0.037), end_s])
     assert often.requests["end_s"] == pytest.approx(once.requests["end_s"])
     for name in ("generation_tokens", "finished", "preemptions", "prompt_tokens"):
         assert often.replicas[name].tolist() == once.replicas[name].tolist()
     assert np.array_equal(often.gap_counts, once.gap_counts)
+    assert math.isinf(patience_s) == bool(np.isfinite(once.requests["end_s"]).all())
 
 
 @settings(max_examples=60, deadline=None)

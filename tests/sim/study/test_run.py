@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.histogram import quantile
+from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from autoscaler.sim.study.baselines.signals import TTFT
-from autoscaler.sim.study.case import Goal, Outcome, PodRows, Totals, View
+from autoscaler.sim.study.case import Goal, Outcome, PodRows, Totals, Trace, View
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.trace import generate
 from tests.sim.study.cases import PLAIN, Fixed, Told, case_of, trace_of
@@ -174,6 +175,21 @@ def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> No
     assert np.isfinite(outcome.e2e_s).tolist() == [True, True, False]
     assert (counted[-1].arrivals, counted[-1].finished, counted[-1].first_tokens) == (3, 2, 2)
     assert counted[-1].waiting.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_patience_too_it_does_not_matter_how_often_somebody_looks(seed: int) -> None:
+    """A cache that is full and clients who leave: who stands behind one of them joins when he does."""
+    rng = np.random.default_rng(seed)
+    trace = Trace(
+        "made", np.cumsum(rng.exponential(0.15, 1200)), rng.integers(20, 1500, 1200), rng.integers(1, 500, 1200), 200.0
+    )
+    tight = Profile(0.008, 2e-4, 1.5e-6, 1e-4, kv_capacity_tokens=9000, max_num_seqs=12, max_model_len=4096)
+    case = case_of(trace, profile=tight, start_replicas=4, patience_s=4.0)
+    rare, often = (run(replace(case, scrape_s=scrape_s), Fixed(4)) for scrape_s in (600.0, 1.0))
+    assert 0 < np.isinf(rare.e2e_s).sum() < 600
+    for name in ("ttft_s", "itl_s", "e2e_s"):
+        assert getattr(often, name) == pytest.approx(getattr(rare, name), abs=1e-6)
 
 
 def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_again() -> None:
