@@ -56,6 +56,13 @@ class Start:
             bound_s + self.scheduled_s, bound_s + self.started_s, bound_s + self.serving_s, bound_s + self.ready_s
         )
 
+    def on(self, up_s: float, image_s: float) -> Start:
+        """Return the same start on a node that is up, and has the image, no sooner than this: what follows waits."""
+        scheduled_s = max(self.scheduled_s, up_s)
+        started_s = max(self.started_s + (scheduled_s - self.scheduled_s), image_s)
+        wait_s = started_s - self.started_s
+        return Start(scheduled_s, started_s, self.serving_s + wait_s, self.ready_s + wait_s)
+
 
 @dataclass(frozen=True)
 class ColdStart:

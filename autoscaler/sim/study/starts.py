@@ -37,7 +37,8 @@ class Starts:
     def at(self, place: Place, now_s: float, pace: float) -> Start:
         """Return the moments of the start of a replica that is placed now, and let its node know when it has what.
 
-        Who comes to a node that is still fetching waits for the one who fetches: nobody is ready before that one.
+        Who comes to a node that is still fetching waits for the one who fetches: nobody is ready before that one. Who
+        must fetch weights of its own begins with that once the node has the image.
         """
         if not self._missing:
             return self._shapes[False, True].lasting(self._cached_s * pace).after(now_s)
@@ -45,6 +46,8 @@ class Starts:
         start = self._shapes[key].lasting(self._mean_s[key] * pace).after(now_s)
         if place.fresh:
             node.up_s, node.image_s = start.scheduled_s, start.started_s
+        elif not place.weights_cached:
+            start = start.on(node.up_s, node.image_s)
         if not place.weights_cached:
             node.models[model] = start.ready_s
         return Start(

@@ -1,10 +1,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoscaler.sim.engine.coldstart import Start
 from autoscaler.sim.study.case import Case
-from autoscaler.sim.study.gpus import Node, Place
+from autoscaler.sim.study.gpus import Claim, GpuPool, Node, Place
 from autoscaler.sim.study.starts import Starts
 from tests.sim.study import small
 
@@ -56,6 +58,44 @@ def test_who_joins_a_node_that_is_still_fetching_waits_for_it() -> None:
     late = begun(of, "warm", now_s=220.0, node=node)
     assert late.ready_s == 280.0
     assert late.scheduled_s == pytest.approx(220.75, abs=0.01)
+
+
+def test_another_model_on_a_node_that_is_still_coming_up_begins_once_it_is_there() -> None:
+    node, of = Node(8), case(uncached_s=240.0)
+    first = begun(of, "fresh", node=node)
+    other = replace(of, trace=replace(of.trace, name="other"))
+    alone = begun(other, "shared", now_s=1.0)
+    second = begun(other, "shared", now_s=1.0, node=node)
+    assert (second.scheduled_s, second.started_s) == (first.scheduled_s, first.started_s)
+    assert second.ready_s - second.started_s == pytest.approx(alone.ready_s - alone.started_s)
+    third = begun(other, "warm", now_s=2.0, node=node)
+    assert third.ready_s == second.ready_s
+
+
+ASKED = st.tuples(st.sampled_from("abc"), st.floats(0.0, 150.0), st.floats(0.2, 3.0), st.booleans())
+
+
+@given(asked=st.lists(ASKED, min_size=1, max_size=20))
+def test_whoever_comes_when_to_which_node_passes_the_phases_in_order_and_none_before_its_node(
+    asked: list[tuple[str, float, float, bool]],
+) -> None:
+    pool, now_s, begun_on = GpuPool(24), 0.0, []
+    of = case(uncached_s=240.0)
+    starts = {name: Starts(replace(of, trace=replace(of.trace, name=name))) for name in "abc"}
+    for name, later_s, pace, leaves in asked:
+        now_s += later_s
+
+        def granted(at_s: float, place: Place, name: str = name, pace: float = pace) -> None:
+            begun_on.append((place.node, starts[name].at(place, at_s, pace)))
+
+        claim = Claim(name, 1, granted)
+        pool.ask(claim, now_s)
+        if leaves:
+            pool.give_back(claim, now_s)
+    for node, start in begun_on:
+        assert start.scheduled_s <= start.started_s <= start.serving_s <= start.ready_s
+        assert start.scheduled_s >= node.up_s
+        assert start.started_s >= node.image_s
 
 
 def test_a_profile_of_unknown_weights_has_nothing_to_fetch() -> None:
