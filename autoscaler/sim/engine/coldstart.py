@@ -56,12 +56,15 @@ class Start:
             bound_s + self.scheduled_s, bound_s + self.started_s, bound_s + self.serving_s, bound_s + self.ready_s
         )
 
-    def on(self, up_s: float, image_s: float) -> Start:
-        """Return the same start on a node that is up, and has the image, no sooner than this: what follows waits."""
+    def on(self, up_s: float, image_s: float, weights_s: float = -math.inf) -> Start:
+        """Return the same start on a node that has things no sooner than this: what follows in it waits.
+
+        up_s, image_s: when the node is up and has the image. weights_s: when the one who fetches the weights serves.
+        """
         scheduled_s = max(self.scheduled_s, up_s)
         started_s = max(self.started_s + (scheduled_s - self.scheduled_s), image_s)
-        wait_s = started_s - self.started_s
-        return Start(scheduled_s, started_s, self.serving_s + wait_s, self.ready_s + wait_s)
+        serving_s = max(self.serving_s + (started_s - self.started_s), weights_s)
+        return Start(scheduled_s, started_s, serving_s, self.ready_s + (serving_s - self.serving_s))
 
 
 @dataclass(frozen=True)

@@ -56,16 +56,20 @@ class Setup:
 
 @dataclass(eq=False)
 class Node:
-    """A machine; `holders` are the pods that hold its devices."""
+    """A machine; `holders` are the pods that hold its devices. Moments of what is still to come lie ahead."""
 
     name: str
     pool: int
     holders: list[SimPod | None]
     elastic: bool
-    asleep: bool = False
+    up_s: float = -math.inf  # infinity: it sleeps
+    image_s: float = -math.inf  # when it has the image; infinity: nobody fetches it
+    weights_s: dict[str, float] = field(default_factory=dict)  # when the first with these weights serves, by workload
     empty_since_s: float = 0.0
-    has_image: bool = False
-    weights: set[str] = field(default_factory=set)
+
+    @property
+    def asleep(self) -> bool:
+        return self.up_s == math.inf
 
     @property
     def free(self) -> int:
@@ -131,7 +135,9 @@ class Cluster:
         self._schedule(now_s)
         for pod in self.pods:
             if pod.node:  # the world begins in the middle of its life: this start lies behind it
-                pod.node.asleep = False
+                node = pod.node
+                node.up_s, node.image_s = min(node.up_s, now_s), min(node.image_s, now_s)
+                node.weights_s = dict.fromkeys(node.weights_s, now_s)
                 took_s = pod.ready_s - now_s
                 pod.created_s, pod.scheduled_s = pod.created_s - took_s, pod.scheduled_s - took_s
                 pod.started_s, pod.serving_s, pod.ready_s = pod.started_s - took_s, pod.serving_s - took_s, now_s
@@ -180,7 +186,7 @@ class Cluster:
         self.pods = [pod for pod in self.pods if not (pod.leaving and pod.node is None)]
         for node in self.nodes:
             if node.elastic and not any(node.holders) and now_s - node.empty_since_s >= NODE_IDLE_S:
-                node.asleep, node.has_image, node.weights = True, False, set()
+                node.up_s, node.image_s, node.weights_s = math.inf, math.inf, {}
         self._schedule(now_s)
         return lost
 
@@ -209,7 +215,7 @@ class Cluster:
 
     def _cost(self, pod: SimPod, node: Node) -> tuple[bool, bool, int]:
         """Order the nodes: awake, with the weights, and the fullest, so that large pods find room."""
-        return node.asleep, pod.setup.name not in node.weights, node.free
+        return node.asleep, pod.setup.name not in node.weights_s, node.free
 
     def _bind(self, pod: SimPod, node: Node, now_s: float) -> None:
         setup = pod.setup
@@ -218,17 +224,19 @@ class Cluster:
             setup.profile.weight_bytes,
             setup.devices,
             node_asleep=node.asleep,
-            image_cached=node.has_image,
-            weights_cached=setup.name in node.weights,
-        )
+            image_cached=node.image_s < math.inf,
+            weights_cached=setup.name in node.weights_s,
+        ).after(now_s)
+        if node.asleep:
+            node.up_s, node.image_s = start.scheduled_s, start.started_s
+        start = start.on(node.up_s, node.image_s, node.weights_s.get(setup.name, -math.inf))
+        node.weights_s.setdefault(setup.name, start.serving_s)
         free = [index for index, holder in enumerate(node.holders) if holder is None]
         pod.node, pod.devices = node, tuple(free[: setup.devices])
         for index in pod.devices:
             node.holders[index] = pod
-        pod.scheduled_s, pod.started_s = now_s + start.scheduled_s, now_s + start.started_s
-        pod.serving_s, pod.ready_s = now_s + start.serving_s, now_s + start.ready_s
-        node.asleep, node.has_image = False, True
-        node.weights.add(setup.name)
+        pod.scheduled_s, pod.started_s = start.scheduled_s, start.started_s
+        pod.serving_s, pod.ready_s = start.serving_s, start.ready_s
         self.held_devices[pod.workload] += setup.devices
 
     def _over(self, pod: SimPod, now_s: float) -> bool:
@@ -271,4 +279,5 @@ def _nodes(index: int, setup: PoolSetup) -> Iterable[Node]:
     for number in range(setup.nodes + setup.elastic_nodes):
         elastic = number >= setup.nodes
         holders: list[SimPod | None] = [None] * setup.devices_per_node
-        yield Node(f"{kind}-node-{number + 1}", index, holders, elastic, asleep=elastic, has_image=not elastic)
+        since_s = math.inf if elastic else -math.inf
+        yield Node(f"{kind}-node-{number + 1}", index, holders, elastic, since_s, since_s)

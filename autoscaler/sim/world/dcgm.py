@@ -64,7 +64,7 @@ class DcgmExporter:
         }
         lines: dict[str, list[str]] = {name: [] for name, _ in _FAMILIES}
         for node in self._cluster.nodes:
-            if not node.asleep:
+            if node.up_s <= now_s:
                 device = self._cluster.pools[node.pool].device
                 for index, pod in enumerate(node.holders):
                     where = labels(_labels(node, index, device, pod))

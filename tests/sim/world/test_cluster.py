@@ -79,7 +79,34 @@ def test_an_elastic_node_comes_up_for_a_pod_and_leaves_when_it_stays_empty() -> 
     assert not cluster.nodes[1].asleep
     cluster.change(501.0 + NODE_IDLE_S)
     assert cluster.nodes[1].asleep
-    assert not cluster.nodes[1].weights
+    assert not cluster.nodes[1].weights_s
+
+
+def test_who_is_bound_to_a_node_that_is_coming_up_waits_for_it_and_for_weights_that_another_fetches() -> None:
+    cluster = a_cluster(replace(SETUP, replicas=0), replace(SETUP, name="other", replicas=0), nodes=0, elastic_nodes=1)
+    cluster.scale(0, 2, 0.0)
+    cluster.change(10.0)
+    cluster.scale(1, 1, 10.0)
+    cluster.scale(0, 3, 120.0)
+    assert [pod.node for pod in cluster.pods] == [cluster.nodes[0]] * 4
+    # Node 100 s, container 1 s, image 40 s; weights 20 s; 30 s to the port, 2 s to ready.
+    assert [pod.scheduled_s for pod in cluster.pods] == [100.0, 100.0, 100.0, 120.5]
+    assert [pod.started_s for pod in cluster.pods] == [141.0] * 4
+    assert [pod.serving_s for pod in cluster.pods] == pytest.approx([191.0] * 4)
+    assert [pod.ready_s for pod in cluster.pods] == pytest.approx([193.0] * 4)
+    cluster.scale(0, 0, 300.0)
+    cluster.scale(1, 0, 300.0)
+    live_through(cluster, 300.0, 302.0 + NODE_IDLE_S)
+    cluster.scale(0, 1, 1000.0)
+    assert cluster.pods[0].ready_s == pytest.approx(1193.0)
+
+
+def test_pods_that_begin_on_a_node_that_slept_lie_behind_and_leave_nothing_to_wait_for() -> None:
+    cluster = a_cluster(replace(SETUP, replicas=3), nodes=0, elastic_nodes=1)
+    assert [pod.ready(0.0) for pod in cluster.pods] == [True] * 3
+    assert all(pod.scheduled_s < pod.started_s < pod.serving_s < pod.ready_s for pod in cluster.pods)
+    cluster.scale(0, 4, 1.0)
+    assert cluster.pods[3].ready_s == pytest.approx(1.0 + WARM_S)
 
 
 def test_shrinking_takes_pods_without_node_first_then_those_not_ready_then_the_youngest() -> None:
