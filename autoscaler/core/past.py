@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, or_zero
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.core.histogram import increase
 
 
@@ -72,6 +72,7 @@ class EngineSeries:
 
 COLUMNS = ("pods", "pods_added", "running", "waiting", "arrivals")
 COUNTERS = ("finished", "first_tokens", "prompt_tokens", "generation_tokens")
+RESET_BY = ("finished", "first_tokens", "generation_tokens")  # one of them alone may be too young to go back
 MOST_STEPS = 1_000_000  # of one past, for whoever reads it: `gather` holds some 100 bytes for each
 MOST_GAP_S = 120.0  # a pod that was silent for longer did not report in between
 
@@ -82,8 +83,8 @@ def gather(start_s: float, end_s: float, step_s: float, engines: list[EngineSeri
     A counter that went back was reset and counts from 0. What grew between two scrapes is spread evenly between them,
     over a hole too, so nothing is lost and nothing invented. An engine that begins to report after others did counts
     from 0; the first ones count from what they showed.
-    Requests that came = what finished + what is held, engine by engine and scrape by scrape; where that shrinks,
-    clients left, and those are not taken back.
+    Requests that came = what finished + what is held more, engine by engine and scrape by scrape; where that shrinks,
+    clients left, and those are not taken back. What an engine held when its counters were reset died with it.
     """
     edges: FloatColumn = start_s + step_s * np.arange(max(round((end_s - start_s) / step_s), 1) + 1, dtype=np.float64)
     steps = len(edges) - 1
@@ -100,8 +101,9 @@ def gather(start_s: float, end_s: float, step_s: float, engines: list[EngineSeri
         lead_s = float(np.median(np.diff(time_s))) if len(time_s) > 1 else step_s
         gained = {name: _gained(getattr(engine, name), fresh) for name in COUNTERS}
         held = or_zero(engine.running) + or_zero(engine.waiting)
-        came = np.diff(held, prepend=0.0 if fresh else held[0]) + gained["finished"]
-        gained["arrivals"] = np.maximum(came, 0.0)
+        before = np.concatenate([[0.0 if fresh else held[0]], held[:-1]])
+        before[np.any([_went_back(getattr(engine, name)) for name in RESET_BY], axis=0)] = 0.0
+        gained["arrivals"] = np.maximum(held - before + gained["finished"], 0.0)
         before_s = np.concatenate([[time_s[0] - lead_s], time_s])
         for name, values in gained.items():
             total = np.concatenate([[0.0], np.cumsum(values)])
@@ -138,13 +140,23 @@ def silence(pods: FloatColumn, step_s: float, said: str) -> tuple[str, ...]:
 
 def _gained(values: FloatColumn, fresh: bool) -> FloatColumn:
     """Return what a counter grew from scrape to scrape, float64[n]; a reading that is absent repeats the one before."""
+    filled = _filled(values)
+    first = filled[:1] if fresh else np.zeros(1)
+    return np.concatenate([first, increase(filled[:-1], filled[1:])])
+
+
+def _went_back(values: FloatColumn) -> BoolColumn:
+    """Return at which scrapes a counter is lower than at the one before, bool[n]."""
+    return np.diff(_filled(values), prepend=-np.inf) < 0
+
+
+def _filled(values: FloatColumn) -> FloatColumn:
+    """Return a counter without holes, float64[n]: the reading before, or the first one; zero if there is none."""
     known = ~np.isnan(values)
     if not known.any():
         return np.zeros(len(values))
     last = np.maximum.accumulate(np.where(known, np.arange(len(values)), 0))
-    filled = np.where(known[last], values[last], values[known][0])
-    first = filled[:1] if fresh else np.zeros(1)
-    return np.concatenate([first, increase(filled[:-1], filled[1:])])
+    return np.where(known[last], values[last], values[known][0])
 
 
 def _covered(edges: FloatColumn, time_s: FloatColumn, lead_s: float) -> FloatColumn:

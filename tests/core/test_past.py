@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -34,6 +36,21 @@ def test_arrivals_are_what_ended_and_what_was_added_in_flight() -> None:
 def test_clients_that_left_are_not_taken_back_from_later_arrivals() -> None:
     columns = gather(0, 45, 15, [engine([0, 15, 30, 45], [0, 0, 0, 0], running=[10, 10, 0, 3])])
     assert columns["arrivals"].tolist() == [0, 0, 3]
+
+
+def test_what_an_engine_held_when_it_died_is_not_set_against_those_who_came_to_the_next_one() -> None:
+    """30 ran and died; since then 5 ended and 20 run, so 25 came at least."""
+    columns = gather(0, 45, 15, [engine([0, 15, 30, 45], [990, 1000, 5, 7], running=[30, 30, 20, 20])])
+    assert columns["arrivals"].tolist() == [10, 25, 2]
+
+
+@pytest.mark.parametrize("counter", ["first_tokens", "generation_tokens"])
+def test_an_engine_that_died_before_anybody_finished_is_known_by_its_other_counters(counter: str) -> None:
+    calm = engine([0, 15, 30], [0, 0, 0], running=[30, 30, 20])
+    died = replace(calm, **{counter: np.array([10.0, 20.0, np.nan]), "waiting": np.array([0.0, 5.0, 5.0])})
+    assert gather(0, 30, 15, [died])["arrivals"].tolist() == [5, 0]
+    died = replace(died, **{counter: np.array([10.0, 20.0, 15.0])})
+    assert gather(0, 30, 15, [died])["arrivals"].tolist() == [5, 25]
 
 
 def test_a_pod_that_comes_later_counts_from_zero_and_is_counted() -> None:
