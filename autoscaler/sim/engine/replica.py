@@ -93,11 +93,11 @@ class Replica:
         """Sleep at level 1 or 2. What is running or waiting is aborted, what comes later is held."""
         if level not in (1, 2):
             raise ValueError(f"sleep level is {level}; it must be 1 or 2")
-        self.metrics.finished_abort += self.held
-        self.abort(now_s)  # unlike a client that disconnects, these are in the engine's metrics
-        for request in self._ended:
-            if request.ended_s == now_s and request.ending is Ending.FAILED:
-                self.metrics.e2e.observe(now_s - request.submitted_s)
+        for request in self._decoding.values():
+            self._interrupt(request)
+        for request in (*self._decoding.values(), *self._prefilling, *self._preempted, *self._waiting):
+            self._observe_abort(request, now_s)
+        self.abort(now_s)
         self.metrics.sleep.observe(0.1)
         self.sleep_level = level
 
@@ -193,12 +193,16 @@ class Replica:
             self._prefill_tokens -= request.context_tokens
         else:
             _, request = self._decoding.popitem()
-            request.generated = request.output_tokens - (request.last_step - self._steps)
-            request.last_token_s = self.clock_s
+            self._interrupt(request)
             self._decode_tokens -= request.context_tokens
         request.preemptions += 1
         self.metrics.preemptions += 1
         self._preempted.appendleft(request)
+
+    def _interrupt(self, request: Request) -> None:
+        """Note how far a decoding request has come."""
+        request.generated = request.output_tokens - (request.last_step - self._steps)
+        request.last_token_s = self.clock_s
 
     def _begin_step(self) -> None:
         """Settle the batch of a step, which spends what the decoding requests leave of the token budget on prompts."""
@@ -309,24 +313,43 @@ class Replica:
     # Ends.
 
     def _finish(self, request: Request) -> None:
-        now_s, metrics = self.clock_s, self.metrics
-        e2e_s = now_s - request.submitted_s
-        decode_s = now_s - request.first_token_s
-        metrics.finished_length += 1
+        request.generated = request.output_tokens
+        self.metrics.finished_length += 1
+        self._observe_end(request, request.scheduled_s, request.first_token_s, self.clock_s)
+        self._end(request, Ending.FINISHED, self.clock_s)
+
+    def _observe_abort(self, request: Request, now_s: float) -> None:
+        """Count a request that the engine aborts: unlike a client that disconnects, it is in every metric.
+
+        The abort comes as a last output: a first token where there was none. Who was never scheduled was so at 0 of the
+        engine's clock, and has its whole age as prefill time. Recorded in `sleeping.prom`.
+        """
+        begun = not math.isnan(request.first_token_s)
+        if begun:
+            self.metrics.token_gap.observe(now_s - request.last_token_s)
+        else:
+            self.metrics.ttft.observe(now_s - request.submitted_s)
+        self.metrics.finished_abort += 1
+        scheduled_s = 0.0 if math.isnan(request.scheduled_s) else request.scheduled_s
+        self._observe_end(request, scheduled_s, request.first_token_s if begun else now_s, now_s)
+
+    def _observe_end(self, request: Request, scheduled_s: float, first_token_s: float, now_s: float) -> None:
+        """Count a request in what the server observes at the end of each."""
+        metrics = self.metrics
+        e2e_s, decode_s = now_s - request.submitted_s, now_s - first_token_s
         metrics.http_ok += 1
         metrics.e2e.observe(e2e_s)
         metrics.http_fine.observe(e2e_s)
         metrics.http.observe(e2e_s)
-        metrics.queue.observe(request.scheduled_s - request.submitted_s)
-        metrics.inference.observe(now_s - request.scheduled_s)
-        metrics.prefill.observe(request.first_token_s - request.scheduled_s)
+        metrics.queue.observe(max(scheduled_s - request.submitted_s, 0.0))
+        metrics.inference.observe(now_s - scheduled_s)
+        metrics.prefill.observe(first_token_s - scheduled_s)
         metrics.decode.observe(decode_s)
-        metrics.request_token_gap.observe(decode_s / max(request.output_tokens - 1, 1))
+        metrics.request_token_gap.observe(decode_s / max(request.generated - 1, 1))
         metrics.request_prompt.observe(request.prompt_tokens)
-        metrics.request_output.observe(request.output_tokens)
+        metrics.request_output.observe(request.generated)
         metrics.request_preemptions.observe(request.preemptions)
         metrics.samples.observe(1)
-        self._end(request, Ending.FINISHED, now_s)
 
     def _drop_disconnected(self, now_s: float) -> None:
         """Forget the waiting requests whose clients are gone; the server's HTTP layer alone counts them, as a 200.

@@ -111,3 +111,37 @@ def test_the_same_profile_follows_a_recording_it_has_not_seen_where_the_kv_cache
     assert simulated.preemptions == pytest.approx(real.preemptions, rel=0.25)  # 32 recorded, 30 here
     assert simulated.running.max() <= 8  # of 16 slots, as recorded
     assert real.running.max() <= 8
+
+
+def test_who_is_aborted_by_sleep_is_observed_wherever_the_recorded_server_observed_it() -> None:
+    """Eight requests of 400 tokens, four of them waiting, when the engine is put to sleep in `sleeping.prom`."""
+    text = (RECORDED / "sleeping.prom").read_text()
+    replica = Replica(FITTED, 0.0)
+    for _ in range(8):
+        replica.submit(Request(2630.0, 86, 400), 2630.0)
+    replica.advance(2631.5)
+    assert (replica.running, replica.waiting) == (4, 4)
+    replica.sleep(1, 2631.5)
+    its = replica.metrics
+    histograms = {
+        "time_to_first_token_seconds": its.ttft,
+        "request_time_per_output_token_seconds": its.request_token_gap,
+        "e2e_request_latency_seconds": its.e2e,
+        "request_queue_time_seconds": its.queue,
+        "request_inference_time_seconds": its.inference,
+        "request_prefill_time_seconds": its.prefill,
+        "request_decode_time_seconds": its.decode,
+        "request_prompt_tokens": its.request_prompt,
+        "request_generation_tokens": its.request_output,
+        "request_num_preemptions": its.request_preemptions,
+        "request_params_n": its.samples,
+    }
+    for name, histogram in histograms.items():
+        assert histogram.count == value(text, f"{name}_count") == 8, name
+        assert histogram.total == pytest.approx(value(text, f"{name}_sum"), rel=0.15, abs=0.01), name
+    assert its.finished_abort == 8
+    assert its.http_ok == its.http.count == its.http_fine.count == 8
+    # The abort comes as one more gap to those who had tokens.
+    assert its.token_gap.count == its.generation_tokens
+    assert value(text, "inter_token_latency_seconds_count") == value(text, "generation_tokens_total")
+    assert its.prompt_tokens == pytest.approx(value(text, "prompt_tokens_total"), rel=0.1)
