@@ -26,7 +26,10 @@ class Objective:
 
 @dataclass
 class Score:
-    """Counts of one workload's requests. Those that did not finish missed every objective."""
+    """Counts of one workload's requests.
+
+    Who did not finish missed the ITL objective, and that of TTFT unless a first token came in time; as in a study.
+    """
 
     objective: Objective
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
@@ -43,12 +46,11 @@ class Score:
         for request in requests:
             assert request.ending is not None
             self.endings[request.ending] += 1
-            if request.ending is Ending.FINISHED:
-                ttft = self.objective.meets_ttft(request.ttft_s)
-                itl = self.objective.meets_itl(request.itl_s)
-                self.met_ttft += ttft
-                self.met_itl += itl
-                self.met_both += ttft and itl
+            ttft = not math.isnan(request.first_token_s) and self.objective.meets_ttft(request.ttft_s)
+            itl = request.ending is Ending.FINISHED and self.objective.meets_itl(request.itl_s)
+            self.met_ttft += ttft
+            self.met_itl += itl
+            self.met_both += ttft and itl
 
     def late(self, unanswered: Iterable[Request], now_s: float) -> int:
         """Return how many of those who still wait for a first token have already missed the objective."""

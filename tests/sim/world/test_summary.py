@@ -1,9 +1,12 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from autoscaler.sim.engine.request import Ending, Request
+from autoscaler.sim.study.case import Goal
+from autoscaler.sim.study.score import within
 from autoscaler.sim.world.summary import Objective, Score, Summary, WorkloadSummary
 
 
@@ -27,11 +30,27 @@ def test_without_an_objective_every_finished_request_meets_it() -> None:
     assert (score.met_ttft, score.met_itl, score.met_both) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective()])
 @pytest.mark.parametrize("ending", [Ending.REJECTED, Ending.GIVEN_UP, Ending.FAILED])
-def test_a_request_that_did_not_finish_meets_nothing(ending: Ending) -> None:
-    score = Score(Objective(1.0, 0.1))
-    score.add([ended(0.1, 0.01, ending)])
+def test_a_request_that_was_never_answered_meets_nothing(ending: Ending, objective: Objective) -> None:
+    score = Score(objective)
+    score.add([ended(math.nan, math.nan, ending)])
     assert (score.ended, score.met_both, score.met_ttft, score.met_itl) == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective(1.0), Objective(math.nan, 0.1), Objective()])
+def test_a_study_scores_the_same_requests_alike(objective: Objective) -> None:
+    """Two were lost with their engine after a first token, one of them in time; one was before it."""
+    finished = [ended(0.5, 0.05), ended(2.0, 0.05), ended(0.5, 0.2), ended(0.5, 0.0, tokens=1)]
+    lost = [ended(ttft_s, 0.01, Ending.FAILED) for ttft_s in (0.5, 2.0, math.nan)]
+    score = Score(objective)
+    score.add([*finished, *lost])
+    ttft_s = np.nan_to_num([request.ttft_s for request in [*finished, *lost]], nan=math.inf)
+    itl_s = np.array([*np.nan_to_num([request.itl_s for request in finished]), *[math.inf] * 3])
+    ttft_met, itl_met = within(Goal(objective.ttft_s, objective.itl_s, 0.99), ttft_s, itl_s)
+    assert score.met_ttft == ttft_met.sum()
+    assert score.met_itl == itl_met.sum()
+    assert score.met_both == (ttft_met & itl_met).sum()
 
 
 def test_those_who_wait_already_longer_than_promised_count_as_late() -> None:
