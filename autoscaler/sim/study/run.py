@@ -84,9 +84,7 @@ class RunView:
         pods, scrape = self._replicas.pods, self._scrapes[-1]
         ids = np.array([pod.id for pod in pods], np.int64)
         ready = np.array([pod.row >= 0 for pod in pods], np.bool_)
-        place, known = _find(ids, scrape.id)
-        # After a crash the readings of the old engine stand until the next scrape fails; here they end at once.
-        known &= ready & (np.array([pod.ready_s for pod in pods]) <= scrape.time_s)
+        place, known = _find(ids, scrape.id)  # of an engine that crashed until the next scrape, which does not find it
 
         def reading(values: FloatColumn) -> FloatColumn:
             column = np.full(len(ids), np.nan)

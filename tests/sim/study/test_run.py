@@ -215,6 +215,26 @@ def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_ag
     assert outcome.replica_s == pytest.approx(3600.0, rel=0.02)  # a crash is no discount
 
 
+def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fails() -> None:
+    notes: list[tuple[float, float, bool, float]] = []  # now, the last scrape, ready, tokens
+
+    def wanted(view: View) -> int:
+        (ready_s,), (tokens,) = view.pods.ready_s, view.pods.generation_tokens
+        notes.append((view.now_s, view.seen.time_s, not math.isnan(ready_s), float(tokens)))
+        return 1
+
+    case = case_of(generate("made", SHAPE, 3600.0, seed=1), crash_every_s=720.0, cold_start_s=40.0)
+    run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(wanted, period_s=1.0))
+    down = [(before, after) for before, after in itertools.pairwise(notes) if before[2] and not after[2]]
+    assert len(down) >= 2
+    assert any(after[3] == before[3] for before, after in down)
+    for (alive_s, *_), (down_s, *_) in down:
+        for now_s, scraped_s, ready, tokens in notes:
+            if down_s <= now_s < down_s + 49:
+                assert not ready
+                assert math.isnan(tokens) == (scraped_s > alive_s)
+
+
 def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodRows, View]]]:
     """Run an hour of traffic under a number of replicas that goes up and down; return what was seen on the way."""
     notes = []
