@@ -124,10 +124,10 @@ class _Hold(NamedTuple):
 
 
 class Hands:
-    """Notices that somebody changed a count that we had set, and steps back for a while instead of fighting.
+    """Notices that somebody changed a count that is ours to set, and steps back for a while instead of fighting.
 
     A single change holds for five minutes; whoever keeps undoing us (a manifest applied again and again) is given up
-    to an hour. What nobody had set through us is not ours to defend: the first write is ours to make.
+    to an hour. The count that is found at first is nobody's change: the first write is ours to make.
     """
 
     def __init__(self, clock: Clock, writes: OwnWrites) -> None:
@@ -141,7 +141,7 @@ class Hands:
             self._ours[uid] = False
 
     def changed(self, uid: str, after: int, writer: str) -> None:
-        """The count is another one now. `writer`: its field manager, as far as the API server remembers.
+        """The count of what we govern is another one now. `writer`: its field manager, as the API server remembers it.
 
         It forgets when a count passes through zero. Such a change is a stranger's only if the count was written by
         this very process: else it may be the work of the replica of the daemon that leads. A writer who is named is
@@ -158,6 +158,8 @@ class Hands:
             length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
         elif hold is not None and now_s < hold.until_s:
             length_s = hold.length_s
+        elif writer:
+            length_s = HAND_HOLD_S  # of a count that was right as it was, and so was never written
         else:
             return
         self._ours.pop(uid, None)

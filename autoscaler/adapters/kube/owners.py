@@ -45,7 +45,7 @@ class TargetTable:
         self._uid[row.ref.kind, row.ref.namespace, row.ref.name] = row.uid
         if before is None:
             self._hands.first_seen(row.uid, row.writer)
-        elif before.replicas != row.replicas:
+        elif before.replicas != row.replicas and before.declared.policy is not None:
             self._hands.changed(row.uid, row.replicas, row.writer)
         self.rows[target_id] = row
         if row.ref.kind == STATEFUL_SET.kind:

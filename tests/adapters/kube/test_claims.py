@@ -32,8 +32,16 @@ async def test_our_own_change_is_no_rival_even_when_the_server_forgot_who_made_i
     assert hands.owner("uid") == ""
 
 
-async def test_a_change_of_what_was_never_ours_is_no_rival(hands: Hands):
+async def test_a_change_of_a_count_that_was_right_and_never_written_is_one(hands: Hands):
+    hands.first_seen("uid", "kubectl-create")
+    assert hands.owner("uid") == ""
     hands.changed("uid", 4, "kubectl-scale")
+    assert hands.owner("uid") == "a manual change by kubectl-scale"
+
+
+async def test_whose_change_of_such_a_count_it_is_must_be_known(hands: Hands):
+    hands.first_seen("uid", "kubectl-create")
+    hands.changed("uid", 4, "")  # from zero: by the replica of the daemon that leads
     assert hands.owner("uid") == ""
 
 

@@ -287,6 +287,23 @@ async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
     assert view.rival == ("a manual change by kubectl-scale",)
 
 
+async def test_a_manual_change_of_a_count_that_was_right_is_not_fought_either(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", replicas=2)
+    await world.deployment("mistral", replicas=2, annotations={})
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        for name in ("llama", "mistral"):
+            await world.scale(name, 5, by="kubectl-scale")
+        await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [5.0])
+        await world.deployment("mistral", replicas=5, annotations=annotated(policy="batch"))
+        view = await until(fleet, "both are ours", lambda view: view.replicas.tolist() == [5.0, 5.0])
+    assert [workload.ref.name for workload in view.workloads] == ["llama", "mistral"]
+    assert view.rival == ("a manual change by kubectl-scale", "")
+
+
 async def test_gpus_are_pooled_by_resource_and_product(kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World):
     product = f"H100-{world.namespace}"
     for name, count in (("one", 8), ("two", 4)):
