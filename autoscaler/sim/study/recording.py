@@ -1,7 +1,7 @@
 """What one engine showed over time: the columns a profile is fitted to, and how they are read from recorded scrapes.
 
 A file has one JSON object a line, `{"t": seconds, "text": the engine's metrics as it exposes them}`, plain or gzip.
-Several engines behind one port are added up.
+Several engines behind one port are refused: their sum would be one engine that is as many times as fast.
 """
 
 from __future__ import annotations
@@ -117,7 +117,12 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
     missing = [name for name, values in found.items() if not values]
     if missing:
         raise RecordingError(f"{where}: the metrics lack {', '.join(missing)}")
-    sums = [max(found[name]) if column == "kv_usage" else sum(found[name]) for column, name in _SERIES.items()]
+    engines = len(found[_SERIES["running"]])  # one sample each; others differ by reason, too
+    if engines > 1:
+        raise RecordingError(
+            f"{where}: {engines} engines; allowed: one (record each engine of a data-parallel server apart)"
+        )
+    sums = [sum(values) for values in found.values()]
     for name, value in zip(("t", *names), (scrape.t, *sums), strict=True):
         if not 0 <= value <= MOST_VALUE:
             raise RecordingError(f"{where}: {name} is {value!s:.40}; it must be a number from 0 to {MOST_VALUE:g}")

@@ -47,6 +47,10 @@ def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
         (line(1, "vllm:num_requests_running 1\n"), "line 1: the metrics lack vllm:num_requests_waiting"),
         (line(1, TEXT.replace("vllm:num_requests_running{", "vllm:num_requests_running{{")), "line 1: "),
         (
+            line(1) + line(2, (RECORDED / "dp2-saturated.prom").read_text()),
+            "line 2: 2 engines; allowed: one (record each engine of a data-parallel server apart)",
+        ),
+        (
             line(1, re.sub(r"(vllm:num_requests_running\{.*\}) 2.0", r"\1 NaN", TEXT)),
             "line 1: vllm:num_requests_running is nan; it must",
         ),
