@@ -121,11 +121,14 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> 
     else:
         outputs.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
-    Console(stderr=True).print(
+    console = Console(stderr=True)
+    console.print(
         f"{fitted.intervals} busy intervals; the profile explains them within {fitted.error_fraction:.1%} (median)"
         f"{slots}",
         highlight=False,
     )
+    for doubt in fitted.doubts:
+        console.print(f"warning: {doubt}", highlight=False)
     return 0
 
 

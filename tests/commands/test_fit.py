@@ -46,6 +46,23 @@ def test_a_load_too_uniform_to_tell_the_step_writes_no_profile(tmp_path: Path) -
     assert not file.exists()
 
 
+def test_scrapes_that_lie_too_far_apart_are_warned_of_or_refused(tmp_path: Path) -> None:
+    scrapes = gzip.decompress(RECORDING.read_bytes()).splitlines(keepends=True)
+    recording, file = tmp_path / "thin.jsonl", tmp_path / "tiny.json"
+    recording.write_bytes(b"".join(scrapes[::10]))
+    result = invoke("simulate", "fit", recording, "--out", file)
+    assert result.exit_code == 2
+    assert f"error: {recording}: busy scrapes are 10 s apart; allowed: at most 5 s" in result.output
+    assert not file.exists()
+    recording.write_bytes(b"".join(scrapes[1::5]))
+    result = invoke("simulate", "fit", recording, "--out", file)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stderr.split())
+    assert "warning: busy scrapes are 5 s apart: single constants are unsure" in said
+    assert "warning: kv_token_s is 0: the recording does not tell it from the other constants" in said
+    assert file.exists()
+
+
 def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
     recording, file = tmp_path / "bad.jsonl", tmp_path / "tiny.json"
     recording.write_text('{"t": 1}\n')

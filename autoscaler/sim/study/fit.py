@@ -9,7 +9,8 @@ the four constants. What the engine does not count is estimated: the KV tokens r
 prompts of preempted requests, which are computed again without being counted, from who came back into the batch.
 
 Scrapes should lie at most 2 s apart and show light and heavy load: the KV estimate blurs with the distance, and under
-one steady load only the sum of the terms is known, not each of them.
+one steady load only the sum of the terms is known, not each of them. Further apart the equations still hold, so that
+the error of the fit stays small while the constants mean less and less.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.study.recording import Recording
 
 LEAST_INTERVALS = 12  # busy ones; fewer equations say too little about four unknowns
+FINE_S = 2.0  # between busy scrapes
+# The recorded CPU runs, thinned in every way: at 5 s a profile still replays the other run's TTFT within 33 % (median);
+# at 10 s the step comes out at 0.2 to 11 ms instead of 8 and TTFT is off by up to four times.
+MOST_S = 5.0
+LATE = 1.1  # a scrape may be so much later than planned
 ROUNDS = 20  # of re-weighting; it settles within a few
 TUNING = 1.345  # of Huber's weights: 95 % efficiency under normal noise
 FREE_USAGE = 0.8  # below this share of the cache in use, a queue waits for slots rather than for memory
@@ -36,13 +42,29 @@ class Fitted:
     profile: Profile
     slots_known: bool  # whether `max_num_seqs` was ever the limit; else it was given, or is the largest batch seen
     intervals: int  # equations used
+    apart_s: float  # median of their lengths
     error_fraction: float  # median of |seconds explained - seconds| / seconds
+
+    @property
+    def doubts(self) -> list[str]:
+        """Return what makes the constants unsure though their sum explains the recording."""
+        doubts = []
+        if self.apart_s > FINE_S * LATE:
+            doubts.append(
+                f"busy scrapes are {self.apart_s:.3g} s apart: single constants are unsure; better {FINE_S:g} s or less"
+            )
+        doubts += [
+            f"{name} is 0: the recording does not tell it from the other constants; more of light and heavy load would"
+            for name in ("sequence_s", "kv_token_s", "prompt_token_s")
+            if getattr(self.profile, name) == 0
+        ]
+        return doubts
 
 
 def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
     """Fit a profile. `max_num_seqs` is taken as given; None: from the batches seen while requests waited for a slot.
 
-    Raises ValueError if too little of the recording is busy, or its load never changed.
+    Raises ValueError if too little of the recording is busy, its scrapes lie too far apart, or its load never changed.
     """
     most = int(recording.running.max())
     if max_num_seqs is not None and max_num_seqs < most:
@@ -53,6 +75,11 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
     tokens = np.maximum(tokens, 0.0)
     time_s, steps = np.diff(recording.time_s), np.diff(recording.steps)
     busy = (recording.running[1:] > 0) & (recording.running[:-1] > 0) & (steps > 0) & ~_reset(recording)
+    apart_s = float(np.median(time_s[busy])) if busy.any() else 0.0
+    if apart_s > MOST_S * LATE:
+        raise ValueError(
+            f"busy scrapes are {apart_s:.3g} s apart; allowed: at most {MOST_S:g} s, better {FINE_S:g} s or less"
+        )
     if busy.sum() < LEAST_INTERVALS:
         raise ValueError(f"{int(busy.sum())} intervals are busy from end to end, at least {LEAST_INTERVALS} are needed")
     decoded = np.diff(recording.generation_tokens) - np.diff(recording.first_tokens)
@@ -75,7 +102,7 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
         block_size=recording.block_size,
     )
     error = float(np.median(np.abs(explained_s - time_s[busy]) / time_s[busy]))
-    return Fitted(profile, slots is not None, int(busy.sum()), error)
+    return Fitted(profile, slots is not None, int(busy.sum()), apart_s, error)
 
 
 def _reset(recording: Recording) -> BoolColumn:

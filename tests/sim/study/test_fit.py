@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
@@ -53,6 +54,14 @@ def recorded(profile: Profile, rate_per_s: float, duration_s: float, seed: int, 
     return Recording(*np.array(rows, dtype=np.float64).T, tokens, profile.block_size, profile.max_model_len)
 
 
+def columns(its: Recording) -> dict[str, FloatColumn]:
+    return {name: value for name, value in vars(its).items() if isinstance(value, np.ndarray)}
+
+
+def thinned(its: Recording, every: int, first: int = 0) -> Recording:
+    return replace(its, **{name: value[first::every] for name, value in columns(its).items()})
+
+
 def usual_step_s(profile: Profile) -> float:
     return profile.step_s + 6 * profile.sequence_s + 6000 * profile.kv_token_s
 
@@ -81,8 +90,9 @@ def test_slots_are_known_only_where_requests_waited_for_them() -> None:
 
 def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -> None:
     before, after = recorded(KNOWN, 2.0, 300.0, seed=1), recorded(KNOWN, 2.0, 300.0, seed=2)
-    names = [name for name, value in vars(before).items() if isinstance(value, np.ndarray)]
-    both = replace(before, **{name: np.concatenate([getattr(before, name), getattr(after, name)]) for name in names})
+    both = replace(
+        before, **{name: np.concatenate([value, getattr(after, name)]) for name, value in columns(before).items()}
+    )
     both = replace(both, time_s=np.concatenate([before.time_s, before.time_s[-1] + after.time_s]))
     found = fit(both)
     assert usual_step_s(found.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.03)
@@ -93,6 +103,31 @@ def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -
 def test_a_recording_that_is_idle_is_no_ground_for_a_profile() -> None:
     with pytest.raises(ValueError, match=r"\d intervals are busy from end to end, at least 12 are needed"):
         fit(recorded(KNOWN, rate_per_s=3.0, duration_s=8.0, seed=1))
+
+
+@pytest.mark.parametrize("every", [6, 10, 15])
+def test_scrapes_too_far_apart_are_refused(every: int) -> None:
+    with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart; allowed: at most 5 s, better 2 s or less"):
+        fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every))
+    with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart"):
+        fit(thinned(recording("load"), every))  # not: too few intervals, for a longer recording would not help
+
+
+def test_scrapes_further_apart_than_two_seconds_are_doubted() -> None:
+    close, far = (fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every)) for every in (2, 5))
+    assert (close.apart_s, close.doubts) == (2.0, [])
+    assert far.doubts == ["busy scrapes are 5 s apart: single constants are unsure; better 2 s or less"]
+    assert usual_step_s(far.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.05)  # their sum holds
+    (late,) = fit(thinned(recording("load"), 3)).doubts
+    assert late.startswith("busy scrapes are 3 s apart")
+
+
+def test_a_constant_that_comes_out_as_zero_is_doubted() -> None:
+    found = fit(thinned(recording("load"), 2, first=1))
+    assert found.profile.kv_token_s == 0.0
+    assert found.doubts == [
+        "kv_token_s is 0: the recording does not tell it from the other constants; more of light and heavy load would"
+    ]
 
 
 @pytest.mark.parametrize(
