@@ -36,6 +36,7 @@ from autoscaler.sim.proof.subject import Subject, check_goal, goal_of, started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
+from autoscaler.sim.study.fit import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
 from autoscaler.sim.study.fit import fit as fit_profile
 from autoscaler.sim.study.past import Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.recording import read as read_recording
@@ -105,13 +106,13 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
     return 0
 
 
-def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> int:
+def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_tokens: int | None, gpus: float) -> int:
     """Fit a profile to a recording, print how well it explains it, and write it."""
     if out is not None:
         outputs.check([out], [file])
     recording = read_recording(file)
     try:
-        fitted = fit_profile(recording, max_num_seqs)
+        fitted = fit_profile(recording, max_num_seqs, max_num_batched_tokens)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     text = profile_file.write(Offer(fitted.profile, gpus))
@@ -121,15 +122,28 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> 
     else:
         outputs.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
+    budget = "" if max_num_batched_tokens else f"; max_batched_tokens is a guess, {_guess(fitted)}"
     console = Console(stderr=True)
     console.print(
         f"{fitted.intervals} busy intervals; the profile explains them within {fitted.error_fraction:.1%} (median)"
-        f"{slots}",
+        f"{slots}{budget}",
         highlight=False,
     )
     for doubt in fitted.doubts:
         console.print(f"warning: {doubt}", highlight=False)
     return 0
+
+
+def _guess(fitted: Fitted) -> str:
+    """Say what the budget of a step is and where it comes from."""
+    within, budget = fitted.steps_within_tokens, fitted.profile.max_batched_tokens
+    defaults = {LEAST_BUDGET_TOKENS: "most", MOST_BUDGET_TOKENS: "the largest"}
+    default = f" (vLLM's default on {defaults[budget]} GPUs)" if budget in defaults else ""
+    if within is None:
+        return f"{budget}{default}: the recording has no buckets of steps"
+    if math.isinf(within):
+        return f"{budget}{default}: some steps had more tokens than the buckets tell"
+    return f"{budget}{default}: no step had more than {within:g} tokens"
 
 
 def replay(

@@ -213,13 +213,20 @@ def simulate(
 )
 @click.option("--max-num-seqs", type=click.IntRange(1, 8191), help="Slots of the engine, if known.")
 @click.option(
+    "--max-num-batched-tokens",
+    type=click.IntRange(2, 200_000_000),
+    help="Token budget of a step, if known; else guessed from the largest step recorded.",
+)
+@click.option(
     "--gpus", type=Number(0, 1024, min_open=True), default=1.0, show_default=True, help="GPUs of one replica."
 )
-def fit(recording: Path, out: Path | None, max_num_seqs: int | None, gpus: float) -> None:
+def fit(
+    recording: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_tokens: int | None, gpus: float
+) -> None:
     """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzipped."""
     if out is not None and out.suffix != ".json":
         raise click.UsageError(f"--out {out}: the name of a profile's file must end in .json")
-    to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, gpus))
+    to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, max_num_batched_tokens, gpus))
 
 
 @click.command(cls=Greedy, short_help="Try a policy on a workload's own history.")

@@ -14,10 +14,41 @@ def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     result = invoke("simulate", "fit", RECORDING, "--out", file)
     assert result.exit_code == 0, result.output
     assert "busy intervals; the profile explains them within" in result.output
+    said = " ".join(result.output.split())
+    assert "max_batched_tokens is a guess, 2048 (vLLM's default on most GPUs): no step had more than 256 tokens" in said
     out = tmp_path / "proof.json"
     result = invoke("simulate", "--trace", trace, "--profile", file, "--jobs", 1, "--json", out)
     assert result.exit_code == 0, result.output
     assert json.loads(out.read_text())["profile"] == "tiny"
+
+
+def test_the_budget_of_a_step_may_be_given(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.json"
+    result = invoke("simulate", "fit", RECORDING, "--out", file, "--max-num-batched-tokens", 512)
+    assert (result.exit_code, "guess" in result.output) == (0, False)
+    assert json.loads(file.read_text())["max_batched_tokens"] == 512
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("iteration_tokens_total_bucket", "other_bucket"),
+            "2048 (vLLM's default on most GPUs): the recording has no buckets",
+        ),
+        (
+            ('"+Inf",model_name="tiny"} 49', '"+Inf",model_name="tiny"} 99'),
+            "8192 (vLLM's default on the largest GPUs): some steps had more tokens than",
+        ),
+    ],
+)
+def test_how_the_budget_of_a_step_was_guessed_is_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    recording = tmp_path / "run.jsonl"
+    recording.write_text(
+        gzip.decompress(RECORDING.read_bytes()).decode().replace(*(json.dumps(c)[1:-1] for c in change))
+    )
+    result = invoke("simulate", "fit", recording, "--out", tmp_path / "tiny.json")
+    assert f"max_batched_tokens is a guess, {said}" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
@@ -26,6 +57,8 @@ def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
         (("--gpus", "nan"), "nan is not in the range 0<x<=1024"),
         (("--gpus", "1e-4"), "the profile: gpus is 0.0001; it must be a number from 0.001 to 1,024"),
         (("--max-num-seqs", "1"), "max_num_seqs is 1, but 4 requests ran at once; allowed: 4 or more"),
+        (("--max-num-batched-tokens", "4"), "max_batched_tokens is 4; it must exceed max_num_seqs (4)"),
+        (("--max-num-batched-tokens", "1"), "1 is not in the range 2<=x<=200000000"),
         (("--max-num-seqs", "8192"), "8192 is not in the range 1<=x<=8191"),
     ],
 )

@@ -32,6 +32,7 @@ MOST_S = 5.0
 LATE = 1.1  # a scrape may be so much later than planned
 ROUNDS = 20  # of re-weighting; it settles within a few
 TUNING = 1.345  # of Huber's weights: 95 % efficiency under normal noise
+LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS = 2048, 8192  # the defaults of vLLM's server: on most GPUs, on the largest
 FREE_USAGE = 0.8  # below this share of the cache in use, a queue waits for slots rather than for memory
 
 
@@ -40,6 +41,7 @@ class Fitted:
     """A profile with how well it explains its recording."""
 
     profile: Profile
+    steps_within_tokens: float | None  # as recorded; the budget of a step is guessed from it unless given
     slots_known: bool  # whether `max_num_seqs` was ever the limit; else it was given, or is the largest batch seen
     intervals: int  # equations used
     apart_s: float  # median of their lengths
@@ -61,8 +63,11 @@ class Fitted:
         return doubts
 
 
-def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
-    """Fit a profile. `max_num_seqs` is taken as given; None: from the batches seen while requests waited for a slot.
+def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None) -> Fitted:
+    """Fit a profile.
+
+    `max_num_seqs` is taken as given; None: from the batches seen while requests waited for a slot. So is
+    `max_num_batched_tokens`; None: guessed from the largest step seen.
 
     Raises ValueError if too little of the recording is busy, its scrapes lie too far apart, or its load never changed.
     """
@@ -88,6 +93,7 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
     constants = _solve(terms, time_s[busy])
     explained_s = terms @ constants
     slots = _slots(recording)
+    batch = max_num_seqs or slots or most
     step_s, sequence_s, kv_token_s, prompt_token_s = (float(constant) for constant in constants)
     if not step_s > 0:
         raise ValueError("the load was too uniform to tell how long a step takes: record light and heavy load")
@@ -97,12 +103,13 @@ def fit(recording: Recording, max_num_seqs: int | None = None) -> Fitted:
         kv_token_s=kv_token_s,
         prompt_token_s=prompt_token_s,
         kv_capacity_tokens=capacity,
-        max_num_seqs=max_num_seqs or slots or most,
+        max_num_seqs=batch,
+        max_batched_tokens=max_num_batched_tokens or _budget(recording.steps_within_tokens, batch),
         max_model_len=min(recording.max_model_len, capacity - recording.block_size),
         block_size=recording.block_size,
     )
     error = float(np.median(np.abs(explained_s - time_s[busy]) / time_s[busy]))
-    return Fitted(profile, slots is not None, int(busy.sum()), apart_s, error)
+    return Fitted(profile, recording.steps_within_tokens, slots is not None, int(busy.sum()), apart_s, error)
 
 
 def _reset(recording: Recording) -> BoolColumn:
@@ -135,6 +142,16 @@ def _slots(recording: Recording) -> int | None:
     short = (recording.waiting > 0) & (recording.kv_usage < FREE_USAGE)
     largest = float(recording.running.max())
     return int(largest) if short.any() and float(np.median(recording.running[short])) == largest else None
+
+
+def _budget(steps_within_tokens: float | None, max_num_seqs: int) -> int:
+    """Guess the token budget of a step: the bucket bound that holds every step, within the defaults of vLLM's server.
+
+    Short prompts fill no step, so a smaller bound tells nothing of the budget. Neither does a larger one: vLLM counts a
+    prompt as a whole in the step that ends it (`IterationStats` in vllm/v1/metrics/stats.py).
+    """
+    within = min(max(steps_within_tokens or 0.0, LEAST_BUDGET_TOKENS), MOST_BUDGET_TOKENS)
+    return max(int(within), max_num_seqs + 1)
 
 
 def _solve(terms: FloatColumn, values: FloatColumn) -> FloatColumn:

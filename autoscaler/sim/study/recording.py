@@ -7,6 +7,7 @@ Several engines behind one port are refused: their sum would be one engine that 
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ _SERIES = {  # column -> name of the sample
     "steps": "vllm:iteration_tokens_total_count",
 }
 _CACHE = "vllm:cache_config_info"
+_BUCKET = "vllm:iteration_tokens_total_bucket"
 
 
 class RecordingError(ValueError):
@@ -63,12 +65,14 @@ class Recording:
     kv_cache_tokens: int  # what the engine says its cache holds
     block_size: int
     max_model_len: int
+    steps_within_tokens: float | None  # least bucket bound that holds all steps, or infinity; None: no buckets
 
 
 def read(path: Path) -> Recording:
     """Read a recording. Raises RecordingError."""
     rows: list[list[float]] = []
     cache: dict[str, str] = {}
+    steps_within: float | None = None
     number = 0
     try:
         with path.open("rb") as plain:
@@ -81,11 +85,13 @@ def read(path: Path) -> Recording:
                     raise RecordingError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_SCRAPES} lines")
                 if line.isspace():
                     continue
-                values, labels = _read_line(line, where)
+                values, labels, bound = _read_line(line, where)
                 if rows and values[0] <= rows[-1][0]:
                     raise RecordingError(f"{where}: t is {values[0]:g}; it must be above that of the previous line")
                 rows.append(values)
                 cache = cache or labels
+                if bound is not None:  # the largest of all lines, for a restart begins anew
+                    steps_within = max(bound, steps_within or 0.0)
     except EOFError as error:
         raise RecordingError(f"{path}: the gzip data ends early, after line {number}") from error
     except (gzip.BadGzipFile, zlib.error) as error:
@@ -96,24 +102,33 @@ def read(path: Path) -> Recording:
         raise RecordingError(f"{path}: it contains no scrape")
     tokens, block, longest = _cache_sizes(cache, path)
     columns = dict(zip(("time_s", *_SERIES), np.array(rows).T, strict=True))
-    return Recording(**columns, kv_cache_tokens=tokens, block_size=block, max_model_len=longest)
+    return Recording(
+        **columns,
+        kv_cache_tokens=tokens,
+        block_size=block,
+        max_model_len=longest,
+        steps_within_tokens=steps_within,
+    )
 
 
-def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
-    """Return the time with the sums of `_SERIES`, and the labels of the cache settings."""
+def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], float | None]:
+    """Return the time with the sums of `_SERIES`, the labels of the cache settings, and the bound of all steps."""
     try:
         scrape = msgspec.json.decode(line, type=_Line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f'{where}: not {{"t": seconds, "text": metrics}}: {error}') from error
     names = tuple(_SERIES.values())
-    kept = (text for text in scrape.text.splitlines() if text.startswith((*names, _CACHE)))
+    kept = (text for text in scrape.text.splitlines() if text.startswith((*names, _CACHE, _BUCKET)))
     found: dict[str, list[float]] = {name: [] for name in names}
     labels: dict[str, str] = {}
+    buckets: dict[float, float] = {}
     for name, its_labels, value in _samples(kept, where):
         if name in found:
             found[name].append(value)
         elif name == _CACHE:
             labels = its_labels
+        elif name == _BUCKET:
+            buckets[_bound(its_labels.get("le", ""), where)] = value
     missing = [name for name, values in found.items() if not values]
     if missing:
         raise RecordingError(f"{where}: the metrics lack {', '.join(missing)}")
@@ -126,7 +141,19 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str]]:
     for name, value in zip(("t", *names), (scrape.t, *sums), strict=True):
         if not 0 <= value <= MOST_VALUE:
             raise RecordingError(f"{where}: {name} is {value!s:.40}; it must be a number from 0 to {MOST_VALUE:g}")
-    return [scrape.t, *sums], labels
+    steps = max(buckets.values(), default=0.0)
+    within = min((bound for bound, count in buckets.items() if count == steps), default=None) if steps > 0 else None
+    return [scrape.t, *sums], labels, within
+
+
+def _bound(text: str, where: str) -> float:
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = math.nan
+    if not bound >= 0:
+        raise RecordingError(f"{where}: {_BUCKET}: le is {text!r:.40}; it must be a number from 0, or +Inf")
+    return bound
 
 
 def _samples(lines: Iterable[str], where: str) -> Iterable[tuple[str, dict[str, str], float]]:

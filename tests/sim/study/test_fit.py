@@ -51,7 +51,7 @@ def recorded(profile: Profile, rate_per_s: float, duration_s: float, seed: int, 
             )
         )
     tokens = profile.kv_capacity_tokens + profile.block_size
-    return Recording(*np.array(rows, dtype=np.float64).T, tokens, profile.block_size, profile.max_model_len)
+    return Recording(*np.array(rows, dtype=np.float64).T, tokens, profile.block_size, profile.max_model_len, None)
 
 
 def columns(its: Recording) -> dict[str, FloatColumn]:
@@ -86,6 +86,25 @@ def test_slots_are_known_only_where_requests_waited_for_them() -> None:
     assert not calm.slots_known
     assert calm.profile.max_num_seqs <= 12
     assert fit(recorded(KNOWN, 0.9, 400.0, seed=1), max_num_seqs=12).profile.max_num_seqs == 12
+
+
+@pytest.mark.parametrize(
+    ("seen", "slots", "taken"),
+    [
+        (256, None, 2048),  # short prompts fill no step: the least of vLLM's defaults
+        (4096, None, 4096),
+        (16_384, None, 8192),  # a prompt counts as a whole in its last step, however many steps computed it
+        (float("inf"), None, 8192),
+        (None, None, 2048),
+        (None, 3000, 3001),  # room for a prompt beside a full batch
+    ],
+)
+def test_the_budget_of_a_step_is_guessed_from_the_bucket_that_holds_every_step(
+    seen: float | None, slots: int | None, taken: int
+) -> None:
+    found = fit(replace(recording("load"), steps_within_tokens=seen), slots)
+    assert (found.profile.max_batched_tokens, found.steps_within_tokens) == (taken, seen)
+    assert fit(recording("load"), 16, max_num_batched_tokens=512).profile.max_batched_tokens == 512
 
 
 def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -> None:

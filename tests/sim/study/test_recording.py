@@ -30,6 +30,25 @@ def test_the_recorded_series_becomes_columns() -> None:
     assert (found.kv_cache_tokens, found.block_size, found.max_model_len) == (3072, 128, 2048)
 
 
+def test_the_bucket_that_holds_every_step_is_found() -> None:
+    assert recording("load").steps_within_tokens == 256
+    assert recording("kv-bound").steps_within_tokens == 2048
+
+
+@pytest.mark.parametrize(
+    ("bucket", "edited", "expected"),
+    [
+        (r"vllm:iteration_tokens_total_bucket.*\n", "", None),  # no buckets
+        (r'(vllm:iteration_tokens_total_bucket.*le="\+Inf".*\}) .*', r"\1 1e6", float("inf")),  # a step beyond the last
+        (r"(vllm:iteration_tokens_total_bucket.*\}) .*", r"\1 0.0", None),  # no steps yet
+    ],
+)
+def test_steps_may_lie_in_no_bucket(tmp_path: Path, bucket: str, edited: str, expected: float | None) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(line(1, re.sub(bucket, edited, TEXT)))
+    assert read(path).steps_within_tokens == expected
+
+
 def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
     plain = tmp_path / "run.jsonl"
     plain.write_text(line(1) + line(2))
@@ -65,6 +84,10 @@ def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
             "3072 tokens in blocks of 128, for 0 of",
         ),
         ('{"t": 1, "text": "", "more": ' + "[" * 100_000 + "\n", 'line 1: not {"t": seconds, "text": metrics}'),
+        (
+            line(1, re.sub(r'(vllm:iteration_tokens_total_bucket.*)le="8.0"', r'\1le="many"', TEXT)),
+            "line 1: vllm:iteration_tokens_total_bucket: le is 'many'; it must be a number",
+        ),
         (line(1, TEXT.replace("kv_cache_size_tokens=", "unknown=")), "vllm:cache_config_info lacks"),
         (line(1, TEXT.replace('block_size="128"', 'block_size="9999"')), "vllm:cache_config_info says"),
     ],
