@@ -4,10 +4,11 @@ import gzip
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.study import kernel
 from autoscaler.sim.study.case import Trace
@@ -42,15 +43,16 @@ def real(name: str) -> Curves:
     )
 
 
-def simulated(name: str, profile: Profile) -> Curves:
-    """Replay the clients of a recording. Their prompts are not recorded one by one: each gets the mean."""
+def simulated(name: str, profile: Profile, prompt_tokens: IntColumn | None = None) -> Curves:
+    """Replay the clients of a recording. Their prompts are not recorded one by one: None gives each the mean."""
     profile = replace(profile, max_num_seqs=SLOTS[name])
     seen, clients = recording(name), _clients(name)
-    prompt = round(seen.prompt_tokens[-1] / seen.first_tokens[-1])
+    if prompt_tokens is None:
+        prompt_tokens = np.full(len(clients), round(seen.prompt_tokens[-1] / seen.first_tokens[-1]))
     trace = Trace(
         name,
         np.array([client["t"] for client in clients]),
-        np.full(len(clients), prompt),
+        prompt_tokens,
         np.array([int(client["tokens"]) for client in clients]),
         float(seen.time_s[-1]) + 1,
     )
@@ -70,10 +72,34 @@ def simulated(name: str, profile: Profile) -> Curves:
     return Curves(*columns, ttft_s=ttft_s, preemptions=float(state.replicas[0]["preemptions"]))
 
 
-def median_error(recorded: FloatColumn, replayed: FloatColumn) -> float:
-    """Return the median of the relative errors where the recorded value is not zero."""
+def prompts(name: str) -> IntColumn:
+    """Return the prompt of each client: the mean of those who got their first token between the same two scrapes."""
+    seen, clients = recording(name), _clients(name)
+    order = np.argsort([client["t"] + client["ttft"] for client in clients])
+    sizes = np.diff(seen.first_tokens).astype(np.int64)
+    means = np.diff(seen.prompt_tokens)[sizes > 0] / sizes[sizes > 0]
+    found = np.zeros(len(clients), np.int64)
+    found[order] = np.repeat(means.round(), sizes[sizes > 0])
+    return found
+
+
+class Errors(NamedTuple):
+    """Of |replayed - recorded| / recorded, where the recorded value is above 0."""
+
+    median: float
+    mean: float
+    p90: float
+
+
+def errors(recorded: FloatColumn, replayed: FloatColumn) -> Errors:
     known = recorded > 0
-    return float(np.median(np.abs(replayed[known] - recorded[known]) / recorded[known]))
+    error = np.abs(replayed[known] - recorded[known]) / recorded[known]
+    return Errors(float(np.median(error)), float(error.mean()), float(np.quantile(error, 0.9)))
+
+
+def rates(tokens: FloatColumn, window: int) -> FloatColumn:
+    """Return the tokens of the `window` seconds before each scrape; scrapes are one second apart."""
+    return tokens[window:] - tokens[:-window]
 
 
 def _clients(name: str) -> list[dict[str, float]]:

@@ -11,7 +11,17 @@ from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
 from autoscaler.sim.study.fit import fit
 from autoscaler.sim.study.recording import Recording
-from tests.sim.study.recorded import SLOTS, median_error, real, recording, simulated
+from tests.sim.study.recorded import (
+    SLOTS,
+    Curves,
+    Errors,
+    errors,
+    prompts,
+    rates,
+    real,
+    recording,
+    simulated,
+)
 
 KNOWN = Profile(
     step_s=0.008,
@@ -149,28 +159,91 @@ def test_a_constant_that_comes_out_as_zero_is_doubted() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("fitted_to", "replayed", "ttft_error", "waiting_error"),
-    [
-        ("load", "kv-bound", 0.15, 0.15),  # measured: 0.122, 0.095
-        ("kv-bound", "load", 0.10, 0.05),  # measured: 0.056, 0.000
-        ("load", "load", 0.05, 0.02),  # measured: 0.017, 0.000
-        ("kv-bound", "kv-bound", 0.10, 0.15),  # measured: 0.061, 0.100
-    ],
-)
-def test_a_profile_fitted_to_one_recording_of_the_real_server_replays_the_other(
-    fitted_to: str, replayed: str, ttft_error: float, waiting_error: float
-) -> None:
-    profile = fit(recording(fitted_to)).profile
-    expected, found = real(replayed), simulated(replayed, profile)
-    assert median_error(expected.ttft_s, found.ttft_s) < ttft_error
-    assert median_error(expected.waiting, found.waiting) < waiting_error
-    assert median_error(expected.generation_tokens, found.generation_tokens) < 0.1
-    assert median_error(expected.running, found.running) <= 0.25  # one of four
-    assert found.preemptions == pytest.approx(expected.preemptions, rel=0.25)
+# Median, mean and 90th percentile of the error, as docs/simulator.md states them.
+STATED = {
+    ("load", "kv-bound"): {
+        "TTFT": (0.123, 0.267, 0.448),
+        "waiting": (0.095, 0.297, 0.500),
+        "running": (0.250, 0.336, 0.667),
+        "tokens over 5 s": (0.109, 0.650, 0.298),
+        "tokens over 10 s": (0.103, 0.171, 0.178),
+        "running, mean of 10 s": (0.106, 0.279, 0.464),
+    },
+    ("kv-bound", "load"): {
+        "TTFT": (0.053, 0.174, 0.533),
+        "waiting": (0.000, 0.066, 0.173),
+        "running": (0.000, 0.069, 0.333),
+        "tokens over 5 s": (0.032, 0.078, 0.106),
+        "tokens over 10 s": (0.027, 0.075, 0.105),
+        "running, mean of 10 s": (0.026, 0.089, 0.206),
+    },
+    ("load", "load"): {
+        "TTFT": (0.018, 0.081, 0.276),
+        "waiting": (0.000, 0.010, 0.025),
+        "running": (0.000, 0.019, 0.000),
+        "tokens over 5 s": (0.028, 0.035, 0.070),
+        "tokens over 10 s": (0.025, 0.030, 0.058),
+        "running, mean of 10 s": (0.000, 0.014, 0.053),
+    },
+    ("kv-bound", "kv-bound"): {
+        "TTFT": (0.061, 0.155, 0.442),
+        "waiting": (0.100, 0.167, 0.394),
+        "running": (0.250, 0.355, 0.667),
+        "tokens over 5 s": (0.111, 0.158, 0.335),
+        "tokens over 10 s": (0.068, 0.103, 0.270),
+        "running, mean of 10 s": (0.100, 0.121, 0.276),
+    },
+}
+GOAL = 0.15  # of the median, for TTFT and waiting
+
+
+def compared(expected: Curves, found: Curves) -> dict[str, Errors]:
+    def mean_of_10(curve: FloatColumn) -> FloatColumn:
+        return np.convolve(curve, np.full(10, 0.1), "valid")
+
+    return {
+        "TTFT": errors(expected.ttft_s, found.ttft_s),
+        "waiting": errors(expected.waiting, found.waiting),
+        "running": errors(expected.running, found.running),
+        "tokens over 5 s": errors(rates(expected.generation_tokens, 5), rates(found.generation_tokens, 5)),
+        "tokens over 10 s": errors(rates(expected.generation_tokens, 10), rates(found.generation_tokens, 10)),
+        "running, mean of 10 s": errors(mean_of_10(expected.running), mean_of_10(found.running)),
+    }
+
+
+@pytest.mark.parametrize(("fitted_to", "replayed"), STATED)
+def test_a_profile_fitted_to_one_recording_of_the_real_server_replays_the_other(fitted_to: str, replayed: str) -> None:
+    expected, found = real(replayed), simulated(replayed, fit(recording(fitted_to)).profile)
+    error = compared(expected, found)
+    assert max(error["TTFT"].median, error["waiting"].median) <= GOAL
+    for name, stated in STATED[fitted_to, replayed].items():
+        for kind, value, bound in zip(Errors._fields, error[name], stated, strict=True):
+            assert value <= 1.1 * bound + 0.01, (name, kind)
+    assert found.preemptions == pytest.approx(expected.preemptions, rel=0.05)
     busy = expected.running > 0
     assert np.median(np.abs(found.kv_usage - expected.kv_usage)[busy]) < 0.1
     assert found.running.max() <= SLOTS[replayed]
+    assert np.flatnonzero(found.running)[-1] == pytest.approx(np.flatnonzero(busy)[-1], abs=7)  # 64 s for 57 s
+
+
+def test_what_bounds_the_replay_of_the_run_short_of_memory_is_the_prompt_cost_of_the_other_run() -> None:
+    load, kv_bound = fit(recording("load")).profile, fit(recording("kv-bound")).profile
+    assert load.prompt_token_s == pytest.approx(1.9 * kv_bound.prompt_token_s, rel=0.1)
+    expected = real("kv-bound")
+    error = compared(expected, simulated("kv-bound", replace(load, prompt_token_s=kv_bound.prompt_token_s)))
+    assert max(error["TTFT"].median, error["waiting"].median, error["tokens over 5 s"].median) < 0.08
+    assert 0.15 < error["running"].median < 0.25  # one sequence of four or five
+    assert error["running, mean of 10 s"].median < 0.1
+
+
+def test_prompts_told_apart_by_scrape_help_all_replays_but_that_with_the_wrong_prompt_cost() -> None:
+    load, kv_bound = fit(recording("load")).profile, fit(recording("kv-bound")).profile
+    error = compared(real("kv-bound"), simulated("kv-bound", load, prompts("kv-bound")))
+    assert 0.15 < error["TTFT"].median < 0.2  # stated: 17.9 %
+    assert error["waiting"].median < 0.13
+    own = compared(real("kv-bound"), simulated("kv-bound", kv_bound, prompts("kv-bound")))
+    assert own["TTFT"].median < 0.05
+    assert own["tokens over 10 s"].median < 0.05
 
 
 def test_the_recordings_show_their_own_limits() -> None:
