@@ -59,7 +59,7 @@ def noise(inp: TickInput, observation: Observation, projection: Projection) -> B
     return queued(observation) & (projection.wait_s <= inp.spec.max_wait_s)
 
 
-def needed(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
+def to_drain(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
     """Replicas that serve what arrives, and the queue left then within another cold start; float64[W], NaN: unknown.
 
     4 arriving each second, 120 left after 60 s, 1.6 served each second by a replica used to 0.8: 6 / 1.28 = 4.7. A tier
@@ -71,15 +71,15 @@ def needed(inp: TickInput, observation: Observation, projection: Projection) -> 
 
 
 def absorb(
-    wanted: FloatColumn, lasting: FloatColumn, needed: FloatColumn, observation: Observation, quiet: BoolColumn
+    wanted: FloatColumn, lasting: FloatColumn, to_drain: FloatColumn, observation: Observation, quiet: BoolColumn
 ) -> FloatColumn:
     """Want no more for a queue than what will be left of it needs; where it is noise, nothing beyond what there is.
 
-    wanted, lasting, needed: float64[W], replicas; `lasting` is what the load without its queue asks for.
+    wanted, lasting, to_drain: float64[W], replicas; `lasting` is what the load without its queue asks for.
     quiet: bool[W], where the queue is noise.
     """
     enough = np.fmax(observation.replicas, lasting)
-    enough = np.where(quiet, enough, np.where(np.isnan(needed), np.inf, np.fmax(enough, needed)))
+    enough = np.where(quiet, enough, np.where(np.isnan(to_drain), np.inf, np.fmax(enough, to_drain)))
     return np.where(queued(observation), np.fmin(wanted, enough), wanted)
 
 

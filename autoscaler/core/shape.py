@@ -13,12 +13,13 @@ from autoscaler.core.spec import Spec
 from autoscaler.core.window import Window
 
 
-def hold_unknown(wanted: FloatColumn, current: FloatColumn, trusted: BoolColumn) -> FloatColumn:
+def hold_unknown(wanted: FloatColumn, current: FloatColumn, informed: BoolColumn) -> FloatColumn:
     """Where inputs are missing or stale, hold or grow; where nobody has an opinion, hold.
 
-    Silence never shrinks: a dead exporter looks exactly like a workload without load.
+    informed: bool[W], inputs are trusted and the load is known. Silence never shrinks: a dead exporter looks exactly
+    like a workload without load.
     """
-    return np.where(trusted & ~np.isnan(wanted), wanted, np.fmax(wanted, current))
+    return np.where(informed & ~np.isnan(wanted), wanted, np.fmax(wanted, current))
 
 
 def await_forecast(wanted: FloatColumn, current: FloatColumn, beside: FloatColumn, awaits: BoolColumn) -> FloatColumn:
@@ -45,7 +46,7 @@ def stabilize(
     highest: Window,
     lowest: Window,
     now_s: float,
-    trusted: BoolColumn,
+    informed: BoolColumn,
     watched_s: FloatColumn,
     steered: BoolColumn,
     beside: FloatColumn,
@@ -55,10 +56,10 @@ def stabilize(
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
     steered: bool[W], by a rule that holds its own peaks: there only what the other signals ask for is remembered,
     beside, float64[W].
-    What is wanted while inputs are not trusted (bool[W]) is a guess, and is not remembered.
+    What is wanted where not informed (bool[W], as above) is a guess, and is not remembered.
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
-    known = np.where(trusted, np.where(steered, beside, wanted), np.nan)
+    known = np.where(informed, np.where(steered, beside, wanted), np.nan)
     highest = window.push(highest, known, now_s, spec.down_stabilization_s, 1)
     lowest = window.push(lowest, wanted, now_s, spec.up_stabilization_s, -1)
     ceiling = window.extreme(highest, now_s, spec.down_stabilization_s, 1)

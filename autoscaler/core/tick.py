@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import arbitrate, burst, capacity, demand, plan, shape, variants, zero
+from autoscaler.core import burst, capacity, demand, grant, plan, shape, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.decision import Capacity, Decision, Observation, Signal, Stage, TickInput
+from autoscaler.core.decision import Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
 from autoscaler.core.observe import observe
 from autoscaler.core.readings import NOTHING_PER_S
-
-RESTING = 10
-"""Cold starts without work after which a replica may serve others of its priority."""
 
 
 def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
@@ -34,20 +31,22 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     asks = demand.ask(inp, observation, known_capacity, memory)
     steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
     memory = demand.note_forecast(inp, observation, asks, memory)
-    memory = demand.note_lasting(inp, observation, demand.without_queue(inp, observation, known_capacity, asks), memory)
+    unqueued = demand.without_queue(inp, observation, known_capacity, asks)
+    memory = demand.note_lasting(inp, observation, unqueued, memory)
     stages = np.full((len(Stage), len(observation.replicas)), np.nan)
     current, remembered = observation.replicas, memory.workloads
     promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
 
     stages[Stage.DEMAND] = wanted = demand.strongest(asks)
     informed = trusted & demand.load_known(asks)
-    awaits, unweighed = demand.awaits_forecast(inp, observation, asks, memory), demand.strongest(asks[demand.UNWEIGHED])
-    wanted = shape.await_forecast(wanted, current, unweighed, awaits)
+    awaits = demand.awaits_forecast(inp, observation, asks, memory)
+    wanted = shape.await_forecast(wanted, current, demand.strongest(asks[demand.UNWEIGHED]), awaits)
     stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
 
     projection = burst.project(observation, known_capacity, memory)
-    quiet, needed = burst.noise(inp, observation, projection), burst.needed(inp, observation, projection)
-    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), needed, observation, quiet)
+    quiet = burst.noise(inp, observation, projection)
+    to_drain = burst.to_drain(inp, observation, projection)
+    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), to_drain, observation, quiet)
 
     tolerated = shape.tolerate(wanted, current, np.where(steered, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
@@ -60,17 +59,16 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         remembered.highest_wanted,
         remembered.lowest_wanted,
         inp.now_s,
-        informed,
-        inp.now_s - trusted_s,
-        steered,
-        demand.beside_forecast(asks),
+        informed=informed,
+        watched_s=inp.now_s - trusted_s,
+        steered=steered,
+        beside=demand.beside_forecast(asks),
     )
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
-    unheard = ~trusted | gateway_is_silent(inp, observation)
-    busy_s = np.where(working(observation, asks) | unheard, inp.now_s, remembered.busy_s)
-    busy_s = np.where(np.isnan(busy_s), inp.now_s, busy_s)
-    idle_after_s, idle_s = zero.idle_after(inp, remembered.zero), inp.now_s - busy_s
+    busy_s = follow_work(inp, observation, asks, trusted, remembered)
+    idle_s = inp.now_s - busy_s
+    idle_after_s = zero.idle_after(inp, remembered.zero)
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
 
     limited, highest_count, lowest_count = shape.limit_rate(
@@ -79,19 +77,22 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.RATE_LIMIT] = np.fmax(limited, promised)
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
-    stages[Stage.VARIANT], stages[Stage.GRANT], no_reserve = place(
+    ours = free(inp)
+    needed = demand.needed(wanted, asks, memory.plan)
+    stages[Stage.VARIANT], stages[Stage.GRANT], needed = grant.grant(
         inp,
         observation,
         known_capacity,
         wanted,
-        demand.needed(wanted, asks, memory.plan),
-        trusted,
-        informed,
-        idle_s,
-        zero.pressing_per_s(remembered.zero, observation.cold_start_s),
+        needed,
+        trusted=trusted,
+        informed=informed,
+        ours=ours,
+        idle_s=idle_s,
+        arrivals_per_s=zero.pressing_per_s(remembered.zero, observation.cold_start_s),
     )
     wanted = stages[Stage.GRANT]
-    stages[Stage.OWNER] = wanted = np.where(free(inp), wanted, current)
+    stages[Stage.OWNER] = wanted = np.where(ours, wanted, current)
 
     memory = replace(
         memory,
@@ -116,7 +117,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         active=(wanted > 0) | np.isnan(wanted),
         trusted=trusted,
         idle_after_s=idle_after_s,
-        needed=no_reserve,
+        needed=needed,
         plan=memory.plan,
     )
     return decision, memory
@@ -161,6 +162,15 @@ def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory
     )
 
 
+def follow_work(
+    inp: TickInput, observation: Observation, asks: FloatColumn, trusted: BoolColumn, remembered: WorkloadMemory
+) -> FloatColumn:
+    """When each workload last had work, or may have had some that nobody could see; float64[W], a moment."""
+    unheard = ~trusted | gateway_is_silent(inp, observation)
+    busy_s = np.where(working(observation, asks) | unheard, inp.now_s, remembered.busy_s)
+    return np.where(np.isnan(busy_s), inp.now_s, busy_s)
+
+
 def lasting_demand(asks: FloatColumn, remembered: WorkloadMemory) -> FloatColumn:
     """The demand that is there whatever becomes of the queue: load that lasts, promises, and what a queue refused."""
     return demand.strongest(np.stack([remembered.lasting, *asks[[*demand.UNWEIGHED, Signal.FORECAST]]]))
@@ -181,78 +191,6 @@ def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
         | (asks[Signal.SCHEDULE] > 0)
     )
     return at_work
-
-
-def rests(observation: Observation, idle_s: FloatColumn) -> BoolColumn:
-    """Who had no work for many cold starts, and would be woken by a gateway: its replica may serve others. bool[W]."""
-    return np.asarray((idle_s >= RESTING * observation.cold_start_s) & ~np.isnan(observation.gateway_waiting))
-
-
-def place(
-    inp: TickInput,
-    observation: Observation,
-    each: Capacity,
-    wanted: FloatColumn,
-    needed: FloatColumn,
-    trusted: BoolColumn,
-    informed: BoolColumn,
-    idle_s: FloatColumn,
-    arrivals_per_s: FloatColumn,
-) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-    """Share what is wanted among the variants of each service, and pools among all.
-
-    needed: float64[W], what of it is no reserve. informed: bool[W], trusted, and the load is known.
-    Returns float64[W] each: what every variant is to have, what its pool gives, and what of it is no reserve. What the
-    load needs and one pool does not give is asked of the other variants, once; a reserve is not.
-    """
-    ours = free(inp)
-    governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
-    vacant = np.where(observation.blocked > 0, 0.0, np.inf)
-    for last in (False, True):
-        chosen = share_service(inp, observation, wanted, vacant, each, informed & governed)
-        # What one variant takes over from another for the load is no reserve there either.
-        no_reserve = np.fmin(share_service(inp, observation, needed, vacant, each, informed & governed), chosen)
-        given = arbitrate.share(
-            chosen,
-            no_reserve,
-            inp.fleet,
-            inp.spec,
-            trusted,
-            governed,
-            rests(observation, idle_s),
-            observation.ready + observation.starting > 0,
-            arrivals_per_s,
-        )
-        if last or inp.variants is None:
-            break
-        refused = (given < no_reserve) & (inp.variants.service >= 0)
-        if not refused.any():
-            break
-        serving = inp.fleet.replicas - observation.blocked
-        vacant = np.where(refused, np.fmax(given - serving, 0.0), vacant)
-        together = np.isin(inp.variants.service, inp.variants.service[refused])
-        wanted, needed = np.where(together, np.fmax(given, no_reserve), chosen), no_reserve
-    return chosen, given, no_reserve
-
-
-def share_service(
-    inp: TickInput,
-    observation: Observation,
-    wanted: FloatColumn,
-    vacant: FloatColumn,
-    each: Capacity,
-    steady: BoolColumn,
-) -> FloatColumn:
-    """Let the variants of a service carry its demand at least cost; only what is `steady` takes part. float64[W].
-
-    vacant: float64[W], replicas more for which there are GPUs.
-    """
-    if inp.variants is None:
-        return wanted
-    planned_requests = each.concurrency * inp.spec.target_usage
-    return variants.choose(
-        wanted, inp.fleet.replicas, observation.blocked, vacant, planned_requests, steady, inp.variants, inp.spec
-    )
 
 
 def free(inp: TickInput) -> BoolColumn:

@@ -36,7 +36,7 @@ def test_from_zero_any_wish_is_beyond_the_tolerance():
     assert shape.tolerate(column(0.01), column(0), column(0.1)).tolist() == [1]
 
 
-def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, trusted=True, steered=False, beside=np.nan):
+def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, informed=True, steered=False, beside=np.nan):
     highest, lowest = windows or (Window.blank(1), Window.blank(1))
     value, *after = shape.stabilize(
         column(wanted),
@@ -45,7 +45,7 @@ def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, trust
         highest,
         lowest,
         now_s,
-        np.array([trusted]),
+        np.array([informed]),
         column(watched_s),
         np.array([steered]),
         column(beside),
@@ -104,7 +104,7 @@ def test_never_watched_means_never_shrunk():
 
 def test_guesses_of_untrusted_times_do_not_delay_the_shrinking_afterwards():
     rules = spec(down_stabilization_s=60.0)
-    _, windows = stabilized(8, 8, 1000.0, rules, trusted=False)
+    _, windows = stabilized(8, 8, 1000.0, rules, informed=False)
     assert stabilized(2, 8, 1010.0, rules, windows)[0] == 2
 
 
