@@ -121,6 +121,16 @@ async def test_back_from_a_workload_the_list_is_where_it_was_left(daemon: Daemon
     assert await page.locator("#scroll").evaluate("(box) => box.scrollTop") == 4000
 
 
+async def test_before_the_first_tick_the_page_claims_nothing(daemon: Daemon, open_page: Open) -> None:
+    page = await open_page()
+    await expect(page.locator("#live")).to_have_text("Waiting for the first tick")
+    assert await page.locator("#tiles dd").all_inner_texts() == ["–"] * 5
+    await expect(page.locator("#empty")).to_have_text("Nothing is known before the first tick.")
+    daemon.record(World(3).tick())
+    await expect(page.locator("#tiles dd").first).to_have_text("3")
+    await expect(page.locator("#empty")).to_be_hidden()
+
+
 async def test_a_tick_reaches_the_list_by_itself(daemon: Daemon, open_page: Open) -> None:
     world = World(8)
     daemon.record(world.tick())

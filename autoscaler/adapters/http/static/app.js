@@ -91,6 +91,7 @@ function heard({ wall_s, leading }) {
   const now = performance.now();
   if (heardAt) gapMs = now - heardAt;
   heardAt = now;
+  list.told = wall_s != null;
   if (wall_s == null) {
     show("wait", "Waiting for the first tick");
     return;

@@ -39,6 +39,7 @@ export class List {
   constructor(workloads) {
     this.workloads = workloads;
     this.sort = { key: "name", descending: false };
+    this.told = false; // whether the daemon has told of a tick: before, no workloads does not mean none
     this.shown = []; // rows that match the filter, in order
     this.elements = new Map(); // id to what is in the document
     this.top = 0; // a list that is not displayed forgets how far it was scrolled
@@ -121,10 +122,11 @@ export class List {
     const judged = all.filter((row) => row.ttft_s != null && row.ttft_objective_s != null);
     const gpusIdle = sum((row) => (idle(row) ?? 0) * (row.gpus_per_replica ?? 1));
     const late = judged.filter(missed).length;
+    const known = (value) => (this.told ? value : UNKNOWN);
     tiles([
-      ["Workloads", count(all.length)],
-      ["Replicas ready / wanted", `${count(sum((row) => row.ready))} / ${count(sum((row) => row.wanted))}`],
-      ["Requests waiting", count(sum(waitingOf))],
+      ["Workloads", known(count(all.length))],
+      ["Replicas ready / wanted", known(`${count(sum((row) => row.ready))} / ${count(sum((row) => row.wanted))}`)],
+      ["Requests waiting", known(count(sum(waitingOf)))],
       ["Within TTFT objective", judged.length ? `${count(judged.length - late)} of ${count(judged.length)}` : UNKNOWN, late && "missed"],
       ["GPUs loaded but idle", all.some((row) => idle(row) != null) ? count(gpusIdle) : UNKNOWN, gpusIdle && "idle"],
     ]);
@@ -132,7 +134,9 @@ export class List {
     document.getElementById("workloads").setAttribute("aria-rowcount", this.shown.length + 1);
     const empty = document.getElementById("empty");
     empty.hidden = this.shown.length > 0;
-    if (!empty.hidden) setText(empty, text ? `No workload matches “${this.filter.value.trim()}”.` : "No workloads yet.");
+    if (empty.hidden) return;
+    const none = this.told ? "No workloads yet." : "Nothing is known before the first tick.";
+    setText(empty, this.told && text ? `No workload matches “${this.filter.value.trim()}”.` : none);
   }
 
   #makeHead() {
