@@ -109,6 +109,15 @@ def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
     return np.where(np.isnan(values), 0.0, values)
 
 
+def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
+    """Return where each of `wanted` stands in `among`, which ascends, and whether it does; 0 where it does not."""
+    if not len(among):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    place = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
+    known = among[place] == wanted
+    return np.where(known, place, 0), known
+
+
 def whole(replicas: FloatColumn) -> FloatColumn:
     """Return how many replicas such fractions of them fill: 3.2 fill 4. NaN stays."""
     return np.asarray(np.ceil(replicas - NOISE))

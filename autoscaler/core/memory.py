@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present
+from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find
 from autoscaler.core.decision import Plan
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.rules import Rules
@@ -146,7 +146,6 @@ def _moved(table: Table, before: IntColumn, after: IntColumn) -> Table:
     blank = type(table).blank(len(after))
     if len(before) == 0:
         return blank
-    row = np.searchsorted(before, after).clip(max=len(before) - 1)
-    known = before[row] == after
+    row, known = find(after, before)
     old = table.columns()
     return blank.changed({place: np.where(known, old[place][..., row], new) for place, new in blank.columns().items()})

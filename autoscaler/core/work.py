@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import speed
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, or_zero
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, find, or_zero
 from autoscaler.core.samples import PodSamples
 
 FEWEST_GAPS = 20.0
@@ -69,8 +69,7 @@ class PodWork(Columns):
         blank = replace(PodWork.blank(len(pod_id)), pod_id=pod_id)
         if not len(self.pod_id):
             return blank
-        place = np.minimum(np.searchsorted(self.pod_id, pod_id), len(self.pod_id) - 1)
-        known = self.pod_id[place] == pod_id
+        place, known = find(pod_id, self.pod_id)
         laid = {n: np.where(known, v[..., place], getattr(blank, n)) for n, v in vars(self).items() if n != "pod_id"}
         return PodWork(pod_id, **laid)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoscaler.core.columns import (
     MOMENT,
@@ -17,6 +19,7 @@ from autoscaler.core.columns import (
     OfFamily,
     OfObjective,
     Present,
+    find,
 )
 
 
@@ -87,3 +90,13 @@ def test_a_column_is_marked_as_it_is_itself_and_as_the_table_it_is_in():
         "passing.time_s": {MOMENT, PRESENT},
         "passing.count": {OF_OBJECTIVE, PRESENT},
     }
+
+
+IDS = st.lists(st.integers(0, 20), unique=True)
+
+
+@given(IDS, IDS)
+def test_ids_are_found_where_they_stand_and_nowhere_else(wanted: list[int], among: list[int]):
+    place, known = find(np.array(wanted, np.int64), np.sort(np.array(among, np.int64)))
+    assert known.tolist() == [each in among for each in wanted]
+    assert place.tolist() == [sorted(among).index(each) if each in among else 0 for each in wanted]

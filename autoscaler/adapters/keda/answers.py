@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.adapters.keda.value import Published, Tolerance, publish
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, find
 from autoscaler.core.decision import Observation
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
@@ -213,8 +213,7 @@ def _moved(old: _Snapshot, workload_id: IntColumn) -> _Table:
     """Bring rows to where their workloads are now; NaN for those that are new."""
     if not len(old.workload_id):
         return _Table.filled(len(workload_id))
-    place = np.minimum(np.searchsorted(old.workload_id, workload_id), len(old.workload_id) - 1)
-    same = old.workload_id[place] == workload_id
+    place, same = find(workload_id, old.workload_id)
     taken = old.table.take(place)
     return _Table(*(np.where(same, column, np.nan) for column in vars(taken).values()))
 

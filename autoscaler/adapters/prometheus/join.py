@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.queries import TARGET
 from autoscaler.config.gpus import POD_LABELS
 from autoscaler.config.series import Fold
-from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 
 MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
@@ -112,11 +112,8 @@ class PodJoin:
         return slot
 
     def _place(self) -> None:
-        if not len(self._pod_ids):
-            self._row_of_slot = np.full(len(self._id_of_slot), -1, dtype=np.int64)
-            return
-        rows = np.minimum(np.searchsorted(self._pod_ids, self._id_of_slot), len(self._pod_ids) - 1)
-        self._row_of_slot = np.where(self._pod_ids[rows] == self._id_of_slot, rows, -1)
+        rows, known = find(self._id_of_slot, self._pod_ids)
+        self._row_of_slot = np.where(known, rows, -1)
 
 
 def _product(series: dict[str, str], labels: Sequence[str]) -> float:

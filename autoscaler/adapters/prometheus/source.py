@@ -50,7 +50,7 @@ from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED
 from autoscaler.config.gateways import WorkloadNames, read_front
 from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
@@ -75,8 +75,8 @@ class _Carried:
         """Return it on the pods of another fleet; NaN for pods that were not there."""
         if not len(self.pod_id):
             return np.full(len(fleet.pods), np.nan)
-        rows = np.minimum(np.searchsorted(self.pod_id, fleet.pod_id), len(self.pod_id) - 1)
-        return np.where(self.pod_id[rows] == fleet.pod_id, self.column[rows], np.nan)
+        rows, known = find(fleet.pod_id, self.pod_id)
+        return np.where(known, self.column[rows], np.nan)
 
 
 class PrometheusSource:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.columns import FloatColumn, find
 from autoscaler.core.histogram import bound_above, count_within, increase, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.sim.study.check import check
@@ -84,7 +84,7 @@ class RunView:
         pods, scrape = self._replicas.pods, self._scrapes[-1]
         ids = np.array([pod.id for pod in pods], np.int64)
         ready = np.array([pod.row >= 0 for pod in pods], np.bool_)
-        place, known = _find(ids, scrape.id)  # of an engine that crashed until the next scrape, which does not find it
+        place, known = find(ids, scrape.id)  # of an engine that crashed until the next scrape, which does not find it
 
         def reading(values: FloatColumn) -> FloatColumn:
             column = np.full(len(ids), np.nan)
@@ -143,7 +143,7 @@ class RunView:
         for scrape in reversed(list(self._scrapes)[:-1]):  # the oldest that knows an engine is its beginning
             if last.time_s - scrape.time_s > LATENCY_WINDOW_S + 1e-9:
                 break
-            place, known = _find(last.id, scrape.id)
+            place, known = find(last.id, scrape.id)
             before[known] = scrape.counts[place[known]]
         grown = increase(before, last.counts.astype(np.float64))
         ttft, gaps, *_ = np.split(grown, HISTOGRAMS[1:-1], axis=1)
@@ -283,11 +283,3 @@ def _begin(
 
 def _one(scaler: Scaler) -> Callable[[Sequence[View]], Sequence[int]]:
     return lambda views: (scaler.decide(views[0]),)
-
-
-def _find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
-    """Return where each of `wanted` stands in `among`, which ascends, and whether it does."""
-    if not len(among):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-    place = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
-    return place, among[place] == wanted
