@@ -62,6 +62,8 @@ class Setting:
     crash_every_s: float  # mean, of a replica that serves
     router: str  # "least-requests" or "round-robin"
     patience_s: float  # clients who still wait by then leave
+    drain_s: float  # that a replica on its way out may take to finish what it runs
+    scrape_s: float  # between two scrapes
     seed: int
     learn_s: float  # of the beginning, that policies may learn from; figures count from then on
     start_replicas: int | None  # None: the fewest whose first ten minutes meet the goal
@@ -328,6 +330,8 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         crash_every_s=setting.crash_every_s,
         router=setting.router,
         patience_s=setting.patience_s,
+        drain_s=setting.drain_s,
+        scrape_s=setting.scrape_s,
         gpus_per_replica=offer.gpus,
         max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, _ceiling(setting, policy))),
         seed=setting.seed,
@@ -372,6 +376,11 @@ def _unusual(setting: Setting) -> list[str]:
         notes.append("requests go to replicas round robin, however many they hold")
     if math.isfinite(setting.patience_s):
         notes.append(f"clients still waiting after {seconds(setting.patience_s)} leave")
+    if setting.drain_s != Case.drain_s:
+        given = f"are given {seconds(setting.drain_s)} to finish" if setting.drain_s else "abort"
+        notes.append(f"replicas on their way out {given} what they run")
+    if setting.scrape_s != Case.scrape_s:
+        notes.append(f"replicas are scraped every {seconds(setting.scrape_s)}")
     return notes
 
 

@@ -27,12 +27,16 @@ OBJECT_NAMES = "at most 253 characters of a-z, 0-9, - and ."
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
-    """Seconds, written as in policies: `500ms`, `5s`, `2m`; above zero, at most a day where nothing else is said."""
+    """Seconds, written as in policies: `500ms`, `5s`, `2m`; above zero, at most a day where nothing else is said.
+
+    least_s: None: anything above zero.
+    """
 
     name = "duration"
 
-    def __init__(self, most_s: int = 86_400) -> None:
+    def __init__(self, most_s: int = 86_400, least_s: int | None = None) -> None:
         self._most_s = most_s
+        self._least_s = least_s
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
@@ -41,11 +45,14 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
         try:
             duration_s = read_duration(value)
-            if not 0 < duration_s <= self._most_s:
+            enough = duration_s > 0 if self._least_s is None else duration_s >= self._least_s
+            if not (enough and duration_s <= self._most_s):
                 raise ValueError("out of bounds")
         except ValueError as error:
-            most = f"at most {self._most_s // 3600}h"
-            self.fail(f"{error}, found {value!r}; allowed: 500ms, 5s, 2m and the like, {most}", param, ctx)
+            least = "above 0" if self._least_s is None else f"at least {self._least_s}s"
+            most = f"{self._most_s // 3600}h" if self._most_s >= 3600 else f"{self._most_s}s"
+            allowed = f"a duration such as 500ms, 5s or 2m, {least} and at most {most}"
+            self.fail(f"{error}, found {value!r}; allowed: {allowed}", param, ctx)
         return duration_s
 
 

@@ -133,6 +133,20 @@ proof_options = options(
         "--patience", type=Duration(), help="Clients still waiting after this time leave; default: nobody leaves."
     ),
     click.option(
+        "--drain",
+        type=Duration(3600, least_s=0),
+        default="30s",
+        show_default=True,
+        help="Time a leaving replica may take to finish what it runs; 0s: it aborts all, as vLLM does by default.",
+    ),
+    click.option(
+        "--scrape-every",
+        type=Duration(120, least_s=1),
+        default="15s",
+        show_default=True,
+        help="Time between two scrapes: what a policy sees is as old as the last one.",
+    ),
+    click.option(
         "--start-replicas",
         type=click.IntRange(0, 1000),
         help="Replicas at the start; default: the fewest that meet the goal in the first ten minutes, or come closest.",
@@ -302,6 +316,8 @@ def _setting(given: dict[str, Any], gpus: float | None) -> Setting:
         crash_every_s=given["crash_every"] or math.inf,
         router=given["router"],
         patience_s=given["patience"] or math.inf,
+        drain_s=given["drain"],
+        scrape_s=given["scrape_every"],
         seed=given["seed"],
         start_replicas=given["start_replicas"],
         gpus=math.inf if gpus is None else gpus,

@@ -123,6 +123,8 @@ def prove(
         crash_every_s=subject.cases[0].crash_every_s,
         router=subject.cases[0].router,
         patience_s=subject.cases[0].patience_s,
+        drain_s=subject.cases[0].drain_s,
+        scrape_s=subject.cases[0].scrape_s,
         scale=subject.scale,
         requests=sum(len(case.trace.arrival_s) for case in counted),
         duration_s=max(case.trace.duration_s for case in counted),

@@ -71,6 +71,8 @@ class Proof:
     crash_every_s: float = math.inf  # mean, of a replica that serves
     router: str = "least-requests"
     patience_s: float = math.inf  # clients who still wait by then leave
+    drain_s: float = 30.0  # that a replica on its way out may take to finish what it runs
+    scrape_s: float = 15.0  # between two scrapes
     gpus: float = math.inf  # that all models share; infinity: as many as each asks for
     learned_s: float = 0.0  # before figures count
     planned: Run | None = None  # cheapest schedule found for this very trace; None: not asked for

@@ -42,6 +42,8 @@ def _proof(proof: Proof) -> dict[str, Any]:
         "crash_every_s": _number(proof.crash_every_s),
         "router": proof.router,
         "patience_s": _number(proof.patience_s),
+        "drain_s": _number(proof.drain_s),
+        "scrape_s": _number(proof.scrape_s),
         "objective": {
             "ttft_s": _number(goal.ttft_s),
             "itl_s": _number(goal.itl_s),
