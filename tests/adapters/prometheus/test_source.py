@@ -281,13 +281,18 @@ async def test_an_engine_that_is_not_in_the_table_is_told_and_harms_no_other():
 
 async def test_a_queue_in_front_of_a_workload_without_pods_is_seen():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
-    arrivals = {"metric": "vllm:num_incoming_requests_total", "model": "m"}
-    server = Server(
-        **{"flow_control_queue_size": vector((queue, 3)), "rate.num_incoming": vector((arrivals, 0.5)), **healthy()}
-    )
+    server = Server(**{"flow_control_queue_size": vector((queue, 3)), **healthy()})
     samples = await server.sample(fleet_of({"llm/cold": [], "llm/other": []}))
     assert samples.front.waiting == pytest.approx([3, NAN], nan_ok=True)
     assert samples.front.time_s == pytest.approx([STARTED_S, NAN], nan_ok=True)
+
+
+async def test_a_gateway_that_tells_of_arrivals_alone_is_heard():
+    arrivals = {"metric": "vllm:num_incoming_requests_total", "model": "m"}
+    server = Server(**{"rate.vllm:num_incoming": vector((arrivals, 0.5)), **healthy()})
+    samples = await server.sample(fleet_of({"llm/cold": []}, model="m"))
+    assert (samples.front.arrivals_per_s.tolist(), samples.front.time_s.tolist()) == ([0.5], [STARTED_S])
+    assert np.isnan(samples.front.waiting).all()
 
 
 async def test_an_empty_gateway_of_a_partial_answer_is_unknown_and_not_empty():
