@@ -92,8 +92,8 @@ class Capacity(Columns):
 
 
 @dataclass(frozen=True)
-class Plan(Columns):
-    """What the rule in force goes by; every field float64[W]. NaN: not known."""
+class Forecast(Columns):
+    """What the rule in force goes by and asks for; every field float64[W]. NaN: not known."""
 
     idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
     prompt_token_s: FloatColumn  # time a prompt token takes
@@ -139,4 +139,4 @@ class Decision:
     trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
     needed: FloatColumn  # float64[W], replicas of those before the grant that the load needs; the others are a reserve
-    plan: Plan  # what the rules in force go by
+    forecast: Forecast  # by the rules as they were judged last

@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core import average
 from autoscaler.core.burst import queued
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
-from autoscaler.core.decision import Capacity, Observation, Plan, Signal, TickInput
+from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory
 from autoscaler.core.speed import FEWEST_READINGS
@@ -100,12 +100,12 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks += np.where(asks > _awake(observation), observation.asleep, 0.0)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
-    asks[Signal.FORECAST] = by_rule = forecast(inp, memory.plan, asks)
-    # The rule in force has weighed what the load asks for; the same load at a planned usage would only add to it.
+    asks[Signal.FORECAST] = by_rule = forecast(inp, asks, memory)
+    # The rule in force has weighed what the load asks for; the same load at its target usage would only add to it.
     # Unless a queue shows that it is wrong: one that stands longer than a replica takes to come.
     silent = ~np.isnan(by_rule) & ~(observation.queue_wait_s > observation.cold_start_s)
     asks[WEIGHED] = np.where(silent, np.nan, asks[WEIGHED])
-    asks[Signal.ITL] = np.where(silent & (memory.plan.itl_judged > 0), np.nan, asks[Signal.ITL])
+    asks[Signal.ITL] = np.where(silent & (memory.forecast.itl_judged > 0), np.nan, asks[Signal.ITL])
     # A row without limits has no valid policy: nobody may speak for it.
     return np.where(np.isnan(inp.spec.max_replicas), np.nan, asks)
 
@@ -120,14 +120,14 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     return (requests + or_zero(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
 
 
-def forecast(inp: TickInput, plan: Plan, asks: FloatColumn) -> FloatColumn:
+def forecast(inp: TickInput, asks: FloatColumn, memory: Memory) -> FloatColumn:
     """Replicas that the rule in force asks for; none at all where nothing is in flight and one would do.
 
     It speaks where the load is measured now, and no capacity is stated: what an operator states stands.
     """
-    load = asks[Signal.CONCURRENCY]
-    rests = (load == 0) & (plan.replicas <= 1)
-    return np.where(inp.spec.states_capacity | np.isnan(load), np.nan, np.where(rests, 0.0, plan.replicas))
+    load, replicas = asks[Signal.CONCURRENCY], memory.forecast.replicas
+    rests = (load == 0) & (replicas <= 1)
+    return np.where(inp.spec.states_capacity | np.isnan(load), np.nan, np.where(rests, 0.0, replicas))
 
 
 def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
@@ -223,13 +223,13 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
     return whole(strongest(others))
 
 
-def needed(wanted: FloatColumn, asks: FloatColumn, plan: Plan) -> FloatColumn:
+def needed(wanted: FloatColumn, asks: FloatColumn, forecast: Forecast) -> FloatColumn:
     """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
     All of them where the forecast does not speak, whatever its rule goes by.
     """
-    forecast = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, plan.needed)
-    return np.fmin(wanted, np.fmax(forecast, beside_forecast(asks)))
+    for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, forecast.needed)
+    return np.fmin(wanted, np.fmax(for_load, beside_forecast(asks)))
 
 
 def awaits_forecast(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> BoolColumn:

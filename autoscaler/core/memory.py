@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find
-from autoscaler.core.decision import Plan
+from autoscaler.core.decision import Forecast
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
@@ -90,7 +90,7 @@ class Memory:
     workloads: WorkloadMemory
     pods: PodMemory
     rules: tuple[Rules, ...]  # [GROUPS], of the workloads whose id is so much modulo GROUPS, in the order of their rows
-    plan: Plan  # as they were judged last
+    forecast: Forecast  # by the rules as they were judged last
     work: tuple[PodWork, ...]  # [GROUPS], readings of their pods by then
 
     @classmethod
@@ -103,7 +103,7 @@ class Memory:
             WorkloadMemory.blank(0),
             PodMemory.blank(0),
             (Rules.blank(0),) * GROUPS,
-            Plan.blank(0),
+            Forecast.blank(0),
             (PodWork.blank(0),) * GROUPS,
         )
 
@@ -136,7 +136,7 @@ def align(memory: Memory, fleet: Fleet) -> Memory:
             _moved(rules, before[before % GROUPS == group], after[after % GROUPS == group])
             for group, rules in enumerate(memory.rules)
         ),
-        plan=_moved(memory.plan, before, after),
+        forecast=_moved(memory.forecast, before, after),
     )
 
 

@@ -1,6 +1,6 @@
 """The forecast of one workload for people: its figures, and a named line for each thing one asks of it.
 
-What a forecast is and how it comes about is in `rules` and `plan`; nothing is decided here.
+What a forecast is and how it comes about is in `rules` and `forecast`; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Figures:
 def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     """Gather the figures of one row."""
 
-    def planned(name: str) -> float:
-        return float(getattr(decision.plan, name)[row])
+    def forecast(name: str) -> float:
+        return float(getattr(decision.forecast, name)[row])
 
-    demand, asked = planned("demand"), float(decision.asks[Signal.FORECAST, row])
-    rule, missed = planned("rule"), planned("really_missed")
+    demand, asked = forecast("demand"), float(decision.asks[Signal.FORECAST, row])
+    rule, missed = forecast("rule"), forecast("really_missed")
     promised = float(inp.spec.error_budget[row])
     unknown = (math.nan,) * 4
     level_s, hold, share, roots = unknown if math.isnan(rule) else describe(int(rule))
@@ -73,23 +73,23 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         demand_replicas=demand,
         asked_replicas=asked,
         headroom_replicas=asked - demand,
-        rule_replicas=planned("by_rule"),
-        needed_replicas=min(asked, planned("needed")),
-        requests_per_s=_rate(planned("work_s")),
-        idle_gap_s=planned("idle_gap_s"),
-        prompt_tokens_per_s=_rate(planned("prompt_token_s")),
-        generation_tokens_per_s=_rate(planned("output_token_s")),
-        readings=planned("readings"),
-        watched_s=planned("watched_s"),
-        kept_s=planned("kept_s"),
+        rule_replicas=forecast("by_rule"),
+        needed_replicas=min(asked, forecast("needed")),
+        requests_per_s=_rate(forecast("work_s")),
+        idle_gap_s=forecast("idle_gap_s"),
+        prompt_tokens_per_s=_rate(forecast("prompt_token_s")),
+        generation_tokens_per_s=_rate(forecast("output_token_s")),
+        readings=forecast("readings"),
+        watched_s=forecast("watched_s"),
+        kept_s=forecast("kept_s"),
         level_s=level_s,
         held_cold_starts=hold,
         margin_fraction=share,
         margin_roots=roots,
         promised_fraction=promised,
-        allowed_fraction=planned("allowed"),
-        paper_missed_fraction=planned("paper_missed"),
-        unavoidable_fraction=planned("unavoidable"),
+        allowed_fraction=forecast("allowed"),
+        paper_missed_fraction=forecast("paper_missed"),
+        unavoidable_fraction=forecast("unavoidable"),
         missed_fraction=missed,
         burnt_budgets=missed / promised if promised > 0 else math.nan,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import burst, capacity, demand, grant, plan, shape, zero
+from autoscaler.core import burst, capacity, demand, forecast, grant, shape, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
@@ -26,7 +26,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     memory = demand.follow(inp, observation, memory)
     memory = follow_zero(inp, observation, memory)
     trusted = trust(inp, observation)
-    memory = plan.follow(inp, observation, memory)
+    memory = forecast.follow(inp, observation, memory)
 
     asks = demand.ask(inp, observation, known_capacity, memory)
     steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
@@ -78,7 +78,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
     ours = free(inp)
-    needed = demand.needed(wanted, asks, memory.plan)
+    needed = demand.needed(wanted, asks, memory.forecast)
     stages[Stage.VARIANT], stages[Stage.GRANT], needed = grant.grant(
         inp,
         observation,
@@ -118,7 +118,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         trusted=trusted,
         idle_after_s=idle_after_s,
         needed=needed,
-        plan=memory.plan,
+        forecast=memory.forecast,
     )
     return decision, memory
 

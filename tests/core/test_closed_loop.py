@@ -160,10 +160,10 @@ def ramped() -> tuple[Plant, Decision]:
 
 def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting(ramped):
     plant, decision = ramped
-    assert decision.asks[Signal.FORECAST, 0] == decision.plan.replicas[0]
+    assert decision.asks[Signal.FORECAST, 0] == decision.forecast.replicas[0]
     assert np.isnan(decision.asks[Signal.CONCURRENCY, 0])
-    assert decision.plan.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
-    assert decision.plan.demand[0] == pytest.approx(busy(4.0), rel=0.15)
+    assert decision.forecast.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
+    assert decision.forecast.demand[0] == pytest.approx(busy(4.0), rel=0.15)
     last_hour = plant.counts[-240:]
     assert len(set(last_hour)) == 1
     assert busy(4.0) < last_hour[0] <= 2 * busy(4.0)
@@ -178,10 +178,10 @@ def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_five_cold_
     assert max(waits) > 1
     assert max(waits[round(5 * plant.cold_start_s / plant.every_s) :]) == 0
     assert decision.asks[Signal.FORECAST, 0] > 0
-    assert decision.plan.demand[0] == pytest.approx(busy(8.0), rel=0.15)
+    assert decision.forecast.demand[0] == pytest.approx(busy(8.0), rel=0.15)
     assert busy(8.0) < counts[-1] <= 2.5 * busy(8.0)
     assert max(counts) <= 3 * busy(8.0)
-    assert decision.plan.really_missed[0] > 0.001
+    assert decision.forecast.really_missed[0] > 0.001
 
 
 def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():

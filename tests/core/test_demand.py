@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import demand
-from autoscaler.core.decision import Capacity, Observation, Plan, Signal
+from autoscaler.core.decision import Capacity, Forecast, Observation, Signal
 from autoscaler.core.memory import Memory, WorkloadMemory
 from autoscaler.core.spec import Schedule
 from tests.core.recordings import DATA, columns
@@ -31,10 +31,10 @@ def capacity(**columns):
     return replace(Capacity.filled(1), **{name: np.array([float(value)]) for name, value in known.items()})
 
 
-def memory(plan=None, **columns):
+def memory(forecast=None, **columns):
     known = {name: np.array([float(value)]) for name, value in columns.items()}
     workloads = replace(WorkloadMemory.blank(1), **known)
-    return replace(Memory.empty(), workloads=workloads, plan=plan or Plan.filled(1))
+    return replace(Memory.empty(), workloads=workloads, forecast=forecast or Forecast.filled(1))
 
 
 def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None):
@@ -360,19 +360,19 @@ def test_the_queue_is_no_part_of_what_lasts():
 
 
 def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start():
-    planned = replace(Plan.filled(1), replicas=np.array([2.0]))
+    forecast = replace(Forecast.filled(1), replicas=np.array([2.0]))
     learned = spec(target_usage=0.8, concurrency=NAN, prefill_tokens_per_s=NAN, decode_tokens_per_s=NAN)
     short, long = (observation(running=40, waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
-    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, remembered=memory(planned)))
-    assert asked(Signal.CONCURRENCY, long, rules=learned, remembered=memory(planned)) == pytest.approx(15)
-    assert asked(Signal.FORECAST, long, rules=learned, remembered=memory(planned)) == 2
+    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, remembered=memory(forecast)))
+    assert asked(Signal.CONCURRENCY, long, rules=learned, remembered=memory(forecast)) == pytest.approx(15)
+    assert asked(Signal.FORECAST, long, rules=learned, remembered=memory(forecast)) == 2
 
 
 def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_others_want():
     def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN):
         asks = np.full((len(Signal), 1), NAN)
         asks[Signal.FORECAST], asks[Signal.SCHEDULE] = forecast, others
-        return demand.needed(np.array([wanted]), asks, replace(Plan.filled(1), needed=np.array([remembers_not])))[0]
+        return demand.needed(np.array([wanted]), asks, replace(Forecast.filled(1), needed=np.array([remembers_not])))[0]
 
     assert needed(8.0, forecast=8.0, remembers_not=3.0) == 3
     assert needed(8.0, forecast=8.0, remembers_not=3.0, others=5.0) == 5
@@ -386,6 +386,6 @@ def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why)
     stated = why == "capacity is stated"
     found = observation(running=10) if stated else observation(ready=0, reporting=0, starting=2)
     inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
-    planned = replace(Plan.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
-    asks = demand.ask(inp, found, capacity(), memory(planned))
-    assert demand.needed(np.array([8.0]), asks, planned)[0] == 8
+    forecast = replace(Forecast.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
+    asks = demand.ask(inp, found, capacity(), memory(forecast))
+    assert demand.needed(np.array([8.0]), asks, forecast)[0] == 8

@@ -151,7 +151,7 @@ def told_too_many():
     story = ToldServing(spec(max_replicas=2.0, **LEARNED))
     story.learn(fleet([2]))
     story.serve(fleet([2]), 1.8, 600)
-    story.decision = replace(story.decision, plan=replace(story.decision.plan, demand=np.array([3.8])))
+    story.decision = replace(story.decision, forecast=replace(story.decision.forecast, demand=np.array([3.8])))
     return story.explain()
 
 

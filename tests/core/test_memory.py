@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import memory, window
-from autoscaler.core.decision import Plan
+from autoscaler.core.decision import Forecast
 from autoscaler.core.memory import GROUPS, Memory, PodMemory, WorkloadMemory
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
@@ -30,7 +30,7 @@ def marked(workload_ids, pod_ids):
         mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
         mark(PodMemory.blank(len(pod_ids)), pod_ids),
         tuple(mark(Rules.blank(len(its)), its) for its in groups(workload_ids)),
-        mark(Plan.blank(len(workload_ids)), workload_ids),
+        mark(Forecast.blank(len(workload_ids)), workload_ids),
         tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)),
     )
 
@@ -63,7 +63,7 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
     check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
     for rules, its in zip(aligned.rules, groups(later_workloads), strict=True):
         check(rules, Rules.blank(len(its)), its, set(workloads))
-    check(aligned.plan, Plan.blank(len(later_workloads)), later_workloads, set(workloads))
+    check(aligned.forecast, Forecast.blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads
     assert aligned.pod_id.tolist() == later_pods
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core import outlook
-from autoscaler.core.decision import Plan, Signal
+from autoscaler.core.decision import Forecast, Signal
 from autoscaler.core.family import BY_SHARE, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
 from autoscaler.core.outlook import Figures
 from autoscaler.core.tick import tick
@@ -37,20 +37,20 @@ LEARNED = {
 }
 
 
-def made(rules=None, asked=4.0, **plan):
-    """A tick whose plan is made up: what the forecast knows is stated here, the rest of it is real."""
+def made(rules=None, asked=4.0, **forecast):
+    """A tick whose forecast is made up: what it knows is stated here, the rest of it is real."""
     story = Story(rules or spec(concurrency=NAN))
     story.tick(fleet([4]), running=4.0)
     inp = world(story.now_s, fleet([4]), story.spec, running=4.0)
     decision, _ = tick(inp, story.memory)
     asks = decision.asks.copy()
     asks[Signal.FORECAST] = asked
-    known = Plan(**{f.name: np.array([(LEARNED | plan)[f.name]]) for f in fields(Plan)})
-    return inp, replace(decision, asks=asks, plan=known)
+    known = Forecast(**{f.name: np.array([(LEARNED | forecast)[f.name]]) for f in fields(Forecast)})
+    return inp, replace(decision, asks=asks, forecast=known)
 
 
-def told(rules=None, asked=4.0, **plan) -> dict[str, str]:
-    inp, decision = made(rules, asked, **plan)
+def told(rules=None, asked=4.0, **forecast) -> dict[str, str]:
+    inp, decision = made(rules, asked, **forecast)
     return {line.name: line.text for line in outlook.lines(outlook.read(inp, decision, 0), inp, decision, 0)}
 
 
@@ -121,7 +121,7 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
 
 
 @pytest.mark.parametrize(
-    ("rules", "plan", "why"),
+    ("rules", "forecast", "why"),
     [
         ({"concurrency": 10.0}, {}, "no forecast: the policy states what a replica can do, and that is used instead"),
         (
@@ -139,8 +139,8 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
         ({}, {}, "no forecast: the arrival rate is not known right now"),
     ],
 )
-def test_a_silent_forecast_says_why(rules, plan, why):
-    said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **plan)
+def test_a_silent_forecast_says_why(rules, forecast, why):
+    said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **forecast)
     assert said["silent"] == why
     assert not {"headroom", "rule", "paper"} & said.keys()
 
@@ -190,7 +190,7 @@ def test_without_a_policy_there_is_nothing_to_say():
 
 
 @pytest.mark.parametrize("wild", [NAN, math.inf, -math.inf, -1.0, 0.0, 1e18])
-@pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "rule"])
+@pytest.mark.parametrize("name", [f.name for f in fields(Forecast) if f.name != "rule"])
 def test_no_line_says_nan_whatever_is_known(name, wild):
     for text in told(**{name: wild}).values():
         assert not re.search(r"\bnan\b|\binf\b|\d+e[+-]\d+", text)

@@ -360,7 +360,8 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     held = story.serve(many, np.array([1.0, 1.0]), 300)
     assert held.replicas.tolist() == [6, 2]
     crowded = story.serve(many, np.array([1.0, 1.9]), 180)
-    assert min(crowded.plan.replicas[0], held.plan.replicas[0]) > 6  # it would hold them, and has no use for them
+    would_hold = min(crowded.forecast.replicas[0], held.forecast.replicas[0])
+    assert would_hold > 6  # and has no use for them
     assert crowded.replicas.tolist() == [4, 4]
     assert story.serve(many, np.array([5.0, 1.0]), 240).replicas.tolist() == [6, 2]
 

@@ -123,7 +123,9 @@ WORKLOADS = (
         "capacity_decode_tokens_per_second", "Tokens one replica generates.", _of("capacity", "decode_tokens_per_s")
     ),
     _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _of("capacity", "confidence")),
-    _gauge("forecast_demand_replicas", "Replicas kept busy by what arrives now, as measured.", _of("plan", "demand")),
+    _gauge(
+        "forecast_demand_replicas", "Replicas kept busy by what arrives now, as measured.", _of("forecast", "demand")
+    ),
     _gauge(
         "error_budget_ratio",
         "Share of requests that may miss their objective by the policy.",
@@ -132,13 +134,13 @@ WORKLOADS = (
     _gauge(
         "error_budget_allowed_ratio",
         "Share of requests that may miss under the forecast's rule, after what was burnt or saved.",
-        _of("plan", "allowed"),
+        _of("forecast", "allowed"),
     ),
     _gauge(
         "missed_requests_ratio",
         "Share of requests that missed TTFT or ITL within about a day, also while no replica served; absent where they "
         "are not counted.",
-        _of("plan", "really_missed"),
+        _of("forecast", "really_missed"),
     ),
     _gauge(
         "cold_start_seconds",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.decision import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
+from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
 from autoscaler.core.explain import Explanation, Step
 from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
 from autoscaler.core.outlook import Line
@@ -145,8 +145,8 @@ class World:
             trusted=np.ones(count, dtype=bool),
             idle_after_s=np.full(count, np.nan),
             needed=wanted,
-            plan=replace(
-                Plan.blank(count),
+            forecast=replace(
+                Forecast.blank(count),
                 demand=load,
                 allowed=np.full(count, 0.0065),
                 really_missed=np.full(count, 0.025),

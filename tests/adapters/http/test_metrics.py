@@ -15,7 +15,7 @@ from autoscaler.adapters.http.catalogue import FAMILIES, MAX_SOURCES, PREFIX
 from autoscaler.adapters.http.metrics import OTHERS, Metrics
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
 from autoscaler.adapters.keda.value import Tolerance
-from autoscaler.core.decision import Plan, Signal, Stage
+from autoscaler.core.decision import Forecast, Signal, Stage
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.ports import Fate, TickRecord
@@ -93,7 +93,7 @@ def test_values_are_those_of_the_last_tick() -> None:
     assert value(metrics, "ready_replicas", **where) == tick.decision.observation.ready[1]
     assert value(metrics, "ask_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
     assert value(metrics, "input_coverage_ratio", **where) == 1.0
-    assert value(metrics, "forecast_demand_replicas", **where) == tick.decision.plan.demand[1]
+    assert value(metrics, "forecast_demand_replicas", **where) == tick.decision.forecast.demand[1]
     assert value(metrics, "error_budget_ratio", **where) == pytest.approx(0.01)
     assert value(metrics, "error_budget_allowed_ratio", **where) == 0.0065
     assert value(metrics, "missed_requests_ratio", **where) == 0.025
@@ -127,7 +127,7 @@ def test_the_error_budget_has_no_noise_of_its_own() -> None:
 
 def test_where_no_rules_were_judged_the_forecast_is_absent_and_the_promise_is_not() -> None:
     metrics, tick = Metrics(), World(2).tick()
-    metrics.record(replace(tick, decision=replace(tick.decision, plan=Plan.blank(2))))
+    metrics.record(replace(tick, decision=replace(tick.decision, forecast=Forecast.blank(2))))
     name = tick.input.fleet.workloads[0].ref.name
     for family in ("forecast_demand_replicas", "error_budget_allowed_ratio", "missed_requests_ratio"):
         assert value(metrics, family, workload=name) is None

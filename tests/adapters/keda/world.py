@@ -8,7 +8,7 @@ import numpy as np
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy import load
-from autoscaler.core.decision import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
+from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.samples import Samples
 from autoscaler.core.spec import Schedule, Spec
@@ -126,7 +126,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         trusted=np.array([row.trusted for row in rows], dtype=bool),
         idle_after_s=np.full(count, np.nan),
         needed=wanted,
-        plan=Plan.blank(count),
+        forecast=Forecast.blank(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))
     schedule = Schedule(*(np.empty((count, 0)),) * 4)

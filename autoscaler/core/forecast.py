@@ -1,4 +1,4 @@
-"""The rules of all workloads, judged a group of them at a time, and what the rules in force ask for at this tick.
+"""The forecast of each workload: its rules, judged a group of workloads at a time, and what the one in force asks for.
 
 How a rule is judged is in `rules`; here is when, and what goes in.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core import error_budget, zero
 from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero
-from autoscaler.core.decision import Observation, Plan, TickInput
+from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import speed_of
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import GROUPS, Memory
@@ -24,7 +24,7 @@ from autoscaler.core.zero import Zero
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
-    """Judge the rules that are due, and bring the plan of their workloads up to date.
+    """Judge the rules that are due, and bring the forecast of their workloads up to date.
 
     What wake-ups cost of the error budget is not theirs to spend.
     """
@@ -33,7 +33,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         return memory
     rules, work, groups = list(memory.rules), list(memory.work), memory.groups()
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
-    columns = {name: column.copy() for name, column in vars(memory.plan).items()}
+    columns = {name: column.copy() for name, column in vars(memory.forecast).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
     for group in np.flatnonzero(turns).tolist():
@@ -47,9 +47,9 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
         served = _served(inp, pods, pod_row, rules[group].judged_s)
         rules[group] = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        for name, column in vars(_planned(rules[group], memory.workloads.zero.take(rows), budget[rows])).items():
+        for name, column in vars(_forecast(rules[group], memory.workloads.zero.take(rows), budget[rows])).items():
             columns[name][rows] = column
-    return replace(memory, rules=tuple(rules), plan=Plan(**columns), work=tuple(work))
+    return replace(memory, rules=tuple(rules), forecast=Forecast(**columns), work=tuple(work))
 
 
 def _turns(group: int, now_s: float, rules: Rules) -> int:
@@ -109,7 +109,7 @@ def _seen(
     )
 
 
-def _planned(known: Rules, zero: Zero, budget: FloatColumn) -> Plan:
+def _forecast(known: Rules, zero: Zero, budget: FloatColumn) -> Forecast:
     """Say what these rules go by; of requests that came while nobody served no engine tells.
 
     budget: float64[R], share of requests that may miss.
@@ -120,7 +120,7 @@ def _planned(known: Rules, zero: Zero, budget: FloatColumn) -> Plan:
     learned = speed_of(known.engine)
     with np.errstate(divide="ignore", invalid="ignore"):
         missed = np.where(counted.counted > 0, (counted.burnt + zero.late) / (counted.counted + zero.knocked), np.nan)
-        return Plan(
+        return Forecast(
             idle_gap_s=learned.idle_gap_s,
             prompt_token_s=learned.prompt_token_s,
             output_token_s=learned.output_token_s,
