@@ -39,7 +39,7 @@ CONFIDENT_AFTER_S = 300.0
 def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Capacity, Memory]:
     """Give the capacity of one replica of each workload, and what was learned on the way."""
     spec, workloads = inp.spec, memory.workloads
-    elapsed_s = np.fmax(or_zero(inp.now_s - workloads.observed_s), 0.0)
+    elapsed_s = np.fmax(or_zero(inp.now_s - workloads.last_tick_s), 0.0)
     awake = observation.reporting - observation.asleep
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         running = np.where(awake > 0, observation.running / awake, np.nan)
@@ -64,7 +64,7 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
 
     decode = workloads.decode_tokens_per_s
     # The rate of an engine that hangs fades, and is no capacity.
-    writing = saturated & (workloads.busy_s == inp.now_s) & (decoding > NOTHING_PER_S)
+    writing = saturated & (workloads.last_busy_s == inp.now_s) & (decoding > NOTHING_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
     learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 

@@ -26,7 +26,8 @@ NOISE = 1e-6
 MOMENT, PRESENT, OF_FAMILY, OF_OBJECTIVE = "moment", "present", "of family", "of objective"
 
 MomentColumn = Annotated[FloatColumn, MOMENT]
-"""Times on the clock of the tick, which another process does not share; seconds of any other kind are a FloatColumn."""
+"""Times on the clock of the tick, which another process does not share; seconds of any other kind are a FloatColumn.
+Where its name could be that of a length of time it begins with `last_` or ends in `_since_s`."""
 
 Present = Annotated[Marked, PRESENT]
 """A column, or a table of them, that follows the present within minutes. A restart interrupts the watch that it stands

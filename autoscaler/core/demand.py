@@ -45,7 +45,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     vLLM counts no arrivals. A single sample may be below zero: what ends now has been in flight before.
     """
     workloads = memory.workloads
-    elapsed_s = inp.now_s - workloads.observed_s
+    elapsed_s = inp.now_s - workloads.last_tick_s
     engines = _scaled_up(observation, observation.running + observation.waiting)
     in_flight = engines + or_zero(observation.gateway_waiting)
     arrived = observation.ended + in_flight - workloads.in_flight
@@ -54,7 +54,9 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
     # A first sample is as noisy as it is short: begin with those that ended.
     arrivals = np.where(np.isnan(workloads.arrivals_per_s), gone_per_s, arrived_per_s)
-    queued_s = np.where(queued(observation) | np.isnan(workloads.queued_s), inp.now_s, workloads.queued_s)
+    last_queued_s = np.where(
+        queued(observation) | np.isnan(workloads.last_queued_s), inp.now_s, workloads.last_queued_s
+    )
     return replace(
         memory,
         workloads=replace(
@@ -63,7 +65,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
             arrivals_per_s=average.follow(
                 workloads.arrivals_per_s, arrivals, average.gain(elapsed_s, _steadiness_s(observation))
             ),
-            queued_s=queued_s,
+            last_queued_s=last_queued_s,
         ),
     )
 
@@ -71,17 +73,17 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
 def note_lasting(inp: TickInput, observation: Observation, without_queue: FloatColumn, memory: Memory) -> Memory:
     """Note what the load asks for without its queue, averaged over about one cold start."""
     workloads = memory.workloads
-    gain = average.gain(inp.now_s - workloads.observed_s, _steadiness_s(observation))
+    gain = average.gain(inp.now_s - workloads.last_tick_s, _steadiness_s(observation))
     return replace(memory, workloads=replace(workloads, lasting=average.follow(workloads.lasting, without_queue, gain)))
 
 
 def note_forecast(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> Memory:
     """Note where the forecast speaks, or has no load to speak of. Nobody who is woken from zero waits for it."""
     workloads = memory.workloads
-    begins = np.isnan(workloads.observed_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
-    planned_s = np.where(begins, inp.now_s, workloads.planned_s)
-    planned_s = np.where(observation.ready - observation.joining > 0, planned_s, np.nan)
-    return replace(memory, workloads=replace(workloads, planned_s=planned_s))
+    begins = np.isnan(workloads.last_tick_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
+    last_forecast_s = np.where(begins, inp.now_s, workloads.last_forecast_s)
+    last_forecast_s = np.where(observation.ready - observation.joining > 0, last_forecast_s, np.nan)
+    return replace(memory, workloads=replace(workloads, last_forecast_s=last_forecast_s))
 
 
 def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
@@ -238,7 +240,7 @@ def awaits_forecast(inp: TickInput, observation: Observation, asks: FloatColumn,
     So it is for a minute or two after a restart or a hole in the readings. What the load asks for by itself rests on a
     guess at what replicas can do; whoever sized the fleet that is there knew more.
     """
-    unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - memory.workloads.planned_s < FORECAST_DUE_S)
+    unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - memory.workloads.last_forecast_s < FORECAST_DUE_S)
     promises = ~np.isnan(inp.spec.promised_wait_s)
     tells = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
     told = np.bincount(inp.fleet.pod_workload[tells], minlength=len(promises)) > 0
@@ -278,6 +280,6 @@ def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
 
 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, memory: Memory) -> FloatColumn:
-    since_queue_s = inp.now_s - memory.workloads.queued_s
+    since_queue_s = inp.now_s - memory.workloads.last_queued_s
     speaks_of_now = queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
     return np.where(speaks_of_now & (breach > 1), _awake(observation) * np.fmin(breach, LARGEST_LATENCY_STEP), np.nan)

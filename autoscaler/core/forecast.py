@@ -45,7 +45,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
             continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
         tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
-        served = _served(inp, pods, pod_row, rules[group].judged_s)
+        served = _served(inp, pods, pod_row, rules[group].last_judged_s)
         rules[group] = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
         for name, column in vars(_forecast(rules[group], memory.workloads.zero.take(rows), budget[rows])).items():
             columns[name][rows] = column
@@ -59,26 +59,26 @@ def _turns(group: int, now_s: float, rules: Rules) -> int:
     """
     if not len(rules.rule):
         return 0
-    judged_s = float(np.fmax.reduce(rules.judged_s, initial=-EVERY_S))
-    now, then = (math.floor((time_s + group * EVERY_S / GROUPS) / EVERY_S + 1e-9) for time_s in (now_s, judged_s))
+    last_judged_s = float(np.fmax.reduce(rules.last_judged_s, initial=-EVERY_S))
+    now, then = (math.floor((time_s + group * EVERY_S / GROUPS) / EVERY_S + 1e-9) for time_s in (now_s, last_judged_s))
     return now - then
 
 
 def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
     """Say whether one of these pods was read since the last tick: then a group is judged, or at its next turn."""
-    read_s, ticked_s = inp.samples.pods.time_s[pods], memory.workloads.observed_s[inp.fleet.pod_workload[pods]]
-    return bool((~np.isnan(read_s) & ~(read_s <= ticked_s)).any())
+    read_s, last_tick_s = inp.samples.pods.time_s[pods], memory.workloads.last_tick_s[inp.fleet.pod_workload[pods]]
+    return bool((~np.isnan(read_s) & ~(read_s <= last_tick_s)).any())
 
 
-def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, judged_s: MomentColumn) -> FloatColumn:
+def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: MomentColumn) -> FloatColumn:
     """Return how many of these pods served in the mean since then; float64[R], R rows judged. All, if since never.
 
     Who became ready only half way has had half a pod's share of the load.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
-        missing_s = np.fmax(inp.fleet.pod_ready_s[pods] - judged_s[pod_row], 0.0)
-        share = 1 - or_zero(np.fmin(missing_s / (inp.now_s - judged_s[pod_row]), 1.0))
-    return np.bincount(pod_row, share, len(judged_s)).astype(np.float64)
+        missing_s = np.fmax(inp.fleet.pod_ready_s[pods] - last_judged_s[pod_row], 0.0)
+        share = 1 - or_zero(np.fmin(missing_s / (inp.now_s - last_judged_s[pod_row]), 1.0))
+    return np.bincount(pod_row, share, len(last_judged_s)).astype(np.float64)
 
 
 def _seen(

@@ -35,7 +35,7 @@ class Levels(Columns):
     level: FloatColumn  # float64[L, W], of demand over LEVELS_S
     level_s: FloatColumn  # float64[W], seconds of demand that it is of
     unrest: FloatColumn  # float64[W], squared share of its level that demand was off it, times seconds
-    span_s: MomentColumn  # float64[W], when the present span of the past began
+    span_since_s: MomentColumn  # float64[W], when the present span of the past began
     peaks: PaperColumn  # float32[L, PEAKS, W], highest level by span, the present one first
     lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by span
 
@@ -45,7 +45,7 @@ class Levels(Columns):
             level=np.full((len(LEVELS_S), rows), np.nan),
             level_s=np.zeros(rows),
             unrest=np.zeros(rows),
-            span_s=np.full(rows, np.nan),
+            span_since_s=np.full(rows, np.nan),
             peaks=np.zeros((len(LEVELS_S), PEAKS, rows), np.float32),
             lows=np.full((len(PREDICTORS), LOWS, rows), ENDLESS, np.float32),
         )
@@ -61,7 +61,7 @@ def follow(
     weight_s = np.where(np.isnan(demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
     level = averaged(levels.level, levels.level_s, demand, weight_s)
     off = np.where(weight_s > 0, off_level(level, demand), 0.0)
-    turned = ~(now_s - levels.span_s < span_s(cold_start_s) - 1e-6)
+    turned = ~(now_s - levels.span_since_s < span_s(cold_start_s) - 1e-6)
     said = level.astype(np.float32)
     peaks = push(levels.peaks, or_zero(said), turned, np.maximum)
     predicted = held(said, peaks, spans(cold_start_s))
@@ -70,7 +70,7 @@ def follow(
         level=level,
         level_s=levels.level_s + weight_s,
         unrest=levels.unrest + off**2 * weight_s,
-        span_s=np.where(turned, now_s, levels.span_s),
+        span_since_s=np.where(turned, now_s, levels.span_since_s),
         peaks=peaks,
         lows=push(levels.lows, lowest, turned, np.minimum),
     )

@@ -34,7 +34,7 @@ class PodMemory(Columns):
     time_s: MomentColumn  # float64[P], time of the last reading
     counter: FloatColumn  # float64[C, P], the last reading
     increase: FloatColumn  # float64[C, P], increases, older ones fading; NaN: not two readings in a row
-    observed_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
+    covered_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
     seen_ready: FloatColumn  # float64[P], 1 once its cold start has been learned from
 
     @classmethod
@@ -48,13 +48,13 @@ class PodMemory(Columns):
 class WorkloadMemory(Columns):
     """Per workload; every field [W] or a Window over W."""
 
-    observed_s: Present[MomentColumn]  # time of the last tick that saw it
-    trusted_s: Present[MomentColumn]  # since when it has been watched without a long gap in trust
-    heard_s: Present[MomentColumn]  # time of the last trusted tick; NaN: none
-    busy_s: Present[MomentColumn]  # last moment with work, or of not knowing
-    gateway_s: MomentColumn  # last moment at which its gateway told something; NaN: never
-    queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
-    planned_s: Present[MomentColumn]  # last moment when the forecast spoke, or load was unknown; NaN: none served since
+    last_tick_s: Present[MomentColumn]  # time of the last tick that saw it
+    trusted_since_s: Present[MomentColumn]  # since when it has been watched without a long gap in trust
+    last_trusted_s: Present[MomentColumn]  # time of the last trusted tick; NaN: none
+    last_busy_s: Present[MomentColumn]  # last moment with work, or of not knowing
+    gateway_s: MomentColumn  # last moment at which its gateway told something; NaN: never. State files call it so
+    last_queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
+    last_forecast_s: Present[MomentColumn]  # when it spoke, or load was unknown; NaN: nobody served since
     in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
     arrivals_per_s: Present[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero
     lasting: Present[FloatColumn]  # replicas that load without its queue asked for, averaged likewise

@@ -87,7 +87,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     """Understand one set of samples. Memory must be aligned to the fleet."""
     fleet, workloads = inp.fleet, memory.workloads
     samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
-    elapsed_s = inp.now_s - workloads.observed_s
+    elapsed_s = inp.now_s - workloads.last_tick_s
     of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
     pods = _classify(inp, samples, memory)
 
@@ -165,7 +165,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         pods=replace(pod_memory, seen_ready=seen_ready),
         workloads=replace(
             workloads,
-            busy_s=np.where(of_pods.count(pods.serving & worked) > 0, inp.now_s, workloads.busy_s),
+            last_busy_s=np.where(of_pods.count(pods.serving & worked) > 0, inp.now_s, workloads.last_busy_s),
             gateway_s=gateway_s,
             written_tokens=written_tokens,
             served_requests=served_requests,

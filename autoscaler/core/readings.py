@@ -67,29 +67,29 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     taken = moved | np.isnan(memory.time_s)
     if not taken.any():  # as in most ticks, which come more often than readings
         with np.errstate(divide="ignore", invalid="ignore"):
-            return memory, memory.increase / memory.observed_s, np.zeros_like(memory.increase)
+            return memory, memory.increase / memory.covered_s, np.zeros_like(memory.increase)
     step_s = np.where(moved, step_s, np.nan)
     fade = np.where(moved, np.exp(-np.fmin(step_s, 1e3 * RATE_WINDOW_S) / RATE_WINDOW_S), 1.0)
     weight_s = RATE_WINDOW_S * (1 - fade)
-    observed_s = memory.observed_s * fade + weight_s
+    covered_s = memory.covered_s * fade + weight_s
 
     counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        most, share, whole = MOST_PER_S * step_s, weight_s / step_s, observed_s / step_s
+        most, share, whole = MOST_PER_S * step_s, weight_s / step_s, covered_s / step_s
         for row, name in enumerate(COUNTERS):  # one at a time fits the processor's cache
             now, before, past = getattr(samples, name), memory.counter[row], memory.increase[row]
             delta = now - before
             back = delta < 0
             if back.any():
-                delta = np.where(back, np.fmin(now, past / memory.observed_s * step_s), delta)
+                delta = np.where(back, np.fmin(now, past / memory.covered_s * step_s), delta)
             absurd = delta > most
             if absurd.any():
                 delta = np.where(absurd, np.nan, delta)
             later = np.where(np.isnan(past), delta * whole, past * fade + delta * share)
             counter[row] = np.where(taken, now, before)
             increase[row] = np.where(moved, later, past)
-            mean[row] = increase[row] / observed_s
+            mean[row] = increase[row] / covered_s
             grown[row] = np.where(moved, delta, 0.0)
     time_s = np.where(taken, samples.time_s, memory.time_s)
-    after = replace(memory, time_s=time_s, counter=counter, increase=increase, observed_s=observed_s)
+    after = replace(memory, time_s=time_s, counter=counter, increase=increase, covered_s=covered_s)
     return after, mean, grown

@@ -53,7 +53,7 @@ class Rules(Columns):
     """What the rules are judged by, and what they ask for; float64[W] but for the tables."""
 
     family: OfFamily[FloatColumn]  # `family.SIGNATURE` of the one that the paper is about
-    judged_s: Present[MomentColumn]  # when this was brought up to date; NaN: never
+    last_judged_s: Present[MomentColumn]  # when this was brought up to date; NaN: never
     ttft_objective_s: OfObjective[FloatColumn]  # under which was counted what was missed; NaN: none, as in `Seen`
     itl_objective_s: OfObjective[FloatColumn]  # likewise
 
@@ -79,7 +79,7 @@ class Rules(Columns):
 def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     """Bring all that the rules are judged by up to date, and say which is in force and what it asks for."""
     rules = _of_objective(rules, seen)
-    step_s = now_s - rules.judged_s
+    step_s = now_s - rules.last_judged_s
     step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
     learned, speed = engine.learn(rules.engine, seen.tally, step_s)
     measured, arrivals = traffic.measure(rules.traffic, seen, speed.idle_gap_s, learned.slots, step_s)
@@ -92,7 +92,7 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     budget, surprise = error_budget.count(rules.budget, seen, step, loads.unavoidable)
     rules = replace(
         rules,
-        judged_s=np.full(len(step_s), now_s),
+        last_judged_s=np.full(len(step_s), now_s),
         engine=learned,
         traffic=measured,
         levels=ran,

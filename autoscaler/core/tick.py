@@ -51,7 +51,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     tolerated = shape.tolerate(wanted, current, np.where(steered, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
-    trusted_s, heard_s = follow_trust(inp, trusted, remembered)
+    trusted_since_s, last_trusted_s = follow_trust(inp, trusted, remembered)
     stable, highest_wanted, lowest_wanted = shape.stabilize(
         wanted,
         current,
@@ -60,14 +60,14 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         remembered.lowest_wanted,
         inp.now_s,
         informed=informed,
-        watched_s=inp.now_s - trusted_s,
+        watched_s=inp.now_s - trusted_since_s,
         steered=steered,
         beside=demand.beside_forecast(asks),
     )
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
-    busy_s = follow_work(inp, observation, asks, trusted, remembered)
-    idle_s = inp.now_s - busy_s
+    last_busy_s = follow_work(inp, observation, asks, trusted, remembered)
+    idle_s = inp.now_s - last_busy_s
     idle_after_s = zero.idle_after(inp, remembered.zero)
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
 
@@ -98,10 +98,10 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         memory,
         workloads=replace(
             remembered,
-            observed_s=np.full(len(current), inp.now_s),
-            trusted_s=trusted_s,
-            heard_s=heard_s,
-            busy_s=busy_s,
+            last_tick_s=np.full(len(current), inp.now_s),
+            trusted_since_s=trusted_since_s,
+            last_trusted_s=last_trusted_s,
+            last_busy_s=last_busy_s,
             highest_wanted=highest_wanted,
             lowest_wanted=lowest_wanted,
             highest_count=highest_count,
@@ -126,7 +126,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 def follow_zero(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """Carry forward what going to zero would have cost."""
     workloads = memory.workloads
-    followed = zero.follow(inp, observation, workloads.zero, inp.now_s - workloads.observed_s)
+    followed = zero.follow(inp, observation, workloads.zero, inp.now_s - workloads.last_tick_s)
     return replace(memory, workloads=replace(workloads, zero=followed))
 
 
@@ -149,16 +149,16 @@ def gateway_is_silent(inp: TickInput, observation: Observation) -> BoolColumn:
 
 
 def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory) -> tuple[FloatColumn, FloatColumn]:
-    """Since when each workload has been watched, and when it was last heard; float64[W] each.
+    """Since when each workload has been watched, and when it was last trusted; float64[W] each.
 
     A short gap (one slow scrape, a pod that has just become ready) does not start the watch anew; one longer than the
     age at which inputs expire does, and so does a restart: then a full stabilization window passes before it shrinks.
     """
-    gap_s = inp.now_s - remembered.heard_s
-    unbroken = gap_s <= inp.spec.max_input_age_s  # False where it has never been heard
+    gap_s = inp.now_s - remembered.last_trusted_s
+    unbroken = gap_s <= inp.spec.max_input_age_s  # False where it never was
     return (
-        np.where(trusted & ~unbroken, inp.now_s, remembered.trusted_s),
-        np.where(trusted, inp.now_s, remembered.heard_s),
+        np.where(trusted & ~unbroken, inp.now_s, remembered.trusted_since_s),
+        np.where(trusted, inp.now_s, remembered.last_trusted_s),
     )
 
 
@@ -167,8 +167,8 @@ def follow_work(
 ) -> FloatColumn:
     """When each workload last had work, or may have had some that nobody could see; float64[W], a moment."""
     unheard = ~trusted | gateway_is_silent(inp, observation)
-    busy_s = np.where(working(observation, asks) | unheard, inp.now_s, remembered.busy_s)
-    return np.where(np.isnan(busy_s), inp.now_s, busy_s)
+    last_busy_s = np.where(working(observation, asks) | unheard, inp.now_s, remembered.last_busy_s)
+    return np.where(np.isnan(last_busy_s), inp.now_s, last_busy_s)
 
 
 def lasting_demand(asks: FloatColumn, remembered: WorkloadMemory) -> FloatColumn:

@@ -80,4 +80,4 @@ def live(demands, rules=None, now_s=1000.0, **columns):
 
 
 def judged(rules, shown, after_s=EVERY_S):
-    return R.judge(rules, shown, float(rules.judged_s[0]) + after_s)
+    return R.judge(rules, shown, float(rules.last_judged_s[0]) + after_s)

@@ -147,7 +147,7 @@ def test_without_an_objective_latency_has_no_opinion(signal):
 )
 def test_latency_speaks_of_now_or_not_at_all(waiting, queue_ago_s, speaks):
     found = observation(waiting=waiting, ttft_s=2.0, itl_s=1.0)
-    remembered = memory(queued_s=NOW_S - queue_ago_s)
+    remembered = memory(last_queued_s=NOW_S - queue_ago_s)
     for signal in (Signal.TTFT, Signal.ITL):
         assert math.isnan(asked(signal, found, remembered=remembered)) is not speaks
 

@@ -61,7 +61,7 @@ def test_slow_ticks_judge_everybody_every_time(every_s):
     story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     for _ in range(6):
         story.serve(cluster, 1.0, every_s, every_s)
-        assert {float(rules.judged_s[0]) for rules in story.memory.rules} == {story.now_s}
+        assert {float(rules.last_judged_s[0]) for rules in story.memory.rules} == {story.now_s}
 
 
 def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_a_turn():
@@ -71,7 +71,7 @@ def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_a_tur
     judged_s = set()
     while story.now_s < 1150:
         story.tick(cluster, 5.0, **shown, time_s=1035.0 if story.now_s + 5 >= 1035 else 1005.0)
-        judged_s.add(float(story.memory.rules[0].judged_s[0]))
+        judged_s.add(float(story.memory.rules[0].last_judged_s[0]))
     assert sorted(judged_s) == [1005.0, 1035.0, 1080.0, 1140.0]
 
 

@@ -25,7 +25,7 @@ DURATIONS = {
     "forecast.prompt_token_s",
     "forecast.watched_s",
     "forecast.work_s",
-    "pods.observed_s",
+    "pods.covered_s",
     "rules.budget.served_s",
     "rules.engine.shortest_gap_s",
     "rules.itl_objective_s",
@@ -82,6 +82,13 @@ def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
     """A new one: declare it a MomentColumn, or name it among DURATIONS."""
     in_seconds = {place for place in IS_MOMENT if place.endswith("_s")}
     assert {place for place in in_seconds if not IS_MOMENT[place]} == DURATIONS
+
+
+def test_a_column_says_in_its_name_whether_it_is_a_moment():
+    for place, is_moment in IS_MOMENT.items():
+        name = place.rpartition(".")[2]
+        of_moment = name.startswith("last_") or name.endswith("_since_s") or name in {"time_s", "until_s", "gateway_s"}
+        assert of_moment == is_moment, place
 
 
 def busy_story(start_s: float) -> Story:

@@ -71,8 +71,8 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
 def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
     gone = memory.align(marked([1, 2], [7]), cluster([2], []))
     back = memory.align(gone, cluster([1, 2], [7]))
-    assert np.isnan(back.workloads.busy_s[0])
-    assert back.workloads.busy_s[1] == 2
+    assert np.isnan(back.workloads.last_busy_s[0])
+    assert back.workloads.last_busy_s[1] == 2
     assert np.isnan(back.pods.time_s[0])
 
 

@@ -84,7 +84,7 @@ def test_what_takes_the_fleet_that_served_by_surprise_is_charged_to_each_by_its_
 def test_what_a_load_makes_miss_is_judged_by_what_is_known_now_also_of_what_is_past():
     """A load at which all was well so far makes half of the requests miss: so it does in the hour before, on paper."""
     before = live([18.75] * HOUR, replicas=25)
-    after = live([18.75] * HOUR, before, float(before.judged_s[0]), replicas=25, late=0.5)
+    after = live([18.75] * HOUR, before, float(before.last_judged_s[0]), replicas=25, late=0.5)
     place = int(misses.bin_of(np.array([0.75]))[0])
     then, now = (rules.paper.loaded[:, place, 0] for rules in (before, after))
     as_busy = (then > 0) & (now > 1.9 * then)

@@ -75,7 +75,7 @@ def test_a_reading_that_is_not_new_changes_nothing():
     rate, memory = read((0, 0), (10, 1000))
     again, rates, grown = readings.rates(pod(10, generation_tokens=1000), memory)
     assert rates[TOKENS, 0] == rate == pytest.approx(100)
-    assert again.observed_s == memory.observed_s
+    assert again.covered_s == memory.covered_s
     assert not grown.any()
 
 

@@ -73,7 +73,7 @@ def test_where_demand_goes_up_and_down_the_rule_says_how_many():
 
 def test_one_lone_outburst_ends_the_calm():
     rules = live(CALM, replicas=FOUND)
-    after = live([250.0, 250.0], rules, float(rules.judged_s[0]), replicas=FOUND, busy=0.95, ceiling=1000.0)
+    after = live([250.0, 250.0], rules, float(rules.last_judged_s[0]), replicas=FOUND, busy=0.95, ceiling=1000.0)
     assert after.replicas[0] == asked_by_rule(after) > max(FOUND, after.paper.asked[family.ENOUGH, 0])
 
 
@@ -128,7 +128,7 @@ def test_once_the_fleet_that_was_found_is_no_longer_kept_it_is_not_kept_again():
 
 def test_while_it_is_kept_it_is_so_for_as_long_as_cold_starts_are_by_now():
     rules = live([1.0] * 30, replicas=12.0, cold_start_s=600.0)
-    shorter = live([1.0] * 20, rules, float(rules.judged_s[0]), replicas=12.0)
+    shorter = live([1.0] * 20, rules, float(rules.last_judged_s[0]), replicas=12.0)
     assert shorter.paper.asked.min() < 12
     longer = live([1.0] * 30, live([1.0] * 30, replicas=12.0), 1900.0, replicas=12.0, cold_start_s=600.0)
     assert longer.paper.asked.min() == 12
