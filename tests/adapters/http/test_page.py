@@ -121,14 +121,27 @@ async def test_back_from_a_workload_the_list_is_where_it_was_left(daemon: Daemon
     assert await page.locator("#scroll").evaluate("(box) => box.scrollTop") == 4000
 
 
-async def test_before_the_first_tick_the_page_claims_nothing(daemon: Daemon, open_page: Open) -> None:
-    page = await open_page()
+async def test_before_the_first_tick_the_page_claims_nothing(daemon: Daemon, chromium: Browser) -> None:
+    page = await open_page_quietly(chromium, daemon, "/", [])
     await expect(page.locator("#live")).to_have_text("Waiting for the first tick")
     assert await page.locator("#tiles dd").all_inner_texts() == ["–"] * 5
     await expect(page.locator("#empty")).to_have_text("Nothing is known before the first tick.")
     daemon.record(World(3).tick())
     await expect(page.locator("#tiles dd").first).to_have_text("3")
     await expect(page.locator("#empty")).to_be_hidden()
+
+
+async def test_while_ticks_fail_the_page_says_why(daemon: Daemon, chromium: Browser) -> None:
+    refused: list[str] = []
+    page = await open_page_quietly(chromium, daemon, "/", refused)
+    failure = page.get_by_role("alert")
+    await expect(failure).to_be_hidden()
+    daemon.readiness.failed(0.0, OSError("http://prometheus:9090: no connection"))
+    await expect(failure).to_have_text("The last tick failed. OSError: http://prometheus:9090: no connection")
+    daemon.record(World(3).tick())
+    await expect(page.locator("#live")).to_have_text("Live")
+    await expect(failure).to_be_hidden()
+    assert all("503" in text for text in refused)
 
 
 async def test_a_tick_reaches_the_list_by_itself(daemon: Daemon, open_page: Open) -> None:
@@ -299,7 +312,7 @@ async def test_hostile_names_and_reasons_are_shown_as_text(daemon: Daemon, open_
 
 
 async def test_a_link_to_a_workload_that_is_not_there_says_so_and_shows_it_when_it_comes(
-    daemon: Daemon, open_page: Open
+    daemon: Daemon, open_page: Open, chromium: Browser
 ) -> None:
     daemon.record(World(1).tick())
     page = await open_page("/#/healthz")  # no workload is named: the list
@@ -307,7 +320,7 @@ async def test_a_link_to_a_workload_that_is_not_there_says_so_and_shows_it_when_
     await page.close()
 
     refused: list[str] = []
-    page = await open_page_quietly(page, daemon, "/#ns/later", refused)
+    page = await open_page_quietly(chromium, daemon, "/#ns/later", refused)
     await expect(page.locator(".sentence")).to_have_text("no workload ns/later in the last tick")
     later = World((Workload(WorkloadRef("ns", "later")),))
     later.ids = np.array([1])
@@ -317,10 +330,9 @@ async def test_a_link_to_a_workload_that_is_not_there_says_so_and_shows_it_when_
     assert all("404" in text for text in refused)
 
 
-async def open_page_quietly(before: Page, daemon: Daemon, path: str, said: list[str]) -> Page:
+async def open_page_quietly(chromium: Browser, daemon: Daemon, path: str, said: list[str]) -> Page:
     """Open a page whose console may tell of answers other than 200; they are collected."""
-    assert before.context.browser is not None
-    page = await before.context.browser.new_page()
+    page = await chromium.new_page()
     page.set_default_timeout(10_000)
     page.on("console", lambda message: said.append(message.text))
     await page.goto(daemon.url + path)

@@ -104,12 +104,29 @@ function heard({ wall_s, leading }) {
 function show(state, text) {
   byId("dot").dataset.state = state;
   setText(byId("live"), text);
+  if (state === "ok") byId("failure").hidden = true;
+}
+
+/** While no tick comes, say why the last one failed. */
+async function explain() {
+  if (byId("dot").dataset.state === "ok") return;
+  let error = "";
+  try {
+    const answer = await fetch("/readyz");
+    error = (await answer.json()).last_error;
+  } catch {
+    // The connection is lost, and "Reconnecting" says so.
+  }
+  if (byId("dot").dataset.state === "ok") return;
+  setText(byId("failure"), `The last tick failed. ${error}`);
+  byId("failure").hidden = !error;
 }
 
 setInterval(() => {
   const silentMs = performance.now() - heardAt;
   if (byId("dot").dataset.state === "ok" && silentMs > Math.max(STALLED_MS, 4 * gapMs)) show("bad", "No recent tick");
 }, 1000);
+setInterval(explain, RETRY_MS);
 
 /** Show what the hash names: #namespace/name[/kind], or the list. */
 function route() {
