@@ -395,6 +395,23 @@ async def test_no_figure_is_wider_than_its_tile(daemon: Daemon, open_page: Open,
     assert await tiles.evaluate_all(wide) == []
 
 
+async def test_at_any_width_the_list_fills_its_card_and_no_head_is_cut(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World(5).tick())
+    page = await open_page()
+    await expect(page.locator("#rows a").first).to_be_visible()
+    right = "(nodes) => nodes.at(-1).getBoundingClientRect().right"
+    for width in (320, 390, 641, 700, 768, 861, 961, 1000, 1081, 1400):
+        await page.set_viewport_size({"width": width, "height": 800})
+        card = await page.locator("#scroll").evaluate_all(right)
+        assert await page.locator("#head th:visible").evaluate_all(right) == pytest.approx(card, abs=1.5), width
+        assert width > 640 or await page.locator("#filter").evaluate_all(right) == card, width
+        for head in await page.locator("#head button:visible").all():
+            await head.click()
+            assert await head.evaluate("(button) => button.scrollWidth <= button.clientWidth"), width
+            if await head.text_content() in ("Workload", "Reason"):
+                assert await head.evaluate("(button) => button.clientWidth") > 110, width
+
+
 async def test_on_a_phone_nothing_is_wider_than_the_screen(daemon: Daemon, open_page: Open) -> None:
     daemon.record(*World(20).ticks(60))
     page = await open_page(viewport=PHONE)

@@ -227,7 +227,7 @@ function compare(a, b, descending) {
 }
 
 function spacer() {
-  return element("tr", { class: "spacer", "aria-hidden": "true" }, element("td", { colspan: COLUMNS.length }));
+  return element("tr", { class: "spacer", "aria-hidden": "true" }, element("td"));
 }
 
 function tiles(values) {
