@@ -227,6 +227,8 @@ async def test_the_forecast_has_a_line_for_each_thing_to_know_and_burnt_budget_i
     await expect(tile).to_have_attribute("data-state", "missed")
     await page.get_by_text("Inputs behind the decision").click()
     values = page.locator("details td")
+    names = await page.locator("details th[scope=row]").all_inner_texts()
+    assert {"KV cache used", "Cold start", "Forecast idle gap"} <= set(names)
     await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
         "2.5%"
     )
@@ -322,11 +324,14 @@ async def test_a_link_to_a_workload_that_is_not_there_says_so_and_shows_it_when_
     refused: list[str] = []
     page = await open_page_quietly(chromium, daemon, "/#ns/later", refused)
     await expect(page.locator(".sentence")).to_have_text("no workload ns/later in the last tick")
+    sections = page.locator("#detail section")
+    assert not any([await section.is_visible() for section in await sections.all()])
     later = World((Workload(WorkloadRef("ns", "later")),))
     later.ids = np.array([1])
     later.number = 1
     daemon.record(later.tick())
     await expect(page.locator(".sentence")).to_contain_text("ns/later from")
+    await expect(page.locator(".panel").first).to_be_visible()
     assert all("404" in text for text in refused)
 
 

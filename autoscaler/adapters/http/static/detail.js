@@ -8,6 +8,7 @@ import {
   count,
   duration,
   element,
+  inputName,
   replicas as replicasText,
   setText,
   share,
@@ -90,6 +91,7 @@ export class Detail {
   #show({ workload, explanation, history, changes }) {
     this.#remember(history, changes);
     const { parts } = this;
+    parts.known.hidden = false;
     delete parts.sentence.dataset.state;
     setText(parts.sentence, explanation.sentence);
     replace(parts.badges, badges(workload));
@@ -128,10 +130,9 @@ function skeleton(root, namespace, name) {
   parts.outlook = card("Forecast", element("table", { class: "forecast" }, parts.forecast));
   const summary = element("summary", {}, "Inputs behind the decision");
   const space = element("span", { class: "namespace" }, `${namespace}/`);
-  root.replaceChildren(
-    element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
-    element("h1", { tabindex: -1 }, space, name, parts.badges),
-    parts.sentence,
+  parts.known = element(
+    "div",
+    { hidden: true }, // until there is something to show
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
     element(
@@ -151,6 +152,12 @@ function skeleton(root, namespace, name) {
         card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
       ),
     ),
+  );
+  root.replaceChildren(
+    element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
+    element("h1", { tabindex: -1 }, space, name, parts.badges),
+    parts.sentence,
+    parts.known,
   );
   return parts;
 }
@@ -189,7 +196,7 @@ function figures(workload, inputs) {
     ["Starting", count(workload.starting) + (workload.blocked ? `, ${count(workload.blocked)} blocked` : "")],
     ["Running / waiting", `${count(workload.running)} / ${count(workload.waiting)}`],
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
-    ["TTFT / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
+    ["TTFT p95 / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
     ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
     ["Budget burnt", share(inputs.forecast_burnt_budgets), inputs.forecast_burnt_budgets > 1 && "missed"],
     ["Cold start", duration(inputs.cold_start_s)],
@@ -226,7 +233,7 @@ function inputRow([name, value]) {
   return element(
     "tr",
     {},
-    element("th", { scope: "row" }, words(name)),
+    element("th", { scope: "row" }, inputName(name)),
     element("td", { class: "number" }, byUnit(name, value)),
   );
 }
@@ -272,7 +279,7 @@ function chartOf(history, changes, workload) {
         title: "Time to first token",
         height: 120,
         format: duration,
-        series: [{ label: "TTFT", name: "ttft", values: history.ttft_s }],
+        series: [{ label: "TTFT p95", name: "ttft", values: history.ttft_s }],
         limit: objective == null ? null : { label: `objective ${duration(objective)}`, value: objective },
       },
     ],

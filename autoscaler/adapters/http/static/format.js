@@ -15,6 +15,15 @@ const SIGNALS = {
   forecast: "Forecast",
 };
 
+const INPUTS = {
+  age_s: "Age of the oldest reading",
+  kv_usage: "KV cache used",
+  ttft_s: "TTFT p95",
+  itl_s: "ITL p95",
+  loaded: "Replicas loaded",
+  active: "Replicas with a busy GPU",
+};
+
 const STAGES = {
   demand: ["Demand", "as asked"],
   unknown: ["Not enough known", "held: not enough known yet"],
@@ -31,6 +40,9 @@ const STAGES = {
 
 export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
 export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
+
+/** Name an input; the unit is said with its value. */
+export const inputName = (name) => INPUTS[name] ?? words(name.replace(/(_per)?_s$/, ""));
 
 /** Say in a few words why a workload has its count. */
 export function reason(row) {

@@ -20,6 +20,7 @@ const COLUMNS = [
   {
     key: "ttft",
     title: "TTFT / objective",
+    note: "95th percentile of recent requests, averaged over pods",
     number: true,
     sort: (row) => (row.ttft_s == null ? null : row.ttft_s / (row.ttft_objective_s ?? Infinity)),
     text: (row) => `${duration(row.ttft_s)} / ${duration(row.ttft_objective_s)}`,
@@ -142,7 +143,7 @@ export class List {
   #makeHead() {
     const head = document.getElementById("head");
     for (const column of COLUMNS) {
-      const button = element("button", { type: "button" }, column.title);
+      const button = element("button", { type: "button", title: column.note }, column.title);
       const th = element("th", { scope: "col", "data-key": column.key, class: column.number && "number" }, button);
       button.addEventListener("click", () => {
         const same = this.sort.key === column.key;
