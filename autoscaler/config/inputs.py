@@ -49,13 +49,16 @@ LOST: Mapping[str, str] = MappingProxyType(
 INTRODUCTION = """\
 # Inputs
 
-The metrics that are read from engines, gateways and GPUs, from Prometheus or directly. This page is printed from
-`autoscaler/config/{engines,gateways,gpus}.py` by `python -m autoscaler.config.inputs`. A pipeline that drops
-metrics must keep these; where it writes `_` for `:` they are known too. Several names in a cell are those of other
-versions, or parts that are added.
+The metrics that are read from engines, gateways and GPUs, from Prometheus or directly, and from kube-state-metrics.
+This page is printed from `autoscaler/config/{engines,gateways,gpus}.py` by `python -m autoscaler.config.inputs`. A
+pipeline that drops metrics must keep these; where it writes `_` for `:` they are known too. Several names in a cell
+are those of other versions, or parts that are added.
 
 Whatever is not told is unknown, never 0: a signal without its metric has no opinion. Where requests end that
 cannot be held against their objective, the report of the source says so in one line.
+
+**Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of each pod over the window of rates (`--rate-window`, 2
+minutes unless given). Pods are averaged by their first tokens and generated tokens per second.
 
 **Requests within an objective** (`ttft_met`, `itl_met`) are counted from the buckets around it, in between by a
 straight line; beyond the highest bound only what is certainly within counts. A bound on the objective itself
@@ -83,6 +86,21 @@ GPUS = """
 Of DCGM exporter, for `loaded` and `active`; never a reason to grow or to shrink: {names}.
 """
 
+KUBE_STATE = """
+# Pods, in dry-run without `--cluster`
+
+Of kube-state-metrics, which is optional; every other mode asks the Kubernetes API.
+
+| what | metric | without it |
+|---|---|---|
+| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | it is told from the pod's name, else from the model |
+| replicas asked for | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | as many as are ready |
+| whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
+| cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | they are not learned; `coldStart` of the policy holds |
+| why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
+| GPUs of a replica | `kube_pod_container_resource_requests` | they are counted by DCGM, else unknown |
+"""  # noqa: E501
+
 
 def markdown() -> str:
     """Print the reference of all metrics that are read."""
@@ -97,6 +115,7 @@ def markdown() -> str:
         held, arrivals = (", ".join(_names(readings)) for readings in (gateway.waiting, gateway.arrivals))
         parts.append(f"| {gateway.name} | {held or '-'} | {arrivals} |")
     parts.append(GPUS.rstrip().format(names=", ".join(f"`{name}`" for name in gpus.metric_names())))
+    parts.append(KUBE_STATE.rstrip())
     return "\n".join(parts) + "\n"
 
 

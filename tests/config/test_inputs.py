@@ -1,7 +1,9 @@
 """The page about what is read: complete, and the same as the table."""
 
+import re
 from pathlib import Path
 
+from autoscaler.adapters.prometheus.kube_state import controllers_query, pods_query
 from autoscaler.config.engines import ENGINES, HISTOGRAMS
 from autoscaler.config.inputs import LOST, markdown
 
@@ -19,3 +21,8 @@ def test_every_name_of_every_engine_is_on_the_page_and_every_column_says_what_is
             suffix = "_bucket" if column in HISTOGRAMS else ""
             assert all(f"`{part.name}{suffix}`" in page for row in readings for part in row.parts())
     assert {column for engine in ENGINES.values() for column in engine.readings} == set(LOST)
+
+
+def test_every_name_that_is_asked_of_kube_state_metrics_is_on_the_page() -> None:
+    asked = pods_query("up") + controllers_query("up")
+    assert set(re.findall(r"kube_\w+", asked)) == set(re.findall(r"`(kube_\w+)`", markdown()))
