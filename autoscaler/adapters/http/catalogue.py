@@ -102,9 +102,17 @@ WORKLOADS = (
     _gauge(
         "queue_wait_seconds", "How long the last request in the queue will wait.", _of("observation", "queue_wait_s")
     ),
-    _gauge("ttft_seconds", "Time to first token; absent while there are no requests.", _of("observation", "ttft_s")),
+    _gauge(
+        "ttft_seconds",
+        "Time to first token, p95 averaged over pods; absent without requests.",
+        _of("observation", "ttft_s"),
+    ),
     _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
-    _gauge("itl_seconds", "Inter-token latency; absent while there are no requests.", _of("observation", "itl_s")),
+    _gauge(
+        "itl_seconds",
+        "Inter-token latency, p95 averaged over pods; absent without requests.",
+        _of("observation", "itl_s"),
+    ),
     _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),
     _gauge(
         "kv_cache_usage_ratio", "KV-cache usage, mean over reporting replicas, 0 to 1.", _of("observation", "kv_usage")
