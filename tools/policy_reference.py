@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def _fields() -> Iterator[str]:
             continue
         many = info.annotation is not section
         yield f"### `{key}`{', a list' if many else ''}\n"
-        yield f"{section.__doc__}\n"
+        yield f"{getdoc(section)}\n"
         yield from _table([leaf for leaf in leaves() if leaf.path.startswith((f"{key}.", f"{key}[]."))])
 
 

@@ -84,7 +84,12 @@ class Replicas(Section):
 
 
 class Queue(Section):
-    """How much waiting is by design."""
+    """How much waiting is by design.
+
+    It may be more than `objective.ttft`, for it promises nothing: it tells which queues are over too soon for a new
+    replica to help. Who waits in one for longer than TTFT allows has missed it, at the cost of the error budget.
+    Replicas that the forecast asks for to keep TTFT are ordered all the same.
+    """
 
     max_wait: Annotated[float, Duration(0.0)] = Field(
         default=2.0,
