@@ -26,12 +26,12 @@ from autoscaler.sim.proof.result import OURS, PLANNED, Point, Proof, Run
 from autoscaler.sim.study.score import thin
 
 SERIES = 15  # colours of baselines and of what happened; further ones begin anew
-NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
-LEAST_MISS = 1e-4  # shares closer to 1 are drawn as if they were this far
+NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0)
+LEAST_MISS = 1e-5  # shares closer to 1 are drawn as 1, which lies there
 MOST_HOURS = 3.0  # times those of the dearest that matters; what costs more lies at the edge
 COLUMNS = 700  # moments of a timeline that are drawn
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
-NARROW = 590.0  # of a picture that shares the width of the page with another
+NARROW, NARROW_LEFT = 590.0, 86.0  # of a picture that shares the width of the page, and has large text on a phone
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
@@ -69,12 +69,12 @@ def frontier(proof: Proof) -> str:
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
     parts = [_level(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
-    parts += [text(amount(tick), x(tick), height - bottom + 18, class_="label", text_anchor="middle") for tick in ticks]
+    parts += [_below(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
     parts.append(text("attainment", 0, 11, class_="label"))
     goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
     parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
-    parts.append(text("goal", LEFT + 6, goal_y - 5, class_="label limit-label"))
+    parts.append(text("goal", x.end_px, goal_y - 5, class_="label limit-label", text_anchor="end"))
     heights = top - 9, height - bottom - 6  # of what is said: the lines may lie side by side
     for (said, hours), said_y in zip(marks.items(), heights, strict=False):
         parts.append(element("line", class_="bound", x1=x(hours), x2=x(hours), y1=top, y2=height - bottom))
@@ -125,9 +125,9 @@ def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
     rows = thin(run.timeline, COLUMNS)
     if not len(rows):
         return ""
-    tall, low, gap, top, axis = 96.0, 46.0, 12.0, 8.0, 20.0
+    tall, low, gap, top, axis = 96.0, 46.0, 18.0, 12.0, 22.0
     height = top + tall + gap + low + axis
-    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), LEFT, NARROW - RIGHT)
+    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), NARROW_LEFT, NARROW - RIGHT)
     at = [x(time_s) for time_s in rows[:, 0].tolist()]
     replicas = Scale(0.0, max(most_replicas, 1.0), top + tall, top)
     load = rows[:, 3] + rows[:, 4]
@@ -146,7 +146,7 @@ def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
     parts.append(element("path", class_="area running", d=area(running, at, held(0.0))))
     parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
     for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
-        parts.append(text(said, x(time_s), height - 4, class_="label", text_anchor="middle"))
+        parts.append(_below(x, time_s, height - 4, said))
     return picture(f"Replicas and load of {label(run)}", height, parts, NARROW)
 
 
@@ -164,13 +164,20 @@ def _fitting(proof: Proof) -> list[Run]:
 
 def _axis(x: Scale, y: Scale, unit: str) -> list[str]:
     """Draw the ends of an axis, with the unit below the upper one."""
-    named = text(unit, x.start_px - 8, y.end_px + 17, class_="label", text_anchor="end")
+    named = text(unit, x.start_px - 8, y.end_px + 20, class_="label", text_anchor="end")
     return [*(_level(x, y(value), amount(value)) for value in (0.0, y.high)), named]
 
 
 def _level(x: Scale, at: float, said: str) -> str:
     line = element("line", class_="grid", x1=x.start_px, x2=x.end_px, y1=at, y2=at)
     return line + text(said, x.start_px - 8, at + 4, class_="label", text_anchor="end")
+
+
+def _below(x: Scale, value: float, y: float, said: str) -> str:
+    """Label a moment or a cost; at the right end the text ends with the picture."""
+    if x(value) > x.end_px - RIGHT:
+        return text(said, x.end_px + RIGHT, y, class_="label", text_anchor="end")
+    return text(said, x(value), y, class_="label", text_anchor="middle")
 
 
 def picture(title: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:

@@ -104,9 +104,9 @@ def _tiles(proof: Proof) -> str:
         state = "missed" if proof.misses(ours) else ""
         tiles.insert(0, ("attainment, ours", share(ours.row.attainment), state))
         tiles.insert(1, ("GPU-hours, ours", amount(ours.row.gpu_hours), ""))
-        tiles.append(("over the bound, ours", ratio(proof.ratio(ours.row.gpu_hours)), ""))
+        tiles.append(("times the bound, ours", ratio(proof.ratio(ours.row.gpu_hours)), ""))
     if best:
-        tiles.append((f"over the bound, {label(best)}", ratio(proof.ratio(best.row.gpu_hours)), ""))
+        tiles.append((f"times the bound, {label(best)}", ratio(proof.ratio(best.row.gpu_hours)), ""))
     cells = (
         f'<div data-state="{state}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>'
         for name, value, state in tiles
@@ -160,7 +160,7 @@ def _timelines(proof: Proof, order: Sequence[Run]) -> str:
     figures = (
         f'<figure data-policy="{escape(run.name)}"><figcaption><b>{escape(label(run))}</b> '
         f'<span class="muted">{share(run.row.attainment)}, {amount(run.row.gpu_hours)} GPU-hours</span></figcaption>'
-        f'<div class="scroll">{charts.timeline(proof, run, top)}</div></figure>'
+        f"{charts.timeline(proof, run, top)}</figure>"
         for run in shown
     )
     return f'<div class="timelines">{"".join(figures)}</div>'

@@ -170,7 +170,7 @@ def verdict(proof: Proof) -> str:
     mine, its = (proof.ratio(run.row.gpu_hours) - 1 for run in (ours, best))
     if math.isnan(mine):
         return f"{said}."
-    return f"{said}. Excess over the clairvoyant bound: {mine:.2f} against {its:.2f}."
+    return f"{said}. Excess over the clairvoyant bound, the ratio minus one: {mine:.2f} against {its:.2f}."
 
 
 def verdict_before(proof: Proof) -> str:

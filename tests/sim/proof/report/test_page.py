@@ -111,6 +111,19 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     assert "with neighbours, estimated</text>" not in text
 
 
+def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None:
+    made = proof(run(attainment=1.0), clairvoyant_gpu_hours=2e-6, estimate_gpu_hours=2e-6, frontier={})
+    texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
+    at = {str(each.text): (float(each.get("x", "")), each.get("text-anchor")) for each in texts}
+    assert max(x for x, anchor in at.values() if anchor == "middle") <= charts.WIDTH - 2 * charts.RIGHT
+    assert at["goal"][0] > at["with neighbours, estimated"][0] + 700
+
+
+def test_a_share_of_all_requests_lies_above_every_smaller_one() -> None:
+    heights = rings(proof(run(attainment=1.0), run("hpa", attainment=0.9999), frontier={}))
+    assert heights["ours"][1] < heights["hpa"][1]
+
+
 def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
     text = page([proof(planned=PLAN)])
     assert text.count('data-policy="planned"') == 4  # row, curve, chip, timeline
@@ -140,8 +153,15 @@ async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     await tab.set_viewport_size({"width": 390, "height": 800})
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    scales = "[...document.querySelectorAll('svg')].map(svg => svg.getScreenCTM().a)"  # pixels of one unit of a picture
-    assert min(await tab.evaluate(scales)) >= 0.85  # so that its text of 11 units can be read
+    sizes = "(all) => all.map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
+    assert min(await tab.locator("svg text").evaluate_all(sizes)) >= 9  # pixels, so that it can be read
+    cut = "(all) => all.filter((text) => text.getBBox().x < 0).map((text) => text.textContent)"
+    assert await tab.locator("svg text").evaluate_all(cut) == []
+    await tab.reload()
+    ours, box = await tab.locator(".chosen.ours").bounding_box(), await tab.locator(".wide").bounding_box()
+    assert ours is not None
+    assert box is not None
+    assert box["x"] < ours["x"] < box["x"] + box["width"]
     await context.close()
-    assert asked == [file.as_uri()]
+    assert set(asked) == {file.as_uri()}
     assert problems == []
