@@ -44,7 +44,7 @@ from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.adapters.state import StateFile
-from autoscaler.adapters.terminal import JsonLines, LiveTable
+from autoscaler.adapters.terminal import ChangeLines, JsonLines, LiveTable
 from autoscaler.config.check import check as check_files
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy import PolicyBook, load, shipped
@@ -166,10 +166,13 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             assert settings.prometheus  # the command line has seen to it
             discovered = await stack.enter_async_context(DiscoveredFleet(settings.prometheus, clock))
             parts = Parts(clock, discovered, sources, RecordingActuator(), policies)
+        console = Console()
         if as_json:
             parts.recorders.append(JsonLines(sys.stdout))
+        elif once or console.is_terminal:
+            parts.recorders.append(stack.enter_context(LiveTable(console, once=once)))
         else:
-            parts.recorders.append(stack.enter_context(LiveTable(Console(), once=once)))
+            parts.recorders.append(ChangeLines(sys.stdout))
         loop = await _assemble(stack, parts, settings)
         if not once:
             await _remember(loop, parts, settings)

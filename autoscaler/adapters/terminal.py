@@ -1,4 +1,5 @@
-"""Decisions on a terminal: a live table for people, one JSON line per decision for programs."""
+"""Decisions on standard output: a live table on a terminal, a line per change for people who read a file or a pipe, one
+JSON line per decision for programs."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from autoscaler.core.explain import Explanation, explain
+from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.words import count
 from autoscaler.ports import TickRecord
 
 ROWS = 40
@@ -51,21 +54,61 @@ class LiveTable:
             self._console.print(line)
 
 
-class JsonLines:
-    """One line per decision and tick. Raises BrokenPipeError when nobody reads the output any more."""
+class _Lines:
+    """Base of what writes lines: the same failure is told once. Raises BrokenPipeError when nobody reads any more."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._failure = ""  # "": the last tick succeeded
 
     def record(self, tick: TickRecord) -> None:
-        for row, explanation in _explanations(tick):
-            self._out.write(json.dumps(_line(tick, row, explanation), allow_nan=False) + "\n")
+        self._out.writelines(f"{line}\n" for line in self._told(tick))
         self._out.flush()
+        self._failure = ""
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        failure = {"time": _time(wall_s), "error": _reason(error)}
-        self._out.write(json.dumps(failure) + "\n")
-        self._out.flush()
+        reason = _reason(error)
+        if reason != self._failure:
+            self._out.write(f"{self._told_failure(_time(wall_s), reason)}\n")
+            self._out.flush()
+        self._failure = reason
+
+    def _told(self, tick: TickRecord) -> Iterator[str]:
+        raise NotImplementedError
+
+    def _told_failure(self, time: str, reason: str) -> str:
+        raise NotImplementedError
+
+
+class ChangeLines(_Lines):
+    """One line per workload at first and after a failure, then whenever another count is there or wanted."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__(out)
+        self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # there and wanted
+
+    def _told(self, tick: TickRecord) -> Iterator[str]:
+        fleet, before = tick.input.fleet, {} if self._failure else self._counts
+        refs = (workload.ref for workload in fleet.workloads)
+        counts = zip(fleet.replicas.tolist(), tick.decision.replicas.tolist(), strict=True)
+        self._counts = dict(zip(refs, counts, strict=True))
+        for row, (ref, counts_now) in enumerate(self._counts.items()):
+            if before.get(ref) != counts_now:
+                yield _printable(f"{_time(tick.wall_s)}  {ref}: {_explained(tick, row).sentence}")
+
+    def _told_failure(self, time: str, reason: str) -> str:
+        return _printable(f"{time}  no recommendation: {reason}")
+
+
+class JsonLines(_Lines):
+    """One line per decision and tick."""
+
+    def _told(self, tick: TickRecord) -> Iterator[str]:
+        for row, explanation in _explanations(tick):
+            yield json.dumps(_line(tick, row, explanation), allow_nan=False)
+
+    def _told_failure(self, time: str, reason: str) -> str:
+        return json.dumps({"time": time, "error": reason})
 
 
 def _reason(error: BaseException) -> str:
@@ -74,7 +117,15 @@ def _reason(error: BaseException) -> str:
 
 def _explanations(tick: TickRecord) -> Iterator[tuple[int, Explanation]]:
     for row in range(len(tick.policies)):
-        yield row, explain(tick.input, tick.decision, tick.policies, tick.problems, row)
+        yield row, _explained(tick, row)
+
+
+def _explained(tick: TickRecord, row: int) -> Explanation:
+    return explain(tick.input, tick.decision, tick.policies, tick.problems, row)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any]:
@@ -97,19 +148,27 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
 
 
 def _gpus(tick: TickRecord, row: int, explanation: Explanation) -> float | None:
-    """GPUs the decision would add, negative if it would save them; None where a replica's GPUs are not known."""
+    """GPUs the decision would add, negative if it would save them; None where they are not known."""
+    change = explanation.wanted - explanation.current
     each = float(tick.input.fleet.gpus_per_replica[row])
-    return None if math.isnan(each) else (explanation.wanted - explanation.current) * each
+    return None if change and math.isnan(each) else change * each if change else 0.0
+
+
+def _total(gpus: list[float | None]) -> str:
+    known = sum(abs(each) for each in gpus if each is not None)
+    if None not in gpus:
+        return count(known, "GPU")
+    return f"at least {count(known, 'GPU')}" if known else count(math.nan, "GPU")
 
 
 def _table(tick: TickRecord) -> Table:
     rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
-    gpus = [(_gpus(tick, row, explanation) or 0.0) for row, explanation in rows]
-    added, saved = sum(g for g in gpus if g > 0), -sum(g for g in gpus if g < 0)
+    growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
+    shrinking = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted < explanation.current]
     hidden = f", {len(rows) - ROWS} more not shown" if len(rows) > ROWS else ""
     table = Table(
-        title=f"{_time(tick.wall_s)}  {len(rows)} workloads{hidden}",
-        caption=f"would add {added:g} GPUs, would save {saved:g} GPUs",
+        title=f"{_time(tick.wall_s)}  {count(len(rows), 'workload')}{hidden}",
+        caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
         title_justify="left",
         caption_justify="left",
         expand=True,

@@ -14,9 +14,9 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value == round(value) or abs(value) >= 100 else f"{value:.3g}"
 
 
-def count(replicas: float) -> str:
-    said = number(replicas)
-    return f"{said} replica" if said == "1" else f"{said} replicas"
+def count(value: float, noun: str = "replica") -> str:
+    said = number(value)
+    return f"{said} {noun}" if said == "1" else f"{said} {noun}s"
 
 
 def seconds(value: float) -> str:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from autoscaler.adapters.memory import AlwaysLeading, LoopClock, MemorySamples, RecordingActuator
-from autoscaler.adapters.terminal import ROWS, JsonLines, LiveTable
+from autoscaler.adapters.terminal import ROWS, ChangeLines, JsonLines, LiveTable
 from autoscaler.config.policy import load
 from autoscaler.core.fleet import Fleet
 from autoscaler.daemon.loop import Loop
@@ -91,6 +91,67 @@ async def test_the_table_shows_what_would_be_added_and_a_hostile_name_as_it_is_w
     assert "[red]llama[/red]" in text
     assert "Scales up from 2 to" in text
     assert "would add" in text
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_replica", "caption"),
+    [
+        ([2.0, 1.0], "would add {both} GPUs, would save 0 GPUs"),
+        ([2.0, np.nan], "would add at least {first} GPUs, would save 0 GPUs"),
+        ([np.nan, np.nan], "would add an unknown number of GPUs, would save 0 GPUs"),
+    ],
+)
+async def test_gpus_that_are_not_known_are_not_counted_as_none(gpus_per_replica: list[float], caption: str):
+    console = Console(file=io.StringIO(), width=160)
+    seen = replace(fleet([2, 2]), gpus_per_replica=np.array(gpus_per_replica))
+    record = await recorded(seen, LiveTable(console, once=True), running=200.0)
+    first, second = (int(each) - 2 for each in record.decision.replicas)
+    assert first > 0 < second
+    assert caption.format(first=2 * first, both=2 * first + second) in console.file.getvalue()
+
+
+async def test_who_changes_nothing_adds_no_gpus_however_many_a_replica_has():
+    console, out = Console(file=io.StringIO(), width=160), io.StringIO()
+    seen = replace(fleet([2]), gpus_per_replica=np.array([np.nan]))
+    await recorded(seen, LiveTable(console, once=True), JsonLines(out))
+    assert "  1 workload  " in console.file.getvalue()
+    assert "would add 0 GPUs, would save 0 GPUs" in console.file.getvalue()
+    line = json.loads(out.getvalue())
+    assert (line["would_add_gpus"], line["would_save_gpus"]) == (0, 0)
+
+
+async def test_lines_tell_each_workload_once_and_again_when_what_is_wanted_changes():
+    out = io.StringIO()
+    lines = ChangeLines(out)
+    quiet, busy = await recorded(fleet([2, 2])), await recorded(fleet([2, 2]), running=200.0)
+    for record in (quiet, quiet, busy, busy):
+        lines.record(record)
+    assert out.getvalue().endswith("\n")
+    told = out.getvalue().splitlines()
+    assert len(told) == 4
+    assert f"{quiet.input.fleet.workloads[0].ref.name}: Keeps 2 replicas" in told[0]
+    assert ": Scales up from 2 to" in told[3]
+
+
+async def test_lines_of_a_hostile_name_are_one_line():
+    out = io.StringIO()
+    await recorded(named(fleet([2]), "llama\n\x1b[2J"), ChangeLines(out))
+    assert len(out.getvalue().splitlines()) == 1
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("kind", [JsonLines, ChangeLines])
+async def test_the_same_failure_is_told_once_and_what_follows_it_anew(kind: type[JsonLines | ChangeLines]):
+    out = io.StringIO()
+    lines, record = kind(out), await recorded(fleet([2]))
+    for reason in ("no connection", "no connection", "HTTP 401", "HTTP 401"):
+        lines.failed(0.0, Unavailable(reason))
+    lines.record(record)
+    lines.failed(0.0, Unavailable("HTTP 401"))
+    lines.record(record)
+    told = out.getvalue().splitlines()
+    assert ["no connection" in line for line in told] == [True, False, False, False, False]
+    assert ["HTTP 401" in line for line in told] == [False, True, False, True, False]
 
 
 async def test_of_many_workloads_the_first_are_shown_and_the_rest_is_counted():
