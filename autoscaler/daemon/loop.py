@@ -37,7 +37,8 @@ SHORTEST_PAUSE_S = 0.1
 """Between two ticks, however often it is woken: a storm of events must not become a storm of queries."""
 
 FIRST_TRY_S = 0.5
-"""Between two tries until one succeeds: at the start the cluster is not listed yet, and soon will be."""
+"""Until the second try, and twice as long until each further one, up to a period, until one succeeds: at the start the
+cluster is not listed yet, and soon will be."""
 
 
 class Loop:
@@ -84,12 +85,14 @@ class Loop:
 
     async def run(self) -> None:
         """Tick until cancelled."""
+        first_s = FIRST_TRY_S
         while True:
             began_s = self._clock.now_s()
             self._woken.clear()  # before: what happens while it ticks, the tick may have missed
             await self.attempt()
             await self._clock.sleep(SHORTEST_PAUSE_S)
-            period_s = self._period_s if self._number else min(self._period_s, FIRST_TRY_S)
+            period_s = self._period_s if self._number else min(self._period_s, first_s)
+            first_s = min(2 * first_s, self._period_s)
             await self._pause(began_s + period_s - self._clock.now_s())
 
     def kept(self) -> Kept | None:

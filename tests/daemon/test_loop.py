@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import structlog
@@ -113,6 +114,22 @@ async def test_load_grows_the_workload_in_the_cluster():
     assert "400 running, 400 waiting" in outcome.change.reason
 
 
+async def test_until_a_tick_succeeds_it_tries_less_and_less_often_and_then_once_a_period():
+    tried_s = []
+
+    class Absent(World):
+        def fleet(self) -> Fleet:
+            tried_s.append(self.clock.now_s())
+            if len(tried_s) < 9:
+                raise Unavailable("nobody answers")
+            return super().fleet()
+
+    async with Absent(period_s=5.0).running():
+        await asyncio.sleep(45.0)
+    waited_s = [after - before for before, after in pairwise(tried_s)]
+    assert waited_s == pytest.approx([0.5, 1, 2, 4, 5, 5, 5, 5, 5, 5, 5], abs=0.01)
+
+
 async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
     world = World(period_s=60.0)
     async with world.running():
@@ -161,7 +178,7 @@ async def test_without_a_view_of_the_cluster_nothing_happens_and_soon_another_ti
     async with world.running():
         await asyncio.sleep(1.1)
         assert world.recorder.ticks == []
-        assert [type(error) for error in world.recorder.failures] == [Unavailable] * 3
+        assert [type(error) for error in world.recorder.failures] == [Unavailable] * 2
         world.cluster.state = state
         await asyncio.sleep(0.5)
         assert len(world.recorder.ticks) == 1
