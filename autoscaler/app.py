@@ -136,6 +136,7 @@ class Parts:
     background: list[Background] = field(default_factory=list)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
+    page: str = ""  # URL, once HTTP is served
 
 
 async def run(settings: Settings) -> int:
@@ -149,6 +150,7 @@ async def run(settings: Settings) -> int:
         parts = await _in_cluster(stack, settings, clock, policies, sources, metrics)
         parts.recorders.append(LogRecorder())
         loop = await _assemble(stack, parts, settings, metrics)
+        log.info("serving HTTP", url=parts.page)
         await _remember(loop, parts, settings, metrics.set_state_saved)
         await _run(loop, parts)
     return 0
@@ -175,6 +177,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             parts.recorders.append(ChangeLines(sys.stdout))
         loop = await _assemble(stack, parts, settings)
         if not once:
+            print(f"The page: {parts.page}", file=sys.stderr)
             await _remember(loop, parts, settings)
             await _run(loop, parts)
         return await _once(loop, parts)
@@ -209,7 +212,7 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
         parts.recorders.append(LogRecorder())
         loop = await _assemble(stack, parts, settings, mode="demo")
         if not as_json:
-            print(f"The page: http://127.0.0.1:{http_port}/   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)")
+            print(f"The page: {parts.page}   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)", flush=True)
         try:
             async with asyncio.timeout(duration_s):
                 await _run(loop, parts)
@@ -322,6 +325,7 @@ async def _assemble(
         recorders += [board, metrics, readiness]
         server = HttpServer(settings.http, board=board, metrics=metrics, readiness=readiness, mode=mode)
         await stack.enter_async_context(server)
+        parts.page = server.url
     return Loop(
         clock=parts.clock,
         workloads=parts.workloads,

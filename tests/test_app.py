@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process import eventually
-from tests.integration.command import Daemon, daemon
+from tests.integration.command import COMMAND, Command, Daemon, daemon
 from tests.test_cli import KUBECONFIG
 
 RUN = ("run", "--mode", "direct", "--scrape", "--http-host", "127.0.0.1", "--period", "200ms")
@@ -77,6 +78,21 @@ async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str,
         await waiting(running)
         assert "waiting for the first tick" in running.err
         assert "\x1b" not in running.err, "no colours where there is no terminal"
+
+
+async def test_the_page_is_named_with_the_port_that_was_found(tmp_path: Path, nowhere: dict[str, str]):
+    prometheus = ("--prometheus", "http://127.0.0.1:1")
+    for arguments, told in (
+        (("demo", "--duration", "1s"), "The page: "),
+        (("dry-run", *prometheus, "--json"), "The page: "),
+        (RUN, '"url": "'),
+    ):
+        running = Command(tmp_path, COMMAND, *arguments, "--http-port", "0", environment=nowhere)
+        try:
+            await eventually(lambda: asyncio.sleep(0, told in running.out + running.err), "its page", timeout_s=20)  # noqa: B023
+            assert re.search(rf"{told}http://127\.0\.0\.1:[1-9]\d+/", running.out + running.err)
+        finally:
+            running.kill()
 
 
 async def test_options_of_the_environment_are_in_force(tmp_path: Path, nowhere: dict[str, str]):

@@ -87,7 +87,7 @@ async def test_once_as_a_table_and_then_live_until_ctrl_c(
         live.signal(signal.SIGINT)
         assert await live.ended(timeout_s=5) == 0
         assert "llm/llama" in live.out
-        assert live.err == ""
+        assert live.err == f"The page: {live.url}/\n"
 
 
 async def test_live_as_json_prints_one_line_per_decision_and_survives_the_loss_of_its_prometheus(

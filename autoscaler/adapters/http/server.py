@@ -129,6 +129,12 @@ class HttpServer:
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
+    @property
+    def url(self) -> str:
+        """The page."""
+        host = self._settings.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
     def _accept(self) -> asyncio.BaseProtocol:
         """Take a connection. When there are too many, the oldest that waits for nothing makes room.
 
