@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -71,6 +72,19 @@ async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_
             await eventually(lambda: asyncio.sleep(0, "error" in running.out + running.err), "an error", timeout_s=20)
             pages = [(await running.get(path))[1] for path in ("/readyz", "/metrics")]
             assert "hunter2" not in "".join([running.out, running.err, *pages])
+
+
+def test_errors_of_libraries_are_lines_of_the_same_log():
+    code = (
+        "import logging\nfrom autoscaler import app\napp.configure_log('json', 'info')\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.getLogger('asyncio').exception('task %d failed', 7)\n"
+        "logging.getLogger('asyncio').warning('not told')\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    line = json.loads(told.stderr)
+    assert (line["event"], line["level"]) == ("task 7 failed", "error")
+    assert "ZeroDivisionError" in line["exception"]
+    assert "timestamp" in line
 
 
 async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str, str]):

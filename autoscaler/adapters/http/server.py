@@ -22,6 +22,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
@@ -93,16 +94,7 @@ class HttpServer:
         self._write_deadline_s = write_deadline_s
         self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request under way
         self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
-        self._runner = web.AppRunner(
-            self._application(),
-            handle_signals=False,
-            access_log=None,
-            keepalive_timeout=IDLE_S,
-            shutdown_timeout=SHUTDOWN_S,
-            max_line_size=MAX_REQUEST_LINE,
-            max_field_size=MAX_REQUEST_LINE,
-            lingering_time=1.0,
-        )
+        self._runner = web.AppRunner(self._application(), handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -151,7 +143,15 @@ class HttpServer:
             if oldest is None:
                 return _HangUp()
             oldest.force_close()
-        return server()
+        return _Connection(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=IDLE_S,
+            max_line_size=MAX_REQUEST_LINE,
+            max_field_size=MAX_REQUEST_LINE,
+            lingering_time=1.0,
+        )
 
     @web.middleware
     async def _note_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -231,6 +231,29 @@ class HttpServer:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
         head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s, "leading": table.leading}
         return _json(head | self._board.workload(row, since))
+
+
+class _Connection(web.RequestHandler):
+    """A connection on which what the other side does wrong is no trouble of ours, and fills no log."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):  # whoever asked has left
+            raise exc
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        too_long = f"request line or header too long; allowed: at most {MAX_REQUEST_LINE} bytes"
+        error = too_long if isinstance(exc, LineTooLong) else "not an HTTP request"
+        response = _json({"error": error}, status=status, headers=HEADERS)
+        response.force_close()
+        return response
 
 
 class _HangUp(asyncio.Protocol):

@@ -311,12 +311,41 @@ async def test_a_get_with_a_body_is_refused(client: aiohttp.ClientSession) -> No
         assert response.status == 413
 
 
-async def test_a_request_line_or_header_too_long_is_refused_and_the_next_client_served(daemon: Daemon) -> None:
-    for line in (f"GET /{'a' * 10_000} HTTP/1.1\r\nHost: x", f"GET / HTTP/1.1\r\nHost: x\r\nX: {'a' * 10_000}"):
-        status, _, _ = await raw(daemon, f"{line}\r\n\r\n".encode())
-        assert status == 400
-    assert (await raw(daemon, b"\x00\xff\x16garbage\r\n\r\n"))[0] == 400
+async def test_a_request_line_or_header_too_long_is_refused_and_the_next_client_served(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    too_long = "request line or header too long; allowed: at most 4096 bytes"
+    for request, error in (
+        (f"GET /{'a' * 10_000} HTTP/1.1\r\nHost: x".encode(), too_long),
+        (f"GET / HTTP/1.1\r\nHost: x\r\nX: {'a' * 10_000}".encode(), too_long),
+        (b"GET / HTTP/1.1\r\nHost x", "not an HTTP request"),
+        (b"\x00\xff\x16garbage", "not an HTTP request"),
+    ):
+        status, headers, body = await raw(daemon, request + b"\r\n\r\n")
+        assert (status, json.loads(body)) == (400, {"error": error})
+        assert "x-content-type-options" in headers
     assert (await raw(daemon, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))[0] == 200
+    assert caplog.text == "", "whoever reaches the port could fill the log"
+
+
+async def test_who_hangs_up_in_the_middle_of_an_answer_leaves_nothing_in_the_log(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.record(World(2000).tick())
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.server.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    writer.transport.abort()
+    await asyncio.sleep(1.0)
+    assert caplog.text == ""
+
+
+async def test_a_fault_of_the_daemon_is_logged_and_answered_with_500(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.detail = {"odd": object()}
+    assert (await raw(daemon, b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))[0] == 500
+    assert "Traceback" in caplog.text
 
 
 async def raw(daemon: Daemon, request: bytes) -> tuple[int, dict[str, str], bytes]:
