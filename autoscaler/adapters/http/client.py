@@ -57,7 +57,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
         raise Unavailable(f"no answer from {public}: {_reason(error)}; is the daemon running?") from error
     answer = _decode(body) if body is not None else _Answer()
     if answer.error:
-        raise Refused(_printable(answer.error))
+        raise Refused(_printable(f"{public}: {answer.error}"))
     if answer.explanation is None:
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")

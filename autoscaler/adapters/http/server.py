@@ -226,8 +226,11 @@ class HttpServer:
         name = query.checked("name", request.match_info["name"])
         kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
         table = self._board.table()
-        row = table.find(namespace, name, kind) if table is not None else None
-        if table is None or row is None:
+        if table is None:
+            detail = self._readiness.check().detail
+            raise web.HTTPNotFound(text=": ".join(filter(None, (detail["reason"], detail["last_error"]))))
+        row = table.find(namespace, name, kind)
+        if row is None:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
         head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s, "leading": table.leading}
         return _json(head | self._board.workload(row, since))
@@ -304,7 +307,9 @@ async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     except web.HTTPException as error:
         headers = {key: error.headers[key] for key in ("Allow", "Retry-After") if key in error.headers}
-        return _json({"error": error.text}, status=error.status, headers=headers)
+        unknown = error.status == 404 and error is request.match_info.http_exception
+        text = f"nothing is served at {_short(request.path)}" if unknown else error.text
+        return _json({"error": text}, status=error.status, headers=headers)
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -41,10 +41,11 @@ async def test_a_replica_that_only_watches_says_so_first(exposition_server: Expo
     assert lines[-1] == "Keeps 4 replicas."
 
 
-async def test_what_the_daemon_refuses_is_told_in_its_words(exposition_server: ExpositionServer):
+async def test_what_the_daemon_refuses_is_told_in_its_words_and_where_it_was_asked(exposition_server: ExpositionServer):
     exposition_server.serve(PATH, Answer('{"error": "no workload ns/llama in the last tick"}', status=404))
-    with pytest.raises(Refused, match=r"^no workload ns/llama in the last tick$"):
-        await explanation(exposition_server.url, "ns", "llama")
+    url = exposition_server.url
+    with pytest.raises(Refused, match=rf"^{url}: no workload ns/llama in the last tick$"):
+        await explanation(f"{url}?key=hunter2", "ns", "llama")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from autoscaler.adapters.http.view import SIGNALS, STAGES
 from autoscaler.config.settings import HttpSettings
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
+from autoscaler.ports import Unavailable
 from tests.adapters.http.conftest import MAX_AGE_S, Daemon
 from tests.adapters.http.records import FORECAST, World
 
@@ -278,6 +279,19 @@ async def test_a_workload_that_is_not_there_is_named_in_the_error(
 ) -> None:
     daemon.record(World(2).tick())
     assert (await get(client, f"{API}/ns/nobody", 404))["error"] == "no workload ns/nobody in the last tick"
+
+
+async def test_while_no_tick_has_succeeded_no_workload_is_said_to_be_missing(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    assert (await get(client, f"{API}/ns/llama", 404))["error"] == "no tick has succeeded yet"
+    daemon.readiness.failed(0.0, Unavailable("no workloads found"))
+    error = (await get(client, f"{API}/ns/llama", 404))["error"]
+    assert error == "no tick has succeeded yet: Unavailable: no workloads found"
+
+
+async def test_a_path_that_is_not_served_is_named(client: aiohttp.ClientSession) -> None:
+    assert (await get(client, f"/foo{API}/ns/llama", 404))["error"] == f"nothing is served at '/foo{API}/ns/llama'"
 
 
 async def test_a_workload_name_out_of_bounds_is_refused(client: aiohttp.ClientSession) -> None:
