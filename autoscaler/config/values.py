@@ -198,7 +198,7 @@ class Whole(Written):
 
     def read(self, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError("not a whole number")
+            raise ValueError(_quoted(value) or "not a whole number")
         _bounded(value, self.least, self.most)
         return value
 
@@ -232,7 +232,7 @@ class StepKind(Written):
             _bounded(fraction, 0.01, self.most_fraction)
             return Step(fraction=fraction)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError("neither a percentage nor a whole number")
+            raise ValueError(_quoted(value) or "neither a percentage nor a whole number")
         _bounded(value, 1, self.most_replicas)
         return Step(replicas=value)
 
@@ -250,7 +250,7 @@ class Switch(Written):
 
     def read(self, value: object) -> bool:
         if not isinstance(value, bool):
-            raise ValueError("neither true nor false")
+            raise ValueError(_quoted(value) or "neither true nor false")
         return value
 
     def show(self, value: bool) -> bool:
@@ -372,11 +372,17 @@ class TimeZone(Written):
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("not a number")
+        raise ValueError(_quoted(value) or "not a number")
     number = float(value) if abs(value) < 1e300 else math.inf  # a longer integer would not fit a float
     if not math.isfinite(number):
         raise ValueError("not a finite number")
     return number
+
+
+def _quoted(value: object) -> str:
+    """Say that a number or truth in quotes is text; "": it is something else."""
+    plain = r"true|false|[-+]?\d{1,20}(\.\d{1,20})?"
+    return "text, for it is in quotes" if isinstance(value, str) and re.fullmatch(plain, value, re.ASCII) else ""
 
 
 def _bounded(value: float, least: float, most: float) -> None:
