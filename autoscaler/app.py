@@ -47,7 +47,7 @@ from autoscaler.adapters.state import StateFile
 from autoscaler.adapters.terminal import ChangeLines, JsonLines, LiveTable
 from autoscaler.config.check import check as check_files
 from autoscaler.config.findings import PolicyError
-from autoscaler.config.policy import PolicyBook, load, shipped
+from autoscaler.config.policy import PolicyBook, read_policies, shipped
 from autoscaler.config.prices import Prices
 from autoscaler.config.reload import PolicyFiles, Reload
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
@@ -390,13 +390,15 @@ async def _run(loop: Loop, parts: Parts) -> None:
 def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) -> int:
     """Validate policies and manifests, print what is wrong; 1 if something is."""
     try:
-        book = load(tuple(policies), default_policy)
+        book = PolicyBook(read_policies(policies or (shipped(),)), default_policy)
+        checked = check_files(files, book, {"ScaledObject": check_scaled_object})
     except PolicyError as error:
         raise StartError(str(error)) from error
-    checked = check_files(files, book, {"ScaledObject": check_scaled_object})
     for finding in checked.findings:
         print(finding)
-    counted = [f"{count} {kind}" for kind, count in sorted(checked.documents.items())]
-    passed = [f"{count} {kind or 'without kind'}" for kind, count in sorted(checked.skipped.items())]
-    print(f"checked {', '.join(counted) or 'nothing'}" + (f"; not checked: {', '.join(passed)}" if passed else ""))
+    counted, passed = (
+        ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        for kinds in (checked.documents, checked.skipped)
+    )
+    print(f"checked {counted or 'nothing'}" + (f"; not checked: {passed}" if passed else ""))
     return int(checked.failed)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.commands.options import (
-    EXISTING,
     READABLE_FILE,
     Address,
     Duration,
@@ -193,10 +192,10 @@ def explain(workload: tuple[str, str], url: str) -> None:
 
 
 @main.command()
-@click.argument("files", nargs=-1, required=True, type=EXISTING)
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True, path_type=Path))
 @policy_options
 def check(files: tuple[Path, ...], policies: tuple[Path, ...], default_policy: str) -> None:
-    """Validate policies and manifests.
+    """Validate policies and manifests; - is standard input.
 
     Each error names file, line, key, value and what is allowed; the exit code is then 1.
     """

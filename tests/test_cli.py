@@ -303,10 +303,14 @@ async def test_explain_prints_the_sentence_and_the_lines_of_the_forecast(tmp_pat
 
 
 def test_check_against_policies_that_cannot_be_used_is_one_line_and_code_2(tmp_path: Path):
-    policy = tmp_path / "chat.yaml"
+    policy, good = tmp_path / "chat.yaml", tmp_path / "good.yaml"
     policy.write_text(_policy("weight: heavy"))
-    for options, part in ((("--policies", policy), f"{policy}:5"), (("--default-policy", "chatt"), "'chatt'")):
-        refused = execute(tmp_path, "check", policy, *options)
+    good.write_text(_policy("weight: 2"))
+    for options, part in (
+        (("--policies", policy), f"{policy}:5"),
+        (("--default-policy", "chatt"), "--default-policy: no such policy"),
+    ):
+        refused = execute(tmp_path, "check", good, *options)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert part in error_line(refused.stderr)
 
@@ -379,7 +383,20 @@ def test_check_passes_what_is_shipped_and_says_what_it_looked_at():
     root = Path(__file__).parents[1]
     found = invoke("check", root / "policies", root / "manifests" / "keda" / "scaledobject.yaml")
     assert found.exit_code == 0
-    assert found.output == "checked 4 Policy, 1 ScaledObject\n"
+    assert found.output == "checked Policy (4), ScaledObject (1)\n"
+
+
+def test_check_reads_standard_input_and_takes_a_policy_under_check_as_the_default():
+    policy = _policy("weight: 2")
+    found = CliRunner().invoke(main, ["check", "-", "--default-policy", "chat"], input=policy)
+    assert (found.exit_code, found.output) == (0, "checked Policy (1)\n")
+    found = CliRunner().invoke(main, ["check", "-"], input=policy + "  weigth: 1\n")
+    assert found.exit_code == 1
+    assert found.output.startswith("standard input:6: error: spec.weigth: unknown key")
+    for nothing in ("", "Error: chart not found\n"):
+        found = CliRunner().invoke(main, ["check", "-"], input=nothing)
+        assert found.exit_code == 1
+        assert found.output.splitlines()[0].startswith("standard input: error: document: nothing to check")
 
 
 def test_check_of_one_bad_file_among_good_ones_is_code_1(tmp_path: Path):

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
-from autoscaler.config.document import SUFFIXES, Document, read_documents, read_text, yaml_files
-from autoscaler.config.findings import Finding, Severity, shown
+from autoscaler.config.document import (
+    MAX_BYTES,
+    SUFFIXES,
+    Document,
+    decode_text,
+    read_documents,
+    read_text,
+    yaml_files,
+)
+from autoscaler.config.findings import Finding, PolicyError, Severity, shown
 from autoscaler.config.manifests import TEMPLATES, at, check_workload
 from autoscaler.config.model import API_VERSION, KIND, Policy
-from autoscaler.config.policy import PolicyBook, read_policy
+from autoscaler.config.policy import MAX_FILES, PolicyBook, assemble, read_policy
 
 GROUP = API_VERSION.partition("/")[0]
-MAX_FILES = 2000
-MAX_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions
+STANDARD_INPUT = Path("-")
+MAX_MANIFESTS = 2000  # files; of policies it is MAX_FILES in a folder, as the daemon reads them
+MAX_MANIFEST_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions; with policies it is MAX_BYTES
+_UNKNOWN = "unknown"  # of a document that does not say its kind
 
 # Knows one more kind of manifest; the book holds the policies that were checked as well.
 ManifestChecker = Callable[[Document, PolicyBook], Iterable[Finding]]
@@ -40,26 +51,30 @@ class Checked:
 def check(
     paths: Sequence[Path], book: PolicyBook, extra: Mapping[str, ManifestChecker] = MappingProxyType({})
 ) -> Checked:
-    """Check files, and folders with all that is below them.
+    """Check files, folders with all that is below them, and standard input where a path is `-`.
 
-    book: the policies that workloads may name, beside those in the files themselves.
-    extra: checkers of further kinds, by kind. Never raises for what it reads.
+    book: the policies that workloads may name, beside those in the files themselves; its default may be one of these.
+    extra: checkers of further kinds, by kind.
+    Never raises for what it reads, and PolicyError where nothing is wrong but that there is no default policy.
     """
     findings: list[Finding] = []
     documents: list[Document] = []
-    for path in yaml_files(paths, _manifests_below, "YAML files below", MAX_FILES, findings):
-        text = read_text(path, MAX_BYTES)
-        if isinstance(text, Finding):
-            findings.append(text)
-            continue
-        found, faults = read_documents(str(path), text)
-        documents.extend(item for document in found for item in document.items())
+    for path in paths:
+        found, faults = _read(path)
+        if not faults and all(_kind(document) == _UNKNOWN for document in found):
+            faults.append(Finding(_name(path), 0, "", "nothing to check", allowed="YAML documents with a kind"))
+        documents.extend(found)
         findings.extend(faults)
 
     named = _check_policies(documents, findings)
-    book = replace(book, policies=MappingProxyType({**book.policies, **named}))
     checked: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
+    try:
+        book = assemble(book.policies, book.default, paths, named)
+    except PolicyError:
+        if not findings:
+            raise
+        documents = []  # the default one may be one of those that are wrong: first things first
     for document in documents:
         kind = _kind(document)
         if kind == KIND:
@@ -77,22 +92,57 @@ def check(
     return Checked(tuple(findings), checked, skipped)
 
 
+def _read(path: Path) -> tuple[list[Document], list[Finding]]:
+    """Read a file, all below a folder, or standard input; and find what the daemon would not read of policies there."""
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    holding: Counter[Path] = Counter()  # files with policies, by folder
+    for each in yaml_files([path], _manifests_below, "YAML files below", MAX_MANIFESTS, findings):
+        if each == STANDARD_INPUT:
+            data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if sys.stdin else b""
+            text = decode_text(_name(each), data, MAX_MANIFEST_BYTES)
+        else:
+            text = read_text(each, MAX_MANIFEST_BYTES)
+        if isinstance(text, Finding):
+            findings.append(text)
+            continue
+        found, faults = read_documents(_name(each), text)
+        found = [item for document in found for item in document.items()]
+        documents.extend(found)
+        findings.extend(faults)
+        if any(_kind(document) == KIND for document in found):
+            holding[each.parent] += 1
+            if len(text.encode()) > MAX_BYTES:
+                problem = f"a policy in a file of more than {MAX_BYTES} bytes"
+                findings.append(Finding(_name(each), 0, "", problem, allowed="a smaller file of its own"))
+    for folder, count in holding.items():
+        if count > MAX_FILES:
+            allowed = f"at most {MAX_FILES}"
+            findings.append(Finding(str(folder), 0, "", f"{count} policy files in this folder", allowed=allowed))
+    return documents, findings
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path == STANDARD_INPUT else str(path)
+
+
 def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> dict[str, Policy]:
     named: dict[str, Policy] = {}
-    first: dict[str, str] = {}
+    first: dict[str, Document] = {}
     for document in documents:
         if _kind(document) != KIND:
             continue
         policy = read_policy(document, findings)
         if policy is None:
             continue
-        if (
-            named.get(policy.name, policy) != policy
-        ):  # the same one again, as in a base and its copy, is no contradiction
-            problem = f"another policy has this name; the first is in {first[policy.name]}"
+        before = first.setdefault(policy.name, document)
+        place, its = (before.file, before.line), (document.file, document.line)  # the same where a file is given twice
+        # The same policy in another folder, as of a base and its copy, is no contradiction: the daemon reads one.
+        together = place != its and Path(before.file).parent == Path(document.file).parent
+        if together or named.get(policy.name, policy) != policy:
+            problem = f"another policy has this name; the first is in {before.file}:{before.line}"
             findings.append(document.finding(("metadata", "name"), problem, "each name once"))
         named.setdefault(policy.name, policy)
-        first.setdefault(policy.name, f"{document.file}:{document.line}")
         findings.extend(_oddities(document, policy))
     return named
 
@@ -128,7 +178,7 @@ def _kind(document: Document) -> str:
     kind, version = at(document.value, "kind"), at(document.value, "apiVersion")
     if kind == KIND and isinstance(version, str) and version.partition("/")[0] != GROUP:
         return f"{KIND} of {shown(version)}"  # somebody else's
-    return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else "unknown"
+    return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else _UNKNOWN
 
 
 def _manifests_below(folder: Path) -> list[Path]:

@@ -31,6 +31,7 @@ _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _RESOLVER = Resolver()
 _MAX_NUMBER_CHARS = 64
+_TEXT = "a readable text file in UTF-8 of at most {} bytes"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def yaml_files(
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
     """Read a regular file of at most `max_bytes` bytes as UTF-8. A pipe or device is refused, never waited for."""
-    allowed = f"a readable text file in UTF-8 of at most {max_bytes} bytes"
+    allowed = _TEXT.format(max_bytes)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -129,13 +130,19 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Finding(str(path), 0, "", f"cannot be read: {reason}", allowed=allowed)
+    return decode_text(str(path), data, max_bytes)
+
+
+def decode_text(file: str, data: bytes, max_bytes: int = MAX_BYTES) -> str | Finding:
+    """Return at most `max_bytes` bytes of UTF-8 as text; `file` only names them."""
+    allowed = _TEXT.format(max_bytes)
     if len(data) > max_bytes:
-        return Finding(str(path), 0, "", f"more than {max_bytes} bytes", allowed=allowed)
+        return Finding(file, 0, "", f"more than {max_bytes} bytes", allowed=allowed)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        return Finding(str(path), line, "", "not UTF-8", f"byte 0x{data[error.start]:02x}", allowed)
+        return Finding(file, line, "", "not UTF-8", f"byte 0x{data[error.start]:02x}", allowed)
 
 
 def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]:

@@ -42,14 +42,29 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
     may be a mounted ConfigMap. A single policy is the default one whatever its name.
     Raises PolicyError with everything that is wrong; then nothing is loaded.
     """
-    policies = read_policies(paths or (shipped(),))
-    if default not in policies and len(policies) == 1:
+    paths = paths or (shipped(),)
+    return assemble(read_policies(paths), default, paths)
+
+
+def assemble(
+    policies: Mapping[str, Policy],
+    default: str,
+    paths: Sequence[Path],
+    more: Mapping[str, Policy] = MappingProxyType({}),
+) -> PolicyBook:
+    """Put policies together, and find the default one among them. Raises PolicyError, which names the paths.
+
+    more: further policies, which do not keep a single one of the others from being the default.
+    """
+    every = {**policies, **more}
+    if default not in every and len(policies) == 1:
         default = next(iter(policies))
-    if default not in policies:
-        where = ", ".join(str(path) for path in paths) or str(shipped())
-        problem = "the default policy does not exist"
-        raise PolicyError([Finding(where, 0, "default policy", problem, shown(default), one_of(policies, default))])
-    return PolicyBook(MappingProxyType(policies), default)
+    if default not in every:
+        where = ", ".join(map(str, paths))
+        raise PolicyError(
+            [Finding(where, 0, "--default-policy", "no such policy", shown(default), one_of(every, default))]
+        )
+    return PolicyBook(MappingProxyType(every), default)
 
 
 def read_policies(paths: Sequence[Path]) -> dict[str, Policy]:

@@ -1,5 +1,7 @@
 """Validation of policies and manifests before anything is applied."""
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.config.check import Checked, check
-from autoscaler.config.document import Document
-from autoscaler.config.findings import Severity
-from autoscaler.config.policy import PolicyBook, load, shipped
+from autoscaler.config.document import MAX_BYTES, Document
+from autoscaler.config.findings import PolicyError, Severity
+from autoscaler.config.policy import MAX_FILES, PolicyBook, load, shipped
 
 BOOK = load()
 POLICY = """\
@@ -67,11 +69,65 @@ def test_workloads_may_name_policies_of_the_files_that_are_checked_with_them(tmp
 
 
 def test_different_policies_of_one_name_are_an_error_and_copies_of_one_are_not(tmp_path: Path):
-    assert not checked(tmp_path, a=POLICY, b=f"# a copy\n{POLICY}").findings
-    result = checked(tmp_path, a=POLICY, b=POLICY + "spec: {priority: 7}\n")
+    for folder in ("base", "overlay"):
+        (tmp_path / folder).mkdir()
+    assert not checked(tmp_path / "base", a=POLICY).findings
+    (tmp_path / "overlay" / "a.yaml").write_text(f"# a copy\n{POLICY}")
+    assert not check([tmp_path], BOOK).findings
+    result = checked(tmp_path / "base", b=POLICY + "spec: {priority: 7}\n")
     assert lines(result) == [
-        f"b.yaml:3:metadata.name: another policy has this name; the first is in {tmp_path}/a.yaml:1"
+        f"b.yaml:3:metadata.name: another policy has this name; the first is in {tmp_path}/base/a.yaml:1"
     ]
+
+
+def test_copies_that_the_daemon_would_read_together_are_an_error(tmp_path: Path):
+    twice = "another policy has this name; the first is in {}/a.yaml:1"
+    assert lines(checked(tmp_path, a=f"{POLICY}---\n{POLICY}")) == [f"a.yaml:7:metadata.name: {twice.format(tmp_path)}"]
+    (tmp_path / "a.yaml").write_text(POLICY)
+    assert not check([tmp_path, tmp_path / "a.yaml"], BOOK).findings, "the same file is no copy"
+    assert lines(checked(tmp_path, a=POLICY, b=POLICY)) == [f"b.yaml:3:metadata.name: {twice.format(tmp_path)}"]
+
+
+def test_a_file_of_policies_is_as_large_as_the_daemon_reads_and_other_manifests_may_be_larger(tmp_path: Path):
+    padding = f"#{'x' * MAX_BYTES}\n"
+    result = checked(tmp_path, a=f"{POLICY}---\nkind: Service\n{padding}", b=f"kind: Service\n{padding}")
+    assert lines(result) == [f"a.yaml:0:: a policy in a file of more than {MAX_BYTES} bytes"]
+
+
+def test_a_folder_has_as_many_files_of_policies_as_the_daemon_reads(tmp_path: Path):
+    for number in range(MAX_FILES + 1):
+        (tmp_path / f"{number}.yaml").write_text(POLICY.replace("mine", f"mine-{number}"))
+    result = check([tmp_path], BOOK)
+    assert [(finding.file, finding.problem) for finding in result.findings] == [
+        (str(tmp_path), f"{MAX_FILES + 1} policy files in this folder")
+    ]
+    (tmp_path / "0.yaml").write_text("kind: Service\n")
+    assert not check([tmp_path], BOOK).findings
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "- 1\n- 2\n", "just words\n", "apiVersion: v1\n"])
+def test_a_path_without_any_document_of_a_kind_is_an_error(tmp_path: Path, text: str):
+    (tmp_path / "a.yaml").write_text(text)
+    for path in (tmp_path, tmp_path / "a.yaml"):
+        (finding,) = check([path], BOOK).findings
+        assert (finding.file, finding.problem) == (str(path), "nothing to check")
+    (tmp_path / "b.yaml").write_text("kind: Service\n")
+    assert not check([tmp_path], BOOK).findings, "among other manifests it is one that nobody here knows"
+
+
+def test_standard_input_is_named_in_what_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{POLICY}spec: {{weight: x}}\n".encode())))
+    assert lines(check([Path("-")], BOOK)) == ["standard input:4:spec.weight: not a number"]
+
+
+def test_the_default_policy_may_be_one_that_is_checked(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text(POLICY)
+    assert not check([tmp_path], replace(BOOK, default="mine")).findings
+    broken = checked(tmp_path, b=POLICY.replace("mine", "ours") + "spec: {weight: x}\n").findings
+    assert check([tmp_path], replace(BOOK, default="ours")).findings == broken
+    (tmp_path / "b.yaml").unlink()
+    with pytest.raises(PolicyError, match=r"--default-policy: no such policy, found 'mime'; allowed: .*mean mine"):
+        check([tmp_path], replace(BOOK, default="mime"))
 
 
 @pytest.mark.parametrize(
@@ -194,5 +250,5 @@ def test_any_mangled_manifest_is_checked_without_another_error(
     scratch.write_text(text[:at] + inserted + text[at + length :])
     for finding in check([scratch], BOOK).findings:
         assert finding.file == str(scratch)
-        assert finding.line >= 1
+        assert finding.line >= 1 or finding.problem == "nothing to check"
         assert "\n" not in str(finding)

@@ -199,7 +199,7 @@ def test_a_single_policy_is_the_default_whatever_its_name(tmp_path: Path):
 def test_a_default_policy_that_does_not_exist_is_an_error(tmp_path: Path):
     path = write(tmp_path, f"{BARE}---\n{BARE}".replace("test", "interactve", 1))
     (finding,) = findings_of(path)
-    assert (finding.key, finding.value) == ("default policy", "'interactive'")
+    assert (finding.key, finding.value) == ("--default-policy", "'interactive'")
     assert "interactve, test (did you mean interactve?)" in finding.allowed
 
 
@@ -281,7 +281,7 @@ def check_loads_or_tells(path: Path, data: bytes) -> None:
         for finding in error.findings:
             assert finding.file == str(path)
             # Only what concerns the file as a whole has no line: nothing in it, or no default policy among several.
-            assert finding.line >= 1 or finding.problem in ("contains no document", "the default policy does not exist")
+            assert finding.line >= 1 or finding.problem in ("contains no document", "no such policy")
             assert "\n" not in str(finding)
         return
     assert isinstance(book, PolicyBook)

@@ -159,7 +159,7 @@ def test_a_default_policy_that_vanishes_is_a_broken_change(mount: ConfigMapMount
     files = PolicyFiles([mount.folder], clock)
     mount.write(a=policy("a"), b=policy("b"))
     assert poll(files, clock) is Reload.BROKEN
-    assert "default policy" in files.problem
+    assert "--default-policy: no such policy" in files.problem
     assert list(files.book.policies) == ["interactive"]
 
 
