@@ -121,4 +121,4 @@ def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
 
 def whole(replicas: FloatColumn) -> FloatColumn:
     """Return how many replicas such fractions of them fill: 3.2 fill 4. NaN stays."""
-    return np.asarray(np.ceil(replicas - NOISE))
+    return np.asarray(np.ceil(replicas - NOISE) + 0.0)  # not -0, which is shown with its sign

@@ -20,6 +20,7 @@ from autoscaler.core.columns import (
     OfObjective,
     Present,
     find,
+    whole,
 )
 
 
@@ -100,3 +101,10 @@ def test_ids_are_found_where_they_stand_and_nowhere_else(wanted: list[int], amon
     place, known = find(np.array(wanted, np.int64), np.sort(np.array(among, np.int64)))
     assert known.tolist() == [each in among for each in wanted]
     assert place.tolist() == [sorted(among).index(each) if each in among else 0 for each in wanted]
+
+
+def test_no_replicas_are_none_and_not_less():
+    filled = whole(np.array([0.0, 1e-12, 0.2, 3.2, 4.0000000001, np.nan]))
+    assert filled.tolist()[:5] == [0, 0, 1, 4, 4]
+    assert not np.signbit(filled[:5]).any()
+    assert np.isnan(filled[5])
