@@ -62,6 +62,7 @@ class DiscoveredFleet:
         self._roster = Roster()
         self._fleet: Fleet | None = None
         self._task: asyncio.Task[None] | None = None
+        self._failure = ""  # why the last look brought nothing; "": it brought something
         self.problems: tuple[str, ...] = ()  # of the last look, one line each
 
     async def __aenter__(self) -> Self:
@@ -81,6 +82,8 @@ class DiscoveredFleet:
 
     def fleet(self) -> Fleet:
         """Return the latest snapshot. Raises Unavailable, with the reason, until a workload was found."""
+        if self._fleet is None and self._failure:
+            raise Unavailable(f"workloads could not be looked for: {self._failure}")
         if self._fleet is None:
             reason = "; ".join(self.problems) or f"no engine reports metrics to {self._client.name}"
             raise Unavailable(f"no workloads found: {reason}")
@@ -89,21 +92,26 @@ class DiscoveredFleet:
     async def refresh(self, deadline_s: float) -> None:
         """Look again, within so many seconds. What fails leaves the snapshot as it was, and `problems` tell."""
         sampling = Sampling(self._client, self._clock, deadline_s)
+        looked = False
         try:
-            await self._take_in(sampling)
+            looked = await self._take_in(sampling)
         except Exception as error:  # the boundary of a look: an odd answer must not end all later ones
             log.error("discovery failed", exc_info=error)
             sampling.note("discovery", f"{type(error).__name__}: {clean(str(error))}")
         self.problems = sampling.report().problems
+        self._failure = "" if looked else sampling.reason
 
-    async def _take_in(self, sampling: Sampling) -> None:
+    async def _take_in(self, sampling: Sampling) -> bool:
+        """Look, and return whether anything could be seen."""
         sighting = await self._look(sampling)
-        if sighting is not None:
-            self._roster.update(sighting, sampling.started_s)
-            fleet = self._roster.fleet(sampling.started_s, self._server_clock.tick_s)
-            self._fleet = fleet if fleet.workloads or self._fleet else None
-            if self._roster.full():
-                sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
+        if sighting is None:
+            return False
+        self._roster.update(sighting, sampling.started_s)
+        fleet = self._roster.fleet(sampling.started_s, self._server_clock.tick_s)
+        self._fleet = fleet if fleet.workloads or self._fleet else None
+        if self._roster.full():
+            sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
+        return True
 
     async def _run(self) -> None:
         while True:

@@ -50,6 +50,11 @@ class Sampling:
         """Add a problem; the same one of several queries is told once."""
         self._problems.setdefault(problem, []).append(name)
 
+    @property
+    def reason(self) -> str:
+        """All problems, without the queries that have them."""
+        return "; ".join(list(self._problems)[:MAX_PROBLEMS])
+
     def report(self) -> SourceReport:
         return SourceReport(
             source="prometheus",
