@@ -30,7 +30,7 @@ from autoscaler.sim.proof.report.document import to_json
 from autoscaler.sim.proof.report.page import page
 from autoscaler.sim.proof.report.progress import Bar
 from autoscaler.sim.proof.report.table import print_proof
-from autoscaler.sim.proof.report.words import seconds
+from autoscaler.sim.proof.report.words import count, seconds
 from autoscaler.sim.proof.result import ACTUAL, RECORDED, Proof, Run
 from autoscaler.sim.proof.subject import Subject, check_goal, goal_of, started
 from autoscaler.sim.study import trace as traces
@@ -88,9 +88,14 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
     name, offer = profile_file.find(setting.profile)
     policy = _policy(setting.policies)
     if offer.gpus > setting.gpus:
-        raise ValueError(f"{setting.gpus:g} GPUs are not enough for one replica of {name}, which takes {offer.gpus:g}")
-    if (setting.start_replicas or 0) * offer.gpus > setting.gpus:
-        raise ValueError(f"{setting.gpus:g} GPUs are not enough to start with {setting.start_replicas} replicas")
+        raise ValueError(
+            f"--gpus is {setting.gpus:g}; allowed: at least the {offer.gpus:g} that one replica of {name} takes"
+        )
+    if (least := (setting.start_replicas or 0) * offer.gpus) > setting.gpus:
+        raise ValueError(
+            f"--gpus is {setting.gpus:g}; allowed: at least the {least:g} that "
+            f"--start-replicas {setting.start_replicas} take"
+        )
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
         read = [(file, traces.load(file)) for file in files]
@@ -161,7 +166,8 @@ def replay(
     _usable(setting)
     namespace, name = workload
     start_s, end_s = interval
-    _check_longer(f"{namespace}/{name}", round(end_s - start_s), setting.learn_s)
+    if setting.learn_s:
+        _check_longer(f"{namespace}/{name}", round(end_s - start_s), setting.learn_s)
     console = Console(stderr=True)
     with Bar(f"reading {namespace}/{name}", console) as told:
         reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
@@ -319,7 +325,7 @@ def _usable(setting: Setting) -> None:
 def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:
     trace, shortened = traces.cut(trace, offer.profile.max_model_len)
     longest = f"the {offer.profile.max_model_len:,} tokens that the profile takes"
-    notes = [f"{trace.name}: {shortened:,} requests were shortened to {longest}"] if shortened else []
+    notes = [f"{trace.name}: shortened to {longest}: {count(shortened, 'request')}"] if shortened else []
     case = Case(
         trace=trace,
         profile=offer.profile,

@@ -128,7 +128,9 @@ BAD_OPTIONS = {
         (*DIRECT, "--state", "/none/state.npz"),
         ["--state", "/none/state.npz", "a folder that exists"],
     ),
-    "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "/ cannot be written"]),
+    "state without a name": ((*DIRECT, "--state", ""), ["--state", "'' cannot be written"]),
+    "state on standard output": ((*DIRECT, "--state", "-"), ["--state", "'-' cannot be written"]),
+    "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "'/' cannot be written"]),
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
     "namespace without a cluster": (
         ("dry-run", "--prometheus", "http://a", "--namespace", "llm"),

@@ -121,8 +121,10 @@ class OwnFile(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = Path(value)
-        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-            self.fail(f"{path} cannot be written; allowed: a file in a folder that exists and is writable", param, ctx)
+        named = value not in ("", "-") and not path.is_dir()
+        if not named or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            allowed = "a file in a folder that exists and is writable"
+            self.fail(f"{value!r} cannot be written; allowed: {allowed}", param, ctx)
         return path
 
 

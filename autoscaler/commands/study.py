@@ -23,6 +23,7 @@ from autoscaler.commands.options import (
     options,
     prometheus_options,
     prometheus_settings,
+    refuse_unused,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +32,19 @@ if TYPE_CHECKING:
 GREEDY = ("--trace", "--against")
 YEAR_S = 365 * 86_400
 STEP_S = 15.0  # of history
-OUT = click.Path(dir_okay=False, path_type=Path)
+
+
+class Out(click.Path):
+    """File that is written; neither nothing nor `-` is the name of one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("", "-"):
+            allowed = "./- for a file of this name" if value else "a name"
+            self.fail(f"not the name of a file, found {value!r}; allowed: {allowed}, /dev/stdout", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+OUT = Out(dir_okay=False, path_type=Path)
 
 
 def repeated(args: list[str]) -> list[str]:
@@ -179,7 +192,9 @@ proof_options = options(
     help="Number of copies of the trace to superpose; below 1, the share of requests to keep.",
 )
 @click.option(
-    "--start", type=Duration(10 * YEAR_S), help="Start of the part to run, counted from the start of the trace."
+    "--start",
+    type=Duration(10 * YEAR_S, least_s=0),
+    help="Start of the part to run, counted from the start of the trace.",
 )
 @click.option(
     "--end",
@@ -276,7 +291,7 @@ def replay(
     prometheus = prometheus_settings(given)
     if (prometheus is None) == (ticks is None):
         raise click.UsageError("give either --prometheus URL or --ticks FILE")
-    if start is not None and start >= end:
+    if start is not None and end - start < 1:  # `now` twice lies some microseconds apart
         raise click.UsageError(f"--start is {_moment(start)}; it must be before --end, {_moment(end)}")
     if ticks is not None:
         if step is not None:
@@ -298,6 +313,14 @@ def _prove(given: dict[str, Any], work: Callable[[Any, Setting], int], gpus: flo
     """Run to the end what takes a setting, that of `proof_options`."""
     if not given["profile"]:
         raise click.UsageError("--profile NAME is missing: it says how fast a replica is")
+    if not given["against"]:
+        refuse_unused(given, ("tuned",), "without --against NAME")
+    cold, uncached = given["cold_start"], given["cold_start_uncached"]
+    if uncached is not None and uncached < cold:
+        from autoscaler.config.values import show_duration
+
+        fresh, other = map(show_duration, (uncached, cold))
+        raise click.UsageError(f"--cold-start-uncached is {fresh}; it must be at least --cold-start, {other}")
     to_the_end(lambda trials: work(trials, _setting(given, gpus)))
 
 

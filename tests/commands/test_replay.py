@@ -30,6 +30,8 @@ from tests.sim.study import small
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01:00")
 
+SPAN = ("--start", "2026-01-01T00:00:00Z", "--end")
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
@@ -49,6 +51,20 @@ BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01
             "--start is 2026-03-01T09:00:00Z; it must be before --end, 2026-03-01T07:30:00Z",
         ),
         (("--workload", "team/llama", "--ticks", __file__, *BACKWARDS), "it must be before --end"),
+        (("--workload", "team/llama", "--prometheus", "http://x", "--start", "now"), "Z; it must be before --end, 20"),
+        (
+            ("--workload", "team/llama", "--prometheus", "http://x", "--start", "-6h", "--step", "500ms"),
+            "--step is 500ms; allowed: whole seconds, at least 1s",
+        ),
+        (
+            ("--workload", "team/llama", "--prometheus", "http://x", *SPAN, "2026-12-01T00:00:00Z"),
+            "from --start to --end are 8016h, 1,923,840 steps of 15s; allowed: 2 to ",
+        ),
+        (
+            ("--workload", "team/llama", "--prometheus", "http://x", *SPAN, "2026-01-01T00:00:15Z"),
+            "from --start to --end are 15s, 1 step of 15s; allowed: 2 to ",
+        ),
+        (("--workload", "team/llama", "--ticks", __file__, "--tuned"), "--tuned has no effect without --against"),
         (("--workload", "team/llama", "--ticks", __file__, "--step", "15s"), "--step applies to --prometheus only"),
         (("--workload", "team/llama", "--prometheus", "http://x", "--rate-window", "1m"), "--rate-window"),
         (("--workload", "team/llama", "--start", "noon"), "not a time, found 'noon'; allowed: 2026-03-01T08:00:00Z"),
@@ -68,7 +84,10 @@ def test_replay_refuses_what_makes_no_sense(arguments: tuple[str, ...], said: st
         ((*PROFILE, "--policy", "POLICY-broken"), "spec.objective.itl"),
         ((*PROFILE, "--policy", "POLICY-5ms"), "ITL 5 ms is below the step time of this profile (7.92 ms)"),
         ((*PROFILE, "--policy", "POLICY-5ms", "--start-replicas", "1"), "ITL 5 ms is below the step time"),
-        ((*PROFILE, "--cold-start-uncached", "1s"), "takes 1 s on a fresh node; it must be at least the 60 s of any"),
+        (
+            (*PROFILE, "--cold-start-uncached", "1s"),
+            "--cold-start-uncached is 1s; it must be at least --cold-start, 1m",
+        ),
     ],
 )
 async def test_replay_asks_for_no_history_before_its_options_can_be_used(

@@ -174,7 +174,7 @@ def test_models_share_the_gpus_they_are_given(tmp_path: Path) -> None:
 def test_requests_too_long_for_the_profile_are_shortened_and_told(tmp_path: Path) -> None:
     file = write_trace(tmp_path / "long.csv", ["0,200000,10", "10,100,10"])
     result = invoke("simulate", "--trace", file, *PROFILE)
-    assert "1 requests were shortened to the 131,072 tokens" in result.output
+    assert "shortened to the 131,072 tokens that the profile takes: 1 request" in result.output
 
 
 def test_an_objective_no_replica_can_meet_is_said_before_the_run(trace: Path, tmp_path: Path) -> None:
@@ -234,6 +234,10 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ),
         ((*PROFILE, "--start", "5m", "--end", "2m"), "--start is 5m; it must be before --end, 2m"),
         ((*PROFILE, "--end", "11m"), "--end is 11m; allowed: at most the length of the trace, 10m"),
+        ((*PROFILE, "--start", "0s", "--end", "11m"), "--end is 11m; allowed"),
+        ((*PROFILE, "--tuned"), "--tuned has no effect without --against NAME"),
+        ((*PROFILE, "--json", "-"), "not the name of a file, found '-'; allowed: ./- for a file of this name"),
+        ((*PROFILE, "--html", ""), "not the name of a file, found ''"),
         ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0s to 1ms"),
         (
             (*PROFILE, "--learn", "10m"),
@@ -243,7 +247,10 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--learn", "599999ms"), "no request after 9m59s999ms, the time to learn from"),
         ((*PROFILE, "--learn", "6"), "--learn"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
-        ((*PROFILE, "--cold-start-uncached", "30s"), "takes 30 s on a fresh node; it must be at least the 60 s of any"),
+        (
+            (*PROFILE, "--cold-start-uncached", "30s"),
+            "--cold-start-uncached is 30s; it must be at least --cold-start, 1m",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, arguments: tuple[str, ...], said: str) -> None:
@@ -257,9 +264,12 @@ def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, argumen
     [
         (
             ("--profile", "70b-4xh100", "--gpus", "2"),
-            "2 GPUs are not enough for one replica of 70b-4xh100, which takes 4",
+            "--gpus is 2; allowed: at least the 4 that one replica of 70b-4xh100 takes",
         ),
-        ((*PROFILE, "--gpus", "2", "--start-replicas", "3"), "2 GPUs are not enough to start with 3 replicas"),
+        (
+            (*PROFILE, "--gpus", "2", "--start-replicas", "3"),
+            "--gpus is 2; allowed: at least the 3 that --start-replicas 3 take",
+        ),
         ((*PROFILE, "--gpus", "0"), "0 is not in the range 0<x<=100000"),
     ],
 )

@@ -20,6 +20,7 @@ from autoscaler.adapters.prometheus.queries import POD, latency_query, of_pods, 
 from autoscaler.adapters.prometheus.ranges import RangeReader, beside
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.values import show_duration
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
 from autoscaler.ports import Unavailable
@@ -63,11 +64,11 @@ class PrometheusHistory:
         start_s, end_s = float(math.floor(start_s)), float(math.ceil(end_s))
         steps = (end_s - start_s) / step_s
         if step_s < WHOLE_S or step_s != round(step_s):
-            raise ValueError(f"step is {step_s:g} s; it must be whole seconds, at least {WHOLE_S:g} s")
+            raise ValueError(f"--step is {show_duration(step_s)}; allowed: whole seconds, at least {WHOLE_S:g}s")
         if not 2 <= steps <= MOST_STEPS:
             raise ValueError(
-                f"start and end are {end_s - start_s:g} s apart, which is {max(steps, 0):.0f} steps of {step_s:g} s; "
-                f"allowed: 2 to {MOST_STEPS:,}"
+                f"from --start to --end are {show_duration(end_s - start_s)}, {steps:,.0f} "
+                f"step{'' if round(steps) == 1 else 's'} of {show_duration(step_s)}; allowed: 2 to {MOST_STEPS:,}"
             )
         reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:

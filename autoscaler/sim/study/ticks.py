@@ -18,6 +18,7 @@ import numpy as np
 from autoscaler.config.findings import one_of, shown
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
+from autoscaler.core.words import count
 
 MOST_LINE_BYTES = 1 << 20
 MOST_TICKS = 5_000_000
@@ -61,7 +62,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         times.append(time_s)
         told.append((where, line["time"]))
     if len(times) < 2:
-        found = f"{len(times)} ticks of workload {workload} in the interval, at least 2 are needed"
+        found = f"{count(len(times), 'tick')} of workload {workload} in the interval, at least 2 are needed"
         raise TicksError(f"{path}: {found}; others in it: {one_of(map(_bare, others), workload)}")
     moments_s = np.array(times)
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)

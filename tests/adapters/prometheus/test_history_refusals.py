@@ -201,7 +201,7 @@ async def test_a_password_without_a_user_is_refused_before_anything_is_asked(tmp
 
 @pytest.mark.parametrize(
     ("end_s", "step_s", "said"),
-    [(START_S, 15.0, "0 steps of 15 s"), (START_S + 1e9, 15.0, "allowed: 2 to"), (START_S + 60, 0.5, "at least 1 s")],
+    [(START_S, 15.0, "0 steps of 15s"), (START_S + 1e9, 15.0, "allowed: 2 to"), (START_S + 60, 0.5, "at least 1s")],
 )
 async def test_an_interval_that_makes_no_sense_is_refused(end_s: float, step_s: float, said: str) -> None:
     history = PrometheusHistory(PrometheusSettings(url="http://127.0.0.1:9"))

@@ -97,7 +97,7 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Pat
         ),
         (["[" * 100_000], "line 2: not JSON"),
         ([line(15, ready=1e9)], r"line 2: ready is 1000000000.0; it must be a number from 0 to 100000, or null"),
-        ([], "1 ticks of workload team/llama in the interval, at least 2 are needed; others in it: none"),
+        ([], "1 tick of workload team/llama in the interval, at least 2 are needed; others in it: none"),
         (
             [line(15, workload="team/lama"), line(15, workload="a\x1b[2J"), line(15, workload=7)],
             r"others in it: a\\x1b\[2J, team/lama \(did you mean team/lama\?\)",

@@ -14,6 +14,7 @@ from autoscaler.sim.proof.report.words import (
     Column,
     amount,
     cold_start,
+    count,
     fleet,
     in_order,
     length,
@@ -58,7 +59,7 @@ def _with_neighbours(proof: Proof) -> str:
 def _table(proof: Proof, columns: Sequence[Column]) -> Table:
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     title = (
-        f"{printable(proof.trace)}{copies}: {proof.requests:,} requests in {length(proof)}{fleet(proof)}, "
+        f"{printable(proof.trace)}{copies}: {count(proof.requests, 'request')} in {length(proof)}{fleet(proof)}, "
         f"profile {printable(proof.profile)}, {objective(proof.goal)}, {cold_start(proof)}, seed {proof.seed}"
     )
     table = Table(

@@ -47,6 +47,11 @@ def amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def count(value: float, noun: str) -> str:
+    """Write how many there are: `1 request`, `12,345 requests`."""
+    return f"{value:,.10g} {noun}{'' if value == 1 else 's'}"
+
+
 def per_second(value: float) -> str:
     return f"{amount(value)}/s" if math.isfinite(value) else UNKNOWN
 
@@ -72,16 +77,16 @@ def setting(run: Run) -> str:
 
 
 def objective(goal: Goal) -> str:
-    """Write a goal: `99% within TTFT 1 s and ITL 100 ms`."""
+    """Write a goal: `99% within TTFT 1 s and ITL 100 ms`, `no objective`."""
     parts = [f"TTFT {seconds(goal.ttft_s)}"] if math.isfinite(goal.ttft_s) else []
     parts += [f"ITL {seconds(goal.itl_s)}"] if math.isfinite(goal.itl_s) else []
-    return f"{goal.attainment * 100:g}% within {' and '.join(parts) or 'no objective'}"
+    return f"{goal.attainment * 100:g}% within {' and '.join(parts)}" if parts else "no objective"
 
 
 def fleet(proof: Proof) -> str:
     """Write what runs together, to go on after: `, 27 models on 8 GPUs`; "": one model without a limit."""
     parts = [f"{proof.models} models"] if proof.models > 1 else []
-    parts += [f"on {proof.gpus:g} GPUs"] if math.isfinite(proof.gpus) else []
+    parts += [f"on {count(proof.gpus, 'GPU')}"] if math.isfinite(proof.gpus) else []
     return f", {' '.join(parts)}" if parts else ""
 
 

@@ -18,6 +18,8 @@ def test_the_table_has_every_column_and_tells_its_notes() -> None:
     assert "clairvoyant bound: 10 GPU-hours; with requests that slow each other down about 11.5" in text
     assert "note: 3 requests were shortened [bold]" in text  # markup in a note is text
     assert "office-day: 12,345 requests in 2.0 h, profile 8b-h100" in text
+    print_proof(proof(requests=1), Console(file=out, width=200))
+    assert "office-day: 1 request in 2.0 h" in out.getvalue()
 
 
 def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:

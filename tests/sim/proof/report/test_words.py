@@ -47,11 +47,18 @@ def test_unknown_is_a_dash() -> None:
 def test_a_goal_names_only_what_is_promised() -> None:
     assert words.objective(Goal(1.0, 0.1, 0.99)) == "99% within TTFT 1 s and ITL 100 ms"
     assert words.objective(Goal(30.0, math.nan, 0.9)) == "90% within TTFT 30 s"
+    assert words.objective(Goal(math.nan, math.nan, 0.99)) == "no objective"
 
 
 @pytest.mark.parametrize(
     ("models", "gpus", "written"),
-    [(1, np.inf, ""), (27, np.inf, ", 27 models"), (1, 8.0, ", on 8 GPUs"), (27, 3.5, ", 27 models on 3.5 GPUs")],
+    [
+        (1, np.inf, ""),
+        (27, np.inf, ", 27 models"),
+        (1, 8.0, ", on 8 GPUs"),
+        (1, 1.0, ", on 1 GPU"),
+        (27, 3.5, ", 27 models on 3.5 GPUs"),
+    ],
 )
 def test_a_fleet_says_what_it_shares(models: int, gpus: float, written: str) -> None:
     assert words.fleet(proof(models=models, gpus=gpus)) == written
