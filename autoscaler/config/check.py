@@ -25,7 +25,7 @@ from autoscaler.config.model import API_VERSION, KIND, Policy
 from autoscaler.config.policy import MAX_FILES, PolicyBook, assemble, read_policy
 
 GROUP = API_VERSION.partition("/")[0]
-STANDARD_INPUT = Path("-")
+STANDARD_INPUT = Path("-"), Path("/dev/stdin")
 MAX_MANIFESTS = 2000  # files; of policies it is MAX_FILES in a folder, as the daemon reads them
 MAX_MANIFEST_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions; with policies it is MAX_BYTES
 _UNKNOWN = "unknown"  # of a document that does not say its kind
@@ -98,7 +98,7 @@ def _read(path: Path) -> tuple[list[Document], list[Finding]]:
     findings: list[Finding] = []
     holding: Counter[Path] = Counter()  # files with policies, by folder
     for each in yaml_files([path], _manifests_below, "YAML files below", MAX_MANIFESTS, findings):
-        if each == STANDARD_INPUT:
+        if each in STANDARD_INPUT:
             data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if sys.stdin else b""
             text = decode_text(_name(each), data, MAX_MANIFEST_BYTES)
         else:
@@ -123,7 +123,7 @@ def _read(path: Path) -> tuple[list[Document], list[Finding]]:
 
 
 def _name(path: Path) -> str:
-    return "standard input" if path == STANDARD_INPUT else str(path)
+    return "standard input" if path in STANDARD_INPUT else str(path)
 
 
 def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> dict[str, Policy]:

@@ -115,9 +115,10 @@ def test_a_path_without_any_document_of_a_kind_is_an_error(tmp_path: Path, text:
     assert not check([tmp_path], BOOK).findings, "among other manifests it is one that nobody here knows"
 
 
-def test_standard_input_is_named_in_what_is_found(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
+def test_standard_input_is_named_in_what_is_found(monkeypatch: pytest.MonkeyPatch, path: str):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{POLICY}spec: {{weight: x}}\n".encode())))
-    assert lines(check([Path("-")], BOOK)) == ["standard input:4:spec.weight: not a number"]
+    assert lines(check([Path(path)], BOOK)) == ["standard input:4:spec.weight: not a number"]
 
 
 def test_the_default_policy_may_be_one_that_is_checked(tmp_path: Path):
