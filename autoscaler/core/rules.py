@@ -34,11 +34,14 @@ from autoscaler.core.work import LONGEST_STEP_S
 YOUNG_S = 1200.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
 
-CALM_S = 2400.0
+CALM_S = 7200.0
 """Until so much was watched no reserve is added to the fleet that was found, as long as traffic is calm."""
 
-DOUBT_S = 440.0
+DOUBT_S = 5280.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
+
+ADVANCE_S = 440.0
+"""Seconds of arrivals whose share of the error budget may be burnt in calm traffic before reserves are added."""
 
 MISS_PRICE = 1000.0
 """Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; who
@@ -144,11 +147,13 @@ def follow(rules: Rules, seen: Seen) -> Rules:
     rows, lived, unavoidable = np.arange(len(rules.rule)), rules.paper, rules.loads.unavoidable
     allowed = error_budget.steered(rules.budget, seen.may_miss, unavoidable)
     wrong = error_budget.wrongness(rules.budget, seen.may_miss, unavoidable)
-    doubt = or_zero(error_budget.served_per_s(rules.budget)) * DOUBT_S
-    believed = (doubt * family.doubted(rules.levels.level[-1])).astype(np.float32)
+    came_per_s = or_zero(error_budget.served_per_s(rules.budget))
+    # Belief saves nothing: a rule that is believed to miss less than it may has no more left for what really comes.
+    beyond = np.maximum(family.doubted(rules.levels.level[-1]) - allowed, 0.0)
+    believed = (came_per_s * DOUBT_S * beyond).astype(np.float32)
     missed = lived.missed * wrong.astype(np.float32) + believed.reshape(family.RULES, -1)
     fine = MISS_PRICE * or_zero(traffic.request_s(rules.traffic))
-    missed -= (allowed * (lived.arrived + doubt)).astype(np.float32)
+    missed -= (allowed * lived.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)
     missed *= fine.astype(np.float32)
     price = missed + lived.cost
@@ -158,7 +163,7 @@ def follow(rules: Rules, seen: Seen) -> Rules:
     gain = price[before, rows] - price[cheapest, rows]
     stays = ~np.isnan(rules.rule) & (gain <= WORTH * lived.cost[before, rows])
     rule = np.where(stays, before, cheapest)
-    replicas = np.fmin(lived.asked[rule, rows], _enough(rules, seen, doubt))
+    replicas = np.fmin(lived.asked[rule, rows], _enough(rules, seen, came_per_s))
     late = traffic.queued_s(rules.traffic, seen, seen.waiting) > seen.patience_s
     replicas = np.where(late, np.fmax(replicas, np.fmin(rules.replicas, seen.ceiling)), replicas)
     speaks = ~np.isnan(rules.traffic.demand) & ~np.isnan(seen.ttft_objective_s)
@@ -179,14 +184,15 @@ def kept_s(cold_start_s: FloatColumn) -> FloatColumn:
     return np.asarray(np.maximum(YOUNG_S, family.LONGEST_HOLD * cold_start_s))
 
 
-def _enough(rules: Rules, seen: Seen, doubt: FloatColumn) -> FloatColumn:
+def _enough(rules: Rules, seen: Seen, came_per_s: FloatColumn) -> FloatColumn:
     """Return the most that may be asked for in a workload's first time, float64[W]; NaN: no limit.
 
     Whoever sized the fleet that was found had a reason, and in traffic that is calm nothing was seen yet that speaks
-    against it: so no reserve is added to it, unless too many missed. doubt: float64[W], requests whose share of the
-    budget counts as had in advance.
+    against it: so no reserve is added to it, unless too many missed. came_per_s: float64[W], requests.
     """
-    enough = is_calm(rules.levels) & (rules.paper.watched_s < CALM_S)
-    enough &= rules.budget.burnt <= seen.may_miss * (rules.budget.counted + doubt)
+    watched_s = rules.paper.watched_s
+    enough = is_calm(rules.levels) & (watched_s < CALM_S)
+    enough &= rules.levels.level_s >= watched_s  # or there was a restart, and before it may have been no calm
+    enough &= rules.budget.burnt <= seen.may_miss * (rules.budget.counted + came_per_s * ADVANCE_S)
     most = np.fmax(np.fmin(rules.found, seen.ceiling), rules.paper.asked[family.ENOUGH])
     return np.where(enough, most, np.nan)

@@ -152,10 +152,10 @@ def busy(per_s: float) -> float:
 
 @pytest.fixture(scope="module")
 def ramped() -> tuple[Plant, Decision]:
-    """Ten minutes of little load, an hour in which it grows tenfold, and two in which it stays."""
+    """Ten minutes of little load, an hour in which it grows tenfold, and three in which it stays."""
     plant = telling(3)
     plant.run(lambda _: 0.4, 600)
-    return plant, plant.run(lambda t: min(0.4 + t / 1000, 4.0), 3 * 3600)
+    return plant, plant.run(lambda t: min(0.4 + t / 1000, 4.0), 4 * 3600)
 
 
 def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting(ramped):

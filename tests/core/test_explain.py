@@ -122,9 +122,9 @@ def told_refused():
 
 
 def told_forecast():
-    """Twice as slow as when idle, for 50 min: half of each of two replicas is busy."""
+    """Twice as slow as when idle, for two hours: half of each of two replicas is busy."""
     story, ended, gap_s = Told(spec(concurrency=NAN)), 0.0, 0.0
-    for step in range(200):
+    for step in range(480):
         ended += 30.0
         gap_s += 30.0 * 100 * (0.01 if step < 5 else 0.02)
         counters = {"finished": ended, "first_tokens": ended, "generation_tokens": 100 * ended, "ttft_met": ended}
@@ -223,8 +223,8 @@ def test_sentences_read_well(name):
         ),
         (
             "reserve",
-            "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 7 serve it within the error "
-            "budget at the lowest cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 7, the rest would be a reserve "
+            "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 8 serve it within the error "
+            "budget at the lowest cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 8, the rest would be a reserve "
             "(inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),

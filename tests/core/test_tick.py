@@ -363,7 +363,7 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     would_hold = min(crowded.forecast.replicas[0], held.forecast.replicas[0])
     assert would_hold > 6  # and has no use for them
     assert crowded.replicas.tolist() == [4, 4]
-    assert story.serve(many, np.array([5.0, 1.0]), 240).replicas.tolist() == [6, 2]
+    assert story.serve(many, np.array([4.0, 1.0]), 240).replicas.tolist() == [6, 2]
 
 
 # --- changes of policy
