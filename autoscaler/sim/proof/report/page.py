@@ -15,6 +15,7 @@ from autoscaler.sim.proof.report.words import (
     COLUMNS,
     amount,
     cold_start,
+    count,
     fleet,
     in_order,
     label,
@@ -64,7 +65,7 @@ def _proof(proof: Proof) -> str:
     tints = charts.colours([run.name for run in proof.rows])
     copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
     facts = (
-        f"{proof.requests:,} requests in {length(proof)}{fleet(proof)} · profile {proof.profile} · "
+        f"{count(proof.requests, 'request')} in {length(proof)}{fleet(proof)} · profile {proof.profile} · "
         f"{objective(proof.goal)} · {cold_start(proof)} · seed {proof.seed}"
     )
     return f"""<article>
