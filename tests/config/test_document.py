@@ -57,7 +57,8 @@ def test_documents_of_one_file_know_their_own_lines_and_empty_ones_are_left_out(
         ("1: a\n", 1, "a key that is not text"),
         ("? [a]\n: b\n", 1, "a key that is not text"),
         ("a: &x [*x]\n", 1, "an alias that contains itself"),
-        ("[" * 2000, 1, "nested too deeply"),
+        ("[" * 900, 1, "nested too deeply"),
+        ("[" * 2000, 1, "nest"),  # some versions of the parser refuse so many themselves, in words of their own
         ("\n".join(" " * depth + "a:" for depth in range(MAX_DEPTH + 5)), MAX_DEPTH + 1, "nested too deeply"),
     ],
 )
