@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -54,7 +55,7 @@ class LiveTable:
             self._console.print(line)
 
 
-class _Lines:
+class _Lines(ABC):
     """Base of what writes lines: the same failure is told once. Raises BrokenPipeError when nobody reads any more."""
 
     def __init__(self, out: TextIO) -> None:
@@ -73,11 +74,11 @@ class _Lines:
             self._out.flush()
         self._failure = reason
 
-    def _told(self, tick: TickRecord) -> Iterator[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def _told(self, tick: TickRecord) -> Iterator[str]: ...
 
-    def _told_failure(self, time: str, reason: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _told_failure(self, time: str, reason: str) -> str: ...
 
 
 class ChangeLines(_Lines):
