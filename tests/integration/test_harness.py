@@ -173,13 +173,24 @@ async def test_a_server_that_fails_to_start_says_why(tmp_path: Path):
         await broken.start()
 
 
+def running(pid: int) -> bool:
+    """Say whether a process runs; who has ended and waits for an heir of its parent to notice does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
 async def test_stopping_a_server_ends_what_it_started(tmp_path: Path):
-    async def written() -> bool:
-        return (tmp_path / "grandchild").exists()
+    told = tmp_path / "grandchild"
+
+    async def written() -> bool:  # the shell creates the file before it writes to it
+        return told.exists() and told.read_text().endswith("\n")
 
     parent = Process("parent", ["sh", "-c", "sleep 600 & echo $! >grandchild; wait"], tmp_path, ready=written)
     await parent.start()
-    grandchild = Path("/proc") / (tmp_path / "grandchild").read_text().strip()
-    assert grandchild.exists()
+    grandchild = int(told.read_text())
+    assert running(grandchild)
     await parent.stop()
-    await eventually(lambda: asyncio.sleep(0, not grandchild.exists()), "the grandchild is gone")
+    await eventually(lambda: asyncio.sleep(0, not running(grandchild)), "the grandchild is gone")
