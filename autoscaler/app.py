@@ -274,7 +274,9 @@ async def _in_cluster(
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
     writes = OwnWrites(clock)
     woken = asyncio.Event()
-    fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes, wakeup=woken)
+    elected = settings.lease.enabled and settings.mode is not Mode.DRY_RUN
+    elector = Elector(kube, settings.lease, clock, woken) if elected else None
+    fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes, wakeup=woken, leadership=elector)
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
@@ -282,8 +284,7 @@ async def _in_cluster(
     if settings.mode is Mode.DRY_RUN:
         return parts
 
-    if settings.lease.enabled:
-        elector = Elector(kube, settings.lease, clock, parts.woken)
+    if elector is not None:
         parts.leadership = elector
         parts.background.append(("leader election", elector.run))
     events = EventRecorder(kube, clock)

@@ -9,7 +9,7 @@ from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.objects import Behavior, HorizontalPodAutoscaler, ScalingRules
 from autoscaler.config.scaledobject import TOLERANCE
 from autoscaler.core.fleet import WorkloadRef
-from autoscaler.ports import Clock
+from autoscaler.ports import Clock, Leadership
 
 HAND_HOLD_S = 300.0  # after a manual change the workload is left alone this long; each further one doubles it
 HAND_HOLD_LIMIT_S = 3600.0
@@ -130,9 +130,11 @@ class Hands:
     to an hour. The count that is found at first is nobody's change: the first write is ours to make.
     """
 
-    def __init__(self, clock: Clock, writes: OwnWrites) -> None:
+    def __init__(self, clock: Clock, writes: OwnWrites, leadership: Leadership | None = None) -> None:
+        """leadership: whether no other replica of the daemon writes; None: there is no other."""
         self._clock = clock
         self._writes = writes
+        self._leadership = leadership
         self._ours: dict[str, bool] = {}  # uids whose count the daemon wrote, and whether this process was it
         self._holds: dict[str, _Hold] = {}
 
@@ -143,9 +145,9 @@ class Hands:
     def changed(self, uid: str, after: int, writer: str) -> None:
         """The count of what we govern is another one now. `writer`: its field manager, as the API server remembers it.
 
-        It forgets when a count passes through zero. Such a change is a stranger's only if the count was written by
-        this very process: else it may be the work of the replica of the daemon that leads. A writer who is named is
-        believed: who undoes what we did lately writes a count that we wrote before.
+        It forgets when a count passes through zero. Such a change is a stranger's if this process leads or wrote the
+        count: else it may be the work of the replica of the daemon that leads. A writer who is named is believed: who
+        undoes what we did lately writes a count that we wrote before.
         """
         own = writer in ("", FIELD_MANAGER) and self._writes.explain(uid, after)
         if own or writer == FIELD_MANAGER:
@@ -153,12 +155,13 @@ class Hands:
             return
         now_s = self._clock.now_s()
         hold = self._holds.get(uid)
-        if uid in self._ours and (writer or self._ours[uid]):
+        strange = bool(writer) or self._ours.get(uid, False) or self._leadership is None or self._leadership.leading
+        if uid in self._ours and strange:
             again = hold is not None and now_s < hold.until_s + hold.length_s
             length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
         elif hold is not None and now_s < hold.until_s:
             length_s = hold.length_s
-        elif writer:
+        elif strange:
             length_s = HAND_HOLD_S  # of a count that was right as it was, and so was never written
         else:
             return

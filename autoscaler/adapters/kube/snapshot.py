@@ -28,7 +28,7 @@ from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.settings import Mode
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
-from autoscaler.ports import Clock, ScaledObject, Unavailable, Wakeup
+from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +69,9 @@ class KubeFleet:
         times: WatchTimes | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         wakeup: Wakeup | None = None,
+        leadership: Leadership | None = None,
     ) -> None:
-        """`writes` is shared with the actuator; `wakeup` is set when the cluster is known for the first time."""
+        """`writes` and `leadership` are the actuator's; `wakeup` is set when the cluster is known for the first time."""
         self._kube = kube
         self._clock = clock
         self._mode = mode
@@ -78,7 +79,7 @@ class KubeFleet:
         self._wakeup = wakeup
         writes = writes or OwnWrites(clock)
         self._pods = PodTable(clock)
-        self._hands = Hands(clock, writes)
+        self._hands = Hands(clock, writes, leadership)
         self._targets = TargetTable(self._pods, self._hands, writes)
         self._nodes = NodeTable(clock)
         self._hpas = HpaTable()

@@ -17,9 +17,18 @@ def writes() -> OwnWrites:
     return OwnWrites(LoopClock())
 
 
+class Follows:
+    leading = False
+
+
 @pytest.fixture
 def hands(writes: OwnWrites) -> Hands:
     return Hands(LoopClock(), writes)
+
+
+@pytest.fixture
+def follower(writes: OwnWrites) -> Hands:
+    return Hands(LoopClock(), writes, Follows())
 
 
 def write(writes: OwnWrites, hands: Hands, count: int) -> None:
@@ -39,10 +48,17 @@ async def test_a_change_of_a_count_that_was_right_and_never_written_is_one(hands
     assert hands.owner("uid") == "a manual change by kubectl-scale"
 
 
-async def test_whose_change_of_such_a_count_it_is_must_be_known(hands: Hands):
-    hands.first_seen("uid", "kubectl-create")
-    hands.changed("uid", 4, "")  # from zero: by the replica of the daemon that leads
-    assert hands.owner("uid") == ""
+async def test_whose_change_of_such_a_count_it_is_must_be_known(follower: Hands):
+    follower.first_seen("uid", "kubectl-create")
+    follower.changed("uid", 4, "")  # from zero: by the replica of the daemon that leads
+    assert follower.owner("uid") == ""
+
+
+@pytest.mark.parametrize("writer", ["kubectl-create", FIELD_MANAGER])
+async def test_where_nobody_else_leads_a_change_that_is_not_ours_is_a_strangers(hands: Hands, writer: str):
+    hands.first_seen("uid", writer)
+    hands.changed("uid", 0, "")  # `kubectl scale --replicas=0`: the API server has forgotten who wrote
+    assert hands.owner("uid") == "a manual change by somebody"
 
 
 async def test_a_change_of_what_another_replica_of_the_daemon_wrote_is_one(hands: Hands):
@@ -51,10 +67,10 @@ async def test_a_change_of_what_another_replica_of_the_daemon_wrote_is_one(hands
     assert hands.owner("uid") == "a manual change by kubectl-edit"
 
 
-async def test_a_follower_does_not_take_the_leaders_change_from_zero_for_a_strangers(hands: Hands):
-    hands.first_seen("uid", FIELD_MANAGER)
-    hands.changed("uid", 2, "")  # from 0: the API server has forgotten who wrote
-    assert hands.owner("uid") == ""
+async def test_a_follower_does_not_take_the_leaders_change_from_zero_for_a_strangers(follower: Hands):
+    follower.first_seen("uid", FIELD_MANAGER)
+    follower.changed("uid", 2, "")  # from 0: the API server has forgotten who wrote
+    assert follower.owner("uid") == ""
 
 
 async def test_a_manual_change_is_respected_for_a_while_and_then_forgotten(writes: OwnWrites, hands: Hands):
