@@ -56,7 +56,7 @@ from autoscaler.daemon.keeper import Keeper
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.lookback import LookBack
 from autoscaler.daemon.loop import Loop
-from autoscaler.ports import Actuator, Clock, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
+from autoscaler.ports import Actuator, Clock, Holds, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
 from autoscaler.sim.world.clock import CompressedClock
 from autoscaler.sim.world.demo import POLICIES as DEMO_POLICIES
 from autoscaler.sim.world.demo import world
@@ -138,6 +138,7 @@ class Parts:
     recorders: list[Recorder] = field(default_factory=list)
     background: list[Background] = field(default_factory=list)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    holds: Holds | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
     page: str = ""  # URL, once HTTP is served
 
@@ -292,6 +293,7 @@ async def _in_cluster(
     parts.background.append(("events", events.run))
     if settings.mode is Mode.DIRECT:
         parts.actuator = ScaleActuator(kube, writes, parts.leadership)
+        parts.holds = fleet.hands
         return parts
 
     assert settings.keda
@@ -354,7 +356,7 @@ async def _remember(
     if settings.prometheus and settings.history:
         history = RecentHistory(settings.prometheus, parts.clock)
         look_back = LookBack(history, parts.workloads, lambda: parts.policies.book, parts.clock)
-    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved)
+    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved, parts.holds)
     await keeper.begin()
     parts.background.append(("state", keeper.run))
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Fleet, WorkloadRef
-from autoscaler.core.kept import Kept
+from autoscaler.core.kept import Hold, Kept
 from autoscaler.core.recent import Recent
 from autoscaler.core.samples import Objectives, Samples
 
@@ -68,6 +68,18 @@ class StateStore(Protocol):
 
     async def save(self, kept: Kept) -> None:
         """Keep this from now on. Raises Unavailable; what was kept before then stands."""
+        ...
+
+
+class Holds(Protocol):
+    """Knows which workloads are left alone since somebody else changed their count."""
+
+    def kept(self) -> tuple[Hold, ...]:
+        """Return what another process must know to leave them alone as well."""
+        ...
+
+    def recall(self, holds: Sequence[Hold]) -> None:
+        """Leave alone what another process did, for the rest of the time."""
         ...
 
 

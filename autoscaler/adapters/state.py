@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.core.kept import Column, Kept, Key, blank
+from autoscaler.core.kept import Column, Hold, Kept, Key, blank
 from autoscaler.ports import Unavailable
 
 MAX_BYTES = 256 << 20
@@ -43,6 +43,7 @@ class _About(msgspec.Struct):
     format: int
     wall_s: float
     workloads: list[Key]
+    holds: list[Hold] = []
 
 
 class StateFile:
@@ -79,7 +80,7 @@ class StateFile:
             raise Unavailable(f"{self._path}: {reason[:300] or type(error).__name__}") from error
 
     def _save(self, kept: Kept) -> None:
-        about = msgspec.json.encode(_About(FORMAT, kept.wall_s, list(kept.workloads)))
+        about = msgspec.json.encode(_About(FORMAT, kept.wall_s, list(kept.workloads), list(kept.holds)))
         members: dict[str, Any] = {ABOUT: np.frombuffer(about, np.uint8), **kept.columns}
         size = len(about) + sum(column.nbytes for column in kept.columns.values())
         if size > MAX_BYTES or len(about) > MAX_ABOUT_BYTES or len(kept.workloads) > MAX_WORKLOADS:
@@ -120,7 +121,8 @@ def _read(archive: zipfile.ZipFile) -> Kept:
         raise ValueError(f"{len(told.workloads):,} workloads; allowed: at most {MAX_WORKLOADS:,}")
     if not math.isfinite(told.wall_s):
         raise ValueError(f"it was written at {told.wall_s}, which is not a time")
-    return Kept(tuple(told.workloads), told.wall_s, _columns(archive, blank(), len(told.workloads)))
+    columns = _columns(archive, blank(), len(told.workloads))
+    return Kept(tuple(told.workloads), told.wall_s, columns, tuple(told.holds))
 
 
 def _columns(archive: zipfile.ZipFile, known: Mapping[str, Column], rows: int) -> dict[str, Column]:

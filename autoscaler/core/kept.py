@@ -1,5 +1,7 @@
 """What outlives a process: what was learned of each workload, and how it comes onto the rows and clock of another one.
 
+Beside it, whose changes of counts are being respected; that is no memory of the tick, and is only carried here.
+
 Kept is what was learned over long, such as capacity, cold starts, lengths, and what became of each rule on paper. What
 follows the present begins anew: columns say so themselves (`columns.Present`). Pods are not kept: their counters give a
 rate again with the second reading, and one over the pause would be no rate of now.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,15 @@ Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made ag
 Column = npt.NDArray[np.floating[Any]]
 
 
+class Hold(NamedTuple):
+    """A workload that is left alone since somebody else changed its count."""
+
+    uid: str
+    owner: str  # whose change, in words
+    until_s: float  # Unix time
+    length_s: float  # a further change within this time after the end is one of the same hand
+
+
 @dataclass(frozen=True)
 class Kept:
     """What was learned of some workloads up to one moment. It knows no clock but the wall's."""
@@ -31,6 +42,7 @@ class Kept:
     columns: Mapping[
         str, Column
     ]  # [..., W] by place in memory, "workloads.concurrency"; of a moment, its age in seconds
+    holds: tuple[Hold, ...] = ()
 
 
 def key_of(workload: Workload) -> Key:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
 from autoscaler.core.kept import Kept
 from autoscaler.daemon.loop import Loop
-from autoscaler.ports import Clock, StateStore, Unavailable
+from autoscaler.ports import Clock, Holds, StateStore, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -39,16 +40,18 @@ class Keeper:
         store: StateStore | None,
         otherwise: Callable[[], Awaitable[Kept | None]] | None = None,
         told: Callable[[float], None] = lambda _wall_s: None,
+        holds: Holds | None = None,
     ) -> None:
         """store: None, and nothing is loaded or saved. otherwise: where to learn from if there is no usable state.
 
-        told: is given the Unix time of the state whenever it was saved.
+        told: is given the Unix time of the state whenever it was saved. holds: None, and nobody's changes are kept.
         """
         self._loop = loop
         self._clock = clock
         self._store = store
         self._otherwise = otherwise
         self._told = told
+        self._holds = holds
         self._loading: asyncio.Task[bool] | None = None
         self._failing = False
 
@@ -95,6 +98,8 @@ class Keeper:
             )
             return False
         self._loop.recall(kept)
+        if self._holds is not None:
+            self._holds.recall(kept.holds)
         return True
 
     async def _learn(self, otherwise: Callable[[], Awaitable[Kept | None]]) -> None:
@@ -112,6 +117,8 @@ class Keeper:
         kept = self._loop.kept()
         if kept is None:  # no tick yet: what another process knew is still the best there is
             return
+        if self._holds is not None:
+            kept = replace(kept, holds=self._holds.kept())
         try:
             await store.save(kept)
         except Unavailable as error:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters import state
 from autoscaler.adapters.state import StateFile
-from autoscaler.core.kept import Kept, blank
+from autoscaler.core.kept import Hold, Kept, blank
 from autoscaler.ports import Unavailable
 
 WALL_S = 1_800_000_000.0
@@ -93,6 +93,14 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, rows: int, seed: int):
     path = tmp_path / "state.npz"
     what = saved(path, kept(rows, seed))
     same(what, load(path))
+
+
+def test_whose_changes_are_respected_comes_back_and_need_not_be_there(path: Path):
+    holds = (Hold("uid-0", "a manual change by ü", WALL_S + 300, 300.0),)
+    saved(path, replace(kept(1), holds=holds))
+    assert load(path).holds == holds
+    written(path, members(path) | {"about.npy": about(workloads=[])})  # as an older version wrote it
+    assert load(path).holds == ()
 
 
 def test_columns_that_lie_the_other_way_in_memory_come_back_as_they_were(path: Path):
@@ -194,6 +202,7 @@ def test_damage_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObjec
         ({"workloads": [["team", "Deployment"]]}, "length 4"),
         ({"workloads": [["team", "Deployment", "w", 7]]}, "`str`"),
         ({"workloads": 3}, "`array`"),
+        ({"holds": [["uid", "somebody", "soon", 300]]}, "holds"),
     ],
 )
 def test_a_file_that_tells_nonsense_about_itself_is_refused(path: Path, told: dict, reason: str):

@@ -17,7 +17,7 @@ from autoscaler.adapters.memory import (
     MemoryState,
 )
 from autoscaler.config.policy import load
-from autoscaler.core.kept import Kept
+from autoscaler.core.kept import Hold, Kept
 from autoscaler.daemon.keeper import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Keeper
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Unavailable
@@ -42,6 +42,19 @@ class Clock(LoopClock):
         return self._wall_at_zero_s + super().now_s()
 
 
+@dataclass
+class MemoryHolds:
+    """Whose changes are respected, in memory."""
+
+    holds: tuple[Hold, ...] = ()
+
+    def kept(self):
+        return self.holds
+
+    def recall(self, holds):
+        self.holds = tuple(holds)
+
+
 class Process:
     """One run of the daemon on a cluster that outlives it."""
 
@@ -61,7 +74,8 @@ class Process:
             period_s=5.0,
             deadline_s=30.0,
         )
-        self.keeper = Keeper(self.loop, self.clock, store, otherwise, self.saved.append)
+        self.holds = MemoryHolds()
+        self.keeper = Keeper(self.loop, self.clock, store, otherwise, self.saved.append, self.holds)
 
     def fleet(self):
         now_s = self.clock.now_s()
@@ -143,6 +157,17 @@ async def test_what_was_learned_is_in_force_at_the_first_tick_of_the_next_proces
     assert first.capacity.confidence[0] == before.capacity.confidence[0]
     assert first.capacity.concurrency[0] == pytest.approx(before.capacity.concurrency[0], rel=0.01)
     assert first.observation.cold_start_s[0] == before.observation.cold_start_s[0] == pytest.approx(120.0)
+
+
+async def test_whose_changes_are_respected_is_known_before_the_first_tick_of_the_next_process():
+    store, hold = MemoryState(), Hold("uid", "a manual change by somebody", 1_800_000_900.0, 300.0)
+    process = Process(cluster(), {"running": 1.0}, store)
+    process.holds.holds = (hold,)
+    async with process.running():
+        await asyncio.sleep(1)
+    later = Process(cluster(), {"running": 1.0}, store)
+    await later.keeper.begin()
+    assert later.holds.holds == (hold,)
 
 
 async def test_no_count_drops_because_of_a_restart():

@@ -220,22 +220,28 @@ async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
         await eventually(lambda: site.has(4), "four replicas")
 
 
-async def test_a_workload_that_a_person_scales_to_zero_stays_there_though_the_daemon_never_wrote_its_count(site: Site):
+async def test_a_workload_that_a_person_scales_to_zero_stays_there_for_a_while_over_a_restart_too(site: Site):
     await site.workload()
     site.load("drained")
     user = await site.user()
-    async with site.daemon(user, "direct", "--scrape") as daemon:
+    arguments = ("direct", "--scrape", "--state", site.directory / "state.npz")
+
+    async def held() -> bool:
+        seen = (await daemon.workload(site.namespace, "llama"))["workload"]
+        return bool(seen["rival"] == "a manual change by somebody")
+
+    async with site.daemon(user, *arguments) as daemon:
         await ticks(daemon, 2)
         await site.scale("llama", 0, by="kubectl")
-
-        async def held() -> bool:
-            seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-            return bool(seen["rival"] == "a manual change by somebody")
-
         await eventually(held, "the manual change is respected")
         await ticks(daemon, 3)
-        assert await site.has(0)
-        assert writes(site, user) == []
+        daemon.signal(signal.SIGTERM)
+        assert await daemon.ended() == 0
+    async with site.daemon(user, *arguments) as daemon:
+        assert await held()
+        await ticks(daemon, 3)
+    assert await site.has(0)
+    assert writes(site, user) == []
 
 
 async def test_workloads_that_cannot_be_governed_or_disappear_harm_no_other(site: Site):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from autoscaler.adapters.kube.client import FIELD_MANAGER
@@ -9,6 +10,7 @@ from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.objects import Behavior, HorizontalPodAutoscaler, ScalingRules
 from autoscaler.config.scaledobject import TOLERANCE
 from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.kept import Hold
 from autoscaler.ports import Clock, Leadership
 
 HAND_HOLD_S = 300.0  # after a manual change the workload is left alone this long; each further one doubles it
@@ -127,7 +129,9 @@ class Hands:
     """Notices that somebody changed a count that is ours to set, and steps back for a while instead of fighting.
 
     A single change holds for five minutes; whoever keeps undoing us (a manifest applied again and again) is given up
-    to an hour. The count that is found at first is nobody's change: the first write is ours to make.
+    to an hour. The count that is found at first is nobody's change: the first write is ours to make, unless another
+    process noticed one, since the API server tells neither when a count was scaled nor by whom it was scaled to zero.
+    Implements Holds.
     """
 
     def __init__(self, clock: Clock, writes: OwnWrites, leadership: Leadership | None = None) -> None:
@@ -177,6 +181,25 @@ class Hands:
         """Return the workloads that are held now; what a view that is kept must be compared with."""
         now_s = self._clock.now_s()
         return frozenset(uid for uid, hold in self._holds.items() if now_s < hold.until_s)
+
+    def kept(self) -> tuple[Hold, ...]:
+        now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
+        return tuple(
+            Hold(uid, hold.owner, wall_s + hold.until_s - now_s, hold.length_s)
+            for uid, hold in self._holds.items()
+            if now_s < hold.until_s + hold.length_s
+        )
+
+    def recall(self, holds: Sequence[Hold]) -> None:
+        """Leave alone what another process did; what this one noticed itself stands.
+
+        However the wall clock was set, none lasts for longer than the longest.
+        """
+        now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
+        for hold in holds:
+            left_s = min(hold.until_s - wall_s, HAND_HOLD_LIMIT_S)
+            length_s = min(hold.length_s, HAND_HOLD_LIMIT_S)
+            self._holds.setdefault(hold.uid, _Hold(hold.owner, now_s + left_s, length_s))
 
     def forget(self, uid: str) -> None:
         self._ours.pop(uid, None)

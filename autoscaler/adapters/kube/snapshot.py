@@ -71,7 +71,7 @@ class KubeFleet:
         wakeup: Wakeup | None = None,
         leadership: Leadership | None = None,
     ) -> None:
-        """`writes` and `leadership` are the actuator's; `wakeup` is set when the cluster is known for the first time."""
+        """`writes` and `leadership` are the actuator's; `wakeup` is set when the cluster is first known."""
         self._kube = kube
         self._clock = clock
         self._mode = mode
@@ -79,8 +79,8 @@ class KubeFleet:
         self._wakeup = wakeup
         writes = writes or OwnWrites(clock)
         self._pods = PodTable(clock)
-        self._hands = Hands(clock, writes, leadership)
-        self._targets = TargetTable(self._pods, self._hands, writes)
+        self.hands = Hands(clock, writes, leadership)
+        self._targets = TargetTable(self._pods, self.hands, writes)
         self._nodes = NodeTable(clock)
         self._hpas = HpaTable()
         self._scaled = ScaledObjectTable(self._hpas)
@@ -214,7 +214,7 @@ class KubeFleet:
             self._hpas.version,
             self._scaled.version,
             self._nodes.settle(),
-            self._hands.holding(),
+            self.hands.holding(),
         )
         if self._workload_rows is not None and state == self._workload_state:
             return self._workload_rows
@@ -260,7 +260,7 @@ class KubeFleet:
         scaled = self._scaled.of(row.key)
         if scaled:
             return f"ScaledObject/{scaled[0].port.name}"
-        return self._hpas.owner(row.key) or self._hands.owner(row.uid)
+        return self._hpas.owner(row.key) or self.hands.owner(row.uid)
 
     def _by_trigger(self, row: Row) -> tuple[Workload, bool, str] | None:
         """Return workload, paused and rival of a target that one of our ScaledObjects names."""

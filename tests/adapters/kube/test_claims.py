@@ -8,6 +8,7 @@ from autoscaler.adapters.kube.claims import HAND_HOLD_LIMIT_S, HAND_HOLD_S, Hand
 from autoscaler.adapters.kube.client import FIELD_MANAGER
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.memory import LoopClock
+from autoscaler.core.kept import Hold
 
 pytestmark = pytest.mark.looptime
 
@@ -136,3 +137,56 @@ async def test_a_manual_change_back_to_a_count_that_we_wrote_lately_is_respected
         hands.changed("uid", count, FIELD_MANAGER)
     hands.changed("uid", 5, "kubectl-scale")
     assert hands.owner("uid") == "a manual change by kubectl-scale"
+
+
+class Elsewhere(LoopClock):
+    """The clock of another process: its own monotonic zero, the same wall."""
+
+    def __init__(self) -> None:
+        super().__init__(LoopClock().wall_s() - LoopClock().now_s() - 7000.0)
+
+    def now_s(self) -> float:
+        return super().now_s() + 7000.0
+
+
+async def test_the_next_process_leaves_alone_what_this_one_did_for_the_rest_of_the_time(hands: Hands):
+    hands.changed("uid", 0, "")
+    await asyncio.sleep(HAND_HOLD_S - 30)
+    kept = hands.kept()
+    later = Hands(Elsewhere(), OwnWrites(Elsewhere()))
+    later.first_seen("uid", "")
+    later.recall(kept)
+    assert later.owner("uid") == "a manual change by somebody"
+    await asyncio.sleep(29)
+    assert later.holding() == {"uid"}
+    await asyncio.sleep(2)
+    assert later.holding() == frozenset()
+
+
+async def test_who_undoes_the_next_process_as_well_is_given_twice_the_time(hands: Hands):
+    hands.changed("uid", 0, "")
+    await asyncio.sleep(HAND_HOLD_S + 1)
+    writes = OwnWrites(Elsewhere())
+    later = Hands(Elsewhere(), writes)
+    later.recall(hands.kept())
+    assert later.owner("uid") == ""
+    write(writes, later, 1)
+    later.changed("uid", 0, "")
+    await asyncio.sleep(2 * HAND_HOLD_S - 1)
+    assert later.owner("uid") != ""
+
+
+async def test_what_is_over_is_not_kept_and_what_was_noticed_since_is_not_overwritten(hands: Hands):
+    hands.changed("uid", 0, "")
+    old = hands.kept()
+    await asyncio.sleep(2 * HAND_HOLD_S + 1)
+    assert hands.kept() == ()
+    hands.changed("uid", 3, "kubectl-scale")
+    hands.recall(old)
+    assert hands.owner("uid") == "a manual change by kubectl-scale"
+
+
+async def test_no_clock_that_was_set_makes_a_hold_last_for_longer_than_the_longest(hands: Hands):
+    hands.recall([Hold("uid", "a manual change by somebody", LoopClock().wall_s() + 1e9, 1e9)])
+    await asyncio.sleep(HAND_HOLD_LIMIT_S + 1)
+    assert hands.owner("uid") == ""
