@@ -23,6 +23,7 @@ from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.join import pod_name
 from autoscaler.adapters.prometheus.kube_state import Name, controllers_query, pods_query, read_controllers, read_pods
 from autoscaler.adapters.prometheus.queries import (
+    CONVENTIONS,
     METRIC,
     POD,
     convention_query,
@@ -123,7 +124,7 @@ class DiscoveredFleet:
 
     async def _look(self, sampling: Sampling) -> Sighting | None:
         """Ask everything; None where not even the engines are known."""
-        conventions = await sampling.ask("label conventions", convention_query(ENGINES.values()))
+        conventions = await sampling.ask(CONVENTIONS, convention_query(ENGINES.values()))
         if conventions is None:
             return None
         self._server_clock.hear(conventions)

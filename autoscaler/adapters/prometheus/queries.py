@@ -44,6 +44,7 @@ Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may h
 Identity = tuple[str, str]  # the two labels that name a pod
 POD: Identity = ("namespace", "pod")
 TARGET: Identity = ("job", "instance")  # of a plain scrape configuration, which knows no pods
+CONVENTIONS = "labels that name pods"  # what problems call the query for them
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from autoscaler.adapters.prometheus.decode import clean, parse_labels
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import (
+    CONVENTIONS,
     GPU_COLUMNS,
     METRIC,
     POD,
@@ -119,6 +120,7 @@ class PrometheusSource:
         if not self._server_clock.known:
             await self._learn_conventions(sampling)
         if not self._server_clock.known:  # nothing the server says could be dated
+            sampling.note(CONVENTIONS, "nothing is read before this query is answered")
             return Samples.nothing(len(fleet.workloads), len(fleet.pods), (sampling.report(),))
         self._join.align(fleet)
         at_s = self._server_clock.server_s(sampling.started_s)
@@ -146,7 +148,7 @@ class PrometheusSource:
 
     async def _learn_conventions(self, sampling: Sampling) -> None:
         """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now."""
-        answer = await sampling.ask("label conventions", convention_query(ENGINES.values()))
+        answer = await sampling.ask(CONVENTIONS, convention_query(ENGINES.values()))
         if answer is None:
             return
         self._server_clock.hear(answer)

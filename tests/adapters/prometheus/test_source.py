@@ -101,6 +101,14 @@ async def test_a_server_that_fails_leaves_everything_unknown_and_says_why_in_one
     assert why in report(samples).problems[0]
 
 
+async def test_what_was_asked_first_and_what_comes_of_its_failure_is_told():
+    told = report(await Server(**{"engine/pod": Answer("", status=503)}).sample()).problems
+    assert [line.partition(": ")[0] for line in told] == ["labels that name pods"] * 2
+    assert told[1] == "labels that name pods: nothing is read before this query is answered"
+    undated = report(await Server(**{"engine/pod": vector()}).sample())
+    assert (undated.failed, undated.problems) == (0, told[1:])
+
+
 async def test_when_every_query_fails_alike_it_is_told_once():
     refused = Answer("", status=503)
     server = Server()
