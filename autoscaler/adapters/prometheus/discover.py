@@ -142,12 +142,13 @@ class DiscoveredFleet:
         answers = {name: answer.vector for name, task in tasks.items() if (answer := task.result()) is not None}
         if "engines" not in answers:
             return None
+        vectors = conventions.vector, *answers.values()
         return Sighting(
             reporting=_reporting(answers["engines"]),
             pods=read_pods(answers.get("pods", _NOTHING)),
             controllers=read_controllers(answers.get("controllers", _NOTHING)),
             gpus=_devices(answers.get("devices", _NOTHING)),
-            whole=len(answers) == len(queries) and not any(vector.partial for vector in answers.values()),
+            whole=len(answers) == len(queries) and not any(vector.partial for vector in vectors),
             named=identity == POD,
         )
 

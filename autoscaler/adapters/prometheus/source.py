@@ -117,7 +117,8 @@ class PrometheusSource:
     async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
         """Read all columns that Prometheus knows. What fails stays NaN and is told in the one report."""
         sampling = Sampling(self._client, self._clock, deadline_s)
-        if not self._server_clock.known:
+        first = not self._server_clock.known
+        if first:
             await self._learn_conventions(sampling)
         if not self._server_clock.known:  # nothing the server says could be dated
             sampling.note(CONVENTIONS, "nothing is read before this query is answered")
@@ -128,7 +129,7 @@ class PrometheusSource:
         queries = self._plan(fleet, sampling)
         due = self._due(queries, sampling.started_s)
         async with asyncio.TaskGroup() as group:
-            if sampling.started_s - self._conventions_s >= SLOW_PERIOD_S:
+            if not first and sampling.started_s - self._conventions_s >= SLOW_PERIOD_S:
                 group.create_task(self._learn_conventions(sampling), name="prometheus conventions")
             for query in queries:
                 ask = not query.slow or query.expression in due
@@ -147,15 +148,20 @@ class PrometheusSource:
         return Samples(PodSamples(**columns), front.result(), (sampling.report(),))
 
     async def _learn_conventions(self, sampling: Sampling) -> None:
-        """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now."""
+        """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now.
+
+        A partial answer may lack the labels that matter: it counts only until there was a whole one, and it is asked
+        again at the next tick.
+        """
         answer = await sampling.ask(CONVENTIONS, convention_query(ENGINES.values()))
         if answer is None:
             return
         self._server_clock.hear(answer)
         found = [parse_labels(labels).get(METRIC, "") for labels in answer.vector.labels]
-        if not answer.vector.partial:
+        if not answer.vector.partial or math.isinf(self._conventions_s):
             self._identity, self._gpu_identity = read_conventions(found)
-        self._conventions_s = sampling.started_s
+        if not answer.vector.partial:
+            self._conventions_s = sampling.started_s
 
     def _plan(self, fleet: Fleet, sampling: Sampling) -> list[PodQuery]:
         """Return the queries for the engines in use. Workloads count only by which engines they name."""

@@ -94,6 +94,15 @@ async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod():
         assert names(workloads) == before
 
 
+async def test_a_partial_answer_about_labels_loses_no_pod():
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        before = names(workloads)
+        server.rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1), isPartial=True)}
+        await workloads.refresh(1)
+        assert names(workloads) == before
+
+
 async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:

@@ -186,6 +186,42 @@ async def test_what_a_partial_answer_leaves_out_is_unknown_and_the_report_says_s
     assert "partial answer, what is missing is unknown" in report(samples).problems[0]
 
 
+def by_target(**flags: object) -> dict[str, Answer | str | float]:
+    """Rules of a server whose series name scrape targets."""
+    found = [{"metric": "clock"}, *([] if flags else [{"metric": "engine/instance"}])]
+    running = vector(({"job": "llm", "instance": "a-0"}, 4))
+    return {"engine/pod": vector(*((row, 1) for row in found), **flags), "by .job.*num_requests_running": running}
+
+
+async def test_labels_of_pods_that_a_partial_answer_left_out_are_asked_for_again_at_once():
+    clock, server = HandClock(), Server(**by_target(isPartial=True))
+    async with server.source(clock) as source:
+        assert "running" not in known(await source.sample(FLEET, objectives(FLEET), 5))
+        server.rules = by_target()
+        for _ in range(2):  # it is asked beside the readings
+            clock.time_s += 5
+            samples = await source.sample(FLEET, objectives(FLEET), 5)
+    assert samples.pods.running.tolist()[0] == 4
+
+
+async def test_where_all_answers_are_partial_the_labels_are_those_that_were_found():
+    rules = by_target()
+    partial = vector(({"metric": "engine/instance"}, 1), isPartial=True)
+    samples = await Server(**{**rules, "engine/pod": partial}).sample()
+    assert samples.pods.running.tolist()[0] == 4
+
+
+async def test_a_partial_answer_does_not_unsay_labels_that_were_found_in_a_whole_one():
+    clock, server = HandClock(), Server(**by_target())
+    async with server.source(clock) as source:
+        await source.sample(FLEET, objectives(FLEET), 5)
+        server.rules = by_target(isPartial=True)
+        for _ in range(2):
+            clock.time_s += SLOW_PERIOD_S
+            samples = await source.sample(FLEET, objectives(FLEET), 5)
+    assert samples.pods.running.tolist()[0] == 4
+
+
 async def test_infos_of_the_server_are_passed_on():
     samples = await Server(**healthy(num_requests_running=vector((pod("a-0"), 4), infos=["looks odd"]))).sample()
     assert report(samples).problems[0].endswith("remarked: looks odd")
