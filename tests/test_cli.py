@@ -37,13 +37,14 @@ def invoke(*arguments: str | Path, environment: Mapping[str, str] | None = None)
 
 
 def execute(
-    directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None
+    directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, piped: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the installed command to its end, in an environment without a cluster."""
+    """Run the installed command to its end, in an environment without a cluster. piped: to its standard input."""
     return subprocess.run(
         [COMMAND, *map(str, arguments)],
         cwd=directory,
         env={"PATH": "/usr/bin:/bin", "HOME": str(directory), **(environment or {})},
+        input=piped,
         capture_output=True,
         text=True,
         timeout=30,
@@ -399,6 +400,13 @@ def test_check_reads_standard_input_and_takes_a_policy_under_check_as_the_defaul
         found = CliRunner().invoke(main, ["check", "-"], input=nothing)
         assert found.exit_code == 1
         assert found.output.splitlines()[0].startswith("standard input: error: document: nothing to check")
+
+
+@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
+def test_what_check_finds_in_a_pipe_is_said_of_standard_input(tmp_path: Path, path: str):
+    found = execute(tmp_path, "check", path, piped=_policy("weight: 2", "weigth: 1"))
+    assert (found.returncode, found.stderr) == (1, "")
+    assert found.stdout.startswith("standard input:6: error: spec.weigth: unknown key")
 
 
 def test_check_of_one_bad_file_among_good_ones_is_code_1(tmp_path: Path):

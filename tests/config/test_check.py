@@ -1,6 +1,5 @@
 """Validation of policies and manifests before anything is applied."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,12 +112,6 @@ def test_a_path_without_any_document_of_a_kind_is_an_error(tmp_path: Path, text:
         assert (finding.file, finding.problem) == (str(path), "nothing to check")
     (tmp_path / "b.yaml").write_text("kind: Service\n")
     assert not check([tmp_path], BOOK).findings, "among other manifests it is one that nobody here knows"
-
-
-@pytest.mark.parametrize("path", ["-", "/dev/stdin"])
-def test_standard_input_is_named_in_what_is_found(monkeypatch: pytest.MonkeyPatch, path: str):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{POLICY}spec: {{weight: x}}\n".encode())))
-    assert lines(check([Path(path)], BOOK)) == ["standard input:4:spec.weight: not a number"]
 
 
 def test_the_default_policy_may_be_one_that_is_checked(tmp_path: Path):
