@@ -272,6 +272,8 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
             | {
                 'vllm_autoscaler_source_failures_total{source="prometheus",pod="a"}': "0+4x300",
                 'vllm_autoscaler_source_queries_total{source="prometheus",pod="a"}': "0+5x300",
+                'vllm_autoscaler_source_failures_total{source="prometheus",pod="b"}': "0x300",
+                'vllm_autoscaler_source_queries_total{source="prometheus",pod="b"}': "0+25x300",
             },
             "VllmAutoscalerSourceFails",
         ),
