@@ -86,7 +86,9 @@ class Kube:
                 await kubeconfig.read(configuration)
                 configuration.refresh_api_key_hook = kubeconfig.refresh
         except _BAD_CONFIGURATION as error:
-            where = "this pod's service account" if in_cluster else f"the kubeconfig {_kubeconfig_files()}"
+            where = (
+                f"this pod's service account in {account}" if in_cluster else f"the kubeconfig {_kubeconfig_files()}"
+            )
             context = f" (context {settings.context})" if settings.context else ""
             raise Unavailable(f"no cluster: {where}{context} cannot be used: {_reason(error)}") from error
         async with cls.using(configuration, settings.timeout_s, proxies=not in_cluster) as kube:
@@ -235,9 +237,15 @@ class _Kubeconfig:
             await self.read(configuration)
         except Exception as error:  # an exec plug-in may raise anything; the credentials at hand may still do
             if not self._failing:
-                log.warning("kubeconfig cannot be read again", error=type(error).__name__)
+                known = isinstance(error, _BAD_CONFIGURATION)  # others' words are anybody's
+                reason = _reason(error) if known else type(error).__name__
+                log.warning(
+                    "kubeconfig cannot be read again; the credentials at hand stay", files=self._files, error=reason
+                )
             self._failing = True
         else:
+            if self._failing:
+                log.info("kubeconfig is read again", files=self._files)
             self._failing = False
 
 

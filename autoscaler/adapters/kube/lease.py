@@ -110,9 +110,14 @@ class Elector:
                     await self._acquire()
         except (ApiError, TimeoutError, msgspec.MsgspecError) as error:
             if not self._failing:
-                log.warning("lease cannot be held or read", lease=self._settings.name, error=str(error))
+                reason = (
+                    str(error) or f"no answer within {2 * self._request_s:g} s"
+                )  # of a TimeoutError there are no words
+                log.warning("lease cannot be held or read", lease=self._path, error=reason)
             self._failing = True
         else:
+            if self._failing:
+                log.info("lease is held or read again", lease=self._path)
             self._failing = False
 
     async def _renew(self, lease: _Lease) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
+from structlog.testing import capture_logs
 
 from autoscaler.adapters.kube.client import ApiError, Kube, object_path
 from autoscaler.config.settings import KubeSettings
@@ -156,6 +157,37 @@ async def test_a_plug_in_that_hangs_costs_no_more_than_the_time_out(monkeypatch:
         async with Kube.connect(KubeSettings(timeout_s=0.1)):
             pass
     await asyncio.sleep(0.3)  # until it has ended, so that nothing of it outlives the test
+
+
+async def test_in_a_pod_without_a_service_account_the_error_says_where_one_is_mounted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+    with pytest.raises(Unavailable, match=rf"no cluster: this pod's service account in {tmp_path} cannot be used: .+"):
+        async with Kube.connect(KubeSettings(), account=tmp_path):
+            pass
+
+
+async def test_a_kubeconfig_that_cannot_be_read_again_is_told_once_with_the_reason_and_so_is_its_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    path = tmp_path / "kubeconfig"
+    good = f"{ENTRIES}{CLUSTER}users: [{{name: u, user: {{token: hunter2}}}}]"
+    path.write_text(good)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with capture_logs() as lines:
+        async with Kube.connect(KubeSettings(), credentials_age_s=0.0) as kube:
+            for text in (f"{ENTRIES}{CLUSTER}users: [{{name: u, token: hunter2}}]", "just text", good):
+                path.write_text(text)
+                with pytest.raises(ApiError, match="no answer"):
+                    await kube.request("GET", "/version")
+    failing, recovered = lines
+    assert failing["event"] == "kubeconfig cannot be read again; the credentials at hand stay"
+    assert failing["error"].startswith("Invalid kube-config file. Expected key user")
+    assert failing["files"] == recovered["files"] == str(path)
+    assert "hunter2" not in str(lines)
 
 
 @pytest.mark.integration

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from autoscaler.adapters.kube.client import ApiError
 from autoscaler.adapters.kube.lease import LONGEST_LEASE_S, Elector
@@ -129,3 +130,18 @@ async def test_a_follower_that_ends_leaves_the_lease_to_its_holder_and_a_leader_
         with suppress(asyncio.CancelledError):
             await task
         assert (elector.leading, server.holder) == (False, left)
+
+
+async def test_trouble_with_the_lease_is_told_once_with_its_reason_and_so_is_its_end():
+    server = Server(answers_after_s=100.0)  # no request of this double ends by itself
+    with capture_logs() as lines:
+        async with running(elects(server)):
+            await asyncio.sleep(5.0)
+            server.answers_after_s = 0.0
+            await asyncio.sleep(3.0)
+    told = [(line["event"], line.get("error")) for line in lines if "lease" in line["event"]]
+    assert told == [
+        ("lease cannot be held or read", "no answer within 1.2 s"),
+        ("lease is held or read again", None),
+    ]
+    assert lines[0]["lease"].endswith("/namespaces/vllm-autoscaler/leases/vllm-autoscaler")
