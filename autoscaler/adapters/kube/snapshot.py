@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from autoscaler.adapters.kube.pools import NodeTable
 from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable
 from autoscaler.adapters.kube.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Row
 from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
+from autoscaler.config.annotations import PREFIX
 from autoscaler.config.settings import Mode
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
@@ -35,6 +36,13 @@ log = structlog.get_logger(__name__)
 HEARTBEAT_S = 5.0
 HEARTBEAT_PATH = "/version"  # every authenticated client may read it, so it needs no verb of its own
 NOT_ALIVE = (401, 429)
+_ANNOTATED = f"the annotation {PREFIX}policy on a Deployment, StatefulSet or LeaderWorkerSet"
+NEEDED = {
+    Mode.DIRECT: _ANNOTATED,
+    Mode.DRY_RUN: _ANNOTATED,
+    Mode.KEDA: "a ScaledObject with an external trigger that names a policy",
+}
+"""What makes a workload one of ours."""
 
 
 class _WorkloadRows(NamedTuple):
@@ -218,7 +226,7 @@ class KubeFleet:
         )
         if self._workload_rows is not None and state == self._workload_state:
             return self._workload_rows
-        self._problems = {}
+        told, self._problems = self._problems, {}
         managed: list[tuple[int, Row, Workload, bool, str]] = []
         for target_id in sorted(self._targets.rows):
             row = self._targets.rows[target_id]
@@ -227,6 +235,7 @@ class KubeFleet:
                 managed.append((target_id, row, *found))
         if self._mode is Mode.KEDA:
             self._miss_targets()
+        self._tell(told, len(managed))
         pool, pools, pool_gpus = self._nodes.pools([row.facts for _, row, *_ in managed])
         workload_id = np.array([target_id for target_id, *_ in managed], dtype=np.int64)
         before = self._workload_rows
@@ -245,6 +254,16 @@ class KubeFleet:
             pool_gpus=np.array(pool_gpus),
         )
         return self._workload_rows
+
+    def _tell(self, told: Mapping[WorkloadRef, str], managed: int) -> None:
+        """Log what has become of problems, of which `told` were told before, and that there is nothing to do."""
+        for ref, problem in sorted(self._problems.items() - told.items()):
+            log.warning("what a workload declares has a problem", workload=str(ref), problem=problem)
+        for ref in sorted(told.keys() - self._problems.keys()):
+            log.info("what a workload declares has no problem any more", workload=str(ref))
+        if not managed and (self._workload_rows is None or self._workload_rows.workloads):
+            namespaces = sorted({watch.namespace for watch in self._watches if watch.resource.namespaced} - {""})
+            log.warning("no workload is to be scaled", needed=NEEDED[self._mode], namespaces=namespaces or "all")
 
     def _by_annotation(self, row: Row) -> tuple[Workload, bool, str] | None:
         """Return workload, paused and rival of a target whose annotation names a policy."""

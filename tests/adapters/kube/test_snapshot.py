@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
@@ -231,8 +232,13 @@ async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: 
     await world.deployment("bad", annotations=bad)
     await world.deployment("good", annotations=annotated(policy="batch", max_replicas="3"))
     fleet = direct(kube, clock, world)
-    async with running(fleet):
-        view = await synced(fleet)
+    with capture_logs() as lines:
+        async with running(fleet):
+            view = await synced(fleet)
+            await world.deployment("good", annotations=annotated(policy="batch", max_replicas="4"))
+            await until(fleet, "a new view", lambda view: ("replicas.max", "4") in view.workloads[1].overrides)
+            await world.deployment("bad", annotations=annotated(policy="batch"))
+            await until(fleet, "nothing is wrong", lambda _: not fleet.problems())
     workload = view.workloads[row(view, "bad")]
     assert (workload.policy, workload.overrides, workload.metrics_port) == (
         "(invalid)",
@@ -240,11 +246,35 @@ async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: 
         8000,
     )
     assert view.paused[row(view, "bad")]
-    problem = fleet.problems()[workload.ref]
+    problem = lines[0]["problem"]
     for part in ("found 'no/such'", "'-3'", "'perhaps'", "1 to 65,535", "'max-replcas' is not known"):
         assert part in problem
     assert view.workloads[row(view, "good")].overrides == (("replicas.max", "3"),)
-    assert list(fleet.problems()) == [workload.ref]
+    assert [(line["event"], line["workload"]) for line in lines] == [
+        ("what a workload declares has a problem", str(workload.ref)),
+        ("what a workload declares has no problem any more", str(workload.ref)),
+    ]
+
+
+async def test_that_no_workload_is_to_be_scaled_is_told_with_what_it_takes(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations={})
+    fleet = direct(kube, clock, world)
+    with capture_logs() as lines:
+        async with running(fleet):
+            await synced(fleet)
+            await world.deployment("llama")
+            await until(fleet, "a workload", lambda view: len(view.workloads) == 1)
+            await world.deployment("llama", annotations={})
+            await until(fleet, "no workload", lambda view: not view.workloads)
+    told = {
+        "event": "no workload is to be scaled",
+        "needed": "the annotation vllm-autoscaler.io/policy on a Deployment, StatefulSet or LeaderWorkerSet",
+        "namespaces": [world.namespace],
+        "log_level": "warning",
+    }
+    assert lines == [told, told]
 
 
 async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemClock, world: World):
