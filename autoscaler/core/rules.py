@@ -165,7 +165,7 @@ def follow(rules: Rules, seen: Seen) -> Rules:
     rule = np.where(stays, before, cheapest)
     replicas = np.fmin(lived.asked[rule, rows], _enough(rules, seen, came_per_s))
     late = traffic.queued_s(rules.traffic, seen, seen.waiting) > seen.patience_s
-    replicas = np.where(late, np.fmax(replicas, np.fmin(rules.replicas, seen.ceiling)), replicas)
+    replicas = np.where(late, np.fmax(replicas, np.minimum(rules.replicas, seen.ceiling)), replicas)
     speaks = ~np.isnan(rules.traffic.demand) & ~np.isnan(seen.ttft_objective_s)
     return replace(
         rules,
@@ -194,5 +194,5 @@ def _enough(rules: Rules, seen: Seen, came_per_s: FloatColumn) -> FloatColumn:
     enough = is_calm(rules.levels) & (watched_s < CALM_S)
     enough &= rules.levels.level_s >= watched_s  # or there was a restart, and before it may have been no calm
     enough &= rules.budget.burnt <= seen.may_miss * (rules.budget.counted + came_per_s * ADVANCE_S)
-    most = np.fmax(np.fmin(rules.found, seen.ceiling), rules.paper.asked[family.ENOUGH])
+    most = np.fmax(np.minimum(rules.found, seen.ceiling), rules.paper.asked[family.ENOUGH])
     return np.where(enough, most, np.nan)

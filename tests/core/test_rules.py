@@ -220,6 +220,26 @@ def test_what_the_load_needs_are_its_peaks_of_three_cold_starts_and_one_root_mor
     assert rules.needed[0] == math.ceil((2 + math.sqrt(2)) / family.MOST_BUSY) < rules.replicas[0]
 
 
+def test_a_queue_that_is_late_before_a_rule_ever_spoke_asks_for_no_more_than_rules_do():
+    """One replica, and four times what it can serve from the first reading on."""
+    rules, spoken = R.Rules.blank(1), []
+    for step in range(10):
+        rules = live([4.0], rules, 1000.0 + step * EVERY_S, replicas=1, waiting=200.0, ceiling=1000.0)
+        if not np.isnan(rules.replicas[0]):
+            spoken.append(rules.replicas[0])
+            assert rules.replicas[0] <= rules.paper.asked[:, 0].max() < 100
+    assert len(spoken) > 5
+
+
+@pytest.mark.parametrize("before", [12.0, math.nan])
+def test_after_silence_a_late_queue_keeps_nothing_that_is_not_known_to_have_been_asked_for(before):
+    rules = live([4.0] * 100, replicas=10)
+    waits = seen(4.0, replicas=10, waiting=200.0, ceiling=1000.0)
+    after = judged(rules.changed({"replicas": np.full(1, before)}), waits)
+    asked = after.paper.asked[int(after.rule[0]), 0]
+    assert after.replicas[0] == (asked if math.isnan(before) else max(before, asked))
+
+
 # --- what was really missed
 
 
