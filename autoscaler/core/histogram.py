@@ -34,19 +34,20 @@ def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
         raise ValueError(f"quantile {q:g}, must be above 0 and at most 1")
     if not _usable(bounds):
         return np.full(counts.shape[:-1], np.nan)
-    counts = np.maximum.accumulate(counts, axis=-1)  # scrapes are not atomic, and folding may break the order
-    total = counts[..., -1:]
+    # Scrapes are not atomic, and folding may break the order.
+    cumulative = np.maximum.accumulate(counts, axis=-1).reshape(-1, len(bounds))
+    row, total = np.arange(len(cumulative)), cumulative[:, -1]
     rank = q * total
-    bucket = np.sum(counts[..., :-1] < rank, axis=-1, keepdims=True)  # first bucket that holds the rank
-    low_counts, low_bounds = _shifted(counts), _shifted(bounds)
-    below = np.take_along_axis(low_counts, bucket, axis=-1)
-    inside = np.take_along_axis(counts, bucket, axis=-1) - below
-    start, end = low_bounds[bucket], bounds[bucket]
+    bucket = (cumulative[:, :-1] < rank[:, None]).sum(axis=1)  # first bucket that holds the rank
+    first = bucket == 0
+    below = np.where(first, 0.0, cumulative[row, bucket - 1])
+    inside = cumulative[row, bucket] - below
+    start, end = np.where(first, 0.0, bounds[bucket - 1]), bounds[bucket]
     with np.errstate(divide="ignore", invalid="ignore"):
         value = start + (end - start) * (rank - below) / inside
-    value = np.where((bucket == 0) & (end <= 0), end, value)  # no lower bound to start from
+    value = np.where(first & (end <= 0), end, value)  # no lower bound to start from
     value = np.where(np.isinf(end), bounds[-2], value)
-    return np.asarray(np.where(total > 0, value, np.nan)[..., 0])
+    return np.asarray(np.where(total > 0, value, np.nan).reshape(counts.shape[:-1]))
 
 
 class Part(NamedTuple):
@@ -168,10 +169,3 @@ class Window(NamedTuple):
 
 def _usable(bounds: FloatColumn) -> bool:
     return len(bounds) >= 2 and bool(bounds[-1] == np.inf)
-
-
-def _shifted(values: FloatColumn) -> FloatColumn:
-    """Return the values one bucket further, 0 in the first: what lies below each bucket."""
-    shifted = np.zeros_like(values)
-    shifted[..., 1:] = values[..., :-1]
-    return shifted
