@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,8 @@ WALL_S = 1_800_000_000.0
 """Unix time of the start of a trace, for the schedules of a policy."""
 
 _READINGS = {each.name for each in fields(PodRows)} & {each.name for each in fields(PodSamples)}
+_STATUS = {each.name for each in fields(PodRows)} - _READINGS
+_UNREAD = {each.name for each in fields(PodSamples)} - _READINGS - {"asleep"}
 
 
 class OursTogether:
@@ -50,7 +52,7 @@ class OursTogether:
         self._gpus = np.array([gpus])
         self._workload_id = np.arange(len(cases))
         self._memory = Memory.empty()
-        self._shown: tuple[Sequence[PodRows], Fleet, PodSamples] | None = None
+        self._shown: _Shown | None = None
         self._counts: Sequence[int] = ()
         self.inp: TickInput | None = None
         self.decision: Decision | None = None
@@ -64,7 +66,7 @@ class OursTogether:
         now_s = views[0].now_s
         if self._nothing_new(views):
             return self._counts
-        fleet, samples = self._show([view.pods for view in views])
+        shown = self._show([view.pods for view in views])
         front = FrontSamples(
             time_s=np.array([view.seen.time_s for view in views]),
             waiting=np.array([view.seen.gateway_waiting for view in views]),
@@ -72,10 +74,10 @@ class OursTogether:
         )
         self.inp = TickInput(
             now_s=now_s,
-            fleet=replace(fleet, time_s=now_s, replicas=np.array([float(view.wanted) for view in views])),
+            fleet=replace(shown.fleet, time_s=now_s, replicas=np.array([float(view.wanted) for view in views])),
             spec=self._rules.spec,
             schedule=self._rules.windows.at(WALL_S + now_s, now_s),
-            samples=Samples(samples, front),
+            samples=Samples(shown.samples, front),
         )
         self.decision, self._memory = tick(self.inp, self._memory)
         self._counts = [int(count) for count in self.decision.replicas]
@@ -85,25 +87,25 @@ class OursTogether:
         if self.inp is None or self._shown is None:
             return False
         return (
-            all(view.pods is row for view, row in zip(views, self._shown[0], strict=True))
+            all(view.pods is row for view, row in zip(views, self._shown.rows, strict=True))
             and all(view.wanted == count for view, count in zip(views, self._counts, strict=True))
             and [view.seen.gateway_waiting for view in views] == self.inp.samples.front.waiting.tolist()
         )
 
-    def _show(self, rows: Sequence[PodRows]) -> tuple[Fleet, PodSamples]:
-        """Return what the pods of each workload show, made anew only when they changed, as few ticks find."""
-        if self._shown is None or any(row is not before for row, before in zip(rows, self._shown[0], strict=True)):
+    def _show(self, rows: Sequence[PodRows]) -> _Shown:
+        """Return what the pods of each workload show, made anew only as far as it changed: few scrapes find others."""
+        shown = self._shown
+        if shown is None or any(map(_changed, rows, shown.rows)):
             pods = _Pods.of(rows)
-            samples = PodSamples.filled(len(pods.id))
-            for name in _READINGS:
-                getattr(samples, name)[:] = pods.column(name)
-            samples.asleep[:] = 0.0
-            self._shown = rows, self._fleet(pods), samples
-        return self._shown[1:]
+            shown = _Shown(rows, pods, self._fleet(rows, pods), _samples(rows, pods))
+        elif any(row is not before for row, before in zip(rows, shown.rows, strict=True)):
+            shown = shown._replace(rows=rows, samples=_samples(rows, shown.pods))
+        self._shown = shown
+        return shown
 
-    def _fleet(self, pods: _Pods) -> Fleet:
+    def _fleet(self, rows: Sequence[PodRows], pods: _Pods) -> Fleet:
         """Return the fleet but for the moment and the counts that are wanted then."""
-        ready_s = pods.column("ready_s")
+        ready_s = pods.column(rows, "ready_s")
         return Fleet(
             time_s=math.nan,
             workloads=self._workloads,
@@ -117,11 +119,13 @@ class OursTogether:
             pod_id=pods.id,
             pod_workload=pods.workload,
             pod_ready=~np.isnan(ready_s),
-            pod_terminating=pods.column("terminating"),
-            pod_blocked=np.where(pods.column("unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64),
-            pod_created_s=pods.column("created_s"),
-            pod_scheduled_s=pods.column("scheduled_s"),
-            pod_started_s=pods.column("started_s"),
+            pod_terminating=pods.column(rows, "terminating"),
+            pod_blocked=np.where(pods.column(rows, "unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(
+                np.int64
+            ),
+            pod_created_s=pods.column(rows, "created_s"),
+            pod_scheduled_s=pods.column(rows, "scheduled_s"),
+            pod_started_s=pods.column(rows, "started_s"),
             pod_ready_s=ready_s,
             pools=(Pool("nvidia.com/gpu"),),
             pool_gpus=self._gpus,
@@ -142,7 +146,6 @@ class Ours(OursTogether):
 class _Pods:
     """The pods of several workloads as rows of one table, by ascending id."""
 
-    rows: Sequence[PodRows]  # [W]
     order: IntColumn  # int64[P], place of each row among those of all workloads, one after the other
     id: IntColumn  # int64[P], unique among all of them
     workload: IntColumn  # int64[P]
@@ -152,9 +155,29 @@ class _Pods:
         workload = np.repeat(np.arange(len(rows)), [len(each.id) for each in rows])
         ids = np.concatenate([each.id for each in rows]) * len(rows) + workload
         order = np.argsort(ids)
-        return cls(rows, order, ids[order], workload[order])
+        return cls(order, ids[order], workload[order])
 
-    def column(self, name: str) -> Any:
-        if len(self.rows) == 1:
-            return getattr(self.rows[0], name)  # by ascending id already
-        return np.concatenate([getattr(each, name) for each in self.rows])[self.order]
+    def column(self, rows: Sequence[PodRows], name: str) -> Any:
+        if len(rows) == 1:
+            return getattr(rows[0], name)  # by ascending id already
+        return np.concatenate([getattr(each, name) for each in rows])[self.order]
+
+
+class _Shown(NamedTuple):
+    """What the pods of several workloads showed last."""
+
+    rows: Sequence[PodRows]  # [W]
+    pods: _Pods
+    fleet: Fleet
+    samples: PodSamples
+
+
+def _changed(row: PodRows, before: PodRows) -> bool:
+    """Whether the cluster says anything else of a workload's pods; what it says as before is the same object."""
+    return any(getattr(row, name) is not getattr(before, name) for name in _STATUS)
+
+
+def _samples(rows: Sequence[PodRows], pods: _Pods) -> PodSamples:
+    readings = {name: pods.column(rows, name) for name in _READINGS}
+    unknown = dict.fromkeys(_UNREAD, np.full(len(pods.id), np.nan))
+    return PodSamples(**readings, **unknown, asleep=np.zeros(len(pods.id)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scale
 from autoscaler.sim.study.check import check
 from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
-from autoscaler.sim.study.state import GAP_BOUNDS, HISTOGRAMS, PREFILL_BOUNDS, TTFT_BOUNDS
+from autoscaler.sim.study.state import GAP_BOUNDS, PARTS, PREFILL_BOUNDS, TTFT_BOUNDS
 
 REMEMBERED_S = 6 * 3600.0  # how far back `ago` reaches
 LATENCY_WINDOW_S = 60.0  # of the quantiles in PodRows
@@ -37,8 +38,9 @@ class RunView:
         scrapes = max(math.ceil(LATENCY_WINDOW_S / replicas.case.scrape_s), 1) + 1
         self._scrapes: deque[Scrape] = deque(maxlen=scrapes)
         self._seen: deque[Totals] = deque(maxlen=math.ceil(REMEMBERED_S / replicas.case.scrape_s) + 1)
+        self._status: dict[str, Any] = {}
+        self._status_of = (-1, -1.0)
         self._pods: PodRows | None = None
-        self._pods_of = (-1, -1.0, -1.0)
 
     @property
     def ready(self) -> int:
@@ -71,62 +73,63 @@ class RunView:
     @property
     def pods(self) -> PodRows:
         starting = len(self._replicas.pods) > self._replicas.ready  # then phases end with time
-        key = (self._replicas.changes, self._seen[-1].time_s, self.now_s if starting else 0.0)
-        if self._pods is None or self._pods_of != key:
-            self._pods, self._pods_of = self._pod_rows(), key
+        status_of = (self._replicas.changes, self.now_s if starting else 0.0)
+        if self._status_of != status_of:
+            self._status, self._status_of, self._pods = self._tell_status(), status_of, None
+        if self._pods is None:
+            self._pods = PodRows(**self._status, **self._readings())
         return self._pods
 
     def remember(self, seen: Totals, scrape: Scrape) -> None:
         self._seen.append(seen)
         self._scrapes.append(scrape)
+        self._pods = None
 
-    def _pod_rows(self) -> PodRows:
-        pods, scrape = self._replicas.pods, self._scrapes[-1]
-        ids = np.array([pod.id for pod in pods], np.int64)
-        ready = np.array([pod.row >= 0 for pod in pods], np.bool_)
-        place, known = find(ids, scrape.id)  # of an engine that crashed until the next scrape, which does not find it
+    def _tell_status(self) -> dict[str, Any]:
+        """Return what the cluster says of each replica, by column of PodRows."""
+        pods = self._replicas.pods
+        ready_s = [pod.ready_s if pod.row >= 0 else math.nan for pod in pods]
+        return {
+            "id": np.array([pod.id for pod in pods], np.int64),
+            "created_s": np.array([pod.created_s for pod in pods], np.float64),
+            "unschedulable": np.array([not pod.placed for pod in pods], np.bool_),
+            "scheduled_s": self._passed([pod.scheduled_s for pod in pods]),
+            "started_s": self._passed([pod.started_s for pod in pods]),
+            "ready_s": np.array(ready_s, np.float64),
+            "terminating": np.array([pod.leaving for pod in pods], np.bool_),
+        }
 
-        def reading(values: FloatColumn) -> FloatColumn:
-            column = np.full(len(ids), np.nan)
-            column[known] = values[place[known]]
-            return column
-
+    def _readings(self) -> dict[str, Any]:
+        """Return what the last scrape shows of each replica, by column of PodRows."""
+        ids, scrape, goal = self._status["id"], self._scrapes[-1], self._replicas.case.goal
         running, waiting, kv_usage = scrape.gauges
         prompt_tokens, generation_tokens, finished, first_tokens, preemptions, gap_s = scrape.counters
-        ttft, gaps, mean_gaps, prefills = np.split(scrape.counts, HISTOGRAMS[1:-1], axis=1)
-        goal = self._replicas.case.goal
-        ttft_met = count_within(goal.ttft_s, TTFT_BOUNDS, np.cumsum(ttft, axis=1).astype(np.float64))
-        itl_met = count_within(goal.itl_s, GAP_BOUNDS, np.cumsum(mean_gaps, axis=1).astype(np.float64))
-        longest_s = bound_above(goal.ttft_s, PREFILL_BOUNDS)
-        prefill_met = count_within(longest_s, PREFILL_BOUNDS, np.cumsum(prefills, axis=1).astype(np.float64))
+        ttft, gaps, mean_gaps, prefills = (scrape.counts[:, part].cumsum(axis=1, dtype=np.float64) for part in PARTS)
         ttft_s, itl_s = self._latencies()
-        return PodRows(
-            id=ids,
-            created_s=np.array([pod.created_s for pod in pods], np.float64),
-            unschedulable=np.array([not pod.placed for pod in pods], np.bool_),
-            scheduled_s=self._passed([pod.scheduled_s for pod in pods]),
-            started_s=self._passed([pod.started_s for pod in pods]),
-            ready_s=np.where(ready, np.array([pod.ready_s for pod in pods], np.float64), np.nan),
-            terminating=np.array([pod.leaving for pod in pods], np.bool_),
-            time_s=reading(np.full(len(scrape.id), scrape.time_s)),
-            running=reading(running),
-            waiting=reading(waiting),
-            kv_usage=reading(kv_usage),
-            prompt_tokens=reading(prompt_tokens),
-            generation_tokens=reading(generation_tokens),
-            finished=reading(finished),
-            first_tokens=reading(first_tokens),
-            ttft_met=reading(ttft_met),
-            gap_s=reading(gap_s),
-            gaps=reading(gaps.sum(axis=1)),
-            itl_judged=reading(mean_gaps.sum(axis=1)),
-            itl_met=reading(itl_met),
-            prefill_judged=reading(prefills.sum(axis=1)),
-            prefill_met=reading(prefill_met),
-            preemptions=reading(preemptions),
-            ttft_s=reading(ttft_s),
-            itl_s=reading(itl_s),
-        )
+        read = {
+            "time_s": np.full(len(scrape.id), scrape.time_s),
+            "running": running,
+            "waiting": waiting,
+            "kv_usage": kv_usage,
+            "prompt_tokens": prompt_tokens,
+            "generation_tokens": generation_tokens,
+            "finished": finished,
+            "first_tokens": first_tokens,
+            "ttft_met": count_within(goal.ttft_s, TTFT_BOUNDS, ttft),
+            "gap_s": gap_s,
+            "gaps": gaps[:, -1],
+            "itl_judged": mean_gaps[:, -1],
+            "itl_met": count_within(goal.itl_s, GAP_BOUNDS, mean_gaps),
+            "prefill_judged": prefills[:, -1],
+            "prefill_met": count_within(bound_above(goal.ttft_s, PREFILL_BOUNDS), PREFILL_BOUNDS, prefills),
+            "preemptions": preemptions,
+            "ttft_s": ttft_s,
+            "itl_s": itl_s,
+        }
+        place, known = find(ids, scrape.id)  # of an engine that crashed until the next scrape, which does not find it
+        readings = np.full((len(read), len(ids)), np.nan)
+        readings[:, known] = np.array(list(read.values()))[:, place[known]]
+        return dict(zip(read, readings, strict=True))
 
     def _passed(self, moments_s: list[float]) -> FloatColumn:
         """Return moments as one who does not know the future sees them: those that lie ahead are NaN."""
@@ -140,17 +143,18 @@ class RunView:
         """
         last = self._scrapes[-1]
         before = np.full(last.counts.shape, np.nan)
-        for scrape in reversed(list(self._scrapes)[:-1]):  # the oldest that knows an engine is its beginning
-            if last.time_s - scrape.time_s > LATENCY_WINDOW_S + 1e-9:
+        found = np.zeros(len(last.id), np.bool_)
+        for scrape in self._scrapes:  # the oldest that knows an engine is its beginning
+            if found.all() or scrape is last:
                 break
-            place, known = find(last.id, scrape.id)
-            before[known] = scrape.counts[place[known]]
+            if last.time_s - scrape.time_s <= LATENCY_WINDOW_S + 1e-9:
+                place, known = find(last.id, scrape.id)
+                fresh = known & ~found
+                before[fresh] = scrape.counts[place[fresh]]
+                found |= known
         grown = increase(before, last.counts.astype(np.float64))
-        ttft, gaps, *_ = np.split(grown, HISTOGRAMS[1:-1], axis=1)
-        return (
-            quantile(LATENCY_QUANTILE, TTFT_BOUNDS, np.cumsum(ttft, axis=1)),
-            quantile(LATENCY_QUANTILE, GAP_BOUNDS, np.cumsum(gaps, axis=1)),
-        )
+        ttft, gaps, *_ = (grown[:, part].cumsum(axis=1) for part in PARTS)
+        return quantile(LATENCY_QUANTILE, TTFT_BOUNDS, ttft), quantile(LATENCY_QUANTILE, GAP_BOUNDS, gaps)
 
 
 class Track:

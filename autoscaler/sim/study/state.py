@@ -6,6 +6,7 @@ replica on as one pointer. Times are seconds since the start of the trace; -1 st
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +86,9 @@ PREFILL_BOUNDS = np.array([*REQUEST_BOUNDS_S, np.inf])
 
 HISTOGRAMS = np.cumsum([0, len(TTFT_BOUNDS), len(GAP_BOUNDS), len(GAP_BOUNDS), len(PREFILL_BOUNDS)])
 """Where each histogram begins in the counts that `kernel.read` puts side by side, and where they end."""
+
+PARTS = tuple(slice(begin, end) for begin, end in pairwise(HISTOGRAMS.tolist()))
+"""The columns of each histogram there."""
 
 
 class Engine(NamedTuple):
