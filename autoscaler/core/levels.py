@@ -27,6 +27,16 @@ SPANS_A_COLD_START = 4
 LOWS = SPANS_A_COLD_START + 2
 PEAKS = LONGEST_HOLD * SPANS_A_COLD_START + 1
 
+_HELD = (*PREDICTORS, OF_LOAD)
+_LEVEL_OF = [place for place, _ in _HELD]
+_REACHES = [
+    (hold * reach, (predictor, place, reach))
+    for predictor, (place, hold) in enumerate(_HELD)
+    for reach in range(1, SPANS_A_COLD_START + 1)
+]
+_ENDS = {until: [end for span, end in _REACHES if span == until] for until in sorted({span for span, _ in _REACHES})}
+"""By span: the predictors whose peak is held up to it (row, and level) where a cold start takes so many spans."""
+
 
 @dataclass(frozen=True)
 class Levels(Columns):
@@ -117,16 +127,14 @@ def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColum
 
     level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by span. reach: int64[W], spans in a cold start.
     """
-    predictors = (*PREDICTORS, OF_LOAD)
-    said = level[[place for place, _ in predictors]]
-    highest = peaks[:, 0].copy()
-    for span in range(1, PEAKS):
-        np.maximum(highest, peaks[:, span], out=highest)
-        for predictor, (place, hold) in enumerate(predictors):
-            if span % hold == 0 and span // hold <= SPANS_A_COLD_START:
-                np.copyto(said[predictor], highest[place], where=reach == span // hold)
-    for predictor, (place, _) in enumerate(predictors):
-        said[predictor, np.isnan(level[place])] = np.nan
+    said, unknown = level[_LEVEL_OF], np.isnan(level[_LEVEL_OF])
+    highest, since = peaks[:, 0], 1
+    for until, ends in _ENDS.items():
+        highest = np.maximum(highest, peaks[:, since : until + 1].max(axis=1))
+        since = until + 1
+        for predictor, place, cold_start in ends:
+            np.copyto(said[predictor], highest[place], where=reach == cold_start)
+    said[unknown] = np.nan
     return said
 
 

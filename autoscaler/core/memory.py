@@ -125,13 +125,14 @@ def align(memory: Memory, fleet: Fleet) -> Memory:
     """Put memory onto the rows of `fleet`; what is new is blank, what is gone is forgotten."""
     if memory.workload_id is fleet.workload_id and memory.pod_id is fleet.pod_id:
         return memory
+    memory = replace(memory, pod_id=fleet.pod_id, pods=_moved(memory.pods, memory.pod_id, fleet.pod_id))
     before, after = memory.workload_id, fleet.workload_id
+    if np.array_equal(before, after):
+        return replace(memory, workload_id=after)
     return replace(
         memory,
-        workload_id=fleet.workload_id,
-        pod_id=fleet.pod_id,
-        workloads=_moved(memory.workloads, memory.workload_id, fleet.workload_id),
-        pods=_moved(memory.pods, memory.pod_id, fleet.pod_id),
+        workload_id=after,
+        workloads=_moved(memory.workloads, before, after),
         rules=tuple(
             _moved(rules, before[before % GROUPS == group], after[after % GROUPS == group])
             for group, rules in enumerate(memory.rules)

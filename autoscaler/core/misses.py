@@ -33,6 +33,10 @@ how many there are, and beside a full replica they queue. Of 0.15: 0.8 % at 0.2,
 ANYWHERE = 0.003
 """Share that may miss at any load, such as those that all meet a replica which has just become ready."""
 
+_EXPECTED = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE).T[..., None, None]
+_TOLD = tuple(zip(np.log(_EXPECTED), np.log(1 - _EXPECTED), strict=True))
+"""What a request that missed, and one that met, tells of each steepness, by bin; float64[STEEPNESS, 1, 1] each."""
+
 CLUSTER = 20.0
 """Requests that tell as much as one would alone: neighbours miss together."""
 
@@ -161,11 +165,10 @@ def believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -
     misses little at 0.9. What misses at any load tells nothing of that.
     """
     missed = np.maximum(missed - at_any_load[:, None] * seen, 0.0)
-    expected = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE)[..., None, None]  # of [STEEPNESS, BINS, KINDS, W]
     met = seen - missed
     told = np.zeros((len(STEEPNESS), *missed[:, 0].shape))
-    for place in range(BINS):  # by hand: a sum of numpy differs in its last digits with the number of rows
-        told += np.log(expected[:, place]) * missed[:, place] + np.log(1 - expected[:, place]) * met[:, place]
+    for place, (if_missed, if_met) in enumerate(_TOLD):  # by hand: a sum of numpy differs with the number of rows
+        told += if_missed * missed[:, place] + if_met * met[:, place]
     likely = np.exp((told - told.max(axis=0)) / CLUSTER)
     share = np.zeros_like(missed)
     for shape, weight in zip(SHAPES, likely / likely.sum(axis=0), strict=True):

@@ -67,13 +67,17 @@ class Fold:
         """Sum over the pods that know; NaN where none does."""
         known = where & ~np.isnan(values)
         sums = np.bincount(self.pod_workload, np.where(known, values, 0.0), self.workloads)
-        return np.where(self.count(known) > 0, sums, np.nan)
+        return np.where(np.bincount(self.pod_workload, known, self.workloads) > 0, sums, np.nan)
 
     def mean(self, values: FloatColumn, weights: FloatColumn, where: BoolColumn) -> FloatColumn:
         """Weighted mean over the pods that know; NaN where none does."""
         known = where & ~np.isnan(values)
+        sums, of = (
+            np.bincount(self.pod_workload, np.where(known, each, 0.0), self.workloads)
+            for each in (values * weights, weights)
+        )
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.total(values * weights, known) / self.total(weights, known))
+            return np.asarray(sums / of)  # 0 / 0 where none knows
 
     def largest(self, values: FloatColumn) -> FloatColumn:
         """Return the largest value of the pods that know; NaN where none does."""
