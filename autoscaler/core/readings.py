@@ -5,7 +5,7 @@ read samples as they came, and look at them themselves.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +27,9 @@ MOST_AGE_S = 86_400.0
 NOTHING_PER_S = 1e-3
 """Rates fade and never reach zero: below this nothing moves."""
 
+FITTING = 4096
+"""Values of a column that fit the processor's cache several times over: of few pods all counters are taken at once."""
+
 LARGEST = {"asleep": 1.0, "kv_usage": 1.0, "fb_usage": 1.0, "tensor_active": 1.0, "sm_active": 1.0, "dram_active": 1.0}
 LARGEST |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
 LARGEST |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
@@ -41,15 +44,14 @@ Table = TypeVar("Table", PodSamples, FrontSamples)
 def believe(samples: Table, now_s: float) -> Table:
     """Make every reading that cannot be true unknown; one from the future, of a clock that is ahead, is of now."""
     doubtful = {}
-    for field in fields(samples):
-        values: FloatColumn = getattr(samples, field.name)
-        if field.name in TIMES:
+    for name, values in vars(samples).items():
+        if name in TIMES:
             near = np.abs(values - now_s) <= MOST_AGE_S
-            doubtful[field.name] = np.where(near, np.minimum(values, now_s), np.nan)
+            doubtful[name] = np.where(near, np.minimum(values, now_s), np.nan)
             continue
-        largest = LARGEST[field.name]
+        largest = LARGEST[name]
         if np.fmin.reduce(values, initial=0.0) < 0 or np.fmax.reduce(values, initial=0.0) > largest:
-            doubtful[field.name] = np.where((values < 0) | (values > largest), np.nan, values)
+            doubtful[name] = np.where((values < 0) | (values > largest), np.nan, values)
     return replace(samples, **doubtful)
 
 
@@ -76,8 +78,11 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         most, share, whole = MOST_PER_S * step_s, weight_s / step_s, covered_s / step_s
-        for row, name in enumerate(COUNTERS):  # one at a time fits the processor's cache
-            now, before, past = getattr(samples, name), memory.counter[row], memory.increase[row]
+        at_once = max(FITTING // max(len(step_s), 1), 1)
+        for first in range(0, len(COUNTERS), at_once):
+            row = slice(first, first + at_once)
+            now = np.array([getattr(samples, name) for name in COUNTERS[row]])
+            before, past = memory.counter[row], memory.increase[row]
             delta = now - before
             back = delta < 0
             if back.any():
