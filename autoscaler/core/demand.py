@@ -15,7 +15,7 @@ from autoscaler.core.burst import queued
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
 from autoscaler.core.family import EVERY_S
-from autoscaler.core.memory import Memory
+from autoscaler.core.memory import Memory, WorkloadMemory
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.work import QUEUED
 
@@ -36,6 +36,8 @@ WEIGHED = [Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, S
 
 UNWEIGHED = [Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE]
 """Signals that no rule weighs."""
+
+_BESIDE = [signal for signal in Signal if signal != Signal.FORECAST]
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
@@ -70,20 +72,21 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     )
 
 
-def note_lasting(inp: TickInput, observation: Observation, without_queue: FloatColumn, memory: Memory) -> Memory:
-    """Note what the load asks for without its queue, averaged over about one cold start."""
-    workloads = memory.workloads
-    gain = average.gain(inp.now_s - workloads.last_tick_s, _steadiness_s(observation))
-    return replace(memory, workloads=replace(workloads, lasting=average.follow(workloads.lasting, without_queue, gain)))
+def follow_lasting(
+    inp: TickInput, observation: Observation, without_queue: FloatColumn, remembered: WorkloadMemory
+) -> FloatColumn:
+    """Return what the load asks for without its queue, averaged over about one cold start; float64[W]."""
+    gain = average.gain(inp.now_s - remembered.last_tick_s, _steadiness_s(observation))
+    return average.follow(remembered.lasting, without_queue, gain)
 
 
-def note_forecast(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> Memory:
-    """Note where the forecast speaks, or has no load to speak of. Nobody who is woken from zero waits for it."""
-    workloads = memory.workloads
-    begins = np.isnan(workloads.last_tick_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
-    last_forecast_s = np.where(begins, inp.now_s, workloads.last_forecast_s)
-    last_forecast_s = np.where(observation.ready - observation.joining > 0, last_forecast_s, np.nan)
-    return replace(memory, workloads=replace(workloads, last_forecast_s=last_forecast_s))
+def follow_forecast(
+    inp: TickInput, observation: Observation, asks: FloatColumn, remembered: WorkloadMemory
+) -> FloatColumn:
+    """When the forecast last spoke, or had no load to speak of; float64[W]. Nobody woken from zero waits for it."""
+    begins = np.isnan(remembered.last_tick_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
+    last_forecast_s = np.where(begins, inp.now_s, remembered.last_forecast_s)
+    return np.where(observation.ready - observation.joining > 0, last_forecast_s, np.nan)
 
 
 def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Memory) -> FloatColumn:
@@ -221,8 +224,7 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
 
 def beside_forecast(asks: FloatColumn) -> FloatColumn:
     """Return the largest opinion of the other signals, whole; NaN where nobody has one. float64[W]."""
-    others = np.delete(asks, Signal.FORECAST, axis=0)
-    return whole(strongest(others))
+    return whole(strongest(asks[_BESIDE]))
 
 
 def needed(wanted: FloatColumn, asks: FloatColumn, forecast: Forecast) -> FloatColumn:
@@ -234,13 +236,15 @@ def needed(wanted: FloatColumn, asks: FloatColumn, forecast: Forecast) -> FloatC
     return np.fmin(wanted, np.fmax(for_load, beside_forecast(asks)))
 
 
-def awaits_forecast(inp: TickInput, observation: Observation, asks: FloatColumn, memory: Memory) -> BoolColumn:
+def awaits_forecast(
+    inp: TickInput, observation: Observation, asks: FloatColumn, last_forecast_s: FloatColumn
+) -> BoolColumn:
     """Say where the forecast is about to speak, and nobody waits for longer than is tolerated until then. bool[W].
 
     So it is for a minute or two after a restart or a hole in the readings. What the load asks for by itself rests on a
     guess at what replicas can do; whoever sized the fleet that is there knew more.
     """
-    unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - memory.workloads.last_forecast_s < FORECAST_DUE_S)
+    unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - last_forecast_s < FORECAST_DUE_S)
     promises = ~np.isnan(inp.spec.promised_wait_s)
     tells = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
     told = np.bincount(inp.fleet.pod_workload[tells], minlength=len(promises)) > 0

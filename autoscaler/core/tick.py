@@ -30,23 +30,23 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     asks = demand.ask(inp, observation, known_capacity, memory)
     steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
-    memory = demand.note_forecast(inp, observation, asks, memory)
     unqueued = demand.without_queue(inp, observation, known_capacity, asks)
-    memory = demand.note_lasting(inp, observation, unqueued, memory)
     stages = np.full((len(Stage), len(observation.replicas)), np.nan)
     current, remembered = observation.replicas, memory.workloads
+    last_forecast_s = demand.follow_forecast(inp, observation, asks, remembered)
+    lasting = demand.follow_lasting(inp, observation, unqueued, remembered)
     promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
 
     stages[Stage.DEMAND] = wanted = demand.strongest(asks)
     informed = trusted & demand.load_known(asks)
-    awaits = demand.awaits_forecast(inp, observation, asks, memory)
+    awaits = demand.awaits_forecast(inp, observation, asks, last_forecast_s)
     wanted = shape.await_forecast(wanted, current, demand.strongest(asks[demand.UNWEIGHED]), awaits)
     stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
 
     projection = burst.project(observation, known_capacity, memory)
     quiet = burst.noise(inp, observation, projection)
     to_drain = burst.to_drain(inp, observation, projection)
-    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, remembered), to_drain, observation, quiet)
+    stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, lasting), to_drain, observation, quiet)
 
     tolerated = shape.tolerate(wanted, current, np.where(steered, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
@@ -102,6 +102,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
             trusted_since_s=trusted_since_s,
             last_trusted_s=last_trusted_s,
             last_busy_s=last_busy_s,
+            last_forecast_s=last_forecast_s,
+            lasting=lasting,
             highest_wanted=highest_wanted,
             lowest_wanted=lowest_wanted,
             highest_count=highest_count,
@@ -171,9 +173,9 @@ def follow_work(
     return np.where(np.isnan(last_busy_s), inp.now_s, last_busy_s)
 
 
-def lasting_demand(asks: FloatColumn, remembered: WorkloadMemory) -> FloatColumn:
+def lasting_demand(asks: FloatColumn, lasting: FloatColumn) -> FloatColumn:
     """The demand that is there whatever becomes of the queue: load that lasts, promises, and what a queue refused."""
-    return demand.strongest(np.stack([remembered.lasting, *asks[[*demand.UNWEIGHED, Signal.FORECAST]]]))
+    return np.fmax(lasting, demand.strongest(asks[[*demand.UNWEIGHED, Signal.FORECAST]]))
 
 
 def working(observation: Observation, asks: FloatColumn) -> BoolColumn:
