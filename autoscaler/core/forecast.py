@@ -31,13 +31,13 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(memory.rules)]
     if not any(turns):
         return memory
-    rules, work, groups = list(memory.rules), list(memory.work), memory.groups()
+    rules, work = list(memory.rules), list(memory.work)
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.forecast).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
     for group in np.flatnonzero(turns).tolist():
-        rows = groups[group]
+        rows = memory.group(group)
         place[:] = -1
         place[rows] = np.arange(len(rows))
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
@@ -47,7 +47,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
         served = _served(inp, pods, pod_row, rules[group].last_judged_s)
         rules[group] = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        for name, column in vars(_forecast(rules[group], memory.workloads.zero.take(rows), budget[rows])).items():
+        for name, column in vars(_forecast(rules[group], memory.workloads.zero, budget, rows)).items():
             columns[name][rows] = column
     return replace(memory, rules=tuple(rules), forecast=Forecast(**columns), work=tuple(work))
 
@@ -109,17 +109,19 @@ def _seen(
     )
 
 
-def _forecast(known: Rules, zero: Zero, budget: FloatColumn) -> Forecast:
-    """Say what these rules go by; of requests that came while nobody served no engine tells.
+def _forecast(known: Rules, zero: Zero, budget: FloatColumn, rows: IntColumn) -> Forecast:
+    """Say what the rules of these rows go by; of requests that came while nobody served no engine tells.
 
-    budget: float64[R], share of requests that may miss.
+    zero, budget: of all workloads; float64[W], share of requests that may miss.
     """
     in_force = or_zero(known.rule).astype(np.int64), np.arange(len(known.rule))
     paper, counted, unavoidable = known.paper, known.budget, known.loads.unavoidable
-    on_paper = paper.missed[in_force] * error_budget.wrongness(counted, budget, unavoidable)  # as rules are weighed by
+    on_paper = paper.missed[in_force] * error_budget.wrongness(
+        counted, budget[rows], unavoidable
+    )  # as rules are weighed by
     learned = speed_of(known.engine)
     with np.errstate(divide="ignore", invalid="ignore"):
-        missed = np.where(counted.counted > 0, (counted.burnt + zero.late) / (counted.counted + zero.knocked), np.nan)
+        missed = (counted.burnt + zero.late[rows]) / (counted.counted + zero.knocked[rows])
         return Forecast(
             idle_gap_s=learned.idle_gap_s,
             prompt_token_s=learned.prompt_token_s,
@@ -133,7 +135,7 @@ def _forecast(known: Rules, zero: Zero, budget: FloatColumn) -> Forecast:
             allowed=known.allowed,
             paper_missed=np.where(paper.arrived > 0, np.minimum(on_paper / paper.arrived, 1.0), np.nan),
             unavoidable=unavoidable,
-            really_missed=missed,
+            really_missed=np.where(counted.counted > 0, missed, np.nan),
             itl_judged=known.loads.seen[1].sum(axis=0),
             by_rule=paper.asked[in_force].astype(np.float64),
             replicas=known.replicas,

@@ -107,9 +107,13 @@ class Memory:
             (PodWork.blank(0),) * GROUPS,
         )
 
+    def group(self, number: int) -> IntColumn:
+        """Return the rows of one group."""
+        return np.flatnonzero(self.workload_id % GROUPS == number)
+
     def groups(self) -> list[IntColumn]:
         """Return the rows of each group."""
-        return [np.flatnonzero(self.workload_id % GROUPS == group) for group in range(GROUPS)]
+        return [self.group(number) for number in range(GROUPS)]
 
     def all_rules(self) -> Rules:
         """Return the rules of all workloads, in the order of their rows."""

@@ -64,8 +64,8 @@ class Spec(Columns):
     @property
     def states_capacity(self) -> BoolColumn:
         """Where the policy states what a replica can do: that stands, and no forecast speaks. bool[W]."""
-        capacities = (self.concurrency, self.prefill_tokens_per_s, self.decode_tokens_per_s)
-        return np.asarray((~np.isnan(capacities)).any(axis=0))
+        unstated = np.isnan(self.concurrency) & np.isnan(self.prefill_tokens_per_s) & np.isnan(self.decode_tokens_per_s)
+        return np.asarray(~unstated)
 
 
 @dataclass(frozen=True)
