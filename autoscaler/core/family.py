@@ -67,6 +67,8 @@ DOUBT = 0.2
 DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
 """Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
 
+_DOUBT_BY_HOLD = DOUBT * np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))[:, None, None]
+
 
 def describe(rule: int) -> tuple[float, int, float, float]:
     """Return what a rule is: time constant of its level, cold starts it holds a peak, and its two margins."""
@@ -103,6 +105,6 @@ def doubted(level: FloatColumn) -> FloatColumn:
     level: float64[W], replicas.
     """
     roots = np.sqrt(np.maximum(or_zero(level), 0.05))
-    in_roots = np.concatenate([SHARE_MARGINS * roots, np.broadcast_to(ROOT_MARGINS, (len(ROOT_MARGINS), len(roots)))])
-    by_hold = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))
-    return np.asarray(DOUBT * by_hold[:, None, None] * np.exp(-DOUBT_MARGIN * in_roots), dtype=np.float64)
+    in_roots = np.empty((MARGINS, len(roots)))
+    in_roots[:BY_SHARE], in_roots[BY_SHARE:] = SHARE_MARGINS * roots, ROOT_MARGINS
+    return np.asarray(_DOUBT_BY_HOLD * np.exp(-DOUBT_MARGIN * in_roots))

@@ -75,7 +75,8 @@ def follow(
     said = level.astype(np.float32)
     peaks = push(levels.peaks, or_zero(said), turned, np.maximum)
     predicted = held(said, peaks, spans(cold_start_s))
-    lowest = np.nan_to_num(predicted[: len(PREDICTORS)], nan=ENDLESS)
+    lowest = predicted[: len(PREDICTORS)]
+    lowest = np.where(np.isnan(lowest), np.float32(ENDLESS), lowest)
     after = Levels(
         level=level,
         level_s=levels.level_s + weight_s,
@@ -146,7 +147,7 @@ def span_s(cold_start_s: FloatColumn) -> FloatColumn:
 def spans(cold_start_s: FloatColumn) -> IntColumn:
     """Return how many spans a cold start takes; int64[W], 1..SPANS_A_COLD_START."""
     count = np.ceil(cold_start_s / span_s(cold_start_s) - 1e-9)
-    return np.asarray(np.clip(np.nan_to_num(count, nan=1.0), 1, SPANS_A_COLD_START), dtype=np.int64)
+    return np.fmin(np.fmax(count, 1.0), SPANS_A_COLD_START).astype(np.int64)  # of an unknown one: 1
 
 
 def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
@@ -154,6 +155,7 @@ def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.
 
     past: float32[N, spans, W], the present one first. value: float32[N, W]. turned: bool[W], where it is over.
     """
-    pushed = np.where(turned, np.roll(past, 1, axis=1), past)
+    pushed = np.empty_like(past)
     pushed[:, 0] = np.where(turned, value, extreme(past[:, 0], value))
+    pushed[:, 1:] = np.where(turned, past[:, :-1], past[:, 1:])
     return pushed

@@ -66,7 +66,7 @@ def live(
     demand = np.where(lived, step.demand, 0.0)
     column, margins = np.arange(len(step_s)), np.arange(family.MARGINS)[:, None]
     last_bin = np.float32(misses.BINS - 1)
-    patience_s = np.nan_to_num(seen.patience_s, nan=np.inf)
+    patience_s = np.where(np.isnan(seen.patience_s), np.inf, seen.patience_s)
     came, most, binned, patience, paper_fade, paper_arrived, paper_step_s = (
         values.astype(np.float32)
         for values in (
@@ -81,6 +81,7 @@ def live(
     )
     floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
     served, surprised = (np.where(lived, values, 0.0).astype(np.float32) for values in (seen.served, surprise))
+    surprises = surprised.any()
     backlog, cost = np.empty_like(paper.backlog), np.empty_like(paper.cost)
     queued, loaded = paper.queued * paper_fade, paper.loaded * paper_fade
     for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
@@ -91,7 +92,7 @@ def live(
         late = np.where(queue > patience * ready, paper_arrived, np.float32(0))
         backlog[at] = queue
         queued[at] += late
-        if surprised.any():
+        if surprises:
             queued[at] += surprised * np.minimum(served / ready, np.float32(1)) ** EASED
         loaded[at][margins, place, column] += paper_arrived - late
         cost[at] = paper.cost[at] * paper_fade + np.where(lived, paper.asked[at], np.float32(0)) * paper_step_s
