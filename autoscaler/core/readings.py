@@ -5,6 +5,7 @@ read samples as they came, and look at them themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ NOTHING_PER_S = 1e-3
 """Rates fade and never reach zero: below this nothing moves."""
 
 FITTING = 4096
-"""Values of a column that fit the processor's cache several times over: of few pods all counters are taken at once."""
+"""Values that fit the processor's cache several times over: so many are taken at once, be they of one column or all."""
 
 LARGEST = {"asleep": 1.0, "kv_usage": 1.0, "fb_usage": 1.0, "tensor_active": 1.0, "sm_active": 1.0, "dram_active": 1.0}
 LARGEST |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
@@ -36,22 +37,24 @@ LARGEST |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
 LARGEST |= dict.fromkeys((*COUNTERS, *COUNTED, "kv_capacity_tokens"), 1e15)
 """Largest believable reading of each column of `PodSamples` and `FrontSamples`; the least is 0 for all of them."""
 
-TIMES = ("time_s", "gpu_time_s")
+TIMES = {"time_s", "gpu_time_s"}
 
 Table = TypeVar("Table", PodSamples, FrontSamples)
 
 
 def believe(samples: Table, now_s: float) -> Table:
     """Make every reading that cannot be true unknown; one from the future, of a clock that is ahead, is of now."""
-    doubtful = {}
-    for name, values in vars(samples).items():
-        if name in TIMES:
-            near = np.abs(values - now_s) <= MOST_AGE_S
-            doubtful[name] = np.where(near, np.minimum(values, now_s), np.nan)
-            continue
-        largest = LARGEST[name]
-        if np.fmin.reduce(values, initial=0.0) < 0 or np.fmax.reduce(values, initial=0.0) > largest:
-            doubtful[name] = np.where((values < 0) | (values > largest), np.nan, values)
+    columns, doubtful = vars(samples), {}
+    for name in TIMES & columns.keys():
+        near = np.abs(columns[name] - now_s) <= MOST_AGE_S
+        doubtful[name] = np.where(near, np.minimum(columns[name], now_s), np.nan)
+    counted = [name for name in columns if name not in TIMES]
+    for some in _fitting(len(counted), len(samples.time_s)):
+        names = counted[some]
+        values, largest = np.array([columns[name] for name in names]), np.array([LARGEST[name] for name in names])
+        untrue = (values < 0) | (values > largest[:, None])
+        if untrue.any():
+            doubtful |= zip(names, np.where(untrue, np.nan, values), strict=True)
     return replace(samples, **doubtful)
 
 
@@ -78,9 +81,7 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         most, share, whole = MOST_PER_S * step_s, weight_s / step_s, covered_s / step_s
-        at_once = max(FITTING // max(len(step_s), 1), 1)
-        for first in range(0, len(COUNTERS), at_once):
-            row = slice(first, first + at_once)
+        for row in _fitting(len(COUNTERS), len(step_s)):
             now = np.array([getattr(samples, name) for name in COUNTERS[row]])
             before, past = memory.counter[row], memory.increase[row]
             delta = now - before
@@ -98,3 +99,9 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     time_s = np.where(taken, samples.time_s, memory.time_s)
     after = replace(memory, time_s=time_s, counter=counter, increase=increase, covered_s=covered_s)
     return after, mean, grown
+
+
+def _fitting(columns: int, rows: int) -> Iterator[slice]:
+    """Return the columns of some rows in turn, so many at once as fit the processor's cache, one at least."""
+    at_once = max(FITTING // max(rows, 1), 1)
+    return (slice(first, first + at_once) for first in range(0, columns, at_once))
