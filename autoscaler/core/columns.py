@@ -110,6 +110,11 @@ def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
     return np.where(np.isnan(values), 0.0, values)
 
 
+def within(values: FloatColumn, least: FloatColumn | float, most: FloatColumn | float) -> FloatColumn:
+    """Return the values, those beyond these bounds at them; NaN stays. `np.clip` takes twice as long on few rows."""
+    return np.minimum(np.maximum(values, least), most)
+
+
 def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
     """Return where each of `wanted` stands in `among`, which ascends, and whether it does; 0 where it does not."""
     if not len(among):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core import misses
-from autoscaler.core.columns import Columns, FloatColumn, OfObjective, Present, or_zero
+from autoscaler.core.columns import Columns, FloatColumn, OfObjective, Present, or_zero, within
 from autoscaler.core.family import MOST_BUSY
 from autoscaler.core.seen import Seen, Step
 
@@ -118,8 +118,8 @@ def steered(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> 
         gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (came_per_s * BUDGET_S)), gained)
     share = aimed + gained - unavoidable
     share = np.where(np.isnan(share), aimed, share)
-    strictest = np.clip(unavoidable - promised, STRICTEST * promised, AIMED * promised)
-    return np.clip(share, strictest, LAXEST * promised)
+    strictest = within(unavoidable - promised, STRICTEST * promised, AIMED * promised)
+    return within(share, strictest, LAXEST * promised)
 
 
 def wrongness(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
@@ -130,4 +130,4 @@ def wrongness(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -
     trusted = promised * TRUST_REQUESTS
     avoidable = np.maximum(budget.burnt - unavoidable * budget.counted, 0.0)
     ratio = (avoidable + trusted) / np.maximum(budget.promised + trusted, 1e-9)
-    return np.clip(ratio, LEAST_WRONG, MOST_WRONG)
+    return within(ratio, LEAST_WRONG, MOST_WRONG)

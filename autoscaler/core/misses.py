@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, or_zero
+from autoscaler.core.columns import Columns, FloatColumn, or_zero, within
 from autoscaler.core.seen import Seen
 from autoscaler.core.traffic import Traffic, queued_s
 from autoscaler.core.work import Tally
@@ -100,7 +100,7 @@ def told(tally: Tally) -> tuple[FloatColumn, FloatColumn]:
 
 def bin_of(load: FloatColumn) -> FloatColumn:
     """Return the bin of demand over replicas; whole numbers."""
-    return np.asarray(np.clip(np.floor(load / WIDTH), 0, BINS - 1))
+    return within(np.floor(load / WIDTH), 0, BINS - 1)
 
 
 def learn(
@@ -201,7 +201,7 @@ def unavoidable(
         of_that = np.maximum(spread / (spread + UNLOADED_REQUESTS * squared), 1 - (variance / share**2) ** 2)
     too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
     least = ((missed + CLUSTER) / (seen + CLUSTER)).min(axis=1)
-    ttft, itl = np.clip(np.minimum(or_zero(share * of_that), least), 0.0, 1.0)
+    ttft, itl = within(np.minimum(or_zero(share * of_that), least), 0.0, 1.0)
     return np.stack([np.maximum(ttft, too_long), itl])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import readings
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
 from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory
@@ -121,7 +121,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
 
     loaded, active, idle = _gpus(inp.now_s, samples, pods.serving)
     idle_pods = of_pods.total(idle, pods.serving)
-    watched_s = np.clip(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
+    watched_s = within(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
     loaded_idle_s = workloads.loaded_idle_s + or_zero(idle_pods) * watched_s
 
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s

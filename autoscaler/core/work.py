@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.core import speed
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, find, or_zero
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, find, or_zero, within
 from autoscaler.core.samples import PodSamples
 
 FEWEST_GAPS = 20.0
@@ -199,6 +199,6 @@ def busy_share(tally: Tally, idle_gap_s: FloatColumn, slots: FloatColumn) -> Flo
     8 ms between tokens of an idle engine, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75 = 0.7.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        taken = np.clip(np.fmax(tally.kv_usage, tally.running / slots), 0.0, 1.0)
-        idle = np.clip(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - taken)
+        taken = within(np.fmax(tally.kv_usage, tally.running / slots), 0.0, 1.0)
+        idle = within(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - taken)
     return np.asarray(np.where(tally.gaps >= FEWEST_GAPS, 1 - idle, np.nan))

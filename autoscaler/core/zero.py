@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, Present, or_zero
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, Present, or_zero, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.error_budget import BUDGET_S
 from autoscaler.core.work import LONGEST_STEP_S
@@ -73,7 +73,7 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
     in_flight = served + or_zero(observation.gateway_waiting)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS)
-    step_s = np.where(known, np.clip(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
+    step_s = np.where(known, within(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)
     came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
     still = known & (in_flight == 0) & (came == 0)
