@@ -67,7 +67,7 @@ DOUBT = 0.2
 DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
 """Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
 
-_DOUBT_BY_HOLD = DOUBT * np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))[:, None, None]
+_DOUBT_BY_HOLD = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))[:, None, None]
 
 
 def describe(rule: int) -> tuple[float, int, float, float]:
@@ -107,4 +107,4 @@ def doubted(level: FloatColumn) -> FloatColumn:
     roots = np.sqrt(np.maximum(or_zero(level), 0.05))
     in_roots = np.empty((MARGINS, len(roots)))
     in_roots[:BY_SHARE], in_roots[BY_SHARE:] = SHARE_MARGINS * roots, ROOT_MARGINS
-    return np.asarray(_DOUBT_BY_HOLD * np.exp(-DOUBT_MARGIN * in_roots))
+    return np.asarray(DOUBT * _DOUBT_BY_HOLD * np.exp(-DOUBT_MARGIN * in_roots))
