@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from autoscaler.sim.engine.profiles import NAMES, Offer, Profile, named
+from autoscaler.config.document import read_text
+from autoscaler.config.findings import Finding, shown
+from autoscaler.sim.engine.profiles import NAMES, FieldError, Offer, Profile, named
 
 MOST_BYTES = 64 << 10
-MOST_SHOWN = 40  # characters of a value, in an error
 GPUS = "gpus"
 _ALLOWED: dict[str, tuple[float, float]] = {
     GPUS: (0.001, 1024.0),
@@ -52,47 +54,79 @@ def find(name: str) -> tuple[str, Offer]:
 def write(offer: Offer) -> str:
     """Return the text of a profile file. Raises ProfileError for a profile that `read` would refuse."""
     content = {GPUS: offer.gpus, **asdict(offer.profile)}
-    for name, value in content.items():
-        _check("the profile", name, value)
+    try:
+        for name, value in content.items():
+            _check(name, value)
+        offer.check_weights()
+    except ValueError as error:
+        raise ProfileError(f"the profile: {error}") from error
     return json.dumps(content, indent=2) + "\n"
 
 
 def read(path: Path) -> Offer:
     """Read a profile file. Raises ProfileError."""
+    text = read_text(path, MOST_BYTES)
+    if isinstance(text, Finding):
+        raise ProfileError(str(text))
+    # Not read as YAML: there a number without a point, 3e-05, is text, and a tab is an error.
     try:
-        with path.open("rb") as stream:
-            text = stream.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise ProfileError(f"{path}: more than {MOST_BYTES} bytes; a profile is shorter")
-        content = json.loads(text)
-    except OSError as error:
-        raise ProfileError(f"{path}: {error.strerror or error}") from error
+        mapping = isinstance(json.loads(text), dict)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ProfileError):
-            raise
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise ProfileError(f"{path}{line}: not JSON") from error
-    if not isinstance(content, dict):
+        place = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise ProfileError(f"{path}{place}: not JSON") from error
+    if not mapping:
         raise ProfileError(f"{path}: not a mapping of a profile's fields")
-    gpus = content.pop(GPUS, 1.0)
     names = {field.name for field in fields(Profile)}
-    if unknown := sorted(content.keys() - names):
-        raise ProfileError(f"{path}: unknown field {unknown[0]!r}; allowed: {', '.join([GPUS, *sorted(names)])}")
+    content: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for name, value, line in _fields(text):
+        where = f"{path}, line {line}"
+        if name not in _ALLOWED:
+            allowed = ", ".join([GPUS, *sorted(names)])
+            raise ProfileError(f"{where}: unknown field {shown(name)}, found {shown(value)}; allowed: {allowed}")
+        if name in lines:
+            raise ProfileError(
+                f"{where}: {name} is given twice, first in line {lines[name]}, found {shown(value)}; allowed: once"
+            )
+        try:
+            _check(name, value)
+        except ValueError as error:
+            raise ProfileError(f"{where}: {error}") from error
+        content[name], lines[name] = value, line
     if missing := sorted(_REQUIRED - content.keys()):
         raise ProfileError(f"{path}: {', '.join(missing)} missing")
-    for name, value in {GPUS: gpus, **content}.items():
-        _check(str(path), name, value)
+    gpus = float(content.pop(GPUS, 1.0))
     try:
-        return Offer(Profile(**content), float(gpus))
-    except ValueError as error:
-        raise ProfileError(f"{path}: {error}") from error
+        offer = Offer(Profile(**content), gpus)
+        offer.check_weights()
+    except FieldError as error:
+        raise ProfileError(f"{path}, line {lines[error.field]}: {error}") from error
+    return offer
 
 
-def _check(where: str, name: str, value: Any) -> None:
-    shown = f"{where}: {name} is {value!r:.{MOST_SHOWN}}"
+def _fields(text: str) -> Iterator[tuple[str, Any, int]]:
+    """Give name, value and line of each field of a JSON mapping, also of those given twice; `text` is valid."""
+    decoder = json.JSONDecoder()
+    at = _beyond(text, text.index("{") + 1)
+    while text[at] != "}":
+        line = text.count("\n", 0, at) + 1
+        name, at = decoder.raw_decode(text, at)
+        value, at = decoder.raw_decode(text, _beyond(text, at))
+        yield name, value, line
+        at = _beyond(text, at)
+
+
+def _beyond(text: str, at: int) -> int:
+    """Return the place of the next value, or of the end of the mapping."""
+    while text[at] in " \t\r\n,:":
+        at += 1
+    return at
+
+
+def _check(name: str, value: Any) -> None:
     least, most = _ALLOWED[name]
     whole = isinstance(least, int)
     numeric = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not (numeric and least <= value <= most):
         kind = "a whole number" if whole else "a number"
-        raise ProfileError(f"{shown}; it must be {kind} from {least:,.15g} to {most:,.15g}")
+        raise ValueError(f"{name} is {shown(value)}; it must be {kind} from {least:,.15g} to {most:,.15g}")

@@ -20,6 +20,7 @@ LINK_OVERHEAD_S = 0.0025  # all-reduces of one step under tensor parallelism
 SEQUENCE_S = 30e-6  # sampling and bookkeeping of one sequence in one step
 MEMORY_UTILIZATION = 0.92  # --gpu-memory-utilization, the engine's default since 0.20
 RESERVED_BYTES = 3e9  # activations and CUDA graphs on each device
+MOST_GPU_BYTES = 500e9  # above every GPU on sale: a B300 has 288 GB
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ H100_1G_DOUBLE = Device("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 26 
 H100_1G = Device("NVIDIA-H100-80GB-HBM3", 10.4e9, 0.41875e12, 989e12 * 16 / 132, "1g.10gb", 1 / 7)
 
 
+class FieldError(ValueError):
+    """A field of a profile that does not go with the others: says the value found and what is allowed."""
+
+    def __init__(self, field: str, value: float, must: str) -> None:
+        super().__init__(f"{field} is {value:.15g}; it must {must}")
+        self.field = field
+
+
 @dataclass(frozen=True)
 class Profile:
     """One replica: how long a step takes and what fits.
@@ -82,16 +91,18 @@ class Profile:
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_num_seqs", "max_model_len", "block_size"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+                raise FieldError(name, getattr(self, name), "be at least 1")
         if self.max_batched_tokens <= self.max_num_seqs:
-            raise ValueError(
-                f"max_batched_tokens is {self.max_batched_tokens}; it must exceed max_num_seqs ({self.max_num_seqs}), "
-                "or a full batch leaves no room for a prompt"
+            raise FieldError(
+                "max_batched_tokens",
+                self.max_batched_tokens,
+                f"exceed max_num_seqs ({self.max_num_seqs}), or a full batch leaves no room for a prompt",
             )
-        if self.kv_capacity_tokens < self.max_model_len + self.block_size:
-            raise ValueError(
-                f"the KV cache holds {self.kv_capacity_tokens} tokens, less than one request of max_model_len "
-                f"{self.max_model_len}"
+        if self.kv_capacity_tokens < (least := self.max_model_len + self.block_size):
+            raise FieldError(
+                "kv_capacity_tokens",
+                self.kv_capacity_tokens,
+                f"be at least {least:,}, max_model_len and a block, or the longest request does not fit into the cache",
             )
 
 
@@ -125,6 +136,12 @@ class Offer(NamedTuple):
 
     profile: Profile
     gpus: float  # GPUs of one replica; a slice is the larger of its shares of memory and compute
+
+    def check_weights(self) -> None:
+        """Raise FieldError for weights that no GPUs of this number hold; how much memory they have is not said."""
+        if self.profile.weight_bytes > (most := self.gpus * MOST_GPU_BYTES):
+            why = f"gpus is {self.gpus:.15g}, and no GPU has more than {MOST_GPU_BYTES:,.15g} bytes"
+            raise FieldError("weight_bytes", self.profile.weight_bytes, f"be at most {most:,.15g}: {why}")
 
 
 def named(name: str) -> Offer:

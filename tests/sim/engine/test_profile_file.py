@@ -20,6 +20,20 @@ def test_an_unknown_name_lists_those_there_are() -> None:
         profile_file.find("8b-h10")
 
 
+TEXT = """{
+  "gpus": 0.14,
+  "step_s": 0.01,
+  "sequence_s": 3e-05,
+  "kv_token_s": 4E-7,
+  "prompt_token_s": 2.9e-4,
+  "kv_capacity_tokens": 8000,
+  "max_num_seqs": 256,
+  "max_model_len": 4096,
+  "weight_bytes": 5.7e9
+}
+"""
+
+
 def content(**changes: object) -> dict[str, object]:
     return {**json.loads(profile_file.write(named("8b-h100"))), **changes}
 
@@ -29,7 +43,7 @@ def content(**changes: object) -> dict[str, object]:
     [
         ("{", "line 1: not JSON"),
         ("[]", "not a mapping"),
-        (json.dumps(content(steps=1)), "unknown field 'steps'; allowed: gpus, block_size"),
+        (json.dumps(content(steps=1)), "unknown field 'steps', found 1; allowed: gpus, block_size"),
         (json.dumps({"step_s": 0.01}), "kv_capacity_tokens, .* missing"),
         (json.dumps(content(step_s=-1.0)), "step_s is -1.0; it must be a number from 1e-06 to 60$"),
         (json.dumps(content(step_s=0)), "step_s is 0; it must be a number from 1e-06"),
@@ -37,7 +51,10 @@ def content(**changes: object) -> dict[str, object]:
         (json.dumps(content(max_num_seqs=1.5)), "max_num_seqs is 1.5; it must be a whole number"),
         (json.dumps(content(max_num_seqs=True)), "max_num_seqs is True; it must be a whole number"),
         (json.dumps(content(kv_token_s=float("nan"))), "kv_token_s is nan"),
-        (json.dumps(content(kv_capacity_tokens=100)), "the KV cache holds 100 tokens, less than one request"),
+        (
+            json.dumps(content(kv_capacity_tokens=100)),
+            "kv_capacity_tokens is 100; it must be at least 131,088, max_model_len and a block, or",
+        ),
         (
             json.dumps(content(kv_capacity_tokens=10**400)),
             "kv_capacity_tokens is 1000.*; it must be a whole number from 1",
@@ -49,7 +66,7 @@ def content(**changes: object) -> dict[str, object]:
         (json.dumps(content(gpus=1e308)), "gpus is 1e.308; it must be a number from"),
         (json.dumps(content(weight_bytes=1e300)), "weight_bytes is 1e.300; it must be a number from 0"),
         ("[" * 60_000, "not JSON"),
-        (" " * (profile_file.MOST_BYTES + 1), "a profile is shorter"),
+        (" " * (profile_file.MOST_BYTES + 1), f"more than {profile_file.MOST_BYTES} bytes"),
     ],
 )
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
@@ -60,10 +77,63 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, said:
     assert str(raised.value).startswith(str(file))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            '"step_s": 0.01,',
+            '"step_s": 0.01,\n  "step_s": 0.02,',
+            "line 4: step_s is given twice, first in line 3, found 0.02; allowed: once",
+        ),
+        ('"step_s": 0.01,', '"step_s": NaN,', "line 3: step_s is nan; it must be a number from 1e-06 to 60"),
+        ('"step_s": 0.01,', '"step_s": "0.01",', "line 3: step_s is '0.01'; it must be a number from 1e-06 to 60"),
+        ('"gpus": 0.14,', '"gpus": 2000,', "line 2: gpus is 2000; it must be a number from 0.001 to 1,024"),
+        (
+            '"gpus": 0.14,',
+            '"gpus": 0.14, "a \\" : {\\n": [1],\n "speed": 3,',
+            r"line 2: unknown field 'a \" : {\\n', found \[1\]; allowed: gpus, block_size",
+        ),
+        (
+            '"max_model_len": 4096,',
+            '"max_model_len": 9000,',
+            "line 7: kv_capacity_tokens is 8000; it must be at least 9,016",
+        ),
+        (
+            '"max_model_len": 4096,',
+            '"max_model_len": 4096, "max_batched_tokens": 2,',
+            "line 9: max_batched_tokens is 2; it",
+        ),
+        (
+            '"weight_bytes": 5.7e9',
+            '"weight_bytes": 1e15',
+            "line 10: weight_bytes is 1e.15; it must be at most 70,000,000,000: gpus is 0.14, and no GPU has more",
+        ),
+        ("}", "} }", "line 11: not JSON"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    file = tmp_path / "mine.json"
+    assert old in TEXT
+    file.write_text(TEXT.replace(old, new))
+    with pytest.raises(profile_file.ProfileError, match=f"^{file}, {said}"):
+        profile_file.find(str(file))
+
+
+def test_numbers_are_read_however_json_writes_them(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(TEXT.replace("\n", "\r\n\t"))
+    _, offer = profile_file.find(str(file))
+    assert (offer.profile.sequence_s, offer.profile.prompt_token_s) == (3e-5, 2.9e-4)
+
+
 def test_what_could_not_be_read_is_not_written() -> None:
     for gpus in (math.nan, math.inf, 0.0):
         with pytest.raises(profile_file.ProfileError, match=f"gpus is {gpus}; it must be a number from"):
             profile_file.write(named("8b-h100")._replace(gpus=gpus))
+    with pytest.raises(
+        profile_file.ProfileError, match="weight_bytes is 16060000000; it must be at most 5,000,000,000: "
+    ):
+        profile_file.write(named("8b-h100")._replace(gpus=0.01))
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -33,8 +33,16 @@ def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> 
     ("field", "value", "message"),
     [
         ("max_num_seqs", 0, "max_num_seqs is 0; it must be at least 1"),
-        ("max_batched_tokens", 256, "max_batched_tokens is 256; it must exceed max_num_seqs (256)"),
-        ("kv_capacity_tokens", 5000, "the KV cache holds 5000 tokens, less than one request of max_model_len 8192"),
+        (
+            "max_batched_tokens",
+            256,
+            "max_batched_tokens is 256; it must exceed max_num_seqs (256)",
+        ),
+        (
+            "kv_capacity_tokens",
+            5000,
+            "kv_capacity_tokens is 5000; it must be at least 8,208, max_model_len and a block",
+        ),
     ],
 )
 def test_a_profile_that_no_engine_could_run_is_refused(field: str, value: int, message: str) -> None:
