@@ -315,6 +315,8 @@ def _prove(given: dict[str, Any], work: Callable[[Any, Setting], int], gpus: flo
         raise click.UsageError("--profile NAME is missing: it says how fast a replica is")
     if not given["against"]:
         refuse_unused(given, ("tuned",), "without --against NAME")
+    if given["ray"]:
+        refuse_unused(given, ("jobs",), "with --ray: the cluster says how many runs there are at once")
     cold, uncached = given["cold_start"], given["cold_start_uncached"]
     if uncached is not None and uncached < cold:
         from autoscaler.config.values import show_duration

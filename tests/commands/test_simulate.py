@@ -236,6 +236,7 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--end", "11m"), "--end is 11m; allowed: at most the length of the trace, 10m"),
         ((*PROFILE, "--start", "0s", "--end", "11m"), "--end is 11m; allowed"),
         ((*PROFILE, "--tuned"), "--tuned has no effect without --against NAME"),
+        ((*PROFILE, "--ray", "--jobs", "2"), "--jobs has no effect with --ray"),
         ((*PROFILE, "--json", "-"), "not the name of a file, found '-'; allowed: ./- for a file of this name"),
         ((*PROFILE, "--html", ""), "not the name of a file, found ''"),
         ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0s to 1ms"),

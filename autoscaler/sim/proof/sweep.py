@@ -18,6 +18,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Follow = Callable[[int, Result], Sequence[Item]]  # what else is to be called, once a place has its result
 
+CONNECT_S = 30.0  # that a Ray cluster may take to answer; Ray itself tries a dead address for two minutes
 AHEAD = 2  # calls handed out for each worker, so that none waits for its next one
 
 _shared: Any = None  # of this worker process
@@ -60,7 +61,7 @@ def sweep(
     processes, as many as cores if None; 1 runs in this one. follow: told each place and result, here; the items that it
     returns get the next places, and their turn before those that were there. An error in a call ends the sweep with it.
     With `ray` the calls are tasks of the cluster that the environment names, else of one on this machine. Raises
-    RuntimeError if the library is missing, or if a worker process died.
+    RuntimeError if the library is missing or the cluster does not answer, or if a worker process died.
     """
     todo = _Todo(items, follow)
     if ray:
@@ -153,7 +154,7 @@ def _on_ray(
     except ImportError as error:
         raise RuntimeError("running on Ray needs its library: pip install 'vllm-autoscaler[ray]'") from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=False)
+        _connect(ray)
     there = ray.put(shared)
     task = ray.remote(function)
     places: dict[Any, int] = {}
@@ -163,3 +164,30 @@ def _on_ray(
             places[task.remote(there, item)] = place
         done, _ = ray.wait(list(places), num_returns=1)
         yield todo.done(places.pop(done[0]), ray.get(done[0]))
+
+
+def _connect(ray: Any) -> None:
+    """Connect to the cluster that the environment names, else start one. Raises RuntimeError."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address in ("", "local"):
+        ray.init(log_to_driver=False)  # in this thread: what Ray starts here ends with the thread that started it
+        return
+    connected: Future[None] = Future()
+
+    def connect() -> None:
+        try:
+            ray.init(log_to_driver=False)
+        except Exception as error:  # raised again by who waits
+            connected.set_exception(error)
+        else:
+            connected.set_result(None)
+
+    # Connecting has no time limit of its own; a thread that hangs ends with this process.
+    threading.Thread(target=connect, name="ray", daemon=True).start()
+    trouble = f"RAY_ADDRESS is {address!r}; no Ray cluster there"
+    if not wait([connected], CONNECT_S).done:
+        raise RuntimeError(f"{trouble} within {CONNECT_S:g} s")
+    try:
+        connected.result()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RuntimeError(f"{trouble}: {' '.join(str(error.__cause__ or error).split())}") from error

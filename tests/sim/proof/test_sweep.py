@@ -1,15 +1,24 @@
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from autoscaler.sim.proof import sweep as sweep_
 from autoscaler.sim.proof.sweep import sweep
+
+ROOT = Path(__file__).parents[3]
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'vllm-autoscaler[ray]'")
 
 
 def multiply(factor: int, number: int) -> int:
@@ -109,3 +118,83 @@ def test_ray_that_is_not_installed_is_named_with_the_way_to_install_it(monkeypat
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     with pytest.raises(RuntimeError, match=r"pip install 'vllm-autoscaler\[ray\]'"):
         list(sweep(multiply, 3, [1], ray=True))
+
+
+def fake_ray(init: Callable[[], None]) -> SimpleNamespace:
+    """A Ray that is not connected yet, and whose `init` does what it is told to."""
+    return SimpleNamespace(is_initialized=lambda: False, init=lambda log_to_driver: init())
+
+
+def test_a_ray_cluster_that_does_not_answer_is_named_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(lambda: over.wait(60) and None))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(sweep_, "CONNECT_S", 0.05)
+    with pytest.raises(RuntimeError, match=r"^RAY_ADDRESS is '10.0.0.1:6379'; no Ray cluster there within 0.05 s$"):
+        list(sweep(multiply, 3, [1], ray=True))
+    over.set()
+
+
+def test_what_ray_says_against_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ConnectionError("failed to connect") from OSError("it is\ngone")
+
+    monkeypatch.setitem(sys.modules, "ray", fake_ray(refuse))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(RuntimeError, match=r"^RAY_ADDRESS is 'auto'; no Ray cluster there: it is gone$"):
+        list(sweep(multiply, 3, [1], ray=True))
+
+
+def on_its_own(program: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.run(
+        [sys.executable, "-c", program, home],
+        cwd=ROOT,
+        env={**kept, "PYTHONPATH": str(ROOT), "HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+
+
+def run_on_ray(home: Path, limit_s: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = """
+import os
+from autoscaler.sim.proof import sweep
+from tests.sim.proof.test_sweep import multiply
+sweep.CONNECT_S = float(os.environ["LIMIT_S"])
+try:
+    print(sorted(sweep.sweep(multiply, 3, [5, 7, 11], ray=True, follow=lambda place, _: [2] if place == 0 else [])))
+except RuntimeError as error:
+    print(error)
+"""
+    return on_its_own(program, home, LIMIT_S=str(limit_s), **environment)
+
+
+@needs_ray
+def test_ray_works_every_item_here_and_on_a_cluster(tmp_path: Path) -> None:
+    every = "[(0, 15), (1, 21), (2, 33), (3, 6)]\n"
+    assert run_on_ray(tmp_path).stdout == every
+    cluster = """
+import ray, sys
+from tests.sim.proof.test_sweep import run_on_ray
+found = ray.init(address="local", log_to_driver=False, num_cpus=1)
+address = found.address_info["gcs_address"]
+print(run_on_ray(sys.argv[1], RAY_ADDRESS=address, RAY_AUTH_MODE="disabled").stdout, end="")
+"""
+    assert on_its_own(cluster, tmp_path, RAY_AUTH_MODE="disabled").stdout == every
+
+
+@needs_ray
+@pytest.mark.parametrize("listening", [False, True])
+def test_an_address_where_ray_is_not_ends_the_run_in_time(tmp_path: Path, listening: bool) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listening:
+            server.listen()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        began_s = time.monotonic()
+        found = run_on_ray(tmp_path, 3, RAY_ADDRESS=address)
+    assert found.stdout == f"RAY_ADDRESS is '{address}'; no Ray cluster there within 3 s\n"
+    assert time.monotonic() - began_s < 30
