@@ -1,11 +1,13 @@
 """How fast a model is on a device: the constants of a replica, computed from public figures.
 
-Device figures are the vendor's data sheets (dense BF16): NVIDIA A100 80GB SXM and H100 SXM. A slice has its share of
-memory and bandwidth (NVIDIA's MIG user guide: 1g 1/8, 1g with double memory and 2g 2/8, 3g 4/8), and of the H100's 132
-SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Model figures are those of the published configurations.
-Quantised weights are computed: embeddings and head stay at 16 bits (1.05e9 parameters of the 8B model), the rest has 8
-bits, or 4 bits and a 16-bit scale for every 128 weights. Efficiencies are round numbers in the range that serving
-engines reach; measure before believing a digit, or fit a profile to a recording (`fit`).
+Bandwidth and dense BF16 of a device are those of its data sheet: "NVIDIA A100 Tensor Core GPU" (SXM, 80 GB) and "NVIDIA
+H100 Tensor Core GPU" (SXM), whose sparse figures are halved. Memory is what `nvidia-smi` shows. A slice has its share
+of bandwidth (NVIDIA "Multi-Instance GPU User Guide", supported MIG profiles: 1g 1/8, 1g with double memory and 2g 2/8,
+3g 4/8), and of the H100's 132 SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Links to all, and which
+constants are assumed: docs/simulator.md, Profiles. Model figures are those of the published configurations. Quantised
+weights are computed: embeddings and head stay at 16 bits (1.05e9 parameters of the 8B model), the rest has 8 bits, or 4
+bits and a 16-bit scale for every 128 weights. Efficiencies and overheads are round numbers that nobody measured here;
+measure before believing a digit, or fit a profile to a recording (`fit`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+# Round numbers, assumed: all but MEMORY_UTILIZATION.
 BANDWIDTH_EFFICIENCY = 0.75  # share of the memory bandwidth that decoding reaches
 COMPUTE_EFFICIENCY = 0.45  # share of the dense peak that prefill reaches
 STEP_OVERHEAD_S = 0.0015  # scheduling, sampling and kernel launches of one step
