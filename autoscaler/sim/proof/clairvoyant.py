@@ -10,6 +10,8 @@ serving a second. What is relaxed, so that it is a bound for every scheduler and
 * the requests that may miss vanish at no cost, and may be any: at most the allowed number, at most the work of the
   heaviest so many;
 * a replica ends the moment it is not needed, without draining; what may end after the trace is free;
+* a request whose time spans more than `LONGEST_OFF` windows (60 s at the finest) does not ask for a replica in between,
+  so for very long objectives on quiet traffic a start-up is forgotten, and the bound is valid but loose;
 * time is cut into windows, within which work and replicas may move freely; a start is credited with what that gives.
 
 It is solved as a dynamic program over windows, whole replicas and the backlog of work. The price of a miss is a
