@@ -1,13 +1,16 @@
 """NVIDIA Dynamo's planner for engines that do prefill and decode together: its throughput and its load mode.
 
-Source: ai-dynamo/dynamo (2026), components/src/dynamo/planner: core/throughput_scaling.py, core/load_scaling.py,
-core/perf_model/agg.py, config/defaults.py. Throughput: every 180 s the predicted requests over what one engine does at
-the largest batch that keeps TTFT and ITL. Load: every 5 s one more if all engines are expected to break an objective,
-one less if the rest stays under 80 % of it, nothing while a change is under way.
+Source: ai-dynamo/dynamo, components/src/dynamo/planner, compared at: core/throughput_scaling.py 0c9050c,
+core/load_scaling.py 0c6da1e, core/perf_model/agg.py 518a702, config/defaults.py 1ca6015. Throughput: every 180 s the
+predicted requests over what one engine does at the largest batch that keeps TTFT and ITL. Load: every 5 s one more if
+all engines are expected to break an objective, one less if the rest stays under 80 % of it, nothing while a change is
+under way.
 
-Its model of a step is fitted on profiling runs; here it is the simulator's own, which is the best fit there is. So the
-correction factors of its earlier versions (observed over expected latency) would be 1, as in this version, which has
-none. Its load mode reads every forward pass as it happens; here it reads the last scrape, as everybody does.
+Two deviations from the published rule. It sizes one aggregate engine (mode `agg`; the default is `disagg`), for every
+replica here does prefill and decode. And its correction is fixed at 1: its model of a step is fitted on profiling runs,
+here it is the simulator's own, the best fit there is, so the factors of its earlier versions (observed over expected
+latency) would follow queues alone; the commits above have none. Its load mode reads every forward pass as it happens;
+here it reads the last scrape, as everybody does.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """llm-d's SLO law: latency over its objective as saturation, kept inside a band by a formula in KEDA.
 
-Source: llm-d documentation (2026, development version), operations/autoscaling/slo-aware and
-architecture/advanced/autoscaling/slo-aware-keda. Every 15 s the worse of p90 TTFT and p90 TPOT over their objectives,
-from rates over one minute, cut at 2 and averaged over 45 s; idle reads 0. Above 0.55 up, with replicas that are not
-ready credited, below 0.40 down. HPA behaviour: up at most max(100 %, 4) per 60 s after 30 s, down one per 120 s after
-180 s.
+Source: llm-d/llm-d, guides/workload-autoscaling/README.slo-aware.md, compared at d38c9f0. Every 15 s the worse of p90
+TTFT and p90 TPOT over their objectives, from rates over one minute, cut at 2 and averaged over 45 s; idle reads 0.
+Above 0.55 up, with replicas that are not ready credited, below 0.40 down. HPA behaviour: up at most max(100 %, 4) per
+60 s after 30 s, down one per 120 s after 180 s.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _default(case: Case) -> Params:
 
 LLMD_SLO = Baseline(
     "llmd-slo",
-    "llm-d, SLO-aware autoscaling with KEDA (2026)",
+    "llm-d, SLO-aware autoscaling with KEDA",
     _make,
     _axes,
     _default,

@@ -1,8 +1,8 @@
 """Forecasts of the next interval's load, as NVIDIA Dynamo's planner has them.
 
-Source: ai-dynamo/dynamo, planner/core/load/predictors.py and config/defaults.py (2026): constant, arima, kalman,
-prophet; leading zeros are skipped and fewer than five points answer with the last one. Two are libraries there and
-taken for what they amount to at this interval: `arima` (pmdarima's automatic choice) as an autoregression of order
+Source: ai-dynamo/dynamo, planner/core/load/predictors.py at 260b6ae, config/defaults.py at 1ca6015: constant, arima,
+kalman, prophet; leading zeros are skipped and fewer than five points answer with the last one. Two are libraries there
+and taken for what they amount to at this interval: `arima` (pmdarima's automatic choice) as an autoregression of order
 three on differences, `prophet` (50 points, two and a half hours) as the line it fits with so little history. `seasonal`
 is what prophet would add with days of history: the same time yesterday, at today's level.
 """

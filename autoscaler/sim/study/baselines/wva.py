@@ -1,7 +1,8 @@
 """llm-d's Workload Variant Autoscaler: supply against demand, by saturation (tokens) or by throughput (tokens/s).
 
-Source: llm-d-workload-variant-autoscaler, internal/engines/analyzers/saturation_v2/analyzer.go,
-pipeline/cost_aware_optimizer.go, issue 1005 and pull request 1250 (throughput analyzer), HPA values of its Helm chart.
+Source: llm-d-workload-variant-autoscaler, internal/engines: analyzers/saturation_v2/analyzer.go, compared at b28a4f6,
+and pipeline/cost_aware_optimizer.go, at 74afe4c; for the throughput analyzer issue 1005 and pull request 1250 (version
+not recorded, a later one is 88d6832); for the HPA docs/integrations/hpa-integration.md, at d44975b.
 Cycle 15 s. Its wish goes through an HPA (AverageValue 1): both ways 240 s stabilization and 10 pods per 150 s.
 """
 
