@@ -41,15 +41,19 @@ class Entry:
     policy: Policy
     settings: tuple[Params, ...] = ()
 
-    def scaler(self, cases: Sequence[Case], place: int) -> Scaler:
+    def begun(self, cases: Sequence[Case], place: int) -> Case:
+        """Return one of the cases as it begins under this policy."""
         case = cases[place]
+        return case if self.name == OURS else BASELINES[self.name].begun(case, self.settings[place])
+
+    def scaler(self, case: Case, place: int) -> Scaler:
         return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.settings[place])
 
     def scalers(self, cases: Sequence[Case], gpus: float) -> Sequence[Scaler] | FleetScaler:
         """Return what decides for cases that share GPUs: ours for all in one tick, a baseline for each on its own."""
         if self.name == OURS:
             return OursTogether(cases, [self.policy] * len(cases), gpus)
-        return [self.scaler(cases, place) for place in range(len(cases))]
+        return [self.scaler(case, place) for place, case in enumerate(cases)]
 
 
 def prove(
@@ -242,11 +246,13 @@ def _bound(cases: Sequence[Case], place: int, began: bool) -> tuple[float, float
 
 
 def _play(cases: Sequence[Case], place: int, entry: Entry, keep_ttft: bool) -> list[Played]:
-    return [play(cases[place], entry.scaler(cases, place), keep_ttft=keep_ttft)]
+    case = entry.begun(cases, place)
+    return [play(case, entry.scaler(case, place), keep_ttft=keep_ttft)]
 
 
 def _play_together(cases: Sequence[Case], count: int, entry: Entry, gpus: float) -> list[Played]:
-    return play_together(cases[:count], entry.scalers(cases[:count], gpus), gpus)
+    begun = [entry.begun(cases, place) for place in range(count)]
+    return play_together(begun, entry.scalers(begun, gpus), gpus)
 
 
 def _follow(cases: Sequence[Case], place: int, schedule: Timetable, keep_ttft: bool) -> Played:

@@ -98,5 +98,5 @@ def _least(cases: Sequence[Case], place: int, name: str) -> list[tuple[Params, R
 
 def _evaluate(cases: Sequence[Case], place: int, name: str, params: Params) -> Row:
     """Run one setting."""
-    case = cases[place]
+    case = BASELINES[name].begun(cases[place], params)
     return summarize(case, run(case, BASELINES[name](case, params)))

@@ -20,6 +20,7 @@ def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None
     before, tuned = by["static", "before"], by["static", "tuned"]
     assert before.before and proof.goal.met_by(before.before.attainment)
     assert float(before.params["replicas"]) < float(tuned.params["replicas"])
+    assert before.before.gpu_hours * 3600 >= float(before.params["replicas"]) * 600
     assert proof.misses(before) and proof.attains(tuned)
     first = replace(case, trace=between(case.trace, 0.0, 600.0), counted_from_s=0)
     calm = prove(subject(first), ("static",), workers=1)

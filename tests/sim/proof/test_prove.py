@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -154,3 +155,11 @@ def test_another_attainment_changes_nothing_else_of_a_policy() -> None:
     assert changed.spec.objective.attainment == 0.9
     assert changed.spec.objective.ttft == INTERACTIVE.spec.objective.ttft
     assert changed.spec.replicas == INTERACTIVE.spec.replicas
+
+
+def test_a_constant_count_is_there_from_the_start_alone_and_on_shared_gpus() -> None:
+    fleet = subject(replace(busy("a", per_s=30.0), cold_start_s=240.0), busy("b", per_s=0.5, seed=2))
+    for gpus in (math.inf, 500.0):
+        (static,) = (run for run in prove(replace(fleet, gpus=gpus), ("static",), workers=1).runs if run.tuned)
+        assert (static.row.scale_ups, static.row.scale_downs) == (0, 0)
+        assert static.timeline[0, 2] == static.timeline[-1, 2] > len(fleet.cases)

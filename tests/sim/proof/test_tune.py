@@ -39,7 +39,8 @@ def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dic
 def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[str, Tuned]) -> None:
     count = tuned["static"].params["replicas"]
     assert tuned["static"].row.attainment >= case.goal.attainment
-    less = summarize(case, run(case, BASELINES["static"](case, {"replicas": float(count) - 1})))
+    fewer = replace(case, start_replicas=int(count) - 1)
+    less = summarize(fewer, run(fewer, BASELINES["static"](fewer, {"replicas": float(count) - 1})))
     assert less.attainment < case.goal.attainment
     assert len(tuned["static"].found) < 12
 
@@ -68,3 +69,14 @@ def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[s
 def test_an_unknown_baseline_is_named(case: Case) -> None:
     with pytest.raises(ValueError, match="baseline is 'magic'; allowed: keda-queue, "):
         tuning([case], "magic")
+
+
+@pytest.mark.parametrize("found", [1, 12])
+def test_static_is_there_from_the_start_however_many_the_case_begins_with(case: Case, found: int) -> None:
+    """A service that runs a constant count has run it before: none is started at first, and none is let go."""
+    (best,) = tune(replace(case, start_replicas=found), "static")
+    (usual,) = tune(case, "static")
+    assert best == usual
+    assert (best.row.scale_ups, best.row.scale_downs) == (0, 0)
+    duration_s = case.trace.duration_s
+    assert best.row.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s

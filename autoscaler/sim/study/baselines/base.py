@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,7 @@ class Baseline:
     default: Callable[[Case], Params] | None = None  # the documented setting; None: there is nothing like it
     derived: str = ""  # what of it no documentation states, and how it was found; "": all is stated
     monotone: bool = False  # it has one setting, a whole number, and more of it is never worse
+    starts: Callable[[Params], int] | None = None  # replicas that it has from the start; None: those of the case
 
     def __call__(self, case: Case, params: Params) -> Scaler:
         """Make a scaler. Raises ValueError for a setting that is missing or unknown, naming it."""
@@ -42,6 +43,10 @@ class Baseline:
         if sorted(params) != sorted(names):
             raise ValueError(f"settings of {self.name} are {', '.join(sorted(params))}, wanted: {', '.join(names)}")
         return self.make(case, params)
+
+    def begun(self, case: Case, params: Params) -> Case:
+        """Return the case as it begins under this rule."""
+        return replace(case, start_replicas=self.starts(params)) if self.starts else case
 
     def grid(self, case: Case) -> list[Params]:
         """Return every combination of settings, always in the same order, and the default if it is none of them."""

@@ -1,4 +1,4 @@
-"""A constant number of replicas. Tuned, it is the smallest that meets the goal: static at the peak."""
+"""A constant number of replicas, there from the start. Tuned, it is the smallest that meets the goal: static at the peak."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ class Static:
         return self._replicas
 
 
+def _replicas(params: Params) -> int:
+    return int(number(params, "replicas"))
+
+
 def _make(case: Case, params: Params) -> Scaler:
-    return Static(int(number(params, "replicas")))
+    return Static(_replicas(params))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
@@ -28,4 +32,4 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return (Axis("replicas", tuple(sorted({float(2**power) for power in powers} | {float(case.max_replicas)}))),)
 
 
-STATIC = Baseline("static", "a constant count", _make, _axes, monotone=True)
+STATIC = Baseline("static", "a constant count", _make, _axes, monotone=True, starts=_replicas)
