@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoscaler.sim.proof.search import Call, Search, run_cost
-from autoscaler.sim.study.baselines import BASELINES, Params
+from autoscaler.sim.study.baselines import BASELINES, Baseline, Params
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
 
 COUNTS = 10.0  # about, that are run to find the least that meets the goal
-AROUND = 1.25  # times the runs of the grid, with those around its best
+STEPS = 8  # at the most, beyond the ends of the grid
+BEYOND = 1.75  # times the runs of the grid, with those beyond its ends and around its best
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,15 @@ class Tuned:
 def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tuned]]:
     """Search the best setting of a baseline on each case. What the calls share has them from place `first` on.
 
-    The grid is run, then once more around its best setting. The best is the cheapest that meets the goal, else the one
-    with the highest attainment. A baseline whose one setting is a count is searched by doubling and halving. Raises
-    ValueError for an unknown name.
+    The grid is run. It is extended, by `STEPS` steps at the most: where the best setting lies at an end of an axis that
+    has a range, and downward, to more replicas, as long as none meets the goal. Then what lies around the best is run.
+    The best is the cheapest that meets the goal, else the one with the highest attainment. A baseline whose one setting
+    is a count is searched by doubling and halving. Raises ValueError for an unknown name.
     """
     if name not in BASELINES:
         raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
     baseline = BASELINES[name]
-    runs = [COUNTS if baseline.monotone else AROUND * len(baseline.grid(case)) for case in cases]
+    runs = [COUNTS if baseline.monotone else BEYOND * len(baseline.grid(case)) for case in cases]
     return Search(
         _rounds(cases, name, first), sum(count * run_cost(case) for count, case in zip(runs, cases, strict=True))
     )
@@ -56,23 +58,47 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
         found = yield [Call(_least, (place, name), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
     else:
         yield from run_all([baseline.grid(case) for case in cases])
-        around = [baseline.around(case, _best(case, each)[0]) for case, each in zip(cases, found, strict=True)]
+        for _ in range(STEPS):
+            beyond = [_beyond(baseline, case, each) for case, each in zip(cases, found, strict=True)]
+            if not any(beyond):
+                break
+            yield from run_all(beyond)
+        around = [
+            baseline.around(case, _best(baseline, case, each)[0], [params for params, _ in each])
+            for case, each in zip(cases, found, strict=True)
+        ]
         if any(around):
             yield from run_all(around)
-    best = [_best(case, each) for case, each in zip(cases, found, strict=True)]
+    best = [_best(baseline, case, each) for case, each in zip(cases, found, strict=True)]
     return [Tuned(name, *setting, tuple(each)) for setting, each in zip(best, found, strict=True)]
 
 
-def _best(case: Case, found: Sequence[tuple[Params, Row]]) -> tuple[Params, Row]:
-    """Return the cheapest that meets the goal, else the nearest to it; of equals the first by its settings."""
+def _beyond(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]]) -> list[Params]:
+    """Return what lies one step beyond the grid and was not run; nothing, where that was and is not better."""
+    from_here, row = _best(baseline, case, found)
+    tried = [params for params, _ in found]
+    if not case.goal.met_by(row.attainment):
+        lowest = {name: min(float(each[name]) for each in tried) for name in baseline.ranged(case)}
+        from_here = {**from_here, **lowest}
+    return [params for params in baseline.beyond(case, from_here) if params not in tried]
 
-    def order(entry: tuple[Params, Row]) -> tuple[bool, float, float, str]:
-        params, row = entry
+
+def _best(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]]) -> tuple[Params, Row]:
+    """Return the cheapest that meets the goal, else the nearest to it.
+
+    Of equals it is the highest setting of the grid, beyond which it may get cheaper; a step beyond that changes nothing
+    is the last. Else it is the first that was run.
+    """
+    ranged, grid = baseline.ranged(case), len(baseline.grid(case))
+
+    def order(place: int) -> tuple[bool, float, float, bool, list[float]]:
+        params, row = found[place]
         meets = case.goal.met_by(row.attainment)
-        shown = repr(sorted(params.items()))
-        return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, shown)
+        beyond = place >= grid
+        downward = [] if beyond else [-float(params[name]) for name in ranged]
+        return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, beyond, downward)
 
-    return min(found, key=order)
+    return found[min(range(len(found)), key=order)]
 
 
 def _least(cases: Sequence[Case], place: int, name: str) -> list[tuple[Params, Row]]:

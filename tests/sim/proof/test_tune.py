@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.sim.proof.search import side_by_side
-from autoscaler.sim.proof.tune import Tuned, tuning
+from autoscaler.sim.proof.tune import STEPS, Tuned, tuning
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.run import run
@@ -50,6 +50,37 @@ def test_if_no_setting_meets_the_goal_the_nearest_is_kept(case: Case) -> None:
     (best,) = tune(hard, "hpa-inflight")
     assert best.row.attainment < hard.goal.attainment
     assert best.row.attainment == max(row.attainment for _, row in best.found)
+
+
+def test_where_the_best_lies_at_an_end_of_the_grid_the_grid_goes_on_until_it_gets_worse(case: Case) -> None:
+    """The goal is loose: the fewer replicas the better, and the highest target of the grid still asks for too many."""
+    rule = BASELINES["hpa-inflight"]
+    calm = replace(case, trace=poisson([25.0, 30.0], 240.0), goal=Goal(60.0, 0.5, 0.99), start_replicas=2)
+    (best,) = tune(calm, "hpa-inflight")
+    grid = [summarize(calm, run(calm, rule(calm, params))) for params in rule.grid(calm)]
+    assert best.row.gpu_hours < min(row.gpu_hours for row in grid if calm.goal.met_by(row.attainment))
+    assert float(best.params["target"]) > 256
+
+
+def test_while_nothing_meets_the_goal_settings_go_on_to_more_replicas(case: Case) -> None:
+    rule = BASELINES["wva-saturation"]
+    hard = replace(case, goal=Goal(0.1, 0.015, 0.9))
+    grid = [summarize(hard, run(hard, rule(hard, params))) for params in rule.grid(hard)]
+    assert max(row.attainment for row in grid) < 0.6
+    (best,) = tune(hard, "wva-saturation")
+    assert hard.goal.met_by(best.row.attainment)
+    hopeless = replace(case, goal=Goal(0.03, 0.0085, 0.99))
+    (best,) = tune(hopeless, "wva-saturation")
+    assert not hopeless.goal.met_by(best.row.attainment)
+    assert len(best.found) <= len(grid) + 2 * STEPS + 2  # a step with either stabilization, and two around the best
+
+
+def test_a_step_that_changes_nothing_is_the_last(case: Case) -> None:
+    """One request a second: from some target on, every one asks for a single replica."""
+    light = replace(case, trace=poisson([1.0], 300.0), start_replicas=1)
+    (best,) = tune(light, "hpa-inflight")
+    targets = sorted({float(params["target"]) for params, _ in best.found})
+    assert (best.params["target"], targets[-1]) == (256.0, 512.0)
 
 
 def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, concurrencies, number
+from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, number
 from autoscaler.sim.study.baselines.loadtest import cached_requests
 from autoscaler.sim.study.baselines.signals import Highest, inflight
 from autoscaler.sim.study.case import Case, Scaler, View
@@ -57,7 +57,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
-    return Axis("target", concurrencies(case), continuous=True), Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S))
+    return Axis("target", concurrencies(case), within=POSITIVE), Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S))
 
 
 def _default(case: Case) -> Params:

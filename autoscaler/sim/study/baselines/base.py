@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,14 +14,38 @@ from autoscaler.sim.study.work import request_work_s
 
 Params = Mapping[str, float | str]
 
+POSITIVE = (0.001, math.inf)  # any target: quantities of Kubernetes have three decimals
+
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting and the values it is tried at, ascending. A continuous one is refined between them."""
+    """One setting and the values it is tried at, ascending. One with a range is refined between them and beyond them.
+
+    Steps beyond the ends go by the ratio of the last two values: after 0.25, 0.5, 1 come 2 and 4, before them 0.125.
+    """
 
     name: str
     values: tuple[float | str, ...]
-    continuous: bool = False
+    within: tuple[float, float] | None = None  # what it may be, the less the more replicas; None: these values alone
+
+    def beyond(self, here: float) -> float | None:
+        """Return the next value outward; None where `here` lies inside, or there is nothing further."""
+        if len(self.values) < 2:
+            return None
+        first, second, *_ = self.values
+        *_, last_but_one, last = self.values
+        if here <= float(first):
+            further = self.allowed(here * float(first) / float(second))
+        elif here >= float(last):
+            further = self.allowed(here * float(last) / float(last_but_one))
+        else:
+            return None
+        return further if further != here else None
+
+    def allowed(self, value: float) -> float:
+        """Return the value, cut to the range, as it is written."""
+        least, most = self.within or (-math.inf, math.inf)
+        return float(f"{min(max(value, least), most):.6g}")
 
 
 @dataclass(frozen=True)
@@ -58,18 +82,38 @@ class Baseline:
         default = self.default(case) if self.default else grid[0]
         return grid if default in grid else [*grid, default]
 
-    def around(self, case: Case, params: Params) -> list[Params]:
-        """Return settings half-way, by ratio, to the neighbours of each continuous setting of `params`."""
+    def ranged(self, case: Case) -> list[str]:
+        """Return the names of the axes that have a range."""
+        return [axis.name for axis in self.axes(case) if axis.within]
+
+    def beyond(self, case: Case, params: Params) -> list[Params]:
+        """Return settings one step beyond each end at which `params` lies, with every value of the other axes."""
+        axes = self.axes(case)
+        found: list[Params] = []
+        for axis in axes:
+            if axis.within and (further := axis.beyond(float(params[axis.name]))):
+                tried = {other.name: dict.fromkeys((*other.values, params[other.name])) for other in axes}
+                tried[axis.name] = {further: None}
+                found += [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
+        return found
+
+    def around(self, case: Case, params: Params, tried: Sequence[Params] = ()) -> list[Params]:
+        """Return settings half-way, by ratio, to the neighbours of each setting of `params` that has a range.
+
+        tried: what was run beside the grid; of these, the ones that differ in nothing else are neighbours, too.
+        """
         found: list[Params] = []
         for axis in self.axes(case):
-            if not axis.continuous or len(axis.values) < 2:
+            if axis.within is None or len(axis.values) < 2:
                 continue
             here = float(params[axis.name])
-            values = sorted({*(float(value) for value in axis.values), here})
+            beside = [each[axis.name] for each in tried if {**each, axis.name: here} == params]
+            values = sorted({float(value) for value in (*axis.values, *beside, here)})
             place = values.index(here)
             below = values[place - 1] if place else here**2 / values[1]
             above = values[place + 1] if place + 1 < len(values) else here**2 / values[-2]
-            found += [{**params, axis.name: float(f"{math.sqrt(here * other):.6g}")} for other in (below, above)]
+            between = [axis.allowed(math.sqrt(here * other)) for other in (below, above)]
+            found += [{**params, axis.name: value} for value in between if value != here]
         return found
 
 

@@ -29,6 +29,7 @@ from autoscaler.sim.study.case import Case, Goal, Scaler, View
 INTERVAL_S = 180.0
 LOAD_INTERVAL_S = 5.0
 SENSITIVITY = 0.8
+SLA_SHARES = (0.02, 2.0)  # of the objectives; with much less of them, an engine takes one request at a time
 WINDOW_S = 60.0  # over which the load mode averages lengths and rates
 
 
@@ -133,12 +134,15 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("predictor", ("constant", "arima", "kalman", "prophet", "seasonal")),
         Axis("interval_s", (60.0, INTERVAL_S)),
-        Axis("sla_share", (0.25, 0.5, 1.0), continuous=True),
+        Axis("sla_share", (0.25, 0.5, 1.0), within=SLA_SHARES),
     )
 
 
 def _load_axes(case: Case) -> tuple[Axis, ...]:
-    return Axis("sensitivity", (0.6, SENSITIVITY)), Axis("sla_share", (0.25, 0.5, 0.75, 1.0), continuous=True)
+    return (
+        Axis("sensitivity", (0.2, 0.4, SENSITIVITY), within=(0.01, 1.0)),  # a whole percentage
+        Axis("sla_share", (0.125, 0.25, 0.5, 1.0), within=SLA_SHARES),
+    )
 
 
 def _throughput_default(case: Case) -> Params:

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, concurrencies, number
+from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, number
 from autoscaler.sim.study.baselines.signals import inflight
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -138,7 +138,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
-    return Axis("target", concurrencies(case), continuous=True), Axis("stabilization_s", (60.0, 300.0, 900.0))
+    return Axis("target", concurrencies(case), within=POSITIVE), Axis("stabilization_s", (60.0, 300.0, 900.0))
 
 
 def _default(case: Case) -> Params:

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, floors, least_replicas, number, request_rates
+from autoscaler.sim.study.baselines.base import (
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    floors,
+    least_replicas,
+    number,
+    request_rates,
+)
 from autoscaler.sim.study.baselines.hpa import DOWN, SYNC_S, Direction, Hpa
 from autoscaler.sim.study.baselines.loadtest import tested_rps
 from autoscaler.sim.study.baselines.signals import rate, waiting
@@ -73,7 +82,7 @@ def _keda(name: str, value: Callable[[View], float], case: Case, params: Params)
 def _queue_axes(case: Case) -> tuple[Axis, ...]:
     # Once the queue is empty the rule asks for nothing at all: it is at its best above a floor that fits the trace.
     return (
-        Axis("target", (2.0, 5.0, 12.5), continuous=True),
+        Axis("target", (2.0, 5.0, 12.5), within=POSITIVE),
         Axis("stabilization_s", (300.0, 900.0)),
         Axis("min_replicas", tuple(sorted({*least_replicas(case, COOLDOWN_S), *floors(case)}))),
     )
@@ -81,7 +90,7 @@ def _queue_axes(case: Case) -> tuple[Axis, ...]:
 
 def _request_axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", request_rates(case), continuous=True),
+        Axis("target", request_rates(case), within=POSITIVE),
         Axis("stabilization_s", (60.0, 300.0, 900.0)),
         Axis("min_replicas", least_replicas(case, COOLDOWN_S)),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
 from autoscaler.sim.study.baselines.signals import MovingMean
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -77,7 +77,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("limit", concurrencies(case), continuous=True),
+        Axis("limit", concurrencies(case), within=POSITIVE),
         Axis("stable_s", (STABLE_S, 300.0)),
         Axis("min_replicas", least_replicas(case, STABLE_S)),
     )

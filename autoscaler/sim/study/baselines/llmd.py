@@ -69,7 +69,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("high", (0.25, 0.4, HIGH, 0.75, 0.95), continuous=True),
+        Axis("high", (0.25, 0.4, HIGH, 0.75, 0.95), within=(0.01, MOST_SATURATION)),
         Axis("low_share", (0.5, LOW / HIGH)),
         Axis("min_replicas", least_replicas(case, COOLDOWN_S)),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
 from autoscaler.sim.study.baselines.signals import MovingMean
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -63,7 +63,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", concurrencies(case), continuous=True),
+        Axis("target", concurrencies(case), within=POSITIVE),
         Axis("upscale_delay_s", (LOOP_S, UP_DELAY_S)),
         Axis("downscale_delay_s", (120.0, DOWN_DELAY_S)),
         Axis("min_replicas", least_replicas(case, 120.0)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, least_replicas, number, request_rates
+from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, least_replicas, number, request_rates
 from autoscaler.sim.study.baselines.loadtest import mean_request_s
 from autoscaler.sim.study.baselines.signals import rate
 from autoscaler.sim.study.case import Case, Scaler, View
@@ -64,7 +64,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", request_rates(case), continuous=True),
+        Axis("target", request_rates(case), within=POSITIVE),
         Axis("upscale_delay_s", (20.0, UP_DELAY_S)),
         Axis("downscale_delay_s", (300.0, DOWN_DELAY_S)),
         Axis("min_replicas", least_replicas(case, 300.0)),

@@ -1,4 +1,4 @@
-"""A constant number of replicas, there from the start. Tuned, it is the smallest that meets the goal: static at the peak."""
+"""A constant number of replicas, there from the start. Tuned, it is the least that meets the goal: that of the peak."""
 
 from __future__ import annotations
 

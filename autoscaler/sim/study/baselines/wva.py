@@ -16,7 +16,7 @@ import numpy as np
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.engine.profiles import Profile
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, least_replicas, number
+from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, least_replicas, number
 from autoscaler.sim.study.baselines.hpa import SYNC_S, Direction, Hpa, Policy
 from autoscaler.sim.study.baselines.signals import inflight, mean_itl_s, mean_lengths, rate, waiting
 from autoscaler.sim.study.case import Case, Scaler, View
@@ -194,7 +194,7 @@ def _wva(name: str, case: Case, params: Params, analyze: Callable[[View], Analys
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("scale_up_threshold", (0.2, 0.35, 0.6, UP_THRESHOLD, 1.2), continuous=True),
+        Axis("scale_up_threshold", (0.2, 0.35, 0.6, UP_THRESHOLD, 1.2), within=POSITIVE),
         Axis("stabilization_s", (30.0, STABILIZATION_S)),
         Axis("min_replicas", least_replicas(case, RETENTION_S)),
     )

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.baselines import BASELINES, Axis
 from autoscaler.sim.study.baselines.base import concurrencies, floors, least_replicas, request_rates
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.run import run
@@ -108,10 +108,10 @@ def test_the_default_is_among_the_settings_that_hindsight_tries_and_has_neighbou
     assert baseline.default
     default = baseline.default(case)
     assert baseline.grid(case).count(default) == 1
-    continuous = [axis.name for axis in baseline.axes(case) if axis.continuous]
+    ranged = [axis.name for axis in baseline.axes(case) if axis.within]
     around = baseline.around(case, default)
-    assert len(around) == 2 * len(continuous)
-    for axis, (below, above) in zip(continuous, zip(around[::2], around[1::2], strict=True), strict=True):
+    assert len(around) == 2 * len(ranged)
+    for axis, (below, above) in zip(ranged, zip(around[::2], around[1::2], strict=True), strict=True):
         assert float(below[axis]) < float(default[axis]) < float(above[axis])
 
 
@@ -142,6 +142,45 @@ def test_refinement_goes_half_way_by_ratio_and_beyond_the_ends(case: Case) -> No
         1.41421,
         2.82843,
     ]
+
+
+def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_the_other_settings(
+    case: Case,
+) -> None:
+    baseline = BASELINES["hpa-inflight"]
+    assert baseline.beyond(case, {"target": 16.0, "stabilization_s": 60.0}) == []
+    further = [{"target": 1.0, "stabilization_s": stabilization_s} for stabilization_s in (60.0, 300.0, 900.0)]
+    assert baseline.beyond(case, {"target": 2.0, "stabilization_s": 60.0}) == further
+    assert {params["target"] for params in baseline.beyond(case, further[0])} == {0.5}
+    assert {params["target"] for params in baseline.beyond(case, {"target": 256.0, "stabilization_s": 900.0})} == {
+        512.0
+    }
+
+
+def test_at_a_corner_a_step_is_taken_along_both_axes_with_the_setting_that_the_other_has_by_now(case: Case) -> None:
+    further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625})
+    lower = {tuple(params.values()) for params in further}
+    shares = (0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0)
+    assert lower == {(0.025, share) for share in shares[1:]} | {(each, shares[0]) for each in (0.05, 0.2, 0.4, 0.8)}
+
+
+def test_no_step_leaves_what_a_setting_may_be(case: Case) -> None:
+    axis = Axis("sensitivity", (0.2, 0.4, 0.8), within=(0.01, 1.0))
+    assert [axis.beyond(here) for here in (0.8, 1.0, 0.2, 0.015, 0.01)] == [1.0, None, 0.1, 0.01, None]
+    for baseline in BASELINES.values():
+        for axis in baseline.axes(case):
+            if axis.within:
+                assert axis.within[0] <= float(axis.values[0]) < float(axis.values[-1]) <= axis.within[1]
+    high = {"high": 2.0, "low_share": 0.5, "min_replicas": 1.0}
+    around = BASELINES["llmd-slo"].around(case, high)
+    assert [params["high"] for params in around] == [1.37840]
+
+
+def test_neighbours_are_also_what_was_run_beyond_the_grid(case: Case) -> None:
+    baseline = BASELINES["hpa-inflight"]
+    tried = [{"target": target, "stabilization_s": 60.0} for target in (1.0, 0.5)]
+    around = baseline.around(case, tried[0], [*tried, {"target": 0.9, "stabilization_s": 300.0}])
+    assert [params["target"] for params in around] == [0.707107, 1.41421]
 
 
 def test_scale_to_zero_is_tried_only_where_somebody_is_idle_for_long() -> None:
