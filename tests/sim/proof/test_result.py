@@ -14,12 +14,13 @@ from autoscaler.sim.proof.subject import Subject, goal_of, started
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.trace import generate
 
-AGAINST = ("keda-queue", "hpa-inflight", "llmd-slo", "aibrix-apa", "static")
+AGAINST = ("keda-queue", "keda-rps", "hpa-inflight", "llmd-slo", "aibrix-apa", "skyserve", "static")
 SEEDS = (5, 6, 7, 8)
 # GPU-hours of the shipped policy over those of each seed's best baseline, which hindsight tuned on that very trace. The
-# shipped one is tuned on nothing. Measured: 1.096 in sum (1.29, 1.26, 1.07, 0.90). Lower it as the policy gets better,
-# never raise it.
-MOST_OF_TUNED = 1.11
+# shipped one is tuned on nothing. Measured: 1.369 in sum (1.60, 1.61, 1.27, 1.16). Lower it as the policy gets better;
+# raise it only for a baseline that is new here or better tuned, as for `keda-rps`, `skyserve` and wider grids (1.11
+# beside five baselines on grids that ended early).
+MOST_OF_TUNED = 1.38
 
 
 @pytest.fixture(scope="module")
