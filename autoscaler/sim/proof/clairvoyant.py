@@ -1,14 +1,16 @@
 """The clairvoyant bound: replica-seconds below which nobody meets the goal of a case, whatever they know.
 
 What is held on to: each request costs an engine the work that `request_work_s` counts, between its arrival and the
-moment at which its objectives are lost; replicas are whole; each start costs the mean cold start and each second of
-serving a second. What is relaxed, so that it is a bound for every scheduler and not only for those built here:
+moment at which its objectives are lost; replicas are whole; each start costs the shortest cold start that is ever drawn
+and each second of serving a second. What is relaxed, so that it is a bound for every scheduler and not only for those
+built here:
 
 * inside a moment work is a fluid that any replica takes, in any order, with no interference between requests;
 * a step is shared by as many requests as the scarcest of slots, KV cache and token budget could ever allow, and a
   request may be decoded in bursts as long as it ends in time: ITL limits when it must have ended, not the batch;
 * the requests that may miss vanish at no cost, and may be any: at most the allowed number, at most the work of the
   heaviest so many;
+* at the beginning any number of replicas is there, whatever the case says;
 * a replica ends the moment it is not needed, without draining; what may end after the trace is free;
 * a request whose time spans more than `LONGEST_OFF` windows (60 s at the finest) does not ask for a replica in between,
   so for very long objectives on quiet traffic a start-up is forgotten, and the bound is valid but loose;
@@ -21,7 +23,7 @@ Lagrange multiplier: each price gives a bound, and the best of several is taken.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ import numpy as np
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.proof.dynamic import Windows, cheapest, climb
 from autoscaler.sim.study.case import Case
+from autoscaler.sim.study.starts import least_pace
 from autoscaler.sim.study.work import request_work_s, servable
 
 FINEST_S = 1.875  # window, at the shortest, where a cold start takes a minute or more
@@ -46,7 +49,7 @@ FINAL_FACTORS = ((1.0, 1.0), (0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (1.0, 1.25))
 
 @dataclass(frozen=True)
 class Bound:
-    """No schedule of replicas that meets the goal costs less than `replica_s`, where starts take their mean time."""
+    """No schedule of replicas that meets the goal costs less than `replica_s`, with whatever luck its starts have."""
 
     replica_s: float
     gpu_hours: float
@@ -85,6 +88,7 @@ def bound(case: Case, most_windows: int = MOST_WINDOWS) -> Bound:
 
     Where so many windows are too long for the cold start, the bound is the work alone, as if starts cost nothing.
     """
+    case = replace(case, cold_start_s=case.cold_start_s * least_pace(case.cold_start_spread))
     wanted = demand(case)
     count = len(case.trace.arrival_s)
     allowed = case.goal.may_miss(count)
@@ -198,9 +202,7 @@ def _priced(case: Case, windows: Windows, misses: _Misses, prices: _Prices) -> f
     """Return the bound that these prices give."""
     # A replica that serves for s seconds touches fewer than s / window_s + 2 windows.
     start_s = case.cold_start_s - 2 * windows.window_s
-    there = min(case.start_replicas, windows.most_replicas)
-    cost_s = cheapest(windows, start_s, there, prices.work * windows.quantum_s, prices.request)
-    cost_s -= there * windows.window_s  # those that were there touch less than one more at their end
+    cost_s = cheapest(windows, start_s, prices.work * windows.quantum_s, prices.request)
     return cost_s - prices.work * misses.work_s - prices.request * misses.requests
 
 

@@ -43,11 +43,12 @@ class Windows:
         return float(len(self.work) * rows * (deepest + 1))
 
 
-def cheapest(windows: Windows, start_s: float, replicas: int, quantum_price_s: float, request_price_s: float) -> float:
+def cheapest(windows: Windows, start_s: float, quantum_price_s: float, request_price_s: float) -> float:
     """Return the least of: seconds of replicas, `start_s` for each start, and the prices of what is missed.
 
-    replicas: there at the beginning, paid for while they are kept. Undone work beyond the slack of a window is missed,
-    at `quantum_price_s` each; requests that came and ended while there was no replica at `request_price_s` each.
+    Any number is there at the beginning. Their first window is free, for they may end within it. Undone work beyond the
+    slack of a window is missed, at `quantum_price_s` each; requests that came and ended while there was no replica at
+    `request_price_s` each.
     Raises ValueError if a start costs less than nothing, which no window should be long enough for.
     """
     if start_s < 0:
@@ -61,24 +62,21 @@ def cheapest(windows: Windows, start_s: float, replicas: int, quantum_price_s: f
             windows.quanta,
             windows.window_s,
             start_s,
-            min(replicas, windows.most_replicas),
             quantum_price_s,
             request_price_s,
         )
     )
 
 
-def cheapest_counts(
-    missed: IntColumn, level: IntColumn, window_s: float, start_s: float, replicas: int, price_s: float
-) -> float:
+def cheapest_counts(missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float) -> float:
     """Return the least of: seconds of replicas, `start_s` for each start, and `price_s` for each miss.
 
     missed: int64[J, L], misses in a window at each level. level: int64[N + 1], the level of each count of replicas.
-    replicas: there at the beginning; their first window is free, for they may end within it.
+    Any number is there at the beginning. Their first window is free, for they may end within it.
     """
     if start_s < 0:
         raise ValueError(f"start_s is {start_s:g}; it must be 0 or more: windows may be at most half a cold start")
-    return float(_cheapest_counts(missed, level, window_s, start_s, min(replicas, len(level) - 1), price_s))
+    return float(_cheapest_counts(missed, level, window_s, start_s, price_s))
 
 
 def climb(value: Callable[[float], float], low: float, high: float) -> float:
@@ -112,7 +110,6 @@ def _cheapest(
     quanta: int,
     window_s: float,
     start_s: float,
-    replicas: int,
     quantum_price_s: float,
     request_price_s: float,
 ) -> float:
@@ -125,10 +122,13 @@ def _cheapest(
     rows = off + most + 1  # row off + 0 stays unused
     cost = np.full((rows, width), math.inf)
     after = np.full((rows, width), math.inf)
-    cost[off + replicas if replicas > 0 else off - 1, 0] = 0.0
+    cost[off - 1, 0] = 0.0
+    for count in range(1, most + 1):
+        cost[off + count, 0] = -count * window_s
     before = 0  # greatest backlog that any state has
     for window in range(len(work)):
-        _change(cost, off, most, before, start_s)
+        if window > 0:
+            _change(cost, off, most, before, start_s)
         room = slack[window]
         after[:, : room + 1] = math.inf
         for row in range(rows):
@@ -172,14 +172,10 @@ def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float)
 
 
 @_compiled
-def _cheapest_counts(
-    missed: IntColumn, level: IntColumn, window_s: float, start_s: float, replicas: int, price_s: float
-) -> float:
+def _cheapest_counts(missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float) -> float:
     """See `cheapest_counts`."""
     most = len(level) - 1
-    cost = np.empty(most + 1)
-    for count in range(most + 1):
-        cost[count] = max(count - replicas, 0) * start_s - min(count, replicas) * window_s
+    cost = -window_s * np.arange(most + 1.0)
     for window in range(len(missed)):
         for count in range(most + 1):
             cost[count] += count * window_s + price_s * missed[window, level[count]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -89,7 +89,7 @@ def prove(
     places = range(len(subject.cases), len(subject.cases) + len(counted))  # of what counts
     counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)
     stages: list[list[Search[Any]]] = [  # the longest first
-        [_bounding(shared, place, began=not learned) for place in places],
+        [_bounding(shared, place) for place in places],
         [_running(subject, Entry(OURS, with_attainment(subject.policy, promise))) for promise in promises],
         [_planning(subject, shared, place) for place in places if planned],
         [_tuning(subject, name) for name in counts_first if name in search],
@@ -144,12 +144,9 @@ def prove(
     )
 
 
-def _bounding(cases: Sequence[Case], place: int, began: bool) -> Search[tuple[float, float]]:
-    """Compute the bound of one of the cases that the calls share, and the estimate above it, in GPU-hours.
-
-    began: with the replicas of the case, else any.
-    """
-    call = Call(_bound, (place, began), BOUND_RUNS * run_cost(cases[place]))
+def _bounding(cases: Sequence[Case], place: int) -> Search[tuple[float, float]]:
+    """Compute the bound of one of the cases that the calls share, and the estimate above it, in GPU-hours."""
+    call = Call(_bound, (place,), BOUND_RUNS * run_cost(cases[place]))
 
     def steps() -> Generator[list[Call], Any, tuple[float, float]]:
         (found,) = yield [call]
@@ -239,9 +236,8 @@ def _together(subject: Subject, results: Sequence[list[Played]]) -> tuple[Row, F
 # What workers do. They share the cases of the subject, first, and parts of these.
 
 
-def _bound(cases: Sequence[Case], place: int, began: bool) -> tuple[float, float]:
-    case = cases[place] if began else replace(cases[place], start_replicas=cases[place].max_replicas)
-    least = bound(case)
+def _bound(cases: Sequence[Case], place: int) -> tuple[float, float]:
+    case, least = cases[place], bound(cases[place])
     return least.gpu_hours, max(least.gpu_hours, served(case) * case.gpus_per_replica / 3600)
 
 

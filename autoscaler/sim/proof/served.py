@@ -67,7 +67,7 @@ def served(case: Case) -> float:
     start_s = case.cold_start_s - 2 * window_s
 
     def priced(price_s: float) -> float:
-        least_s = cheapest_counts(missed, level, window_s, start_s, case.start_replicas, price_s)
+        least_s = cheapest_counts(missed, level, window_s, start_s, price_s)
         return least_s - price_s * may_miss
 
     dearest_s = 100 * case.cold_start_s

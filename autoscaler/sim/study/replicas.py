@@ -15,7 +15,7 @@ from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.sim.study import kernel
 from autoscaler.sim.study.case import Case, Totals
 from autoscaler.sim.study.gpus import Claim, GpuPool, Place
-from autoscaler.sim.study.starts import Starts
+from autoscaler.sim.study.starts import Starts, draw_pace
 from autoscaler.sim.study.state import COUNTERS, HISTOGRAMS, Engine, State, new_gateway
 
 FIRST_ROWS = 16
@@ -90,7 +90,7 @@ class Replicas:
         before = np.random.default_rng((case.seed, 314_159))  # apart: who starts later does so whatever these took
         for pod in self.pods:
             if pod.placed:  # the start that lies behind it, which the status of a pod tells
-                began_s = -self._starts.again_s(_pace(before, case.cold_start_spread))
+                began_s = -self._starts.again_s(draw_pace(before, case.cold_start_spread))
                 pod.created_s = pod.scheduled_s = pod.started_s = began_s
             else:  # there is no room for it yet
                 pod.pace = self._draw_pace()
@@ -177,7 +177,7 @@ class Replicas:
     # Changes.
 
     def _draw_pace(self) -> float:
-        return _pace(self._rng, self.case.cold_start_spread)
+        return draw_pace(self._rng, self.case.cold_start_spread)
 
     def _add(self, now_s: float, pace: float) -> None:
         claim = Claim(
@@ -268,8 +268,3 @@ class Replicas:
         kernel.abort(self.state, pod.row)
         self._free.append(pod.row)
         pod.row = -1
-
-
-def _pace(rng: np.random.Generator, spread: float) -> float:
-    """Draw how long a start takes beside the mean: lognormal, 1 on average."""
-    return math.exp(spread * rng.normal() - spread**2 / 2)

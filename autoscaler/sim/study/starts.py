@@ -8,9 +8,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from autoscaler.sim.engine.coldstart import ColdStart, Start
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.gpus import Place
+
+SIGMAS = 3.0  # no start is drawn further from the usual one
+
+
+def draw_pace(rng: np.random.Generator, spread: float) -> float:
+    """Draw how long a start takes beside the mean: lognormal, 1 on average, cut at `SIGMAS` on both sides."""
+    return math.exp(spread * min(max(rng.normal(), -SIGMAS), SIGMAS) - spread**2 / 2)
+
+
+def least_pace(spread: float) -> float:
+    """Return the shortest that `draw_pace` gives."""
+    return math.exp(-spread * SIGMAS - spread**2 / 2)
 
 
 class Starts:

@@ -39,7 +39,7 @@ def test_a_window_costs_the_fewest_replicas_that_serve_it_where_nothing_may_be_m
     assert served(alone) == pytest.approx(one_s)
     assert served(case) == pytest.approx(2 * one_s)
     at_once = replace(case, trace=replace(together, arrival_s=together.arrival_s - 299))
-    assert [served(replace(at_once, start_replicas=there)) for there in (0, 1, 2)] == pytest.approx([90.0, 45.0, 0.0])
+    assert served(at_once) == 0.0  # who is there at the beginning may end within the window
 
 
 def test_who_comes_at_the_end_of_a_window_may_be_answered_in_the_next() -> None:
