@@ -20,7 +20,12 @@ import msgspec
 import structlog
 import yaml
 from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes_asyncio.config import (
+    ConfigException,
+    list_kube_config_contexts,
+    load_incluster_config,
+    load_kube_config,
+)
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME
 
 from autoscaler.config.settings import KubeSettings
@@ -225,8 +230,20 @@ class _Kubeconfig:
         """Raises TimeoutError when an exec plug-in hangs: one that asks for a password, say."""
         if not _any_exists(self._files):
             raise ConfigException("it does not exist")  # to the library, that is a file without contexts
+        if self._context is not None:
+            self._check_context(self._context)
         async with asyncio.timeout(self._plugin_s):
             await load_kube_config(self._files, self._context, configuration, persist_config=False)
+
+    def _check_context(self, wanted: str) -> None:
+        """Say which contexts there are if the one that is wanted is none of them. Raises ConfigException."""
+        try:
+            contexts, _ = list_kube_config_contexts(self._files)
+        except _BAD_CONFIGURATION:  # loading says what is wrong with it
+            return
+        names = [str(context["name"]) for context in contexts]
+        if wanted not in names:
+            raise ConfigException(f"it has no such context; it has {', '.join(names)}")
 
     async def refresh(self, configuration: Configuration) -> None:
         """Serve as the library's hook before each request."""
