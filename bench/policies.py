@@ -179,9 +179,8 @@ def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the table as Markdown, and what it comes to."""
-    titles = ["trace", "length", "clairvoyant mean", "cold start", "ours: attainment", "ours: excess"]
-    titles += ["best tuned baseline", "its attainment", "its excess", "ours / its"]
-    titles += ["estimate: excess", "plan: excess", "GPU-hours, ours / plan"]
+    titles = ["trace", "length", "clairvoyant mean", "cold start", "seeds", "ours: attainment", "ours: excess"]
+    titles += ["best tuned baseline", "its attainment", "its excess", "ours / its", "estimate: excess", "plan: excess"]
     learned = any("before" in result for result in results.values())
     titles += ["best baseline, tuned before", "its attainment", "its excess"] if learned else []
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
@@ -195,6 +194,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             seconds(float(np.mean([each["duration_s"] for each in of_seeds]))),
             amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds]))),
             f"{cold_start_s:g} s",
+            str(len(of_seeds)),
             f"{share(attained)}{missed}",
             _with_interval(ours, wide),
         ]
@@ -205,7 +205,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             its, its_wide = interval([each["excess"][best] for each in of_seeds])
             its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
             row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
-        row += [_of_the_estimate(of_seeds), *_of_the_plan(of_seeds)] + (_of_before(of_seeds) if learned else [])
+        row += _of_the_plan(of_seeds) + (_of_before(of_seeds) if learned else [])
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join([*lines, "", *tally(list(results.values())), ""])
 
@@ -234,29 +234,37 @@ def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         ]
     for said, those in rivals.items():
         ratios = [(1 + each["excess"][OURS]) / (1 + excess) for each, excess in those if each["meets"][OURS]]
-        mean = f"{math.exp(float(np.mean(np.log(ratios)))):.3f}" if ratios else "–"
-        yield f"- {said}: {len(those)}; GPU-hours of ours beside it, where both met, in the geometric mean: {mean}."
+        beside = "GPU-hours of ours beside it, where both met, in the geometric mean"
+        yield f"- {said}: {len(those)}; {beside}: {_mean(ratios)}."
 
 
-def _of_the_estimate(results: Sequence[dict[str, Any]]) -> str:
-    """Return the excess of the estimate; nothing for results of a version that did not make one."""
-    bounds = [each["clairvoyant"] for each in results]
-    if not all(bound.get("estimate_gpu_hours") for bound in bounds):
-        return ""
-    return _with_interval(*interval([bound["estimate_gpu_hours"] / bound["gpu_hours"] - 1 for bound in bounds]))
+def _mean(ratios: Sequence[float]) -> str:
+    """Word the geometric mean, with the 95% interval where there are two or more."""
+    if not ratios:
+        return "–"
+    middle, wide = interval([math.log(ratio) for ratio in ratios])
+    likely = "" if math.isnan(wide) else f", 95%: {math.exp(middle - wide):.2f} to {math.exp(middle + wide):.2f}"
+    return f"{math.exp(middle):.3f}{likely}"
 
 
 def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the plan's excess, and ours over the plan in GPU-hours; nothing where a seed ran without a plan."""
-    plans = [each["planned"] for each in results if each.get("planned")]
-    if len(plans) < len(results):
-        return ["", ""]
-    if any(plan["attainment"] < each["objective"]["attainment"] for plan, each in zip(plans, results, strict=True)):
-        return ["misses", ""]
+    """Return the excess of the estimate and that of the plan.
+
+    Where the plan misses the goal with a seed, its attainment then, and no estimate: it is of schedules that meet it.
+    Nothing where a seed ran without one.
+    """
     bounds = [each["clairvoyant"]["gpu_hours"] for each in results]
-    excess = interval([plan["gpu_hours"] / bound - 1 for plan, bound in zip(plans, bounds, strict=True)])
-    ours = [_policy(each, OURS)["gpu_hours"] / plan["gpu_hours"] for plan, each in zip(plans, results, strict=True)]
-    return [_with_interval(*excess), _with_interval(*interval(ours))]
+    estimates = [each["clairvoyant"].get("estimate_gpu_hours") for each in results]
+    plans = [each["planned"] for each in results if each.get("planned")]
+    missed = [plan["attainment"] for plan in plans if plan["attainment"] < results[0]["objective"]["attainment"]]
+    if missed:
+        return ["", f"misses, {share(min(missed))}"]
+    of_plan = [plan["gpu_hours"] for plan in plans]
+    return [_excess(each, bounds) if len(each) == len(bounds) and all(each) else "" for each in (estimates, of_plan)]
+
+
+def _excess(gpu_hours: Sequence[float], bounds: Sequence[float]) -> str:
+    return _with_interval(*interval([each / bound - 1 for each, bound in zip(gpu_hours, bounds, strict=True)]))
 
 
 def picture(results: dict[str, dict[str, Any]]) -> str:

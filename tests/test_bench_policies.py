@@ -113,12 +113,13 @@ def test_what_all_runs_come_to_is_told() -> None:
         }
 
     told = list(
-        policies.tally([result(3.0, True, 1.0, True), result(0.0, True, 1.0, False), result(7, False, 3, True)])
+        policies.tally([result(1.2, True, 1.0, True), result(1.0, True, 1.0, False), result(7, False, 3, True)])
     )
     assert told == [
         "Of 3 runs ours met the goal in 2.",
-        "- any tuned baseline: 3; GPU-hours of ours beside it, where both met, in the geometric mean: 1.000.",
-        "- the baseline best before: 2; GPU-hours of ours beside it, where both met, in the geometric mean: 2.000.",
+        "- any tuned baseline: 3; GPU-hours of ours beside it, where both met, in the geometric mean: 1.049, "
+        "95%: 0.57 to 1.92.",
+        "- the baseline best before: 2; GPU-hours of ours beside it, where both met, in the geometric mean: 1.100.",
     ]
     (plain, best) = policies.tally([{"excess": {"ours": 1.0}, "meets": {"ours": False}}])
     assert plain == "Of 1 runs ours met the goal in 0."
