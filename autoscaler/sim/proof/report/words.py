@@ -57,7 +57,9 @@ def per_second(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    return UNKNOWN if math.isnan(value) else f"{value:.2f}×"
+    if math.isnan(value):
+        return UNKNOWN
+    return f"{value:.2f}×" if value < 100 else f"{value:,.0f}×"
 
 
 def label(run: Run) -> str:

@@ -41,6 +41,12 @@ def test_a_setting_is_written_without_powers_of_ten() -> None:
 
 
 def test_unknown_is_a_dash() -> None:
+    assert [words.ratio(value) for value in (1.0, 99.5, 2335.14, 32912003.67)] == [
+        "1.00×",
+        "99.50×",
+        "2,335×",
+        "32,912,004×",
+    ]
     assert words.share(math.nan) == words.seconds(math.nan) == words.ratio(math.nan) == words.UNKNOWN
 
 
