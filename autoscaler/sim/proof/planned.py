@@ -3,7 +3,8 @@
 It is an upper estimate of the best there is, as `clairvoyant` is a lower one: between the two lies what is not known.
 Not the best schedule, only the cheapest found that met the goal in the simulator.
 
-A schedule wants the work of the moment, averaged over some time, times a margin. Every average is run with several
+A schedule wants the work of the moment, averaged over some time, times a margin; over all of it that is a constant
+count, for who starts no replica swamps none with what the others cannot take. Every average is run with several
 margins over the whole trace, more of them where the goal begins to be met. That tells for each segment of the trace
 what each of these options costs there, and how many requests miss. Then every segment gets its own: the options that
 cost least in all for as many misses as are allowed, by a price per miss that is the same everywhere. What segments do
@@ -43,7 +44,7 @@ class Option(NamedTuple):
     margin: float
 
 
-AVERAGED_S = (30.0, 120.0, 480.0)
+AVERAGED_S = (30.0, 120.0, 480.0, math.inf)
 MARGINS = tuple(np.geomspace(0.7, 4.0, 7).tolist())
 OPTIONS = tuple(Option(averaged_s, margin) for averaged_s in AVERAGED_S for margin in MARGINS)
 RUNS = len(OPTIONS) + len(AVERAGED_S) * HALVINGS + ROUNDS  # for one case, at most where an option meets the goal
@@ -200,7 +201,7 @@ class _Search:
         for index in np.unique(choice).tolist():
             averaged_s, margin = self.options[index]
             here = choice[self._segment_of_bin] == index
-            needed[here] = np.ceil(_mean(self._load, round(averaged_s / BIN_S)) * margin - 1e-9)[here]
+            needed[here] = np.ceil(_mean(self._load, averaged_s / BIN_S) * margin - 1e-9)[here]
         return _in_time(self._case, needed)
 
     def everywhere(self, option: Option) -> _Attempt:
@@ -248,9 +249,11 @@ def _highest(values: IntColumn, before: int, after: int) -> IntColumn:
     return highest
 
 
-def _mean(values: FloatColumn, bins: int) -> FloatColumn:
-    """Return the mean of each value and its neighbours, `bins` in all; at the ends of those that exist."""
-    kernel = np.ones(min(max(bins, 1), len(values)))
+def _mean(values: FloatColumn, bins: float) -> FloatColumn:
+    """Return the mean of each value and its neighbours, about `bins` in all; at the ends of those that exist."""
+    if math.isinf(bins):
+        return np.full(len(values), values.mean())
+    kernel = np.ones(min(max(round(bins), 1), len(values)))
     total = np.convolve(values, kernel, mode="same")
     mean: FloatColumn = total / np.convolve(np.ones(len(values)), kernel, mode="same")
     return mean

@@ -38,6 +38,16 @@ def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_t
     assert told[-1] == pytest.approx(1.0)
 
 
+def test_a_plan_is_no_dearer_than_the_count_that_is_there_where_that_meets_the_goal() -> None:
+    """A router that counts requests swamps each new replica: whoever starts none may be better off."""
+    case = study(poisson([100.0, 200.0, 200.0, 60.0], 30.0, 2, prompt=1500), start_replicas=15)
+    constant = summarize(case, run(case, Static(15)))
+    assert case.goal.met_by(constant.attainment)
+    (plan,) = planned([case], 1)
+    assert case.goal.met_by(plan.row.attainment)
+    assert plan.row.gpu_hours <= 1.01 * constant.gpu_hours
+
+
 def test_a_schedule_gives_again_what_the_plan_says_of_it() -> None:
     case = study(poisson([5.0, 30.0, 5.0], 300.0), start_replicas=1)
     (plan,) = planned([case], 1)
