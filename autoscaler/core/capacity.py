@@ -7,12 +7,10 @@ has room for, whichever binds, and its token rate is its best.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from autoscaler.core import average
-from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace
 from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
 from autoscaler.core.readings import NOTHING_PER_S

@@ -19,6 +19,7 @@ IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
 Floating = TypeVar("Floating", np.float32, np.float64)
 Marked = TypeVar("Marked")
+Table = TypeVar("Table")
 
 NOISE = 1e-6
 """Of replicas: products of measured fractions carry that much, so that 4.0000001 are 4."""
@@ -103,6 +104,19 @@ class Columns:
             holds_table = get_origin(kind) is None and issubclass(kind, Columns)
             declared[name] = kind if holds_table else None, frozenset(marks)
         return declared
+
+
+def replace(table: Table, **columns: Any) -> Table:
+    """Return it with these columns, by field, in the stead of its own: `dataclasses.replace` for what a tick carries.
+
+    That one sets field by field, which takes six times as long for two dozen of them. A dataclass that checks what it
+    is given when it is made needs it; here is none. Raises TypeError for a name that is no field.
+    """
+    replaced = object.__new__(type(table))
+    vars(replaced).update(vars(table), **columns)
+    if len(vars(replaced)) > len(vars(table)):
+        raise TypeError(f"{type(table).__name__} has no field {', '.join(columns.keys() - vars(table).keys())}")
+    return replaced
 
 
 def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:

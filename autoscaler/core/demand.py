@@ -6,13 +6,11 @@ whatever the load.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from autoscaler.core import average
 from autoscaler.core.burst import queued
-from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace, whole
 from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory, WorkloadMemory

@@ -6,12 +6,11 @@ How a rule is judged is in `rules`; here is when, and what goes in.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from autoscaler.core import error_budget, zero
-from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero
+from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero, replace
 from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import speed_of
 from autoscaler.core.family import EVERY_S

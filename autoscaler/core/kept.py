@@ -10,13 +10,13 @@ rate again with the second reading, and one over the pause would be no rate of n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns
+from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns, replace
 from autoscaler.core.fleet import Fleet, Workload
 from autoscaler.core.memory import Memory, align
 

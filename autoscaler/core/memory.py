@@ -5,12 +5,12 @@ Rows change place here and nowhere else: `align` moves memory onto the rows of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find
+from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find, replace
 from autoscaler.core.decision import Forecast
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.rules import Rules

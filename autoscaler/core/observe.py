@@ -6,12 +6,12 @@ of counts alike, and shows as a gap between `ready` and `reporting`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoscaler.core import readings
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero, within
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero, replace, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
 from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory

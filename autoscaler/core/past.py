@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace
 from autoscaler.core.histogram import increase
 
 

@@ -6,12 +6,11 @@ read samples as they came, and look at them themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.columns import FloatColumn, replace
 from autoscaler.core.memory import COUNTERS, PodMemory
 from autoscaler.core.samples import FrontSamples, PodSamples
 from autoscaler.core.work import COUNTED

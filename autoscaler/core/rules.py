@@ -6,7 +6,7 @@ What they are judged by is in tables, one for each idea, beside the functions th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from autoscaler.core.columns import (
     OfObjective,
     Present,
     or_zero,
+    replace,
 )
 from autoscaler.core.engine import Engine
 from autoscaler.core.error_budget import Budget

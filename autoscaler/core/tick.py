@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from autoscaler.core import burst, capacity, demand, forecast, grant, shape, zero
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, replace
 from autoscaler.core.decision import Decision, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory, WorkloadMemory, align
 from autoscaler.core.observe import observe

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, Present, or_zero
+from autoscaler.core.columns import Columns, FloatColumn, Present, or_zero, replace
 from autoscaler.core.seen import Seen
 from autoscaler.core.work import busy_share
 

@@ -6,12 +6,22 @@ Work is measured in replicas that it keeps busy, whatever it consists of: prompt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoscaler.core import speed
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, find, or_zero, within
+from autoscaler.core.columns import (
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    MomentColumn,
+    find,
+    or_zero,
+    replace,
+    within,
+)
 from autoscaler.core.samples import PodSamples
 
 FEWEST_GAPS = 20.0

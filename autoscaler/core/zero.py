@@ -7,11 +7,11 @@ shortest whose misses the budget bears is in force; none where no gateway would 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, Present, or_zero, within
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, Present, or_zero, replace, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.error_budget import BUDGET_S
 from autoscaler.core.work import LONGEST_STEP_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from autoscaler.core.columns import (
     OfObjective,
     Present,
     find,
+    replace,
     whole,
 )
 
@@ -108,3 +110,17 @@ def test_no_replicas_are_none_and_not_less():
     assert filled.tolist()[:5] == [0, 0, 1, 4, 4]
     assert not np.signbit(filled[:5]).any()
     assert np.isnan(filled[5])
+
+
+def test_some_fields_are_exchanged_and_the_table_stays_as_it_was():
+    before = Inner(np.zeros(2), np.ones((2, 2)))
+    after = replace(before, time_s=np.full(2, 5.0))
+    assert type(after) is Inner
+    assert after.time_s.tolist() == [5, 5]
+    assert after.count is before.count
+    assert before.time_s.tolist() == [0, 0]
+
+
+def test_what_is_no_field_cannot_be_exchanged():
+    with pytest.raises(TypeError, match="Inner has no field tims_s"):
+        replace(Inner.blank(1), tims_s=np.zeros(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import compile_specs
-from autoscaler.core.columns import IntColumn
+from autoscaler.core.columns import IntColumn, replace
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Blocked, Fleet, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.memory import Memory
