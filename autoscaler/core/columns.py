@@ -6,7 +6,7 @@ over the same rows. Axis letters are W workloads, P pods, S signals, G stages, K
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -20,6 +20,9 @@ BoolColumn = npt.NDArray[np.bool_]
 Floating = TypeVar("Floating", np.float32, np.float64)
 Marked = TypeVar("Marked")
 Table = TypeVar("Table")
+
+FITTING = 4096
+"""Values that fit the processor's cache several times over: so many are taken at once, be they of one column or all."""
 
 NOISE = 1e-6
 """Of replicas: products of measured fractions carry that much, so that 4.0000001 are 4."""
@@ -127,6 +130,12 @@ def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
 def within(values: FloatColumn, least: FloatColumn | float, most: FloatColumn | float) -> FloatColumn:
     """Return the values, those beyond these bounds at them; NaN stays. `np.clip` takes twice as long on few rows."""
     return np.minimum(np.maximum(values, least), most)
+
+
+def fitting(columns: int, rows: int) -> Iterator[slice]:
+    """Return the columns of some rows in turn, so many at once as fit the processor's cache, one at least."""
+    at_once = max(FITTING // max(rows, 1), 1)
+    return (slice(first, first + at_once) for first in range(0, columns, at_once))
 
 
 def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:

@@ -6,12 +6,13 @@ of counts alike, and shows as a gap between `ready` and `reporting`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoscaler.core import readings
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero, replace, within
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, fitting, or_zero, replace, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
 from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory
@@ -63,11 +64,14 @@ class Fold:
     def count(self, where: BoolColumn) -> FloatColumn:
         return np.bincount(self.pod_workload[where], minlength=self.workloads).astype(np.float64)
 
-    def total(self, values: FloatColumn, where: BoolColumn) -> FloatColumn:
-        """Sum over the pods that know; NaN where none does."""
-        known = where & ~np.isnan(values)
-        sums = np.bincount(self.pod_workload, np.where(known, values, 0.0), self.workloads)
-        return np.where(np.bincount(self.pod_workload, known, self.workloads) > 0, sums, np.nan)
+    def totals(self, columns: Sequence[FloatColumn], where: BoolColumn) -> Iterator[FloatColumn]:
+        """Sum each of these over the pods that know it; NaN where none does."""
+        for some in fitting(len(columns), len(where)):
+            values = np.array(columns[some])
+            known = where & ~np.isnan(values)
+            sums = [np.bincount(self.pod_workload, each, self.workloads) for each in np.where(known, values, 0.0)]
+            told = [np.bincount(self.pod_workload, each, self.workloads) for each in known]
+            yield from np.where(np.array(told) > 0, np.array(sums), np.nan)
 
     def mean(self, values: FloatColumn, weights: FloatColumn, where: BoolColumn) -> FloatColumn:
         """Weighted mean over the pods that know; NaN where none does."""
@@ -97,15 +101,16 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
 
     pod_memory, *counted = readings.rates(samples, memory.pods)
     rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
-    per_s = {counter: of_pods.total(rate, pods.reporting) for counter, rate in rates.items()}
     ended = grown["finished"] + or_zero(grown["rejections"])
     worked = (grown["generation_tokens"] > 0) | (ended > 0)
 
     asleep = pods.reporting & (samples.asleep > 0)
     # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells.
     hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
-    running = of_pods.total(samples.running, pods.reporting)
-    waiting = of_pods.total(samples.waiting + hidden, pods.reporting)
+    running, waiting, *of_counters = of_pods.totals(
+        [samples.running, samples.waiting + hidden, *rates.values()], pods.reporting
+    )
+    per_s = dict(zip(COUNTERS, of_counters, strict=True))
     generation_tokens_per_s = per_s["generation_tokens"]
 
     cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, pods.serving)
@@ -119,15 +124,16 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         wait_s = np.where(moving, waiting * output_tokens / generation_tokens_per_s, np.nan)
     queue_wait_s = np.where(waiting > 0, wait_s, waiting)  # nobody waits: 0; unknown stays unknown
 
-    loaded, active, idle = _gpus(inp.now_s, samples, pods.serving)
-    idle_pods = of_pods.total(idle, pods.serving)
+    of_gpus = _gpus(inp.now_s, samples, pods.serving)
+    all_ended, loaded, active, idle = of_pods.totals([ended, *of_gpus], pods.serving)
     watched_s = within(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
-    loaded_idle_s = workloads.loaded_idle_s + or_zero(idle_pods) * watched_s
+    loaded_idle_s = workloads.loaded_idle_s + or_zero(idle) * watched_s
 
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     gateway_tells = gateway_heard & ~(np.isnan(front.waiting) & np.isnan(front.arrivals_per_s))
     gateway_s = np.where(gateway_tells, inp.now_s, workloads.gateway_s)
     gateway_silent_s = inp.now_s - gateway_s
+    (pledged_s,) = of_pods.totals([_pledged_s(inp, cold_start_s)], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
 
     observation = Observation(
@@ -137,7 +143,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         blocked=of_pods.count(pods.blocked),
         terminating=of_pods.count(fleet.pod_terminating),
         next_ready_s=_next_ready_s(inp, pods.starting, cold_start_s),
-        pledged_s=or_zero(of_pods.total(_pledged_s(inp, cold_start_s), pods.starting)),
+        pledged_s=or_zero(pledged_s),
         reporting=of_pods.count(pods.reporting),
         joining=of_pods.count(pods.joining),
         asleep=of_pods.count(asleep),
@@ -154,14 +160,14 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         first_tokens_per_s=per_s["first_tokens"],
         preemptions_per_s=per_s["preemptions"],
         rejections_per_s=per_s["rejections"],
-        ended=of_pods.total(ended, pods.serving),
+        ended=all_ended,
         output_tokens=output_tokens,
         ttft_s=of_pods.mean(samples.ttft_s, _by_rate(rates["first_tokens"]), pods.reporting),
         itl_s=of_pods.mean(samples.itl_s, _by_rate(rates["generation_tokens"]), pods.reporting),
         queue_wait_s=queue_wait_s,
-        loaded=of_pods.total(loaded, pods.serving),
-        active=of_pods.total(active, pods.serving),
-        loaded_idle_s=np.where(~np.isnan(idle_pods) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
+        loaded=loaded,
+        active=active,
+        loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
     return observation, replace(

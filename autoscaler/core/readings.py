@@ -5,12 +5,11 @@ read samples as they came, and look at them themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, replace
+from autoscaler.core.columns import FloatColumn, fitting, replace
 from autoscaler.core.memory import COUNTERS, PodMemory
 from autoscaler.core.samples import FrontSamples, PodSamples
 from autoscaler.core.work import COUNTED
@@ -26,9 +25,6 @@ MOST_AGE_S = 86_400.0
 
 NOTHING_PER_S = 1e-3
 """Rates fade and never reach zero: below this nothing moves."""
-
-FITTING = 4096
-"""Values that fit the processor's cache several times over: so many are taken at once, be they of one column or all."""
 
 LARGEST = {"asleep": 1.0, "kv_usage": 1.0, "fb_usage": 1.0, "tensor_active": 1.0, "sm_active": 1.0, "dram_active": 1.0}
 LARGEST |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
@@ -48,7 +44,7 @@ def believe(samples: Table, now_s: float) -> Table:
         near = np.abs(columns[name] - now_s) <= MOST_AGE_S
         doubtful[name] = np.where(near, np.minimum(columns[name], now_s), np.nan)
     counted = [name for name in columns if name not in TIMES]
-    for some in _fitting(len(counted), len(samples.time_s)):
+    for some in fitting(len(counted), len(samples.time_s)):
         names = counted[some]
         values, largest = np.array([columns[name] for name in names]), np.array([LARGEST[name] for name in names])
         untrue = (values < 0) | (values > largest[:, None])
@@ -80,7 +76,7 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         most, share, whole = MOST_PER_S * step_s, weight_s / step_s, covered_s / step_s
-        for row in _fitting(len(COUNTERS), len(step_s)):
+        for row in fitting(len(COUNTERS), len(step_s)):
             now = np.array([getattr(samples, name) for name in COUNTERS[row]])
             before, past = memory.counter[row], memory.increase[row]
             delta = now - before
@@ -98,9 +94,3 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     time_s = np.where(taken, samples.time_s, memory.time_s)
     after = replace(memory, time_s=time_s, counter=counter, increase=increase, covered_s=covered_s)
     return after, mean, grown
-
-
-def _fitting(columns: int, rows: int) -> Iterator[slice]:
-    """Return the columns of some rows in turn, so many at once as fit the processor's cache, one at least."""
-    at_once = max(FITTING // max(rows, 1), 1)
-    return (slice(first, first + at_once) for first in range(0, columns, at_once))
