@@ -79,21 +79,17 @@ def describe(rule: int) -> tuple[float, int, float, float]:
     return float(LEVELS_S[level]), hold, share, root
 
 
-def rows_of(predictor: int) -> slice:
-    """Return the rules of a predictor: one for each margin."""
-    return slice(predictor * MARGINS, (predictor + 1) * MARGINS)
-
-
 def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
-    """Return the replicas that each margin makes of a prediction; float32[MARGINS, W], whole.
+    """Return the replicas that each margin makes of each prediction; float32[N, MARGINS, W], whole.
 
-    predicted, floor, ceiling: [W], replicas. NaN where nothing is predicted.
+    predicted: [N, W], floor, ceiling: [W], replicas. NaN where nothing is predicted.
     """
-    share = (predicted / MOST_BUSY).astype(np.float32)
-    root = (np.sqrt(predicted) / MOST_BUSY).astype(np.float32)
-    wanted = np.empty((MARGINS, len(predicted)), np.float32)
-    wanted[:BY_SHARE] = share * SHARE_MARGINS + (share - np.float32(NEARLY))
-    wanted[BY_SHARE:] = root * ROOT_MARGINS + (share - np.float32(NEARLY))
+    share = (predicted / MOST_BUSY).astype(np.float32)[:, None]
+    root = (np.sqrt(predicted) / MOST_BUSY).astype(np.float32)[:, None]
+    wanted = np.empty((len(predicted), MARGINS, len(floor)), np.float32)
+    least = share - np.float32(NEARLY)
+    np.add(share * SHARE_MARGINS, least, out=wanted[:, :BY_SHARE])
+    np.add(root * ROOT_MARGINS, least, out=wanted[:, BY_SHARE:])
     np.ceil(wanted, out=wanted)
     np.maximum(wanted, floor.astype(np.float32), out=wanted)
     return np.minimum(wanted, ceiling.astype(np.float32), out=wanted)

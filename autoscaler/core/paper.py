@@ -64,7 +64,7 @@ def live(
     fade = np.exp(-step_s / FADE_S)
     arrived = np.where(lived, step.arrivals, 0.0)
     demand = np.where(lived, step.demand, 0.0)
-    column, margins = np.arange(len(step_s)), np.arange(family.MARGINS)[:, None]
+    column, rules = np.arange(len(step_s)), np.arange(family.RULES)[:, None]
     last_bin = np.float32(misses.BINS - 1)
     patience_s = np.where(np.isnan(seen.patience_s), np.inf, seen.patience_s)
     came, most, binned, patience, paper_fade, paper_arrived, paper_step_s = (
@@ -81,21 +81,16 @@ def live(
     )
     floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
     served, surprised = (np.where(lived, values, 0.0).astype(np.float32) for values in (seen.served, surprise))
-    surprises = surprised.any()
-    backlog, cost = np.empty_like(paper.backlog), np.empty_like(paper.cost)
-    queued, loaded = paper.queued * paper_fade, paper.loaded * paper_fade
-    for predictor in range(len(family.PREDICTORS)):  # one at a time fits the processor's cache
-        at = family.rows_of(predictor)
-        ready = family.fleets(stood[predictor], floor, seen.ceiling)
-        queue = np.maximum(paper.backlog[at] + (came - most * ready), np.float32(0))
-        place = np.minimum(binned / ready, last_bin).astype(np.int32)
-        late = np.where(queue > patience * ready, paper_arrived, np.float32(0))
-        backlog[at] = queue
-        queued[at] += late
-        if surprises:
-            queued[at] += surprised * np.minimum(served / ready, np.float32(1)) ** EASED
-        loaded[at][margins, place, column] += paper_arrived - late
-        cost[at] = paper.cost[at] * paper_fade + np.where(lived, paper.asked[at], np.float32(0)) * paper_step_s
+    cost, queued, loaded = paper.cost * paper_fade, paper.queued * paper_fade, paper.loaded * paper_fade
+    ready = family.fleets(stood, floor, seen.ceiling).reshape(family.RULES, -1)
+    backlog = np.maximum(paper.backlog + (came - most * ready), np.float32(0))
+    place = np.minimum(binned / ready, last_bin).astype(np.int32)
+    late = np.where(backlog > patience * ready, paper_arrived, np.float32(0))
+    queued += late
+    if surprised.any():
+        queued += surprised * np.minimum(served / ready, np.float32(1)) ** EASED
+    loaded[rules, place, column] += paper_arrived - late
+    cost += np.where(lived, paper.asked, np.float32(0)) * paper_step_s
     if not lived.all():
         backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
     missed = queued.copy()

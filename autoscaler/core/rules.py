@@ -137,13 +137,13 @@ def _ask(rules: Rules, seen: Seen, predicted: PaperColumn) -> Rules:
     # Or one slow start, hours later, would bring back the fleet of another day.
     until_s = np.where(watched_s >= rules.kept_s, rules.kept_s, kept_s(seen.cold_start_s))
     floor = np.fmax(seen.floor, np.where(watched_s < until_s, found, np.nan))
-    *held, of_load = (family.fleets(each, floor, seen.ceiling) for each in predicted)
+    fleets = family.fleets(predicted, floor, seen.ceiling)
     return replace(
         rules,
         found=found,
         kept_s=until_s,
-        paper=replace(rules.paper, asked=np.concatenate(held)),
-        needed=of_load[family.ONE_ROOT].astype(np.float64),
+        paper=replace(rules.paper, asked=fleets[:-1].reshape(family.RULES, -1)),
+        needed=fleets[-1, family.ONE_ROOT].astype(np.float64),
     )
 
 

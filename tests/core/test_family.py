@@ -19,9 +19,10 @@ def test_every_rule_is_described_by_its_own_numbers(rule):
     assert sum(family.describe(other) == family.describe(rule) for other in range(family.RULES)) == 1
 
 
-def test_each_rule_belongs_to_one_predictor():
-    rows = np.concatenate([np.arange(family.RULES)[family.rows_of(each)] for each in range(len(family.PREDICTORS))])
-    np.testing.assert_array_equal(rows, np.arange(family.RULES))
+def test_the_rules_of_each_predictor_stand_side_by_side_in_their_order():
+    described = [family.describe(rule)[:2] for rule in range(family.RULES)]
+    expected = [(family.LEVELS_S[level], hold) for level, hold in family.PREDICTORS for _ in range(family.MARGINS)]
+    assert described == expected
 
 
 def test_the_careful_are_those_on_the_fastest_level_with_the_longest_hold():
@@ -46,11 +47,11 @@ def test_larger_margins_and_longer_holds_are_believed_to_miss_less_before_anythi
 
 def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
     one = np.ones(1)
-    asked = family.fleets(4 * one, one, 100 * one)[:, 0]
+    asked = family.fleets(4 * np.ones((1, 1)), one, 100 * one)[0, :, 0]
     by_share = [math.ceil(4 * (1 + share) / family.MOST_BUSY - family.NEARLY) for share in family.SHARE_MARGINS[:, 0]]
     by_root = [math.ceil((4 + 2 * root) / family.MOST_BUSY - family.NEARLY) for root in family.ROOT_MARGINS[:, 0]]
     assert asked.tolist() == by_share + by_root
-    bounded = family.fleets(4 * one, 9 * one, 12 * one)[:, 0]
+    bounded = family.fleets(4 * np.ones((1, 1)), 9 * one, 12 * one)[0, :, 0]
     assert bounded.tolist() == np.clip(asked, 9, 12).tolist()
 
 
@@ -59,5 +60,5 @@ def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
     [(4.0, 1.0, 100.0, 7.0), (4.0, 9.0, 100.0, 9.0), (4.0, 1.0, 5.0, 5.0), (0.0, 1.0, 9.0, 1.0), (NAN, 1.0, 9.0, NAN)],
 )
 def test_the_load_needs_its_peak_and_one_root_more_within_the_limits(load, floor, ceiling, needed):
-    asked = family.fleets(np.array([load], np.float32), np.array([floor]), np.array([ceiling]))[family.ONE_ROOT]
-    np.testing.assert_array_equal(asked, [needed])
+    asked = family.fleets(np.array([[load]], np.float32), np.array([floor]), np.array([ceiling]))
+    np.testing.assert_array_equal(asked[0, family.ONE_ROOT], [needed])
