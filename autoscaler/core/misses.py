@@ -95,7 +95,7 @@ def watch(loads: Loads, seen: Seen, traffic: Traffic, step_s: FloatColumn) -> tu
 
 def told(tally: Tally) -> tuple[FloatColumn, FloatColumn]:
     """Return requests that missed, and all of which it is known whether they did; float64[KINDS, W] each."""
-    return np.stack([tally.ttft_missed, tally.itl_missed]), np.stack([tally.ttft_judged, tally.itl_judged])
+    return np.array([tally.ttft_missed, tally.itl_missed]), np.array([tally.ttft_judged, tally.itl_judged])
 
 
 def bin_of(load: FloatColumn) -> FloatColumn:
@@ -202,7 +202,7 @@ def unavoidable(
     too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
     least = ((missed + CLUSTER) / (seen + CLUSTER)).min(axis=1)
     ttft, itl = within(np.minimum(or_zero(share * of_that), least), 0.0, 1.0)
-    return np.stack([np.maximum(ttft, too_long), itl])
+    return np.array([np.maximum(ttft, too_long), itl])
 
 
 def either(of_kinds: FloatColumn) -> FloatColumn:

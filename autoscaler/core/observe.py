@@ -218,6 +218,9 @@ def _learn_cold_start(
     took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
     fresh = serving & (memory.pods.seen_ready == 0) & ~np.isnan(fleet.pod_started_s)
     fresh &= (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
+    seen_ready = np.where(serving, 1.0, memory.pods.seen_ready)
+    if not fresh.any():  # as in most ticks
+        return workloads.cold_start_mean_s, workloads.cold_start_deviation_s, seen_ready
     sample = np.full(len(fleet.workloads), np.inf)
     np.minimum.at(sample, fleet.pod_workload[fresh], took_s[fresh])
     sample = np.where(np.isinf(sample), np.nan, sample)
@@ -235,7 +238,7 @@ def _learn_cold_start(
     return (
         np.where(nothing, workloads.cold_start_mean_s, mean),
         np.where(nothing, workloads.cold_start_deviation_s, deviation),
-        np.where(serving, 1.0, memory.pods.seen_ready),
+        seen_ready,
     )
 
 

@@ -64,7 +64,7 @@ def lessons(gap_s: FloatColumn, prompt_per_s: FloatColumn, output_per_s: FloatCo
     """Return what one reading of each pod adds to the sums; float64[SUMS, P]."""
     prompt, output = gap_s * prompt_per_s / PROMPT_UNIT, gap_s * output_per_s / OUTPUT_UNIT
     products = prompt, output, prompt**2, prompt * output, output**2, gap_s, gap_s * prompt, gap_s * output
-    return np.stack([np.ones_like(prompt), *products])
+    return np.array([np.ones_like(prompt), *products])
 
 
 def shortest(known_s: FloatColumn, seen_s: FloatColumn, step_s: FloatColumn) -> FloatColumn:

@@ -129,7 +129,7 @@ def count(
     """
     before = before.of(pod_id)
     read_s = np.minimum(samples.time_s[pods], now_s)
-    counter = np.stack([getattr(samples, name)[pods] for name in COUNTED])
+    counter = np.array([getattr(samples, name)[pods] for name in COUNTED])
     running, waiting = samples.running[pods], samples.waiting[pods]
     heard = ~np.isnan(read_s)
     after = PodWork(
@@ -193,7 +193,7 @@ def count(
         full_running=largest(running, full & run_known),
         slots=largest(max_running, told),
         readings=total(np.ones(len(pods)), taught),
-        lessons=np.stack([total(lesson, taught) for lesson in lessons]),
+        lessons=np.array([total(lesson, taught) for lesson in lessons]),
     )
     return tally, after
 
