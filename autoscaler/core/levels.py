@@ -27,15 +27,8 @@ SPANS_A_COLD_START = 4
 LOWS = SPANS_A_COLD_START + 2
 PEAKS = LONGEST_HOLD * SPANS_A_COLD_START + 1
 
-_HELD = (*PREDICTORS, OF_LOAD)
-_LEVEL_OF = [place for place, _ in _HELD]
-_REACHES = [
-    (hold * reach, (predictor, place, reach))
-    for predictor, (place, hold) in enumerate(_HELD)
-    for reach in range(1, SPANS_A_COLD_START + 1)
-]
-_ENDS = {until: [end for span, end in _REACHES if span == until] for until in sorted({span for span, _ in _REACHES})}
-"""By span: the predictors whose peak is held up to it (row, and level) where a cold start takes so many spans."""
+_LEVEL_OF, _HOLD_OF = np.array([*PREDICTORS, OF_LOAD]).T
+"""Of each predictor, and of `OF_LOAD`: its level, and for how many cold starts the peak of it is held."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +83,8 @@ def follow(
 
 def stood(levels: Levels, cold_start_s: FloatColumn) -> PaperColumn:
     """Return what each predictor said at least for a whole cold start, and so is ready by now; float32[J, W]."""
-    lowest, reach = levels.lows[:, 0], spans(cold_start_s)
-    for span in range(1, LOWS):
-        lowest = np.where(span <= reach, np.minimum(lowest, levels.lows[:, span]), lowest)
-    return lowest
+    lowest = np.minimum.accumulate(levels.lows, axis=1)  # of so many spans
+    return lowest[:, spans(cold_start_s), np.arange(len(cold_start_s))]
 
 
 def is_calm(levels: Levels) -> BoolColumn:
@@ -128,15 +119,9 @@ def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColum
 
     level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by span. reach: int64[W], spans in a cold start.
     """
-    said, unknown = level[_LEVEL_OF], np.isnan(level[_LEVEL_OF])
-    highest, since = peaks[:, 0], 1
-    for until, ends in _ENDS.items():
-        highest = np.maximum(highest, peaks[:, since : until + 1].max(axis=1))
-        since = until + 1
-        for predictor, place, cold_start in ends:
-            np.copyto(said[predictor], highest[place], where=reach == cold_start)
-    said[unknown] = np.nan
-    return said
+    highest = np.maximum.accumulate(peaks, axis=1)  # of so many spans
+    said = highest[_LEVEL_OF[:, None], _HOLD_OF[:, None] * reach, np.arange(len(reach))]
+    return np.where(np.isnan(level[_LEVEL_OF]), np.float32(np.nan), said)
 
 
 def span_s(cold_start_s: FloatColumn) -> FloatColumn:
