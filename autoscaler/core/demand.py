@@ -225,13 +225,13 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
     return whole(strongest(asks[_BESIDE]))
 
 
-def needed(wanted: FloatColumn, asks: FloatColumn, forecast: Forecast) -> FloatColumn:
+def needed(wanted: FloatColumn, asks: FloatColumn, beside: FloatColumn, forecast: Forecast) -> FloatColumn:
     """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
-    All of them where the forecast does not speak, whatever its rule goes by.
+    beside: float64[W], of `beside_forecast`. All of them where the forecast does not speak, whatever its rule goes by.
     """
     for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, forecast.needed)
-    return np.fmin(wanted, np.fmax(for_load, beside_forecast(asks)))
+    return np.fmin(wanted, np.fmax(for_load, beside))
 
 
 def awaits_forecast(

@@ -90,6 +90,13 @@ class Fold:
         np.maximum.at(largest, self.pod_workload[known], values[known])
         return np.where(np.isinf(largest), np.nan, largest)
 
+    def smallest(self, values: FloatColumn) -> FloatColumn:
+        """Return the smallest value of the pods that know; NaN where none does."""
+        smallest = np.full(self.workloads, np.inf)
+        known = ~np.isnan(values)
+        np.minimum.at(smallest, self.pod_workload[known], values[known])
+        return np.where(np.isinf(smallest), np.nan, smallest)
+
 
 def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     """Understand one set of samples. Memory must be aligned to the fleet."""
@@ -113,7 +120,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     per_s = dict(zip(COUNTERS, of_counters, strict=True))
     generation_tokens_per_s = per_s["generation_tokens"]
 
-    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, pods.serving)
+    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, of_pods, pods.serving)
     cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
     written_tokens, served_requests = _follow_lengths(
         workloads, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
@@ -133,7 +140,8 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     gateway_tells = gateway_heard & ~(np.isnan(front.waiting) & np.isnan(front.arrivals_per_s))
     gateway_s = np.where(gateway_tells, inp.now_s, workloads.gateway_s)
     gateway_silent_s = inp.now_s - gateway_s
-    (pledged_s,) = of_pods.totals([_pledged_s(inp, cold_start_s)], pods.starting)
+    pledged_s = _pledged_s(inp, cold_start_s)
+    (all_pledged_s,) = of_pods.totals([pledged_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
 
     observation = Observation(
@@ -142,8 +150,8 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         starting=of_pods.count(pods.starting),
         blocked=of_pods.count(pods.blocked),
         terminating=of_pods.count(fleet.pod_terminating),
-        next_ready_s=_next_ready_s(inp, pods.starting, cold_start_s),
-        pledged_s=or_zero(pledged_s),
+        next_ready_s=of_pods.smallest(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
+        pledged_s=or_zero(all_pledged_s),
         reporting=of_pods.count(pods.reporting),
         joining=of_pods.count(pods.joining),
         asleep=of_pods.count(asleep),
@@ -205,7 +213,7 @@ def _classify(inp: TickInput, samples: PodSamples, memory: Memory) -> Pods:
 
 
 def _learn_cold_start(
-    inp: TickInput, memory: Memory, serving: BoolColumn
+    inp: TickInput, memory: Memory, of_pods: Fold, serving: BoolColumn
 ) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
     """Learn the time from created to ready from pods that became ready since the last tick.
 
@@ -221,10 +229,7 @@ def _learn_cold_start(
     seen_ready = np.where(serving, 1.0, memory.pods.seen_ready)
     if not fresh.any():  # as in most ticks
         return workloads.cold_start_mean_s, workloads.cold_start_deviation_s, seen_ready
-    sample = np.full(len(fleet.workloads), np.inf)
-    np.minimum.at(sample, fleet.pod_workload[fresh], took_s[fresh])
-    sample = np.where(np.isinf(sample), np.nan, sample)
-
+    sample = of_pods.smallest(np.where(fresh, took_s, np.nan))
     first = np.isnan(workloads.cold_start_mean_s)
     usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)
     most_s = LONGEST_OF_USUAL * np.maximum(usual_s, SHORT_S)
@@ -292,16 +297,6 @@ def _gpus(now_s: float, samples: PodSamples, serving: BoolColumn) -> tuple[Float
         np.where(fresh & witnessed, active, np.nan),
         np.where(weighed & witnessed & engine_read, loaded & ~active & quiet, np.nan),
     )
-
-
-def _next_ready_s(inp: TickInput, starting: BoolColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Seconds until the first starting pod should serve, float64[W]; NaN: none starts."""
-    fleet = inp.fleet
-    left_s = cold_start_s[fleet.pod_workload] - _pledged_s(inp, cold_start_s)
-    soonest = np.full(len(fleet.workloads), np.inf)
-    known = starting & ~np.isnan(left_s)
-    np.minimum.at(soonest, fleet.pod_workload[known], left_s[known])
-    return np.where(np.isinf(soonest), np.nan, soonest)
 
 
 def _pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:

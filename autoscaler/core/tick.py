@@ -33,6 +33,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     current, remembered = observation.replicas, memory.workloads
     last_forecast_s = demand.follow_forecast(inp, observation, asks, remembered)
     lasting = demand.follow_lasting(inp, observation, unqueued, remembered)
+    beside = demand.beside_forecast(asks)
     promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
 
     stages[Stage.DEMAND] = wanted = demand.strongest(asks)
@@ -60,7 +61,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         informed=informed,
         watched_s=inp.now_s - trusted_since_s,
         steered=steered,
-        beside=demand.beside_forecast(asks),
+        beside=beside,
     )
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
@@ -76,7 +77,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
     ours = free(inp)
-    needed = demand.needed(wanted, asks, memory.forecast)
+    needed = demand.needed(wanted, asks, beside, memory.forecast)
     stages[Stage.VARIANT], stages[Stage.GRANT], needed = grant.grant(
         inp,
         observation,

@@ -372,7 +372,8 @@ def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_other
     def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN):
         asks = np.full((len(Signal), 1), NAN)
         asks[Signal.FORECAST], asks[Signal.SCHEDULE] = forecast, others
-        return demand.needed(np.array([wanted]), asks, replace(Forecast.filled(1), needed=np.array([remembers_not])))[0]
+        remembering = replace(Forecast.filled(1), needed=np.array([remembers_not]))
+        return demand.needed(np.array([wanted]), asks, demand.beside_forecast(asks), remembering)[0]
 
     assert needed(8.0, forecast=8.0, remembers_not=3.0) == 3
     assert needed(8.0, forecast=8.0, remembers_not=3.0, others=5.0) == 5
@@ -388,4 +389,4 @@ def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why)
     inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
     forecast = replace(Forecast.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
     asks = demand.ask(inp, found, capacity(), memory(forecast))
-    assert demand.needed(np.array([8.0]), asks, forecast)[0] == 8
+    assert demand.needed(np.array([8.0]), asks, demand.beside_forecast(asks), forecast)[0] == 8
