@@ -142,7 +142,7 @@ def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
     """Return where each of `wanted` stands in `among`, which ascends, and whether it does; 0 where it does not."""
     if not len(among):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-    place = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
+    place = np.minimum(among.searchsorted(wanted), len(among) - 1)
     known = among[place] == wanted
     return np.where(known, place, 0), known
 

@@ -94,7 +94,11 @@ def count_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> Floa
     counts: float64[..., B]. Returns float64[...]; it grows as the counts do, so of counters it is a counter. NaN
     without a limit or without a finite bound.
     """
-    part = part_within(limit, bounds) if _usable(bounds) else None
+    return count_part(part_within(limit, bounds) if _usable(bounds) else None, bounds, counts)
+
+
+def count_part(part: Part | None, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate how many observations were in `part`, as of `count_within`: for who asks often with the same limit."""
     if part is None:
         return np.full(counts.shape[:-1], np.nan)
     counts = np.maximum.accumulate(counts, axis=-1)  # scrapes are not atomic, and folding may break the order

@@ -80,7 +80,7 @@ class OursTogether:
             samples=Samples(shown.samples, front),
         )
         self.decision, self._memory = tick(self.inp, self._memory)
-        self._counts = [int(count) for count in self.decision.replicas]
+        self._counts = self.decision.replicas.astype(np.int64).tolist()
         return self._counts
 
     def _nothing_new(self, views: Sequence[View]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn, find
-from autoscaler.core.histogram import bound_above, count_within, increase, quantile
+from autoscaler.core.histogram import bound_above, count_part, increase, part_within, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.sim.study.check import check
 from autoscaler.sim.study.gpus import GpuPool
@@ -41,6 +41,10 @@ class RunView:
         self._status: dict[str, Any] = {}
         self._status_of = (-1, -1.0)
         self._pods: PodRows | None = None
+        goal = replicas.case.goal
+        self._ttft_goal = part_within(goal.ttft_s, TTFT_BOUNDS)
+        self._itl_goal = part_within(goal.itl_s, GAP_BOUNDS)
+        self._prefill_goal = part_within(bound_above(goal.ttft_s, PREFILL_BOUNDS), PREFILL_BOUNDS)
 
     @property
     def ready(self) -> int:
@@ -101,11 +105,12 @@ class RunView:
 
     def _readings(self) -> dict[str, Any]:
         """Return what the last scrape shows of each replica, by column of PodRows."""
-        ids, scrape, goal = self._status["id"], self._scrapes[-1], self._replicas.case.goal
+        ids, scrape = self._status["id"], self._scrapes[-1]
         running, waiting, kv_usage = scrape.gauges
         prompt_tokens, generation_tokens, finished, first_tokens, preemptions, gap_s = scrape.counters
-        ttft, gaps, mean_gaps, prefills = (scrape.counts[:, part].cumsum(axis=1, dtype=np.float64) for part in PARTS)
-        ttft_s, itl_s = self._latencies()
+        counts = scrape.counts.astype(np.float64)
+        ttft, gaps, mean_gaps, prefills = (counts[:, part].cumsum(axis=1) for part in PARTS)
+        ttft_s, itl_s = self._latencies(counts)
         read = {
             "time_s": np.full(len(scrape.id), scrape.time_s),
             "running": running,
@@ -115,13 +120,13 @@ class RunView:
             "generation_tokens": generation_tokens,
             "finished": finished,
             "first_tokens": first_tokens,
-            "ttft_met": count_within(goal.ttft_s, TTFT_BOUNDS, ttft),
+            "ttft_met": count_part(self._ttft_goal, TTFT_BOUNDS, ttft),
             "gap_s": gap_s,
             "gaps": gaps[:, -1],
             "itl_judged": mean_gaps[:, -1],
-            "itl_met": count_within(goal.itl_s, GAP_BOUNDS, mean_gaps),
+            "itl_met": count_part(self._itl_goal, GAP_BOUNDS, mean_gaps),
             "prefill_judged": prefills[:, -1],
-            "prefill_met": count_within(bound_above(goal.ttft_s, PREFILL_BOUNDS), PREFILL_BOUNDS, prefills),
+            "prefill_met": count_part(self._prefill_goal, PREFILL_BOUNDS, prefills),
             "preemptions": preemptions,
             "ttft_s": ttft_s,
             "itl_s": itl_s,
@@ -136,13 +141,14 @@ class RunView:
         column = np.array(moments_s, np.float64)
         return np.where(column <= self.now_s, column, np.nan)
 
-    def _latencies(self) -> tuple[FloatColumn, FloatColumn]:
+    def _latencies(self, counts: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
         """Return the quantiles of the last window, float64[n] for the engines of the last scrape.
 
-        The window of an engine begins with the first scrape of it within the time; one scrape alone says nothing.
+        counts: its own, float64[n, B]. The window of an engine begins with the first scrape of it within the time; one
+        scrape alone says nothing.
         """
         last = self._scrapes[-1]
-        before = np.full(last.counts.shape, np.nan)
+        before = np.full(counts.shape, np.nan)
         found = np.zeros(len(last.id), np.bool_)
         for scrape in self._scrapes:  # the oldest that knows an engine is its beginning
             if found.all() or scrape is last:
@@ -152,7 +158,7 @@ class RunView:
                 fresh = known & ~found
                 before[fresh] = scrape.counts[place[fresh]]
                 found |= known
-        grown = increase(before, last.counts.astype(np.float64))
+        grown = increase(before, counts)
         ttft, gaps, *_ = (grown[:, part].cumsum(axis=1) for part in PARTS)
         return quantile(LATENCY_QUANTILE, TTFT_BOUNDS, ttft), quantile(LATENCY_QUANTILE, GAP_BOUNDS, gaps)
 
