@@ -29,13 +29,13 @@ SHORTEST_AVERAGE_S = 15.0
 FORECAST_DUE_S = (FEWEST_READINGS + 1) * EVERY_S
 """Within so long the forecast speaks of engines that are read and busy, be it a single one that nobody knows yet."""
 
-WEIGHED = [Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT]
+WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT])
 """Signals that a rule in force has weighed already; ITL too, where somebody counts the requests that met it."""
 
-UNWEIGHED = [Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE]
+UNWEIGHED = np.array([Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE])
 """Signals that no rule weighs."""
 
-_BESIDE = [signal for signal in Signal if signal != Signal.FORECAST]
+_BESIDE = np.array([signal for signal in Signal if signal != Signal.FORECAST])
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:

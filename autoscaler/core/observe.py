@@ -62,7 +62,7 @@ class Fold:
     workloads: int
 
     def count(self, where: BoolColumn) -> FloatColumn:
-        return np.bincount(self.pod_workload[where], minlength=self.workloads).astype(np.float64)
+        return np.bincount(self.pod_workload, where, self.workloads).astype(np.float64)
 
     def totals(self, columns: Sequence[FloatColumn], where: BoolColumn) -> Iterator[FloatColumn]:
         """Sum each of these over the pods that know it; NaN where none does."""
