@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -109,17 +109,21 @@ class Columns:
         return declared
 
 
-def replace(table: Table, **columns: Any) -> Table:
-    """Return it with these columns, by field, in the stead of its own: `dataclasses.replace` for what a tick carries.
+if TYPE_CHECKING:  # by the name of the original, whose fields are checked
+    from dataclasses import replace as replace  # noqa: PLC0414  (handed on, which takes this form)
+else:
 
-    That one sets field by field, which takes six times as long for two dozen of them. A dataclass that checks what it
-    is given when it is made needs it; here is none. Raises TypeError for a name that is no field.
-    """
-    replaced = object.__new__(type(table))
-    vars(replaced).update(vars(table), **columns)
-    if len(vars(replaced)) > len(vars(table)):
-        raise TypeError(f"{type(table).__name__} has no field {', '.join(columns.keys() - vars(table).keys())}")
-    return replaced
+    def replace(table: Table, **columns: Any) -> Table:
+        """Return it with these columns, by field, in the stead of its own: `dataclasses.replace` for a tick.
+
+        That one sets field by field, which takes six times as long for two dozen of them. A dataclass that checks what
+        it is given when it is made needs it; here is none. Raises TypeError for a name that is no field.
+        """
+        replaced = object.__new__(type(table))
+        vars(replaced).update(vars(table), **columns)
+        if len(vars(replaced)) > len(vars(table)):
+            raise TypeError(f"{type(table).__name__} has no field {', '.join(columns.keys() - vars(table).keys())}")
+        return replaced
 
 
 def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
