@@ -207,7 +207,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
         row += _of_the_plan(of_seeds) + (_of_before(of_seeds) if learned else [])
         lines.append(f"| {' | '.join(row)} |")
-    return "\n".join([*lines, "", *tally(list(results.values())), ""])
+    return "\n".join([*lines, "", *tally(list(results.values())), "", *singly(list(results.values())), ""])
 
 
 def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
@@ -236,6 +236,17 @@ def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         ratios = [(1 + each["excess"][OURS]) / (1 + excess) for each, excess in those if each["meets"][OURS]]
         beside = "GPU-hours of ours beside it, where both met, in the geometric mean"
         yield f"- {said}: {len(those)}; {beside}: {_mean(ratios)}."
+
+
+def singly(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a table of each baseline alone, tuned: the runs in which it met the goal, and what ours cost beside it."""
+    yield f"| tuned baseline | met of {len(results)} | both met | GPU-hours of ours beside it, geometric mean |"
+    yield "|---|---|---|---|"
+    for name in dict.fromkeys(name for each in results for name in each["excess"] if name != OURS):
+        met = [each for each in results if each["meets"].get(name)]
+        excess = [each["excess"] for each in met if each["meets"][OURS]]
+        ratios = [(1 + each[OURS]) / (1 + each[name]) for each in excess]
+        yield f"| {name} | {len(met)} | {len(ratios)} | {_mean(ratios)} |"
 
 
 def _mean(ratios: Sequence[float]) -> str:

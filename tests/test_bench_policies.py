@@ -126,6 +126,14 @@ def test_what_all_runs_come_to_is_told() -> None:
     assert best.startswith("- any tuned baseline: 0;") and best.endswith(": –.")
 
 
+def test_each_baseline_is_told_alone_over_the_runs_in_which_it_and_ours_met_the_goal() -> None:
+    results = [
+        {"excess": {"ours": 1.2, "static": 1.0}, "meets": {"ours": True, "static": True}},
+        {"excess": {"ours": 1.0, "static": 1.0, "hpa": 0.5}, "meets": {"ours": False, "static": True, "hpa": False}},
+    ]
+    assert list(policies.singly(results))[2:] == ["| static | 2 | 1 | 1.100 |", "| hpa | 0 | 0 | – |"]
+
+
 def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_left_out(traces: Path) -> None:
     (trace,) = next(cases.found(traces))
     late = replace(
