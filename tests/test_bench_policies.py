@@ -14,7 +14,7 @@ import pytest
 
 from autoscaler.sim.engine.profile_file import write
 from autoscaler.sim.engine.profiles import named
-from bench import cases, policies
+from bench import cases, policies, tables
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("--sizes", "1", "--cold-starts", "30", "--seeds", "1", "--against", "static", "--jobs", "1")
@@ -112,16 +112,14 @@ def test_what_all_runs_come_to_is_told() -> None:
             "before": {"name": "hpa", "excess": before, "meets": before_meets, "attainment": 0.9},
         }
 
-    told = list(
-        policies.tally([result(1.2, True, 1.0, True), result(1.0, True, 1.0, False), result(7, False, 3, True)])
-    )
+    told = list(tables.tally([result(1.2, True, 1.0, True), result(1.0, True, 1.0, False), result(7, False, 3, True)]))
     assert told == [
         "Of 3 runs ours met the goal in 2.",
         "- any tuned baseline: 3; GPU-hours of ours beside it, where both met, in the geometric mean: 1.049, "
         "95%: 0.57 to 1.92.",
         "- the baseline best before: 2; GPU-hours of ours beside it, where both met, in the geometric mean: 1.100.",
     ]
-    (plain, best) = policies.tally([{"excess": {"ours": 1.0}, "meets": {"ours": False}}])
+    (plain, best) = tables.tally([{"excess": {"ours": 1.0}, "meets": {"ours": False}}])
     assert plain == "Of 1 runs ours met the goal in 0."
     assert best.startswith("- any tuned baseline: 0;") and best.endswith(": –.")
 
@@ -131,7 +129,7 @@ def test_each_baseline_is_told_alone_over_the_runs_in_which_it_and_ours_met_the_
         {"excess": {"ours": 1.2, "static": 1.0}, "meets": {"ours": True, "static": True}},
         {"excess": {"ours": 1.0, "static": 1.0, "hpa": 0.5}, "meets": {"ours": False, "static": True, "hpa": False}},
     ]
-    assert list(policies.singly(results))[2:] == ["| static | 2 | 1 | 1.100 |", "| hpa | 0 | 0 | – |"]
+    assert list(tables.singly(results))[2:] == ["| static | 2 | 1 | 1.100 |", "| hpa | 0 | 0 | – |"]
 
 
 def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_left_out(traces: Path) -> None:
