@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from autoscaler.config.model import Policy
+from autoscaler.sim.proof.counts import fewest
 from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.check import Unreachable, check
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
 from autoscaler.sim.study.trace import between
-from autoscaler.sim.study.work import request_work_s, servable
+from autoscaler.sim.study.work import attainable
 
 START_S = 600.0  # the beginning of a trace
-START_MANY = 4.0  # times what its work keeps busy
 START_MORE = 0.01  # of its requests: for so many twice as many replicas are tried
 
 
@@ -54,7 +52,7 @@ def check_goal(*cases: Case) -> tuple[str, ...]:
     shares = {}
     for case in cases:
         check(case)
-        shares[case.trace.name] = float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0
+        shares[case.trace.name] = attainable(case)
     if not any(shares.values()):
         raise Unreachable(f"no request of {', '.join(shares)} can meet the objective, even alone on a replica")
     attainment = cases[0].goal.attainment
@@ -69,32 +67,19 @@ def check_goal(*cases: Case) -> tuple[str, ...]:
 def started(case: Case) -> Case:
     """Return the case begun like a service that ran before: with the fewest replicas whose beginning meets the goal.
 
-    The beginning is its first ten minutes. Four times what its work keeps busy are tried, and twice as many for as long
-    as that serves one request in a hundred more: bursts need many times their mean. Where no such number meets the
-    goal, it is the fewest that come as near. Raises like `check`.
+    The beginning is its first ten minutes. Where no number meets the goal there, it is the fewest that come as near.
+    Raises like `check`.
     """
     check(case)
-    window_s = min(START_S, case.trace.duration_s)
-    beginning = _part(case, 0.0, window_s)
+    beginning = _part(case, 0.0, min(START_S, case.trace.duration_s))
     if not len(beginning.trace.arrival_s):
         return replace(case, start_replicas=1)
 
-    @cache
     def attained(count: int) -> float:
         begun = replace(beginning, start_replicas=count)
         return summarize(begun, run(begun, Static(count))).attainment
 
-    prefill_s, decode_s = request_work_s(beginning)
-    busy = float((prefill_s + decode_s).sum()) / window_s
-    many = min(math.ceil(START_MANY * max(busy, 1.0)), case.max_replicas)
-    while many < case.max_replicas and not case.goal.met_by(attained(many)):
-        twice = min(2 * many, case.max_replicas)
-        if attained(twice) < attained(many) + START_MORE:
-            break
-        many = twice
-    enough = min(case.goal.attainment, attained(many))
-    counts = range(1, many + 1)
-    return replace(case, start_replicas=counts[bisect_left(counts, True, key=lambda count: attained(count) >= enough)])
+    return replace(case, start_replicas=fewest(beginning, attained, START_MORE))
 
 
 def parts(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:

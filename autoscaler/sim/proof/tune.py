@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoscaler.sim.proof.counts import fewest
 from autoscaler.sim.proof.search import Call, Search, run_cost
 from autoscaler.sim.study.baselines import BASELINES, Baseline, Params
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
+from autoscaler.sim.study.work import attainable
 
 COUNTS = 10.0  # about, that are run to find the least that meets the goal
 STEPS = 8  # at the most, beyond the ends of the grid
+MORE = 0.001  # of the requests: where none meets the goal, a step that serves fewer more comes no nearer to it
 BEYOND = 1.75  # times the runs of the grid, with those beyond its ends and around its best
 
 
@@ -31,9 +35,10 @@ def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tune
     """Search the best setting of a baseline on each case. What the calls share has them from place `first` on.
 
     The grid is run. It is extended, by `STEPS` steps at the most: where the best setting lies at an end of an axis that
-    has a range, and downward, to more replicas, as long as none meets the goal. Then what lies around the best is run.
-    The best is the cheapest that meets the goal, else the one with the highest attainment. A baseline whose one setting
-    is a count is searched by doubling and halving. Raises ValueError for an unknown name.
+    has a range, and downward, to more replicas, as long as none meets the goal; if nobody can meet it, only while each
+    step serves one request in a thousand more. Then what lies around the best is run. The best is the cheapest that
+    meets the goal, else the one with the highest attainment. A baseline whose one setting is a count is searched as in
+    `fewest`. Raises ValueError for an unknown name.
     """
     if name not in BASELINES:
         raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
@@ -58,10 +63,12 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
         found = yield [Call(_least, (place, name), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
     else:
         yield from run_all([baseline.grid(case) for case in cases])
+        before = [-math.inf for _ in cases]  # the best attainment before the last step
         for _ in range(STEPS):
-            beyond = [_beyond(baseline, case, each) for case, each in zip(cases, found, strict=True)]
+            beyond = [_beyond(baseline, *each) for each in zip(cases, found, before, strict=True)]
             if not any(beyond):
                 break
+            before = [max(row.attainment for _, row in each) for each in found]
             yield from run_all(beyond)
         around = [
             baseline.around(case, _best(baseline, case, each)[0], [params for params, _ in each])
@@ -73,11 +80,16 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
     return [Tuned(name, *setting, tuple(each)) for setting, each in zip(best, found, strict=True)]
 
 
-def _beyond(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]]) -> list[Params]:
-    """Return what lies one step beyond the grid and was not run; nothing, where that was and is not better."""
+def _beyond(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]], before: float) -> list[Params]:
+    """Return what lies one step beyond the grid and was not run; nothing, where that was and is not better.
+
+    before: the best attainment before the last step.
+    """
     from_here, row = _best(baseline, case, found)
     tried = [params for params, _ in found]
     if not case.goal.met_by(row.attainment):
+        if row.attainment < before + MORE and not case.goal.met_by(attainable(case)):
+            return []
         lowest = {name: min(float(each[name]) for each in tried) for name in baseline.ranged(case)}
         from_here = {**from_here, **lowest}
     return [params for params in baseline.beyond(case, from_here) if params not in tried]
@@ -102,23 +114,17 @@ def _best(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]]) -
 
 
 def _least(cases: Sequence[Case], place: int, name: str) -> list[tuple[Params, Row]]:
-    """Search the least count that meets the goal; return all that were run."""
+    """Search the least count that meets the goal, else comes nearest; return all that were run."""
     case = cases[place]
     (axis,) = BASELINES[name].axes(case)
     found: list[tuple[Params, Row]] = []
 
-    def meets(count: int) -> bool:
+    def attained(count: int) -> float:
         params = {axis.name: float(count)}
         found.append((params, _evaluate(cases, place, name, params)))
-        return case.goal.met_by(found[-1][1].attainment)
+        return found[-1][1].attainment
 
-    enough = 1
-    while not meets(enough) and enough < case.max_replicas:
-        enough = min(2 * enough, case.max_replicas)
-    least = enough // 2 + 1  # half of it was not enough
-    while least < enough:
-        middle = (least + enough) // 2
-        least, enough = (least, middle) if meets(middle) else (middle + 1, enough)
+    fewest(case, attained, MORE)
     return found
 
 

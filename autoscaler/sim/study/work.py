@@ -48,3 +48,8 @@ def servable(case: Case) -> BoolColumn:
     (ttft_s, itl_s), goal = alone_s(case), case.goal
     # An objective that is NaN promises nothing.
     return ~(ttft_s > goal.ttft_s) & ~(itl_s > goal.itl_s)
+
+
+def attainable(case: Case) -> float:
+    """Return the share of the requests that are served within the objectives by who serves each of them alone, 0..1."""
+    return float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from autoscaler.config.policy import load
+from autoscaler.sim.proof.counts import MANY
 from autoscaler.sim.proof.played import play
-from autoscaler.sim.proof.subject import START_MANY, check_goal, goal_of, started
+from autoscaler.sim.proof.subject import check_goal, goal_of, started
 from autoscaler.sim.study.baselines.static import Static
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.check import Unreachable
@@ -72,7 +73,7 @@ def test_a_study_begins_with_what_a_burst_needs_however_idle_it_is_before() -> N
     burst = replace(case, trace=trace)
     count = started(burst).start_replicas
     prefill_s, decode_s = request_work_s(burst)
-    assert count > START_MANY * (prefill_s + decode_s).sum() / 600.0
+    assert count > MANY * (prefill_s + decode_s).sum() / 600.0
     assert attained(burst, count, 600.0) >= 0.99 > attained(burst, count - 1, 600.0)
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.sim.proof.search import side_by_side
-from autoscaler.sim.proof.tune import STEPS, Tuned, tuning
+from autoscaler.sim.proof.tune import MORE, STEPS, Tuned, tuning
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.run import run
@@ -73,6 +73,37 @@ def test_while_nothing_meets_the_goal_settings_go_on_to_more_replicas(case: Case
     (best,) = tune(hopeless, "wva-saturation")
     assert not hopeless.goal.met_by(best.row.attainment)
     assert len(best.found) <= len(grid) + 2 * STEPS + 2  # a step with either stabilization, and two around the best
+
+
+@pytest.fixture
+def hopeless(case: Case) -> Case:
+    """Of twenty requests one has a prompt that takes longer than the goal allows, even alone."""
+    trace = replace(case.trace, prompt_tokens=case.trace.prompt_tokens.copy())
+    trace.prompt_tokens[::20] = 6000
+    return replace(case, trace=trace, goal=Goal(0.2, 0.1, 0.99), max_replicas=1000, start_replicas=30)
+
+
+@pytest.mark.parametrize("name", ["hpa-inflight", "keda-rps", "wva-saturation"])
+def test_where_nobody_can_meet_the_goal_a_step_that_serves_no_more_is_the_last(hopeless: Case, name: str) -> None:
+    rule = BASELINES[name]
+    (best,) = tune(hopeless, name)
+    assert not hopeless.goal.met_by(best.row.attainment)
+    (axis,) = (axis for axis in rule.axes(hopeless) if axis.within)
+    first, second, *_ = (float(value) for value in axis.values)
+    lowest = min(float(params[axis.name]) for params, _ in best.found)
+    assert first * (first / second) ** (STEPS - 2) < lowest < first
+    at_the_end = [row.attainment for params, row in best.found if float(params[axis.name]) == lowest]
+    before_it = [row.attainment for params, row in best.found if lowest < float(params[axis.name])]
+    assert max(at_the_end) < max(before_it) + MORE
+
+
+def test_where_no_count_meets_the_goal_it_is_one_than_which_twice_as_many_serve_hardly_more(hopeless: Case) -> None:
+    (best,) = tune(hopeless, "static")
+    count = int(float(best.params["replicas"]))
+    many = replace(hopeless, start_replicas=400)
+    row = summarize(many, run(many, BASELINES["static"](many, {"replicas": 400.0})))
+    assert row.attainment - MORE < best.row.attainment < 0.96
+    assert max(float(params["replicas"]) for params, _ in best.found) <= 2 * count < 400
 
 
 def test_a_step_that_changes_nothing_is_the_last(case: Case) -> None:
