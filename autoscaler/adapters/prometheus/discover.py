@@ -84,7 +84,7 @@ class DiscoveredFleet:
     def fleet(self) -> Fleet:
         """Return the latest snapshot. Raises Unavailable, with the reason, until a workload was found."""
         if self._fleet is None and self._failure:
-            raise Unavailable(f"workloads could not be looked for: {self._failure}")
+            raise Unavailable(f"could not look for workloads: {self._failure}")
         if self._fleet is None:
             reason = "; ".join(self.problems) or f"no engine reports metrics to {self._client.name}"
             raise Unavailable(f"no workloads found: {reason}")

@@ -46,7 +46,7 @@ async def test_a_server_that_is_down_is_no_reason_not_to_start_and_is_told():
     settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
     async with DiscoveredFleet(settings, SystemClock()) as workloads:
         with pytest.raises(
-            Unavailable, match=rf"^workloads could not be looked for: {settings.url}/api/v1/query: no connection"
+            Unavailable, match=rf"^could not look for workloads: {settings.url}/api/v1/query: no connection"
         ):
             workloads.fleet()
 
