@@ -20,7 +20,7 @@ HEAD = f"""\
 # Policies
 
 A policy is one YAML document: what a class of workloads is promised, and how far and how fast its replicas may move.
-Four are shipped (`policies/`); `--policies` names other files or folders, a mounted ConfigMap included, instead.
+Four are shipped (`policies/`). `--policies` names other files or folders instead, such as a mounted ConfigMap.
 
 ```yaml
 apiVersion: {API_VERSION}
@@ -34,9 +34,9 @@ spec:
     - {{from: "30 8 * * mon-fri", until: "0 19 * * mon-fri", timezone: Europe/Berlin, replicas: 4}}
 ```
 
-Durations carry their unit (`150ms`, `30s`, `5m`, `1h30m`). Every field has a default; `-` is "not set". Unknown keys,
-keys given twice, YAML merge keys and values out of bounds are errors that name file, line, key, value and what is
-allowed. `vllm-autoscaler check FILE...` finds them before anything is applied.
+Durations have a unit (`150ms`, `30s`, `5m`, `1h30m`). Every field has a default unless it is `required`; `-` means not
+set. Unknown keys, duplicate keys, YAML merge keys and values out of bounds are errors that name file, line, key, value
+and what is allowed. `vllm-autoscaler check FILE...` finds them before anything is applied.
 
 ## Fields of `spec`
 """
@@ -44,22 +44,24 @@ allowed. `vllm-autoscaler check FILE...` finds them before anything is applied.
 TAIL = f"""\
 ## Which policy a workload is under
 
-The one that its annotation `{PREFIX}policy` (or its KEDA trigger's `policy`) names. Without the annotation direct
-mode leaves a workload alone, and a trigger without `policy` is refused. An empty annotation means the default policy,
-and so it is for a workload that dry-run finds by its metrics: the one that `--default-policy` names
-(`{DEFAULT_POLICY}` if it is left out), or the only one there is. A workload that names a policy which does not exist is
-not scaled at all, and the log and the explanation say so: another policy would be a guess.
+A workload is under the policy that its annotation `{PREFIX}policy`, or its KEDA trigger's `policy`, names.
 
-Single fields can be overridden for one workload. The path of the field is the name, the text in the policy the value:
+* Without the annotation, direct mode leaves a workload alone. A trigger without `policy` is refused.
+* An empty annotation, or a workload that dry-run finds by its metrics, means the default policy: the only one there is,
+  or the one that `--default-policy` names (`{DEFAULT_POLICY}` if left out).
+* A workload that names a policy which does not exist is not scaled at all, because another policy would be a guess. The
+  log and the explanation say so.
+
+Single fields can be overridden for one workload. The name is the path of the field, the value is that of a policy:
 
 * in direct mode by an annotation, `{PREFIX}override.objective.ttft: 200ms`;
 * in KEDA mode by the metadata of the trigger, `objective.ttft: 200ms`.
 
-An override whose value makes no sense is left out and told. If it is a bound (`replicas.min`, `replicas.max`), or if
-those that are left contradict the policy or each other (`replicas.min` above `replicas.max`), the workload is left
-alone: its count stays as it is, and the log and the explanation tell why, for the policy's own bounds might cut what is
-right. So run `check` on manifests. In KEDA mode nothing is answered for such a trigger: KEDA gets `INVALID_ARGUMENT`
-until it is right.
+In direct mode an invalid override is ignored and reported. But if it is a bound (`replicas.min`, `replicas.max`), or if
+the other overrides contradict the policy or each other (`replicas.min` above `replicas.max`), the workload is not
+scaled: its count stays as it is, because the policy's own bounds might cut a count that is right. The log and the
+explanation say why. In KEDA mode a trigger with any invalid override is answered `INVALID_ARGUMENT`. So run `check` on
+manifests.
 
 Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 
@@ -73,28 +75,27 @@ Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 with `min: 2` and `scaleToZero.enabled: true` an idle workload goes from 2 to 0 after `idleAfter`, and wakes to 2. With
 `min: 0` and `scaleToZero.enabled: false` the floor is 1, and `check` warns.
 
-With `idleAfter: auto` it goes to zero as the error budget bears it: for each of twelve idle times from 2 minutes to 8
-hours it is counted how many requests would have waited for a wake-up within about a week, and the shortest is in force
-whose waits, and those of one wake-up more, stay within 60% of what may miss. So it never does in the first hour, nor
-where too few requests come for one to miss, nor where no gateway is known to hold requests for a workload without
-replicas ([inputs.md](inputs.md) lists those that are).
+With `idleAfter: auto` the error budget decides. For each of twelve idle times from 2 minutes to 8 hours, the daemon
+counts the requests that would have waited for a wake-up within about a week. It uses the shortest idle time whose
+waits, plus those of one more wake-up, stay within 60% of what may miss. So the workload never goes to zero in the first
+hour, nor where so few requests arrive that none may miss, nor where no gateway is known to hold requests meanwhile
+([inputs.md](inputs.md) lists the gateways that do).
 
-While a gateway that has told of a workload is silent for longer than `inputs.maxAge`, the workload does not go to zero,
-whatever `idleAfter` says, for nothing could wake it; after a day of silence the gateway is taken for removed.
+If a gateway that reported on a workload is silent for longer than `inputs.maxAge`, the workload does not go to zero,
+whatever `idleAfter` says, because nothing could wake it. After a day of silence the gateway counts as removed.
 
 ## Pre-warm windows
 
-A window begins when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least
-`replicas` are ready, within `replicas.max`; they are asked for `lead` before the begin. Cron expressions have five
-fields; day-of-month and day-of-week must both match if one of them begins with `*`, else either does. On the night
+A window starts when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least
+`replicas` are ready, up to `replicas.max`; they are asked for `lead` before the start. Cron expressions have five
+fields. If day-of-month or day-of-week begins with `*`, both must match; otherwise either may. On the night
 that skips 02:30, an expression for 02:30 occurs at 03:00; on the night that has it twice, it occurs the first time.
 
 ## Change without restart
 
-Files are looked at with every tick, at most once a second, and a change is taken over whole or not at all: if one
-document is wrong, all policies that were in force stay, the log and `/readyz` say what is wrong, and so it remains
-until the files are right.
-A folder gives its files `*.yaml` and `*.yml` (at most {MAX_FILES}), without those that begin with a dot, and without
+The daemon checks the files with every tick, at most once a second, and takes over a change whole or not at all: while
+one document is wrong, all policies stay as they were, and the log and `/readyz` say what is wrong.
+Of a folder, the files `*.yaml` and `*.yml` are read (at most {MAX_FILES}), except those that begin with a dot and
 `kustomization.yaml`. A file holds at most {MAX_DOCUMENTS} documents and {MAX_BYTES >> 20} MiB, and a name occurs once.
 """
 

@@ -53,13 +53,13 @@ class Section(BaseModel):
 
 
 class Objective(Section):
-    """What requests are promised."""
+    """The latency that requests are promised."""
 
     ttft: Annotated[float | None, Duration(0.001, HOUR_S)] = Field(
-        default=None, description="Time to first token that a request may take. Left out: no objective."
+        default=None, description="Longest time to first token of a request. Left out: no objective."
     )
     itl: Annotated[float | None, Duration(0.0001, 60.0)] = Field(
-        default=None, description="Inter-token latency that a request may have. Left out: no objective."
+        default=None, description="Longest inter-token latency of a request. Left out: no objective."
     )
     attainment: Annotated[float, Share(0.01, 1.0)] = Field(
         default=0.99, description="Share of requests that must meet the objectives; the rest is the error budget."
@@ -71,8 +71,8 @@ class Replicas(Section):
 
     min: Annotated[int, Whole(0, MAX_REPLICAS)] = Field(
         default=1,
-        description="Floor while the workload is awake. It does not keep it awake: only `scaleToZero` decides about "
-        "zero, and from zero the workload wakes to at least this many.",
+        description="Floor while the workload is awake; a workload at zero wakes to at least this many. Whether it "
+        "goes to zero is decided by `scaleToZero` alone.",
     )
     max: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(default=16, description="Ceiling, not below `min`.")
 
@@ -84,17 +84,17 @@ class Replicas(Section):
 
 
 class Queue(Section):
-    """How much waiting is by design.
+    """How long requests may queue by design.
 
-    It may be more than `objective.ttft`, for it promises nothing: it tells which queues are over too soon for a new
-    replica to help. Who waits in one for longer than TTFT allows has missed it, at the cost of the error budget.
-    Replicas that the forecast asks for to keep TTFT are ordered all the same.
+    This is no promise: it tells which queues are over too soon for a new replica to help. It may therefore be longer
+    than `objective.ttft`; a request that waits longer than TTFT allows has still missed, and counts against the error
+    budget. Replicas that the forecast asks for to keep TTFT are ordered all the same.
     """
 
     max_wait: Annotated[float, Duration(0.0)] = Field(
         default=2.0,
-        description="How long a request may wait. A burst that is gone sooner, or before a new replica could serve, "
-        "orders none.",
+        description="How long a request may wait. A burst that is over sooner, or before a new replica could serve, "
+        "orders no replica.",
     )
 
 
@@ -102,11 +102,11 @@ class ScaleUp(Section):
     """How fast the count may grow."""
 
     max_step: Annotated[Step, StepKind()] = Field(
-        default=Step(fraction=1.0), description="Growth per period: of the count at its start, or in replicas."
+        default=Step(fraction=1.0), description="Growth per period: a share of the count at its start, or replicas."
     )
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=15.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S)] = Field(
-        default=0.0, description="Grow only to what every moment of this window asked for; `0s`: at once."
+        default=0.0, description="Grow only to the least that was asked for within this window; `0s`: at once."
     )
 
 
@@ -114,12 +114,13 @@ class ScaleDown(Section):
     """How fast the count may shrink."""
 
     max_step: Annotated[Step, StepKind(most_fraction=1.0)] = Field(
-        default=Step(fraction=0.25), description="Shrinkage per period: of the count at its start, or in replicas."
+        default=Step(fraction=0.25), description="Shrinkage per period: a share of the count at its start, or replicas."
     )
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=60.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S * 6)] = Field(
         default=300.0,
-        description="Shrink only to the most any moment of this window asked for. The forecast holds its own peaks.",
+        description="Shrink only to the most that was asked for within this window. It does not apply to the forecast, "
+        "which holds its own peaks.",
     )
 
 
@@ -127,18 +128,18 @@ class ScaleToZero(Section):
     """Whether an idle workload gives up its last replica."""
 
     enabled: Annotated[bool, Switch()] = Field(
-        default=False, description="Go to zero when idle, whatever `replicas.min` says."
+        default=False, description="Go to zero when idle, whatever `replicas.min` is."
     )
     idle_after: Annotated[float | None, Duration(1.0, HOUR_S * 168, auto=True)] = Field(
         default=None,
-        description="Time without work after which it does; `auto`: as soon as the error budget covers the "
-        "requests that would wait for the wake-up, and only where a gateway holds them. Counts only while `enabled`.",
+        description="Time without work after which the workload goes to zero, if `enabled`. `auto`: as soon as the "
+        "error budget covers the requests that would wait for the wake-up, and only where a gateway holds them.",
     )
 
 
 class Capacity(Section):
-    """What one replica can do. Where `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, that
-    stands and nothing is forecast. What is left out is learned from the engine."""
+    """What one replica can do. Where `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, the
+    forecast is off. What is left out is learned from the engine."""
 
     concurrency: Annotated[float | None, Number(0.01, 100_000)] = Field(
         default=None,
@@ -146,7 +147,7 @@ class Capacity(Section):
     )
     prefill_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
         default=None,
-        description="Prompt tokens a replica computes per second. Not learned: only where stated does `prefill` speak.",
+        description="Prompt tokens a replica computes per second. Not learned: left out, signal `prefill` is silent.",
     )
     decode_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
         default=None, description="Tokens a replica generates per second."
@@ -160,30 +161,30 @@ class Capacity(Section):
 
 
 class Inputs(Section):
-    """What is known well enough to act on."""
+    """Which readings are known well enough to act on."""
 
     max_age: Annotated[float, Duration(1.0, HOUR_S)] = Field(
         default=60.0,
-        description="Readings older than this are not trusted: the count holds or grows, and where there is no younger "
-        "one KEDA is told nothing. At least two scrape intervals.",
+        description="Readings older than this are not trusted: the count holds or grows, and if there is no younger "
+        "reading KEDA gets UNAVAILABLE. At least two scrape intervals.",
     )
 
 
 class Prewarm(Section):
-    """A recurring window for which replicas are ready beforehand. Where windows overlap, the largest count holds."""
+    """A recurring window before which replicas are made ready. Where windows overlap, the largest count holds."""
 
     from_: Annotated[str, Cron()] = Field(alias="from", description="Start of the window.")
     until: Annotated[str, Cron()] = Field(
-        description="End of the window: the first time after its begin at which this occurs."
+        description="End of the window: the first time after its start at which this occurs."
     )
     timezone: Annotated[str, TimeZone()] = Field(
         default="UTC",
-        description="Time zone of both. A time that daylight saving skips happens when the clock has jumped; one "
-        "that happens twice counts the first time.",
+        description="Time zone of both. A time that daylight saving skips occurs when the clock jumps; a time that "
+        "occurs twice counts the first time.",
     )
     replicas: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
     lead: Annotated[float | None, Duration(0.0, auto=True)] = Field(
-        default=None, description="How long before the begin to ask for them; `auto`: one cold start, as learned."
+        default=None, description="How long before the start to ask for them; `auto`: one cold start, as learned."
     )
 
     @model_validator(mode="after")
@@ -194,11 +195,11 @@ class Prewarm(Section):
 
 
 class WakeUp(Section):
-    """What else tells that somebody waits for a workload without replicas, beside the known gateways."""
+    """A wake-up signal for a workload at zero, beside the known gateways."""
 
     query: Annotated[str | None, Text(4096, lines=True)] = Field(
         default=None,
-        description="PromQL expression; above 0 for a workload, it is woken. Prometheus alone can tell whether "
+        description="PromQL expression; a workload for which it is above 0 is woken. Only Prometheus can tell whether "
         "it is valid.",
     )
 
@@ -210,7 +211,7 @@ class PolicySpec(Section):
     priority: Annotated[int, Whole(-1_000_000, 1_000_000)] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
-        "A reserve is held for nobody before all have what their load needs.",
+        "No workload gets a reserve before all have what their load needs.",
     )
     weight: Annotated[float, Number(0.001, 1_000_000)] = Field(
         default=1.0, description="Share of short GPUs among workloads of one priority."
@@ -221,12 +222,12 @@ class PolicySpec(Section):
     scale_down: ScaleDown = ScaleDown()
     tolerance: Annotated[float, Share(0.0, 0.9)] = Field(
         default=0.1,
-        description="Relative change of the count that is too small to act on; the forecast counts whole replicas.",
+        description="Relative change of the count that is too small to act on. Not applied to the forecast.",
     )
     scale_to_zero: ScaleToZero = ScaleToZero()
     capacity: Capacity = Capacity()
     cold_start: Annotated[float, Duration(0.1, HOUR_S * 2)] = Field(
-        default=180.0, description="Time from asking for a replica until it serves, until it has been learned."
+        default=180.0, description="Time from asking for a replica until it serves. Used until it has been learned."
     )
     inputs: Inputs = Inputs()
     prewarm: Annotated[tuple[Prewarm, ...], Field(max_length=MAX_PREWARM)] = Field(
