@@ -23,8 +23,8 @@ WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "
 ROUNDED_UP = frozenset({"prefill_met"})
 UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine does not tell, and worth a line
     {
-        "ttft_met": "it is not learned at what load TTFT misses its objective, and misses burn no error budget",
-        "itl_met": "it is not learned at what load ITL misses its objective, and misses burn no error budget",
+        "ttft_met": "TTFT misses are neither learned by load nor counted against the error budget",
+        "itl_met": "ITL misses are neither learned by load nor counted against the error budget",
     }
 )
 HISTOGRAMS = QUANTILES | WITHIN.keys()  # whose rows name a histogram, without `_bucket`

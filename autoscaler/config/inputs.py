@@ -16,29 +16,30 @@ from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.config.gateways import GATEWAYS
 from autoscaler.config.series import Readings
 
-_LONG_PROMPTS = "prompts that take longer alone than TTFT may are told from queues by the load alone, within a day"
+_LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
+_NO_FORECAST = "no forecast: how busy a replica is cannot be told"
 
 # By column of `core.samples.PodSamples`: what is lost where no series tells it.
 LOST: Mapping[str, str] = MappingProxyType(
     {
-        "running": "everything: such a pod counts as silent, and its workload never shrinks",
-        "waiting": "queues inside the engine are not seen",
+        "running": "such a pod counts as silent, and its workload never shrinks",
+        "waiting": "such a pod counts as silent, and its workload never shrinks",
         "asleep": "a sleeping engine looks awake and idle",
         "kv_usage": "the KV-cache signal has no opinion",
         "kv_capacity_tokens": "the size of the KV cache is not known",
-        "prompt_tokens": "the prefill signal has no opinion",
-        "generation_tokens": "the decode signal has no opinion, and how long a queue waits cannot be told",
-        "finished": "requests that ended are not counted; first tokens stand in for them",
-        "first_tokens": "TTFT is not weighed by how many requests it concerns",
+        "prompt_tokens": "no forecast; the prefill signal has no opinion",
+        "generation_tokens": "no forecast; the decode signal has no opinion; how long a queue waits is not known",
+        "finished": "no forecast; first tokens stand in for ended requests in the length of answers",
+        "first_tokens": "no forecast; TTFT is not weighted by requests",
         "ttft_met": UNCOUNTED["ttft_met"],
-        "gap_s": "how busy a replica is cannot be told from the gaps between its tokens",
-        "gaps": "as without their sum",
+        "gap_s": _NO_FORECAST,
+        "gaps": _NO_FORECAST,
         "itl_judged": UNCOUNTED["itl_met"],
         "itl_met": UNCOUNTED["itl_met"],
         "prefill_judged": _LONG_PROMPTS,
         "prefill_met": _LONG_PROMPTS,
-        "preemptions": "that a full KV cache throws requests back is not shown",
-        "rejections": "requests turned away by an admission limit are no demand",
+        "preemptions": "preemptions by a full KV cache are not shown",
+        "rejections": "requests refused by an admission limit do not count as demand",
         "max_running": "the slots of a replica are not known beforehand",
         "ttft_s": "the TTFT signal has no opinion",
         "itl_s": "the ITL signal has no opinion",
@@ -49,32 +50,33 @@ LOST: Mapping[str, str] = MappingProxyType(
 INTRODUCTION = """\
 # Inputs
 
-The metrics that are read from engines, gateways and GPUs, from Prometheus or directly, and from kube-state-metrics.
+The metrics that are read from engines, gateways and GPUs, through Prometheus or directly, and from kube-state-metrics.
 This page is printed from `autoscaler/config/{engines,gateways,gpus}.py` by `python -m autoscaler.config.inputs`. A
-pipeline that drops metrics must keep these; where it writes `_` for `:` they are known too. Several names in a cell
-are those of other versions, or parts that are added.
+pipeline that drops metrics must keep these. Names with `_` for `:` are recognized too. Several names in one cell are
+those of other versions, or parts that are added up.
 
-Whatever is not told is unknown, never 0: a signal without its metric has no opinion. Where requests end that
-cannot be held against their objective, the report of the source says so in one line.
+A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
+that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
+line.
 
 **Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of each pod over the window of rates (`--rate-window`, 2
-minutes unless given). Pods are averaged by their first tokens and generated tokens per second.
+minutes by default). Pods are averaged, weighted by first tokens (TTFT) or generated tokens (ITL) per second.
 
-**Requests within an objective** (`ttft_met`, `itl_met`) are counted from the buckets around it, in between by a
-straight line; beyond the highest bound only what is certainly within counts. A bound on the objective itself
-(vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. Of `prefill_met` the next bound above the
-objective for TTFT counts: a prompt beyond it is too long for certain, and more replicas would not help. From
-Prometheus each different objective takes one query that yields one number for each pod: at most 12 objectives of
-each kind, fewer from 26,000 pods on. The rarest stay uncounted, and the report says so.
+**Requests within an objective** (`ttft_met`, `itl_met`) are counted from the histogram buckets around it, with linear
+interpolation. Beyond the highest bound only requests that are certainly within it count. A bound equal to the objective
+(vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. `prefill_met` uses the next bound above the TTFT
+objective: a prompt beyond it is certainly too long, and more replicas would not help. Prometheus is asked one query for
+each different objective, which returns one number for each pod: at most 12 objectives of each kind, fewer from 26,000
+pods on. The rarest objectives stay uncounted, and the source reports it.
 """
 
 
 IN_FRONT = """
 # In front of the workloads
 
-Gateways and routers are alive while a workload has no pod, so what arrives there wakes it from zero. Only those that
-tell how many requests they *hold* also let `scaleToZero.idleAfter: auto` send a workload to zero: elsewhere whoever
-comes meanwhile may be refused. llm-d's endpoint picker holds requests with its feature gate `flowControl`.
+Gateways and routers run while a workload has no pod, so requests that arrive there wake it from zero. Only those
+that report how many requests they *hold* also let `scaleToZero.idleAfter: auto` send a workload to zero: others may
+refuse the requests that arrive meanwhile. llm-d's endpoint picker holds requests with its feature gate `flowControl`.
 
 | gateway | requests held | requests that arrive |
 |---|---|---|
@@ -83,22 +85,22 @@ comes meanwhile may be refused. llm-d's endpoint picker holds requests with its 
 GPUS = """
 # GPUs
 
-Of DCGM exporter, for `loaded` and `active`; never a reason to grow or to shrink: {names}.
+From DCGM exporter, for `loaded` and `active`; never a reason to grow or to shrink: {names}.
 """
 
 KUBE_STATE = """
 # Pods, in dry-run without `--cluster`
 
-Of kube-state-metrics, which is optional; every other mode asks the Kubernetes API.
+From kube-state-metrics, which is optional; every other mode asks the Kubernetes API.
 
 | what | metric | without it |
 |---|---|---|
-| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | it is told from the pod's name, else from the model |
-| replicas asked for | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | as many as are ready |
+| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model |
+| requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | taken to be the ready ones |
 | whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
-| cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | they are not learned; `coldStart` of the policy holds |
+| cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
 | why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
-| GPUs of a replica | `kube_pod_container_resource_requests` | they are counted by DCGM, else unknown |
+| GPUs of a replica | `kube_pod_container_resource_requests` | counted from DCGM, else unknown |
 """  # noqa: E501
 
 

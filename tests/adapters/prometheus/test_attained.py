@@ -95,7 +95,7 @@ async def test_a_pod_without_the_histogram_is_unknown_and_what_that_costs_is_tol
     samples = await server.sample(promised=objectives(FLEET, ttft_s=1.0))
     assert samples.pods.ttft_met == pytest.approx([7, NAN, 7], nan_ok=True)
     (problem,) = report(samples).problems
-    assert problem.startswith("ttft_met: unknown on 1 pods that finish requests: it is not learned at what load TTFT")
+    assert problem.startswith("ttft_met: unknown on 1 pods that finish requests: TTFT misses are neither learned")
     server.rules["request_success"] = 0.0
     assert report(await server.sample(promised=objectives(FLEET, ttft_s=1.0))).problems == ()
 

@@ -100,7 +100,7 @@ async def test_an_engine_without_the_histogram_leaves_the_count_unknown_and_what
     samples = await sample(fleet, ttft_s=1.0, itl_s=0.05)
     assert np.isnan(samples.pods.itl_met).all()
     (problem,) = samples.reports[0].problems
-    assert "itl_met unknown: it is not learned at what load ITL misses its objective" in problem
+    assert "itl_met unknown: ITL misses are neither learned by load" in problem
 
 
 async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile(
