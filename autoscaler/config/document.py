@@ -81,10 +81,11 @@ class _Refused(Exception):
 
 
 def dotted(loc: Loc) -> str:
-    """Write a place as people do: spec.prewarm[0].from."""
+    """Write a place as people do: spec.prewarm[0].from. A key that does not fit a line is written as in Python."""
     words = ""
     for part in loc:
-        words += f"[{part}]" if isinstance(part, int) else ("." if words else "") + part
+        key = part if isinstance(part, int) or part.isprintable() else shown(part)[1:-1]
+        words += f"[{key}]" if isinstance(key, int) else ("." if words else "") + key
     return words if len(words) <= 200 else words[:197] + "..."
 
 

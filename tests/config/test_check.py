@@ -226,6 +226,11 @@ def test_a_link_that_leads_out_of_its_folder_is_refused(tmp_path: Path):
     assert lines(check([tmp_path / "inside"], BOOK)) == ["a.yaml:0:: a link out of its folder"]
 
 
+def test_a_key_with_a_line_break_is_told_in_one_line(tmp_path: Path):
+    result = checked(tmp_path, a=POLICY.replace("{name: mine}", '{"na\\nme": mine, name: mine}'))
+    assert lines(result) == ["a.yaml:3:metadata.na\\nme: unknown key"]
+
+
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mangled") / "m.yaml"
