@@ -75,7 +75,7 @@ WORKLOADS = (
     _gauge("starting_replicas", "Pods that are starting and can still become ready.", _of("observation", "starting")),
     _gauge(
         "blocked_replicas",
-        "Pods that do not become ready by waiting: no room, no image, crashing.",
+        "Pods that waiting does not make ready: no room, no image, crashing.",
         _of("observation", "blocked"),
     ),
     _gauge(
@@ -83,8 +83,8 @@ WORKLOADS = (
         "Replicas the strongest signal asks for, before any limit.",
         lambda tick: _demand(tick.decision),
     ),
-    _gauge("ask_replicas", "Replicas each signal asks for, raw; absent without an opinion.", None, "signal"),
-    _gauge("bound", "1 for the stage that changed the count last; absent where none did.", None, "stage"),
+    _gauge("ask_replicas", "Replicas that each signal asks for, unrounded; absent without an opinion.", None, "signal"),
+    _gauge("bound", "1 for the last stage that changed the count; absent where none did.", None, "stage"),
     _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
     _gauge(
         "input_age_seconds",
@@ -99,18 +99,16 @@ WORKLOADS = (
         "Requests held by a gateway in front of the workload.",
         _of("observation", "gateway_waiting"),
     ),
-    _gauge(
-        "queue_wait_seconds", "How long the last request in the queue will wait.", _of("observation", "queue_wait_s")
-    ),
+    _gauge("queue_wait_seconds", "Expected wait of the last request in the queue.", _of("observation", "queue_wait_s")),
     _gauge(
         "ttft_seconds",
-        "Time to first token, p95 averaged over pods; absent without requests.",
+        "Time to first token: p95 of each pod, averaged over pods; absent without requests.",
         _of("observation", "ttft_s"),
     ),
     _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
     _gauge(
         "itl_seconds",
-        "Inter-token latency, p95 averaged over pods; absent without requests.",
+        "Inter-token latency: p95 of each pod, averaged over pods; absent without requests.",
         _of("observation", "itl_s"),
     ),
     _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),
@@ -124,30 +122,38 @@ WORKLOADS = (
     ),
     _gauge(
         "capacity_prefill_tokens_per_second",
-        "Prompt tokens one replica computes.",
+        "Prompt tokens one replica can compute per second.",
         _of("capacity", "prefill_tokens_per_s"),
     ),
     _gauge(
-        "capacity_decode_tokens_per_second", "Tokens one replica generates.", _of("capacity", "decode_tokens_per_s")
+        "capacity_decode_tokens_per_second",
+        "Tokens one replica can generate per second.",
+        _of("capacity", "decode_tokens_per_s"),
     ),
-    _gauge("capacity_confidence_ratio", "1: stated by the policy; 0: a guess.", _of("capacity", "confidence")),
     _gauge(
-        "forecast_demand_replicas", "Replicas kept busy by what arrives now, as measured.", _of("forecast", "demand")
+        "capacity_confidence_ratio",
+        "Confidence in the capacity, 0 (a guess) to 1 (stated by the policy).",
+        _of("capacity", "confidence"),
+    ),
+    _gauge(
+        "forecast_demand_replicas",
+        "Replicas that the requests arriving now keep busy, as measured.",
+        _of("forecast", "demand"),
     ),
     _gauge(
         "error_budget_ratio",
-        "Share of requests that may miss their objective by the policy.",
+        "Error budget of the policy: share of requests that may miss their objective.",
         lambda tick: tick.input.spec.error_budget,
     ),
     _gauge(
         "error_budget_allowed_ratio",
-        "Share of requests that may miss under the forecast's rule, after what was burnt or saved.",
+        "Share of requests that the forecast's rule may miss now, after what was burnt or saved.",
         _of("forecast", "allowed"),
     ),
     _gauge(
         "missed_requests_ratio",
-        "Share of requests that missed TTFT or ITL within about a day, also while no replica served; absent where they "
-        "are not counted.",
+        "Share of requests that missed TTFT or ITL within about a day, including those that came while no replica "
+        "served; absent where they are not counted.",
         _of("forecast", "really_missed"),
     ),
     _gauge(
@@ -159,17 +165,19 @@ WORKLOADS = (
         "loaded_replicas", "Pods whose framebuffer is in use; absent without GPU metrics.", _of("observation", "loaded")
     ),
     _gauge(
-        "gpu_active_replicas", "Pods whose tensor cores work; absent without GPU metrics.", _of("observation", "active")
+        "gpu_active_replicas",
+        "Pods whose tensor cores are active; absent without GPU metrics.",
+        _of("observation", "active"),
     ),
     Family(
         "loaded_idle_replica_seconds_total",
         "counter",
-        "Replica-seconds spent loaded and idle since the daemon started.",
+        "Replica-seconds loaded and idle since the daemon started.",
         WORKLOAD_LABELS,
         _of("observation", "loaded_idle_s"),
     ),
     _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
-    _gauge("rival", "1 while somebody else owns the replica count; the label `owner` names them.", None, "owner"),
+    _gauge("rival", "1 while another owner sets the replica count; the label `owner` names it.", None, "owner"),
 )
 
 POOLS = (
@@ -181,22 +189,26 @@ PROCESS = (
     Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
     Family("leader", "gauge", "1 while this process may act."),
     Family("ticks_total", "counter", "Ticks by result: ok, failed.", ("result",)),
-    Family("tick_duration_seconds", "histogram", "Time one successful tick took, including sampling and acting."),
+    Family("tick_duration_seconds", "histogram", "Time that one successful tick took, including sampling and acting."),
     Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last successful tick."),
     Family("workloads", "gauge", "Workloads in the last tick."),
-    Family("unlisted_workloads", "gauge", "Workloads without series of their own: too many, or one name twice."),
+    Family(
+        "unlisted_workloads", "gauge", "Workloads without series of their own: beyond the limit, or a duplicate name."
+    ),
     Family("untrusted_workloads", "gauge", "Workloads whose inputs are missing or stale: they hold or grow."),
     Family("pods", "gauge", "Pods in the last tick."),
     Family("source_queries_total", "counter", "Requests sent to a source of metrics.", ("source",)),
     Family("source_failures_total", "counter", "Requests to a source that failed.", ("source",)),
-    Family("source_duration_seconds", "histogram", "Time one sampling of a source took.", ("source",)),
+    Family("source_duration_seconds", "histogram", "Time that one sampling of a source took.", ("source",)),
     Family("source_problems", "gauge", "Problems a source reported in the last tick.", ("source",)),
     Family("changes_total", "counter", "Scale changes by outcome and direction.", ("fate", "direction")),
-    Family("policy_problems", "gauge", "Problems of changed policy files that are not in force; 0: none."),
+    Family(
+        "policy_problems", "gauge", "Problems in changed policy files, which are not in force until fixed; 0: none."
+    ),
     Family(
         "state_saved_timestamp_seconds", "gauge", "Unix time up to which the learned state is saved; absent: never."
     ),
-    Family("stream_clients", "gauge", "Browsers that follow the page live."),
+    Family("stream_clients", "gauge", "Clients that follow the stream of the page."),
 )
 
 FAMILIES = PROCESS + POOLS + WORKLOADS
@@ -208,12 +220,12 @@ KEDA = (
     Family(
         "keda_swallowed_workloads",
         "gauge",
-        "Workloads whose wanted count the HPA does not see, because its tolerance is not 0.",
+        "Workloads whose wanted count the HPA's tolerance hides from it.",
     ),
     Family(
         "keda_swallowed",
         "gauge",
-        "1 while the tolerance of the HPA hides the wanted count of a workload; absent otherwise.",
+        "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise.",
         WORKLOAD_LABELS,
     ),
 )
@@ -226,16 +238,16 @@ def markdown() -> str:
     parts = [
         "# Metrics",
         "",
-        "What `/metrics` exports. This page is generated from `autoscaler/adapters/http/catalogue.py` by",
+        "The metrics that `/metrics` exports. This page is generated from `autoscaler/adapters/http/catalogue.py` by",
         "`python -m autoscaler.adapters.http.catalogue`; names, types and labels are stable.",
         "",
-        "A value that is not known is absent, never 0. Text from outside is cut at 253 characters and its unprintable",
-        "characters are replaced.",
+        "An unknown value is absent, never 0. Label values from outside are cut at 253 characters, unprintable ones",
+        "are replaced.",
         "",
-        f"**How many series.** A workload has at most {series} series, one more for each signal with an opinion (at",
-        f"most {len(Signal)}), and one each for its policy, the stage that bound and a rival owner; in practice about",
-        f"30. The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At",
-        f"most {MAX_SOURCES} sources and {MAX_POOLS} pools are told apart. The Prometheus client library adds",
+        f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
+        f"most {len(Signal)}), and one each for its policy, the stage that changed its count and a rival owner; in",
+        f"practice about 30. The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the",
+        f"rest. At most {MAX_SOURCES} sources and {MAX_POOLS} pools have their own series. The Prometheus client adds",
         "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS), ("KEDA mode only", KEDA))

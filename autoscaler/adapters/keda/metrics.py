@@ -45,12 +45,12 @@ class KedaCollector(Collector):
         swallowed = sorted(self._answers.swallowed_workloads())
         yield GaugeMetricFamily(
             "vllm_autoscaler_keda_swallowed_workloads",
-            "Workloads whose wanted count the HPA does not see, because its tolerance is not 0.",
+            "Workloads whose wanted count the HPA's tolerance hides from it.",
             value=len(swallowed),
         )
         each = GaugeMetricFamily(
             "vllm_autoscaler_keda_swallowed",
-            "1 while the tolerance of the HPA hides the wanted count of a workload; absent otherwise.",
+            "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise.",
             labels=("namespace", "workload", "kind"),
         )
         for ref in swallowed[:MAX_SWALLOWED]:
