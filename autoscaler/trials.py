@@ -201,8 +201,8 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
     counted = past.since(setting.learn_s)
     if not len(counted.pods):
         raise ValueError(
-            f"{name}: {show_duration(setting.learn_s)} to learn from is too long; allowed: a whole step of "
-            f"{show_duration(past.step_s)} less than its {show_duration(past.duration_s)}"
+            f"{name}: --learn is {show_duration(setting.learn_s)}; it must be a whole step of "
+            f"{show_duration(past.step_s)} shorter than the history, {show_duration(past.duration_s)}"
         )
     subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
     console = Console(stderr=True)
@@ -276,14 +276,14 @@ def _check_learned(name: str, cases: Sequence[Case], learn_s: float) -> None:
     late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
     if late.all() or not late.any():
         when = "before" if late.all() else "after"
-        raise ValueError(f"{name}: no request {when} {show_duration(learn_s)}, the time to learn from")
+        raise ValueError(f"{name}: --learn is {show_duration(learn_s)}; no request arrives {when} that")
 
 
 def _check_longer(name: str, duration_s: float, learn_s: float) -> None:
     if learn_s >= duration_s:
         raise ValueError(
-            f"{name}: {show_duration(learn_s)} to learn from is too long; "
-            f"allowed: less than its {show_duration(duration_s)}"
+            f"{name}: --learn is {show_duration(learn_s)}; it must be shorter than the whole, "
+            f"{show_duration(duration_s)}"
         )
 
 

@@ -242,10 +242,10 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ((*PROFILE, "--end", "1ms"), "ten-minutes.csv.gz: no request from 0s to 1ms"),
         (
             (*PROFILE, "--learn", "10m"),
-            "ten-minutes.csv.gz: 10m to learn from is too long; allowed: less than its 10m",
+            "ten-minutes.csv.gz: --learn is 10m; it must be shorter than the whole, 10m",
         ),
-        ((*PROFILE, "--learn", "1ms"), "no request before 1ms, the time to learn from"),
-        ((*PROFILE, "--learn", "599999ms"), "no request after 9m59s999ms, the time to learn from"),
+        ((*PROFILE, "--learn", "1ms"), "--learn is 1ms; no request arrives before that"),
+        ((*PROFILE, "--learn", "599999ms"), "--learn is 9m59s999ms; no request arrives after that"),
         ((*PROFILE, "--learn", "6"), "--learn"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
         (
