@@ -188,7 +188,7 @@ def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
 
 def _forecast(row: _Row) -> str:
     if row.figures.asked_replicas == 0:
-        return "nothing is in flight, and one replica would do for what is forecast"
+        return "nothing is in flight, and the forecast needs at most one replica"
     demand, asked = count(row.figures.demand_replicas), number(row.figures.asked_replicas)
     if row.figures.headroom_replicas < 0:
         at_most = row.figures.asked_replicas >= row.spec("max_replicas")

@@ -149,7 +149,7 @@ def _headroom(known: Figures, most: float) -> str:
     said = f"{count(known.headroom_replicas)}: {asked} asked for, minus {demand} kept busy"
     if not known.needed_replicas < known.asked_replicas:
         return said
-    return f"{said}; {number(known.needed_replicas)} would do for the load of the last minutes"
+    return f"{said}; the load of the last minutes needs {number(known.needed_replicas)}"
 
 
 def _rule(known: Figures, cold_start_s: float) -> str:
@@ -164,8 +164,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
         why += f"; all replicas it started with are kept for {seconds(known.kept_s)}"
     if 0 < known.asked_replicas < known.rule_replicas:
         by_rule = number(known.rule_replicas)
-        why += f"; that would be {by_rule}, but while traffic is calm no more are asked for than were found "
-        why += "or than its peak needs"
+        why += f"; that would be {by_rule}, but while traffic is calm no more are asked for than it started "
+        why += "with or its peak needs"
     return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
 
 

@@ -269,7 +269,7 @@ def test_where_nothing_is_in_flight_no_demand_is_said_to_keep_replicas_busy():
     asks = np.full_like(story.decision.asks, NAN)
     asks[Signal.FORECAST] = 0.0
     story.decision = replace(story.decision, asks=asks)
-    assert "nothing is in flight, and one replica would do for what is forecast" in story.explain().sentence
+    assert "nothing is in flight, and the forecast needs at most one replica" in story.explain().sentence
 
 
 @pytest.mark.parametrize("signal", list(Signal))

@@ -57,7 +57,7 @@ def told(rules=None, asked=4.0, **forecast) -> dict[str, str]:
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
         "demand": "what arrives now keeps 2.31 replicas busy",
-        "headroom": "1.69 replicas: 4 asked for, minus 2.31 kept busy; 3 would do for the load of the last minutes",
+        "headroom": "1.69 replicas: 4 asked for, minus 2.31 kept busy; the load of the last minutes needs 3",
         "rule": "follows demand over 4 min, holds its peak for 10 cold starts of 90 s, adds 60%",
         "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
         "budget": "1% of requests may miss, 2.5% did in 2 h of demand watched: 250% of the budget is burnt; "
@@ -115,7 +115,7 @@ def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_a
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
-    calm = "while traffic is calm no more are asked for than were found or than its peak needs"
+    calm = "while traffic is calm no more are asked for than it started with or its peak needs"
     assert told(by_rule=6.0)["rule"].endswith(f"adds 60%; that would be 6, but {calm}")
     assert told(by_rule=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 
