@@ -16,10 +16,8 @@ from autoscaler.core.family import MOST_BUSY
 from autoscaler.core.seen import Seen, Step
 
 BUDGET_S = 86_400.0
-"""Time constant of the error budget: of what was missed a day ago 37 % still counts, after three days 5 %."""
-
-REPAID_S = 3600.0
-"""Within so long what was missed too often is to be made up for, if it can be."""
+"""Time constant of the error budget: of what was missed a day ago 37 % still counts, after three days 5 %. Within so
+long what was missed too often is made up for."""
 
 SPENT_S = 12 * 3600.0
 """Within so long what was saved may be spent: the next surge is a matter of hours."""
@@ -102,20 +100,18 @@ def steered(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> 
 
     promised: share that may miss. unavoidable: share that misses on any number of replicas, which is no rule's to miss
     and left to no chance: what is aimed at is a share of the rest. 1 % promised, 0.95 % aimed at, 0.2 % missed in a
-    day: what was saved may be spent within `SPENT_S`. What nobody counted was neither saved nor burnt. What was burnt
-    is made up for within `REPAID_S`; of more than can be, the more it is the less, within `BUDGET_S`: one surge in a
-    young service is more than the strictest rule regains, and little of what its day may miss. Where more than is
-    promised misses whatever is done, strictness saves no promise: the further out of reach it is, the less strict,
-    until the others have what is aimed at for all.
+    day: what was saved may be spent within `SPENT_S`. What was burnt is made up for within `BUDGET_S`: one surge is
+    little of what a day may miss, and soon regained only by fleets that cost twice as much. What nobody counted was
+    neither saved nor burnt. Where more than is promised misses whatever is done, strictness saves no promise: the
+    further out of reach it is, the less strict, until the others have what is aimed at for all.
     """
     came_per_s = served_per_s(budget)
     with np.errstate(divide="ignore", invalid="ignore"):
         known = np.minimum(or_zero(budget.counted / came_per_s) / BUDGET_S, 1.0)
         aim = AIMED + (AIMED_LATER - AIMED) * known**2
         aimed = aim * promised + (1 - aim) * np.minimum(unavoidable, promised)
-        saved, can = aimed * budget.counted - budget.burnt, aimed - STRICTEST * promised
-        gained = saved / (came_per_s * np.where(saved > 0, SPENT_S, REPAID_S))
-        gained = np.where(gained < -can, np.fmin(can**2 / gained, saved / (came_per_s * BUDGET_S)), gained)
+        saved = aimed * budget.counted - budget.burnt
+        gained = saved / (came_per_s * np.where(saved > 0, SPENT_S, BUDGET_S))
     share = aimed + gained - unavoidable
     share = np.where(np.isnan(share), aimed, share)
     strictest = within(unavoidable - promised, STRICTEST * promised, AIMED * promised)

@@ -37,20 +37,11 @@ def test_the_budget_is_steered_between_its_bounds(burnt_fraction, share):
     assert steered(DAY * burnt_fraction) == pytest.approx(share * PROMISED)
 
 
-def test_what_was_burnt_is_made_up_for_soon_and_what_was_saved_is_spent_slowly():
-    for more, within_s in ((3.0, E.REPAID_S), (-3.0, E.SPENT_S)):
-        coming = DAY * within_s / 86_400.0
-        said = steered(DAY * E.AIMED_LATER * PROMISED + more)
-        assert said == pytest.approx(E.AIMED_LATER * PROMISED - more / coming)
-    assert E.REPAID_S < E.SPENT_S
-
-
-@pytest.mark.parametrize(("times", "share"), [(1.0, 1.0), (2.0, 1 / 2), (4.0, 1 / 4), (12.0, 12 / 24), (24.0, 1.0)])
-def test_of_more_than_can_be_made_up_for_soon_less_is_until_the_day_needs_it(times, share):
-    """times: burnt, of what the strictest rule regains in time. Within a day, which is 24 times as long, all is."""
-    can = (E.AIMED_LATER - E.STRICTEST) * PROMISED
-    said = steered(DAY * E.AIMED_LATER * PROMISED + times * can * DAY * E.REPAID_S / E.BUDGET_S)
-    assert said == pytest.approx(E.AIMED_LATER * PROMISED - share * can)
+@pytest.mark.parametrize(("more", "within_s"), [(3.0, E.BUDGET_S), (30.0, E.BUDGET_S), (-3.0, E.SPENT_S)])
+def test_what_was_burnt_is_made_up_for_within_a_day_and_what_was_saved_is_spent_in_half_of_it(more, within_s):
+    coming = DAY * within_s / 86_400.0
+    said = steered(DAY * E.AIMED_LATER * PROMISED + more)
+    assert said == pytest.approx(E.AIMED_LATER * PROMISED - more / coming)
 
 
 @pytest.mark.parametrize("served_s", [1.0, 0.0])
