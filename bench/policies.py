@@ -3,12 +3,13 @@
 Each case is one proof: the shipped policy as it is, every baseline at its best setting with hindsight, and the
 clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. `--planned` adds the schedule that is made with the
 whole trace in hand: its excess can be had, by who knows the future. A case that is done is kept in `results.jsonl` and
-not run again with the same options, trace and profile, so a stopped run goes on where it was; that the code has changed
-is not seen, so then take another `--out`. A size is reached by superposing copies until the clairvoyant's mean count is
-about that; of a trace that then has more than `--max-requests` only the beginning is run, and the table tells how long
-that is, in the mean. With `--window` a case begins anywhere, so that policies are compared where nobody looked. With
-`--learn` a share of each case is only learned from, and baselines also run at the setting that was the best until then,
-which is what who knows no future can choose.
+not run again with the same options, trace and profile, so a stopped run goes on where it was. That the code has changed
+is not seen. `--ours` runs the shipped policy again in every case that is kept, and leaves baselines, bound and plan as
+they are; where these have changed, take another `--out`. A size is reached by superposing copies until the
+clairvoyant's mean count is about that; of a trace that then has more than `--max-requests` only the beginning is run,
+and the table tells how long that is, in the mean. With `--window` a case begins anywhere, so that policies are compared
+where nobody looked. With `--learn` a share of each case is only learned from, and baselines also run at the setting
+that was the best until then, which is what who knows no future can choose.
 
     python bench/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
@@ -140,6 +141,21 @@ def summary(proof: Proof, gpus: float) -> dict[str, Any]:
     return kept
 
 
+def renewed(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return a kept result with the shipped policy as it was found now; the others and the bound stay."""
+    (ours,) = (each for each in found["policies"] if each["name"] == OURS)
+    ratio = ours["gpu_hours"] / kept["clairvoyant"]["gpu_hours"]
+    return {
+        **kept,
+        "policies": [
+            {**ours, "clairvoyant_ratio": ratio},
+            *(each for each in kept["policies"] if each["name"] != OURS),
+        ],
+        "excess": {**kept["excess"], OURS: round(ratio - 1, 4)},
+        "meets": {**kept["meets"], OURS: found["meets"][OURS]},
+    }
+
+
 def read_results(file: Path) -> dict[str, dict[str, Any]]:
     """Return what earlier runs found; a line that was cut off is run again."""
     results: dict[str, dict[str, Any]] = {}
@@ -163,9 +179,12 @@ def append(file: Path, entry: dict[str, Any]) -> None:
         stream.write(json.dumps(entry).encode() + b"\n")
 
 
-def run(grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool) -> dict[str, dict[str, Any]]:
+def run(
+    grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool, ours: bool = False
+) -> dict[str, dict[str, Any]]:
     """Run what is missing, and write table and pictures of the grid's cases after each that was run.
 
+    ours: in cases that are kept, too, the shipped policy alone.
     Raises ValueError for traces or a profile that cannot be used, OSError for an `out` that cannot be written.
     """
     find(grid.profile)
@@ -174,7 +193,7 @@ def run(grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool)
     console = Console(stderr=True)
     for models in found(folder) if folder else generated():
         for key, prepare in subjects(models, grid):
-            if key in known:
+            if key in known and not ours:
                 results[key] = known[key]
                 continue
             out.mkdir(parents=True, exist_ok=True)
@@ -185,10 +204,15 @@ def run(grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool)
             console.print(
                 f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests"
             )
+            against, tuned, planned = ((), False, False) if key in known else (grid.against, True, grid.planned)
             with Bar(subject.trace, console) as told:
-                proof = prove(subject, grid.against, tuned=True, planned=grid.planned, workers=jobs, ray=ray, told=told)
-            results[key] = summary(proof, subject.cases[0].gpus_per_replica)
+                proof = prove(subject, against, tuned=tuned, planned=planned, workers=jobs, ray=ray, told=told)
+            found_now = summary(proof, subject.cases[0].gpus_per_replica)
+            results[key] = renewed(known[key], found_now) if key in known else found_now
             append(file, {"key": key, "result": results[key]})
+            if key in known:
+                draw(results, out)
+                continue
             texts = {"html": page([proof]), "svg": standalone(frontier(proof))}
             outputs.write([(out / f"{title}.{kind}", text) for kind, text in texts.items()])  # of all seeds the last
             draw(results, out)
@@ -249,6 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--planned", action="store_true", help="also find a schedule with the whole trace known in advance"
     )
+    parser.add_argument(
+        "--ours", action="store_true", help="also run the shipped policy again in the cases that are kept, and it alone"
+    )
     parser.add_argument("--jobs", type=whole(1), help="number of runs in parallel; default: one per core")
     parser.add_argument("--ray", action="store_true", help="run on a Ray cluster")
     parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
@@ -268,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     grid = replace(grid, **{name: value for name, value in changes.items() if value})
     try:
-        results = run(grid, given.traces, given.out, given.jobs, given.ray)
+        results = run(grid, given.traces, given.out, given.jobs, given.ray, given.ours)
     except (ValueError, RuntimeError, OSError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:

@@ -74,6 +74,30 @@ def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path:
     assert len(kept(out)) == 2
 
 
+def test_the_shipped_policy_alone_is_run_again_beside_what_is_kept(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert bench(traces, out, "--planned") == 0
+    table = capsys.readouterr().out
+    ((key, first),) = policies.read_results(out / "results.jsonl").items()
+    other = {"name": "ours", "tuned": False, "gpu_hours": 9.0, "attainment": 0.5}
+    static = next(each for each in first["policies"] if each["tuned"])
+    changed = {**first, "policies": [other, {**static, "gpu_hours": 2.0}], "meets": {**first["meets"], "ours": False}}
+    policies.append(out / "results.jsonl", {"key": key, "result": changed})
+    assert bench(traces, out, "--planned") == 0
+    assert capsys.readouterr().out != table
+    assert bench(traces, out, "--planned", "--ours") == 0
+    again = policies.read_results(out / "results.jsonl")[key]
+    (ours, beside) = again["policies"]
+    assert ours["gpu_hours"] == next(each for each in first["policies"] if each["name"] == "ours")["gpu_hours"]
+    assert beside["gpu_hours"] == 2.0, "baselines stay as they were kept"
+    assert again["excess"] == first["excess"]
+    assert again["meets"] == first["meets"]
+    assert again["planned"] == first["planned"]
+    assert len(kept(out)) == 3
+
+
 def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path: Path) -> None:
     (trace,) = next(cases.found(traces))
     windows = [cases.anywhere([trace], 30.0, seed)[0] for seed in range(20)]
