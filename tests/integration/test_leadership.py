@@ -125,3 +125,35 @@ async def test_started_while_the_api_server_is_away_it_waits_for_it(site: Site):
         await eventually(lambda: site.has(4), "four replicas", timeout_s=30)
     finally:
         await starting.__aexit__(None, None, None)
+
+
+@pytest.mark.timeout(120)
+async def test_what_another_leader_scaled_to_zero_wakes_at_once_under_who_led_before_and_leads_again(site: Site):
+    site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1s}\n")  # sooner than fewer would do
+    await site.workload()
+    queue = 'llm_d_epp_flow_control_queue_size{inference_pool="llama"} '
+    gateway = site.metrics.serve("/gateway", f"{queue}0\n")
+    user = await site.user()
+    arguments = ("direct", "--scrape", "--gateway", gateway)
+
+    async def awake() -> bool:
+        return await site.replicas("llama") > 0
+
+    async with site.daemon(user, *arguments) as first:
+        await eventually(lambda: leads(first), "the first leads")
+        site.load("saturated")
+        await eventually(lambda: site.has(4), "the first writes a count")
+        async with site.daemon(user, *arguments) as second:
+            await ticks(second, 1)
+            first.signal(signal.SIGSTOP)  # as a virtual machine is paused
+            await eventually(lambda: leads(second), "the second leads", timeout_s=LEASE_S + 10)
+            site.load("drained")
+            await eventually(lambda: site.has(0), "the second goes to zero", timeout_s=30)
+            first.signal(signal.SIGCONT)
+            await ticks(first, 3)
+            assert (await first.workload(site.namespace, "llama"))["workload"]["rival"] == ""
+            second.signal(signal.SIGTERM)
+            assert await second.ended(timeout_s=10) == 0
+        await eventually(lambda: leads(first), "the first leads again", timeout_s=10)
+        site.metrics.serve("/gateway", f"{queue}1\n")
+        await eventually(awake, "it wakes the workload", timeout_s=10)

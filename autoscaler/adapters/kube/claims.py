@@ -139,27 +139,26 @@ class Hands:
         self._clock = clock
         self._writes = writes
         self._leadership = leadership
-        self._ours: dict[str, bool] = {}  # uids whose count the daemon wrote, and whether this process was it
+        self._ours: set[str] = set()  # uids whose count the daemon wrote, this process or another
         self._holds: dict[str, _Hold] = {}
 
     def first_seen(self, uid: str, writer: str) -> None:
         if writer == FIELD_MANAGER:
-            self._ours[uid] = False
+            self._ours.add(uid)
 
     def changed(self, uid: str, after: int, writer: str) -> None:
         """The count of what we govern is another one now. `writer`: its field manager, as the API server remembers it.
 
-        It forgets when a count passes through zero. Such a change is a stranger's if this process leads or wrote the
-        count: else it may be the work of the replica of the daemon that leads. A writer who is named is believed: who
-        undoes what we did lately writes a count that we wrote before.
+        It forgets when a count passes through zero. Such a change is a stranger's if this process leads: else it may be
+        the work of the replica of the daemon that does. A writer who is named is believed: who undoes what we did
+        lately writes a count that we wrote before.
         """
-        own = writer in ("", FIELD_MANAGER) and self._writes.explain(uid, after)
-        if own or writer == FIELD_MANAGER:
-            self._ours[uid] = own
+        if writer == FIELD_MANAGER or (not writer and self._writes.explain(uid, after)):
+            self._ours.add(uid)
             return
         now_s = self._clock.now_s()
         hold = self._holds.get(uid)
-        strange = bool(writer) or self._ours.get(uid, False) or self._leadership is None or self._leadership.leading
+        strange = bool(writer) or self._leadership is None or self._leadership.leading
         if uid in self._ours and strange:
             again = hold is not None and now_s < hold.until_s + hold.length_s
             length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
@@ -169,7 +168,7 @@ class Hands:
             length_s = HAND_HOLD_S  # of a count that was right as it was, and so was never written
         else:
             return
-        self._ours.pop(uid, None)
+        self._ours.discard(uid)
         self._holds[uid] = _Hold(f"a manual change by {writer or 'somebody'}", now_s + length_s, length_s)
 
     def owner(self, uid: str) -> str:
@@ -202,5 +201,5 @@ class Hands:
             self._holds.setdefault(hold.uid, _Hold(hold.owner, now_s + left_s, length_s))
 
     def forget(self, uid: str) -> None:
-        self._ours.pop(uid, None)
+        self._ours.discard(uid)
         self._holds.pop(uid, None)

@@ -22,6 +22,10 @@ class Follows:
     leading = False
 
 
+class Lease:
+    leading = True
+
+
 @pytest.fixture
 def hands(writes: OwnWrites) -> Hands:
     return Hands(LoopClock(), writes)
@@ -72,6 +76,16 @@ async def test_a_follower_does_not_take_the_leaders_change_from_zero_for_a_stran
     follower.first_seen("uid", FIELD_MANAGER)
     follower.changed("uid", 2, "")  # from 0: the API server has forgotten who wrote
     assert follower.owner("uid") == ""
+
+
+async def test_who_led_before_does_not_take_what_the_next_leader_scales_to_zero_for_a_strangers(writes: OwnWrites):
+    lease = Lease()
+    former = Hands(LoopClock(), writes, lease)
+    write(writes, former, 4)
+    lease.leading = False
+    former.changed("uid", 0, "")  # the API server has forgotten who wrote
+    lease.leading = True
+    assert former.owner("uid") == ""
 
 
 async def test_a_manual_change_is_respected_for_a_while_and_then_forgotten(writes: OwnWrites, hands: Hands):
