@@ -96,16 +96,19 @@ class TargetTable:
 
 
 class Targets:
-    """Receives one kind of target."""
+    """Receives one kind of target. One that is being deleted is gone: its controller starts no pod for it any more."""
 
     def __init__(self, table: TargetTable, kind: ScaleKind) -> None:
         self._table = table
         self._kind = kind
 
     def put(self, seen: objects.Target | objects.LeaderWorkerSet, /) -> None:
-        self._table.put(
-            read_group(seen) if isinstance(seen, objects.LeaderWorkerSet) else read_target(self._kind, seen)
-        )
+        if seen.metadata.deletion_timestamp is not None:
+            self.remove(seen.metadata.namespace, seen.metadata.name)
+        elif isinstance(seen, objects.LeaderWorkerSet):
+            self._table.put(read_group(seen))
+        else:
+            self._table.put(read_target(self._kind, seen))
 
     def remove(self, namespace: str, name: str, /) -> None:
         self._table.remove(self._kind.kind, namespace, name)

@@ -227,6 +227,26 @@ async def test_a_workload_is_managed_from_the_annotation_on_and_keeps_its_number
         assert view.pods == ()
 
 
+async def test_what_is_being_deleted_is_no_workload_any_more_however_long_that_takes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("leaving")
+    await world.pod("leaving", "leaving-a", READY_STATUS)
+    await world.deployment("staying")
+    path = await kube_api.path("apps/v1", "Deployment", world.namespace, "leaving")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        first = await synced(fleet)
+        await kube_api.request("DELETE", path, propagationPolicy="Foreground")  # no controller here ever ends it
+        view = await until(fleet, "it has left", lambda view: names(view) == ["staying"])
+        assert view.pods == ()
+        finalizers = {"metadata": {"finalizers": []}}
+        await kube_api.request("PATCH", path, finalizers, content_type="application/merge-patch+json")
+        await world.deployment("leaving")
+        again = await until(fleet, "another of this name", lambda view: len(view.workloads) == 2)
+    assert again.workload_id[row(again, "leaving")] > first.workload_id.max()
+
+
 async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: SystemClock, world: World):
     bad = annotated(policy="no/such", max_replicas="-3", paused="perhaps", metrics_port="99999", max_replcas="3")
     await world.deployment("bad", annotations=bad)
