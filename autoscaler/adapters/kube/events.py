@@ -131,7 +131,7 @@ class EventRecorder:
                     series.written_s = now_s
                     await self._repeat(fact, series, wall_s)
                 return
-            name = f"{fact.ref.name[:200]}.{secrets.token_hex(8)}"
+            name = f"{fact.ref.name[:200].rstrip('-.')}.{secrets.token_hex(8)}"
             await self._create(fact, name, wall_s)
             self._series[fact] = _Series(name, 1, now_s, now_s)
             self._series.move_to_end(fact)

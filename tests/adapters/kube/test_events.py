@@ -159,6 +159,18 @@ async def test_a_long_sentence_is_cut_at_what_an_event_may_hold(
     assert event["note"].endswith("ä...")
 
 
+async def test_the_longest_name_is_cut_where_what_is_left_is_a_name(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    name = f"{'x' * 198}-.{'y' * 53}"
+    workload = Workload(WorkloadRef(world.namespace, name, "Deployment", "apps/v1"), uid="1")
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED)))
+        (event,) = await written(kube_api, world.namespace, 1)
+    assert event["regarding"]["name"] == name
+
+
 async def test_without_the_api_server_recording_neither_waits_nor_grows_and_later_events_are_written(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
