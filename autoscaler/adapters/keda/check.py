@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 
 from autoscaler.adapters.keda import metadata
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.config.document import Document, Loc
-from autoscaler.config.findings import Finding
-from autoscaler.config.manifests import at, mapping
-from autoscaler.config.model import PolicySpec
+from autoscaler.config.findings import Finding, one_of
+from autoscaler.config.manifests import TEMPLATES, at, mapping
+from autoscaler.config.model import OVERRIDES, PolicySpec
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.scaledobject import DEFAULT_MAX, DEFAULT_MIN, LEAST, MOST, POLICY, POLL, PUSH, TOLERANCE
 from autoscaler.config.specs import override
@@ -28,7 +29,8 @@ EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}
 def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Finding]:
     """Find what is wrong with a ScaledObject; nothing for one whose triggers are other people's.
 
-    A trigger is ours when it is external and its metadata names a policy, or its address names this scaler.
+    A trigger is ours when it is external and its address names this scaler, or its metadata has a key of ours, if
+    misspelt by a letter or two; and when all but its type says so.
     Never raises for what it reads.
     """
     triggers = at(document.value, "spec", "triggers")
@@ -37,6 +39,7 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
         return
     if len(ours) > 1:
         yield document.finding(("spec", "triggers", ours[1]), "a second trigger of this scaler", "one")
+    yield from _check_target(document)
     yield from _check_trigger(document, ours[0], book)
     yield from _check_others(document, ours)
     most = yield from _check_counts(document, ours[0], book)
@@ -50,13 +53,31 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
 
 def _is_ours(trigger: object) -> bool:
     stated = mapping(at(trigger, "metadata"))
-    named = POLICY in stated or "vllm-autoscaler" in str(stated.get("scalerAddress", ""))
-    return at(trigger, "type") in (PUSH, POLL) and named
+    named = "vllm-autoscaler" in str(stated.get("scalerAddress", ""))
+    if at(trigger, "type") not in (PUSH, POLL):
+        return named or (POLICY in stated and "scalerAddress" in stated)
+    return named or any(map(_is_key_of_ours, map(str, stated)))
+
+
+def _is_key_of_ours(key: str) -> bool:
+    return ("." in key and key in OVERRIDES) or bool(get_close_matches(key[:100], [POLICY], cutoff=0.8))
+
+
+def _check_target(document: Document) -> Iterator[Finding]:
+    place: Loc = ("spec", "scaleTargetRef")
+    kind = at(document.value, *place, "kind")
+    if kind is not None and kind not in tuple(TEMPLATES):
+        yield document.finding((*place, "kind"), "cannot be scaled", one_of(TEMPLATES, str(kind)))
+    if not at(document.value, *place, "name"):
+        yield document.finding((*place, "name"), "missing", "the target's name")
 
 
 def _check_trigger(document: Document, index: int, book: PolicyBook) -> Iterator[Finding]:
     place: Loc = ("spec", "triggers", index)
-    if at(document.value, *place, "type") == POLL:
+    stated_type = at(document.value, *place, "type")
+    if stated_type not in (PUSH, POLL):
+        yield document.finding((*place, "type"), "unknown type", one_of((PUSH, POLL), str(stated_type)))
+    if stated_type == POLL:
         problem = "is only polled, so that waking from zero waits for the next poll"
         yield document.warning((*place, "type"), problem, PUSH)
     if at(document.value, *place, "metricType") not in (None, "AverageValue"):

@@ -67,6 +67,9 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         (f"{METADATA}.objective\\.ttft", "fast", "objective.ttft", "found 'fast'"),
         (f"{METADATA}.replicas\\.min", "99", "replicas.min", "above max"),
         ("spec.triggers.0.metricType", "Value", "metricType", "drifts"),
+        ("spec.triggers.0.type", "external_push", "triggers[0].type", "unknown type"),
+        ("spec.scaleTargetRef.kind", "deployment", "scaleTargetRef.kind", "did you mean Deployment?"),
+        ("spec.scaleTargetRef.name", None, "scaleTargetRef", "missing"),
         ("spec.minReplicaCount", 17, "spec.minReplicaCount", "above maxReplicaCount"),
         ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a whole number"),
         ("spec.maxReplicaCount", 0, "spec.maxReplicaCount", "too small"),
@@ -168,7 +171,16 @@ def test_a_trigger_of_ours_without_a_policy_is_recognised_by_its_address():
     assert finding.severity is Severity.ERROR and "missing" in finding.problem
 
 
+@pytest.mark.parametrize("key", ["polcy", "Policy", "objective.ttft"])
+def test_a_trigger_of_ours_under_any_address_is_recognised_by_a_key_that_is_nearly_or_really_ours(key: str):
+    metadata = {"scalerAddress": "scaler:6000", key: "1s"}
+    told = findings(changed(("spec.triggers.0.metadata", metadata)))
+    assert "missing" in next(finding.problem for finding in told if finding.key.endswith("metadata.policy"))
+
+
 def test_the_scaled_objects_of_others_are_left_alone():
+    somebody_elses = {"scalerAddress": "scaler:6000", "policyName": "x", "threshold": "5"}
+    assert findings(changed(("spec.triggers.0.metadata", somebody_elses))) == []
     for triggers in ([{"type": "prometheus", "metadata": {"query": "x"}}], [], "none", None):
         assert findings(yaml.safe_dump({"kind": "ScaledObject", "spec": {"triggers": triggers}})) == []
 
@@ -189,7 +201,10 @@ anything = st.recursive(
 PLACES = [
     "spec",
     "spec.triggers",
+    "spec.scaleTargetRef",
+    "spec.scaleTargetRef.kind",
     "spec.triggers.0",
+    "spec.triggers.0.type",
     METADATA,
     "spec.advanced",
     BEHAVIOR,
