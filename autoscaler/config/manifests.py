@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from types import MappingProxyType
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
@@ -37,6 +38,7 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
     annotations = at(document.value, "metadata", "annotations")
     ours = {key: value for key, value in mapping(annotations).items() if key.startswith(PREFIX)}
     yield from _annotations(document, ours, book)
+    yield from _misplaced(document)
     for template in TEMPLATES[str(at(document.value, "kind"))]:
         loc = (*template, "metadata", "annotations")
         for key in mapping(at(document.value, *loc)):
@@ -54,6 +56,18 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
         yield document.warning(("spec", "replicas"), problem, "no replicas in the manifest")
     for template in TEMPLATES[str(at(document.value, "kind"))]:
         yield from _drain(document, (*template, "spec"))
+
+
+def _misplaced(document: Document) -> Iterator[Finding]:
+    """Find what was to be one of our annotations, and that nobody reads."""
+    domain = PREFIX.removesuffix("/")
+    for key in mapping(at(document.value, "metadata", "annotations")):
+        prefix, slash, _ = key.partition("/")
+        if slash and prefix != domain and get_close_matches(prefix[:100], [domain], cutoff=0.85):
+            yield document.finding(("metadata", "annotations", key), "unknown prefix", PREFIX)
+    for key in mapping(at(document.value, "metadata", "labels")):
+        if key.startswith(PREFIX):
+            yield document.warning(("metadata", "labels", key), "no effect as a label", "an annotation")
 
 
 def at(value: object, *loc: str | int) -> object:

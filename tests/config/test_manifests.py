@@ -144,6 +144,22 @@ def test_annotations_of_the_pods_are_a_warning():
     assert (finding.severity, finding.problem) == (Severity.WARNING, "no effect on the pods")
 
 
+@pytest.mark.parametrize("prefix", ["vllm-autoscaler", "vllm-autoscalers.io", "vllm-autoscaler.com"])
+def test_annotations_under_nearly_our_prefix_are_told_since_nobody_reads_them(prefix: str):
+    text = f"kind: Deployment\nmetadata:\n  annotations:\n    {prefix}/policy: realtime\n"
+    documents, _ = read_documents("m.yaml", text)
+    (finding,) = check_workload(documents[0], BOOK)
+    assert (finding.line, finding.problem, finding.severity) == (4, "unknown prefix", Severity.ERROR)
+    assert finding.allowed == PREFIX
+
+
+def test_labels_under_our_prefix_are_a_warning():
+    text = f"kind: Deployment\nmetadata:\n  labels:\n    {PREFIX}policy: realtime\n"
+    documents, _ = read_documents("m.yaml", text)
+    (finding,) = check_workload(documents[0], BOOK)
+    assert (finding.line, finding.problem, finding.severity) == (4, "no effect as a label", Severity.WARNING)
+
+
 def test_a_workload_that_is_not_ours_is_left_alone():
     assert findings_of({}, "containers: [{image: vllm/vllm-openai}]", spec="replicas: 3") == []
 
