@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +22,9 @@ from autoscaler.ports import TickRecord
 
 ROWS = 40
 """Rows of the live table; workloads that would change come first, the rest is counted."""
+
+LEAST_REASON = 40
+"""Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
 
 
 class LiveTable:
@@ -41,11 +44,11 @@ class LiveTable:
             self._live.stop()
 
     def record(self, tick: TickRecord) -> None:
-        table = _table(tick)
+        view = _view(tick, self._console)
         if self._live:
-            self._live.update(table, refresh=True)
+            self._live.update(view, refresh=True)
         else:
-            self._console.print(table)
+            self._console.print(view)
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         line = Text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", style="red")
@@ -162,7 +165,15 @@ def _total(gpus: list[float | None]) -> str:
     return f"at least {count(known, 'GPU')}" if known else count(math.nan, "GPU")
 
 
-def _table(tick: TickRecord) -> Table:
+def _view(tick: TickRecord, console: Console) -> RenderableType:
+    counts, sentences = _table(tick, reasons=False)
+    if console.width - console.measure(counts).maximum >= LEAST_REASON:
+        return _table(tick, reasons=True)[0]
+    return Group(counts, "", *sentences)
+
+
+def _table(tick: TickRecord, *, reasons: bool) -> tuple[Table, list[Text]]:
+    """Return the table, and the sentences of its rows, each with its workload."""
     rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
     growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
     shrinking = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted < explanation.current]
@@ -172,11 +183,12 @@ def _table(tick: TickRecord) -> Table:
         caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
         title_justify="left",
         caption_justify="left",
-        expand=True,
+        expand=reasons,
     )
     for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("wanted", True)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    table.add_column("reason", ratio=1)
+    if reasons:
+        table.add_column("reason", ratio=1)
     table.add_column("GPUs", justify="right", no_wrap=True)
     for row, explanation in rows[:ROWS]:
         change = explanation.wanted - explanation.current
@@ -188,10 +200,10 @@ def _table(tick: TickRecord) -> Table:
             str(explanation.ready),
             str(explanation.current),
             Text(str(explanation.wanted), style=style),
-            Text(explanation.sentence),
+            *([Text(explanation.sentence)] if reasons else []),
             "?" if each is None else f"{each:+g}" if each else "0",
         )
-    return table
+    return table, [Text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:ROWS]]
 
 
 def _time(wall_s: float) -> str:

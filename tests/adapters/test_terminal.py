@@ -93,6 +93,18 @@ async def test_the_table_shows_what_would_be_added_and_a_hostile_name_as_it_is_w
     assert "would add" in text
 
 
+async def test_where_a_sentence_does_not_fit_beside_the_counts_it_stands_below_them():
+    narrow, wide = (Console(file=io.StringIO(), width=width) for width in (80, 120))
+    record = await recorded(named(fleet([2]), "assistant-70b-instruct"), running=200.0)
+    for console in (narrow, wide):
+        LiveTable(console, once=True).record(record)
+    below, beside = (console.file.getvalue() for console in (narrow, wide))
+    assert max(map(len, below.splitlines())) <= 80
+    assert f"{record.input.fleet.workloads[0].ref}: Scales up from 2 to" in below
+    assert len(below.splitlines()) < 12
+    assert "reason" in beside and "reason" not in below
+
+
 @pytest.mark.parametrize(
     ("gpus_per_replica", "caption"),
     [
