@@ -22,6 +22,7 @@ QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
 GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a trace in one sample only
 SLOW = frozenset({"kv_capacity_tokens", "max_running"})  # of the engine: set at its start
+_PART = "part"  # label that parts the series which are added to others
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
 # Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod.
@@ -133,22 +134,22 @@ def narrowed(engine: Engine, where: Where) -> Engine:
 
 
 def series_query(engine: Engine, column: str) -> str:
-    """Return the query for each series of a column, apart, with its labels: for history, where they are told apart."""
+    """Return the query for each series of a column, apart, with the labels that tell engines apart: for history."""
     rows = engine.renamed(underscored).readings[column]
     alternatives = _either(_selector(row, row.name) for row in rows)
     # `or` drops a series whose labels its left side has, so what is added gets a label of its own.
     added = [
-        f'label_replace({_selector(part, part.name)}, "part", "{number}", "", "")'
+        f'label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", "")'
         for number, part in enumerate(dict.fromkeys(part for row in rows for part in row.plus))
     ]
-    return f"max without ({', '.join(_REPLICA_LABELS)}) ({_either([alternatives, *added])})"
+    return f"max {_by(*POD, *_DISTINCT, _PART)} ({_either([alternatives, *added])})"
 
 
 def sampled_query(engine: Engine) -> str:
     """Return the query for when each series of an engine was last scraped: Unix times."""
     rows = _clock_of(engine.renamed(underscored))
     times = _either(f"timestamp({_selector(row, row.name)})" for row in rows)
-    return f"max without ({', '.join(_REPLICA_LABELS)}) ({times})"
+    return f"max {_by(*POD, *_DISTINCT)} ({times})"
 
 
 def latency_query(engine: Engine, column: str, window_s: float) -> str:

@@ -127,6 +127,18 @@ async def test_where_only_gaps_of_tokens_are_told_these_count_and_it_is_said(tol
 
 
 @pytest.mark.integration
+async def test_pods_that_two_jobs_scrape_count_once(told: Told, tmp_path: Path):
+    twice = [
+        replace(sample, time_s=sample.time_s + late_s, labels={**sample.labels, "job": job, "endpoint": job})
+        for sample in (*told.samples, *told.of_requests)
+        for job, late_s in (("team/pods", 0.0), ("services", 4.0))
+    ]
+    async with prometheus_with(tmp_path, tuple(twice)) as server:
+        past = await read(server)
+    assert_tells_the_truth(past, told)
+
+
+@pytest.mark.integration
 async def test_a_hole_loses_no_request_and_is_told(told: Told, tmp_path: Path):
     hole = (START_S + 900.0, START_S + 1620.0)
     kept = tuple(sample for sample in told.samples if not hole[0] < sample.time_s < hole[1])
