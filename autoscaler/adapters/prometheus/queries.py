@@ -40,6 +40,7 @@ _DISTINCT = (
     "err",
 )
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
+_JOB_LABELS = ("job", "endpoint")  # of who scraped; two servers of one job differ by `instance`
 
 Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
 Identity = tuple[str, str]  # the two labels that name a pod
@@ -313,7 +314,7 @@ def _labelled(row: Series, identity: Identity, labels: Sequence[str]) -> str:
 
 def _named_sum(reading: str, name: str, gateway: Gateway) -> str:
     labels = dict.fromkeys((*gateway.labels(), "namespace", "exported_namespace"))
-    once = f"max without ({', '.join(_REPLICA_LABELS)}) ({reading})"
+    once = f"max without ({', '.join((*_REPLICA_LABELS, *_JOB_LABELS))}) ({reading})"
     return f'label_replace(sum {_by(*labels)} ({once}), "{METRIC}", "{name}", "", "")'
 
 

@@ -110,6 +110,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("gone-0", saturated),
             target("router-0", ROUTER, job="router"),
             target("epp-0", EPP, job="epp"),
+            target("epp-0", EPP, job="epp-again", endpoint="metrics"),
             target("dcgm-0", DCGM, job="dcgm"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
@@ -236,7 +237,7 @@ async def test_gpus_are_read_by_the_pod_that_holds_them_and_not_by_the_exporter(
     assert not np.isnan(scene.value(samples, "dp-0", "gpu_time_s"))
 
 
-async def test_a_gateway_queue_under_old_and_new_names_is_counted_once(scene: Scene):
+async def test_a_gateway_queue_under_old_and_new_names_and_of_two_jobs_is_counted_once(scene: Scene):
     samples = await sampled(scene)
     assert samples.front.waiting.tolist() == pytest.approx([np.nan] * 6 + [5], nan_ok=True)
 
