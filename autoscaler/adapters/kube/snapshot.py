@@ -287,7 +287,7 @@ class KubeFleet:
         asked = next((claim for claim in claims if claim.ours), None)
         if asked is None:
             return None
-        problem = worded((_told(asked), row.declared.problem))
+        problem = worded((_told(asked), row.declared.problem, _unread(row, asked)))
         if problem:
             self._problems[row.ref] = problem
         others = [claim.port.name for claim in claims if claim is not asked]
@@ -319,3 +319,9 @@ def _told(asked: Asked) -> str:
     """Word what is wrong with a ScaledObject."""
     words = "; ".join(part for part in (asked.port.problem, asked.doubts) if part)
     return f"ScaledObject/{asked.port.name}: {words}" if words else ""
+
+
+def _unread(row: Row, asked: Asked) -> str:
+    """Word which overrides stand where KEDA mode does not look; those of the trigger itself may be repeated there."""
+    paths = ", ".join(path for path, _ in sorted(set(row.declared.overrides) - set(asked.overrides)))
+    return f"{paths}: an annotation has no effect in KEDA mode; allowed: the metadata of the trigger" if paths else ""

@@ -409,6 +409,19 @@ async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_b
     assert fleet.scaled_object(world.namespace, "nobody") is None
 
 
+async def test_overrides_by_annotation_which_keda_mode_does_not_read_are_told(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations=annotated(policy="batch", max_replicas="8"))
+    await world.scaled_object("ours", "llama", EXTERNAL)
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        (workload,) = (await synced(fleet)).workloads
+    assert workload.overrides == ()
+    problem = "replicas.max: an annotation has no effect in KEDA mode; allowed: the metadata of the trigger"
+    assert fleet.problems() == {workload.ref: problem}
+
+
 async def test_keda_rivals_are_other_scaled_objects_and_other_hpas(kube: Kube, clock: SystemClock, world: World):
     for name in ("a", "b"):
         await world.deployment(name, annotations={})
