@@ -169,14 +169,17 @@ class Roster:
 
     def _hear_gpus(self, sighting: Sighting) -> None:
         """Learn devices per replica and pool, from the pod that holds the most."""
+        most: dict[WorkloadRef, tuple[int, Pool]] = {}
         for name, member in self._members.items():
             held = sighting.gpus.get(name) or Counter({Pool(name): count for name, count in member.facts.gpus.items()})
-            if not held:
-                continue
-            found = self._found[member.ref]
-            pool, count = max(held.items(), key=lambda item: item[1])
+            for pool, count in held.items():
+                most[member.ref] = max(most.get(member.ref, (count, pool)), (count, pool))
+        for ref, (count, pool) in most.items():
+            found = self._found[ref]
+            if not sighting.whole and count < found.gpus:
+                continue  # those that hold more may have been left out
             found.pool = self._pools.setdefault(pool, len(self._pools))
-            found.gpus = np.fmax(found.gpus, float(count))
+            found.gpus = float(count)
 
     def _forget(self, whole: bool, now_s: float) -> None:
         for ref in [ref for ref, found in self._found.items() if now_s - found.seen_s > FORGET_S]:

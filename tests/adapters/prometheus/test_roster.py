@@ -122,6 +122,19 @@ def test_gpus_per_replica_and_their_pool_come_from_the_devices_that_a_pod_holds(
     assert fleet.pool.tolist() == [0]
 
 
+def test_when_all_pods_hold_fewer_gpus_a_replica_has_fewer_and_an_incomplete_look_does_not_say_so():
+    roster = Roster()
+    roster.update(sighting(A, gpus={A: Counter({H100: 4})}), 0)
+    roster.update(sighting(A, B, gpus={A: Counter({H100: 4}), B: Counter({H100: 2})}), 10)  # is rolled out
+    assert snapshot(roster).gpus_per_replica.tolist() == [4]
+    roster.update(sighting(B, gpus={B: Counter({H100: 2})}, whole=False), 20)
+    assert snapshot(roster).gpus_per_replica.tolist() == [4]
+    roster.update(sighting(B, gpus={B: Counter({H100: 2})}), 30)
+    assert snapshot(roster).gpus_per_replica.tolist() == [2]
+    roster.update(sighting(B), 40)
+    assert snapshot(roster).gpus_per_replica.tolist() == [2]
+
+
 def test_without_device_metrics_the_requests_of_the_pod_tell():
     roster = Roster()
     facts = {A: PodFacts(ready=True, gpus={"nvidia.com/mig-3g.40gb": 1.0})}
