@@ -6,9 +6,10 @@ Objects arrive in any order, so a number is given when a uid is first mentioned,
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.claims import Hands
+from autoscaler.adapters.kube.claims import Hands, TargetKey
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.pods import PodTable
 from autoscaler.adapters.kube.targets import (
@@ -25,12 +26,14 @@ from autoscaler.adapters.kube.targets import (
 class TargetTable:
     """All scale targets, managed or not, numbered when first heard of; their owners' pods follow the number."""
 
-    def __init__(self, pods: PodTable, hands: Hands, writes: OwnWrites) -> None:
+    def __init__(self, pods: PodTable, hands: Hands, writes: OwnWrites, autoscaler: Callable[[TargetKey], str]) -> None:
+        """autoscaler: names who else scales a target, "": nobody; what he writes is no hand's change."""
         self.version = 0
         self.rows: dict[int, Row] = {}  # by target id
         self._pods = pods
         self._hands = hands
         self._writes = writes
+        self._autoscaler = autoscaler
         self._next_id = 0
         self._id: dict[str, int] = {}  # by uid
         self._uid: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
@@ -45,7 +48,7 @@ class TargetTable:
         self._uid[row.ref.kind, row.ref.namespace, row.ref.name] = row.uid
         if before is None:
             self._hands.first_seen(row.uid, row.writer)
-        elif before.replicas != row.replicas and before.declared.policy is not None:
+        elif before.replicas != row.replicas and before.declared.policy is not None and not self._autoscaler(row.key):
             self._hands.changed(row.uid, row.replicas, row.writer)
         self.rows[target_id] = row
         if row.ref.kind == STATEFUL_SET.kind:

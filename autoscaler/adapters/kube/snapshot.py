@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.claims import Hands, HpaTable
+from autoscaler.adapters.kube.claims import Hands, HpaTable, TargetKey
 from autoscaler.adapters.kube.client import ApiError, Kube
 from autoscaler.adapters.kube.declared import NO_POLICY, worded
 from autoscaler.adapters.kube.history import OwnWrites
@@ -88,10 +88,10 @@ class KubeFleet:
         writes = writes or OwnWrites(clock)
         self._pods = PodTable(clock)
         self.hands = Hands(clock, writes, leadership)
-        self._targets = TargetTable(self._pods, self.hands, writes)
         self._nodes = NodeTable(clock)
         self._hpas = HpaTable()
         self._scaled = ScaledObjectTable(self._hpas)
+        self._targets = TargetTable(self._pods, self.hands, writes, self._autoscaler)
         self._times = times or WatchTimes()
         self._watches = self._plan(tuple(dict.fromkeys(namespaces)) or ("",))
         self._true_s = math.nan  # when the view was last known to be true
@@ -276,10 +276,12 @@ class KubeFleet:
         return row.workload, declared.paused, rival
 
     def _rival(self, row: Row) -> str:
-        scaled = self._scaled.of(row.key)
-        if scaled:
-            return f"ScaledObject/{scaled[0].port.name}"
-        return self._hpas.owner(row.key) or self.hands.owner(row.uid)
+        return self._autoscaler(row.key) or self.hands.owner(row.uid)
+
+    def _autoscaler(self, target: TargetKey) -> str:
+        """Name the autoscaler of a target; "": there is none."""
+        scaled = self._scaled.of(target)
+        return f"ScaledObject/{scaled[0].port.name}" if scaled else self._hpas.owner(target)
 
     def _by_trigger(self, row: Row) -> tuple[Workload, bool, str] | None:
         """Return workload, paused and rival of a target that one of our ScaledObjects names."""

@@ -310,6 +310,24 @@ async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemCl
         await until(fleet, "nobody is a rival", lambda view: view.rival == ("", ""))
 
 
+async def test_what_an_autoscaler_wrote_is_no_manual_change_and_is_over_with_it(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama")
+    await world.deployment("other")
+    await world.hpa("theirs", "llama")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        for name, count in (("llama", 5), ("other", 6)):
+            await world.scale(name, count, by="kube-controller-manager")
+        view = await until(fleet, "both counts", lambda view: sorted(view.replicas.tolist()) == [5, 6])
+        assert view.rival[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
+        assert view.rival[row(view, "other")] == "a manual change by kube-controller-manager"
+        await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
+        await until(fleet, "nobody is a rival", lambda view: view.rival[row(view, "llama")] == "")
+
+
 async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.scaled_object("theirs", "llama", {"type": "prometheus", "metadata": {}})
