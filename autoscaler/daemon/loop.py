@@ -112,7 +112,7 @@ class Loop:
             self._failed(error)
             return None
         if self._failing:
-            log.info("ticks have recovered")
+            log.info("ticks have recovered" if self._number > 1 else "first tick")
         self._failing = False
         self._tell(lambda recorder: recorder.record(record))
         return record

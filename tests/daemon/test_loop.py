@@ -184,6 +184,22 @@ async def test_without_a_view_of_the_cluster_nothing_happens_and_soon_another_ti
         assert len(world.recorder.ticks) == 1
 
 
+async def test_the_log_calls_recovery_only_what_comes_after_a_tick_that_succeeded_before():
+    world = World()
+    state, world.cluster.state = world.cluster.state, None
+    with structlog.testing.capture_logs() as logged:
+        async with world.running():
+            await asyncio.sleep(1.1)
+            world.cluster.state = state
+            await asyncio.sleep(5.0)
+            world.cluster.state = None
+            await asyncio.sleep(5.0)
+            world.cluster.state = state
+            await asyncio.sleep(5.0)
+    told = [entry["event"] for entry in logged if "tick" in entry["event"]]
+    assert told == ["waiting for the first tick", "first tick", "ticks are failing", "ticks have recovered"]
+
+
 async def test_once_a_tick_has_succeeded_a_failed_one_is_tried_again_a_period_later():
     world = World()
     async with world.running():
