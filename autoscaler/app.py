@@ -34,7 +34,7 @@ from autoscaler.adapters.kube.events import EventRecorder
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.lease import Elector
 from autoscaler.adapters.kube.scale import ScaleActuator
-from autoscaler.adapters.kube.snapshot import KubeFleet
+from autoscaler.adapters.kube.snapshot import NEEDED, KubeFleet
 from autoscaler.adapters.memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.adapters.prometheus.front import FrontQuery
@@ -64,7 +64,9 @@ from autoscaler.sim.world.serve import SimulatedFleet
 
 log = structlog.get_logger(__name__)
 
-ONCE_ATTEMPTS = 15
+LISTED_S, LOOK_S = 15.0, 0.1
+"""How long `dry-run --once` waits for the cluster to be listed, and how often it looks."""
+
 MAX_TOLD = 50
 """Problems told in /readyz, of each kind."""
 
@@ -173,12 +175,13 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             discovered = await stack.enter_async_context(DiscoveredFleet(settings.prometheus, clock))
             parts = Parts(clock, discovered, sources, RecordingActuator(), policies)
         console = Console()
+        nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:
             parts.recorders.append(JsonLines(sys.stdout))
         elif once or console.is_terminal:
-            parts.recorders.append(stack.enter_context(LiveTable(console, once=once)))
+            parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
         else:
-            parts.recorders.append(ChangeLines(sys.stdout))
+            parts.recorders.append(ChangeLines(sys.stdout, nothing))
         loop = await _assemble(stack, parts, settings)
         if not once:
             print(f"The page: {parts.page}", file=sys.stderr)
@@ -188,18 +191,24 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
 
 
 async def _once(loop: Loop, parts: Parts) -> int:
-    """Tick until one succeeds, for as long as a cluster may need to be listed; 1 if none did."""
+    """Tick once the workloads are known, or when it has been waited for them; 1 if that came to nothing."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work(), name=name) for name, work in parts.background]
-        record = None
-        for _ in range(ONCE_ATTEMPTS):
-            record = await loop.attempt()
-            if record or not tasks:
-                break
-            await asyncio.sleep(1.0)
+        until_s = parts.clock.now_s() + LISTED_S
+        while tasks and not _known(parts.workloads) and parts.clock.now_s() < until_s:
+            await parts.clock.sleep(LOOK_S)
+        record = await loop.attempt()
         for task in tasks:
             task.cancel()
     return 0 if record else 1
+
+
+def _known(workloads: WorkloadSource) -> bool:
+    try:
+        workloads.fleet()
+    except Unavailable:
+        return False
+    return True
 
 
 async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> int:

@@ -27,11 +27,17 @@ LEAST_REASON = 40
 """Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
 
 
+TROUBLE = 3
+"""Problems of the sources that are told, of all of them together."""
+
+
 class LiveTable:
     """A table that follows the ticks: workload, policy, ready, wanted, reason, GPUs saved or added."""
 
-    def __init__(self, console: Console, *, once: bool = False) -> None:
+    def __init__(self, console: Console, *, once: bool = False, nothing: str = "") -> None:
+        """nothing: what to say where there is no workload."""
         self._console = console
+        self._nothing = nothing
         self._live = None if once else Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> LiveTable:
@@ -44,7 +50,7 @@ class LiveTable:
             self._live.stop()
 
     def record(self, tick: TickRecord) -> None:
-        view = _view(tick, self._console)
+        view = _view(tick, self._console, self._nothing)
         if self._live:
             self._live.update(view, refresh=True)
         else:
@@ -85,11 +91,17 @@ class _Lines(ABC):
 
 
 class ChangeLines(_Lines):
-    """One line per workload at first and after a failure, then whenever another count is there or wanted."""
+    """One line per workload at first and after a failure, then whenever another count is there or wanted.
 
-    def __init__(self, out: TextIO) -> None:
+    And one for each problem of a source, whenever these are others than before.
+    """
+
+    def __init__(self, out: TextIO, nothing: str = "") -> None:
+        """nothing: what to say where there is no workload."""
         super().__init__(out)
+        self._nothing = nothing
         self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # there and wanted
+        self._notes: tuple[str, ...] = ()
 
     def _told(self, tick: TickRecord) -> Iterator[str]:
         fleet, before = tick.input.fleet, {} if self._failure else self._counts
@@ -99,6 +111,9 @@ class ChangeLines(_Lines):
         for row, (ref, counts_now) in enumerate(self._counts.items()):
             if before.get(ref) != counts_now:
                 yield _printable(f"{_time(tick.wall_s)}  {ref}: {_explained(tick, row).sentence}")
+        told, self._notes = self._notes, _notes(tick, self._nothing)
+        if self._notes != told:
+            yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes)
 
     def _told_failure(self, time: str, reason: str) -> str:
         return _printable(f"{time}  no recommendation: {reason}")
@@ -165,11 +180,19 @@ def _total(gpus: list[float | None]) -> str:
     return f"at least {count(known, 'GPU')}" if known else count(math.nan, "GPU")
 
 
-def _view(tick: TickRecord, console: Console) -> RenderableType:
+def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
+    """Say that there is no workload, and what is wrong with the sources."""
+    reports = tick.input.samples.reports
+    trouble = [f"{report.source}: {problem}" for report in reports for problem in report.problems][:TROUBLE]
+    return tuple(map(_printable, [*([] if tick.policies or not nothing else [nothing]), *trouble]))
+
+
+def _view(tick: TickRecord, console: Console, nothing: str) -> RenderableType:
+    notes = [Text(note, style="red") for note in _notes(tick, nothing)]
     counts, sentences = _table(tick, reasons=False)
     if console.width - console.measure(counts).maximum >= LEAST_REASON:
-        return _table(tick, reasons=True)[0]
-    return Group(counts, "", *sentences)
+        return Group(_table(tick, reasons=True)[0], *notes)
+    return Group(counts, *([""] if sentences else []), *sentences, *notes)
 
 
 def _table(tick: TickRecord, *, reasons: bool) -> tuple[Table, list[Text]]:

@@ -12,6 +12,7 @@ from autoscaler.adapters.memory import AlwaysLeading, LoopClock, MemorySamples, 
 from autoscaler.adapters.terminal import ROWS, ChangeLines, JsonLines, LiveTable
 from autoscaler.config.policy import load
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.samples import SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Recorder, TickRecord, Unavailable
 from tests.core.world import fleet, samples
@@ -91,6 +92,23 @@ async def test_the_table_shows_what_would_be_added_and_a_hostile_name_as_it_is_w
     assert "[red]llama[/red]" in text
     assert "Scales up from 2 to" in text
     assert "would add" in text
+
+
+async def test_trouble_at_a_source_is_told_below_the_table_and_in_lines_when_it_changes():
+    console, out = Console(file=io.StringIO(), width=160), io.StringIO()
+    record = await recorded(fleet([2]))
+    report = SourceReport("prometheus", queries=1, failed=1, problems=("running: [b]no\nanswer",))
+    troubled = replace(record.input.samples, reports=(report,))
+    broken = replace(record, input=replace(record.input, samples=troubled))
+    LiveTable(console, once=True).record(broken)
+    lines = ChangeLines(out)
+    for each in (record, broken, broken, record, broken):
+        lines.record(each)
+    assert "prometheus: running: [b]no answer" in console.file.getvalue()
+    assert [line.partition("  ")[2] for line in out.getvalue().splitlines()[1:]] == [
+        "prometheus: running: [b]no answer",
+        "prometheus: running: [b]no answer",
+    ]
 
 
 async def test_where_a_sentence_does_not_fit_beside_the_counts_it_stands_below_them():

@@ -129,6 +129,18 @@ async def test_a_prometheus_that_answers_something_else_is_named_and_the_code_is
     assert exposition_server.url in line["error"]
 
 
+async def test_an_empty_table_says_what_a_workload_needs_and_that_prometheus_is_down(site: Site):
+    user = await site.user("dry-run")
+    url = f"http://127.0.0.1:{free_port()}"
+    arguments = ("dry-run", "--cluster", "--namespace", site.namespace, "--prometheus", url, "--once")
+    empty = await run(site.directory, *arguments, environment=site.environment(user))
+    assert empty.code == 0
+    assert "no recommendation" not in empty.out
+    told = " ".join(empty.out.split())
+    assert "needed: the annotation vllm-autoscaler.io/policy on a Deployment" in told
+    assert f"prometheus: labels that name pods: {url}" in told
+
+
 async def test_in_a_cluster_it_follows_the_real_objects_and_writes_nothing(site: Site, prometheus: StartPromql):
     await site.workload()
     site.load("saturated")
@@ -141,9 +153,8 @@ async def test_in_a_cluster_it_follows_the_real_objects_and_writes_nothing(site:
 
     once = await run(site.directory, *arguments, "--once", "--json", environment=site.environment(user))
     assert once.code == 0, once.err
-    assert [(line["workload"], line["current"], line["wanted"]) for line in lines(once.out) if "workload" in line] == [
-        (f"{site.namespace}/llama", 1, 4)
-    ]
+    (line,) = lines(once.out)
+    assert (line["workload"], line["current"], line["wanted"]) == (f"{site.namespace}/llama", 1, 4)
 
     environment = site.environment(user)
     async with daemon(site.directory, *arguments, "--json", "--period", "500ms", environment=environment) as live:
