@@ -6,15 +6,15 @@ of counts alike, and shows as a gap between `ready` and `reporting`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from autoscaler.core import readings
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, fitting, or_zero, replace, within
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
+from autoscaler.core.fold import Fold
 from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory
 from autoscaler.core.samples import PodSamples
 
@@ -52,50 +52,6 @@ class Pods:
     blocked: BoolColumn  # will not
     reporting: BoolColumn  # serving, and read lately
     joining: BoolColumn  # serving only just, and never read: it has hardly any load yet
-
-
-@dataclass(frozen=True)
-class Fold:
-    """From pods to their workloads: of values, float64[P], one for each workload, float64[W]. NaN is not known."""
-
-    pod_workload: IntColumn  # int64[P]
-    workloads: int
-
-    def count(self, where: BoolColumn) -> FloatColumn:
-        return np.bincount(self.pod_workload, where, self.workloads).astype(np.float64)
-
-    def totals(self, columns: Sequence[FloatColumn], where: BoolColumn) -> Iterator[FloatColumn]:
-        """Sum each of these over the pods that know it; NaN where none does."""
-        for some in fitting(len(columns), len(where)):
-            values = np.array(columns[some])
-            known = where & ~np.isnan(values)
-            sums = [np.bincount(self.pod_workload, each, self.workloads) for each in np.where(known, values, 0.0)]
-            told = [np.bincount(self.pod_workload, each, self.workloads) for each in known]
-            yield from np.where(np.array(told) > 0, np.array(sums), np.nan)
-
-    def mean(self, values: FloatColumn, weights: FloatColumn, where: BoolColumn) -> FloatColumn:
-        """Weighted mean over the pods that know; NaN where none does."""
-        known = where & ~np.isnan(values)
-        sums, of = (
-            np.bincount(self.pod_workload, np.where(known, each, 0.0), self.workloads)
-            for each in (values * weights, weights)
-        )
-        with np.errstate(invalid="ignore"):
-            return np.asarray(sums / of)  # 0 / 0 where none knows
-
-    def largest(self, values: FloatColumn) -> FloatColumn:
-        """Return the largest value of the pods that know; NaN where none does."""
-        largest = np.full(self.workloads, -np.inf)
-        known = ~np.isnan(values)
-        np.maximum.at(largest, self.pod_workload[known], values[known])
-        return np.where(np.isinf(largest), np.nan, largest)
-
-    def smallest(self, values: FloatColumn) -> FloatColumn:
-        """Return the smallest value of the pods that know; NaN where none does."""
-        smallest = np.full(self.workloads, np.inf)
-        known = ~np.isnan(values)
-        np.minimum.at(smallest, self.pod_workload[known], values[known])
-        return np.where(np.isinf(smallest), np.nan, smallest)
 
 
 def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
@@ -143,25 +99,42 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     pledged_s = _pledged_s(inp, cold_start_s)
     (all_pledged_s,) = of_pods.totals([pledged_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
+    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work = of_pods.counts(
+        [
+            pods.serving,
+            pods.starting,
+            pods.blocked,
+            fleet.pod_terminating,
+            pods.reporting,
+            pods.joining,
+            asleep,
+            pods.serving & worked,
+        ]
+    )
+    kv_usage, ttft_s, itl_s = of_pods.means(
+        [samples.kv_usage, samples.ttft_s, samples.itl_s],
+        [np.where(asleep, 0.0, 1.0), _by_rate(rates["first_tokens"]), _by_rate(rates["generation_tokens"])],
+        pods.reporting,
+    )
 
     observation = Observation(
         replicas=fleet.replicas,
-        ready=of_pods.count(pods.serving),
-        starting=of_pods.count(pods.starting),
-        blocked=of_pods.count(pods.blocked),
-        terminating=of_pods.count(fleet.pod_terminating),
+        ready=ready,
+        starting=starting,
+        blocked=blocked,
+        terminating=terminating,
         next_ready_s=of_pods.smallest(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
         pledged_s=or_zero(all_pledged_s),
-        reporting=of_pods.count(pods.reporting),
-        joining=of_pods.count(pods.joining),
-        asleep=of_pods.count(asleep),
+        reporting=reporting,
+        joining=joining,
+        asleep=sleeping,
         age_s=of_pods.largest(pod_age_s),
         running=running,
         waiting=waiting,
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
         gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
-        kv_usage=of_pods.mean(samples.kv_usage, np.ones(len(asleep)), pods.reporting & ~asleep),
+        kv_usage=kv_usage,
         prompt_tokens_per_s=per_s["prompt_tokens"],
         generation_tokens_per_s=generation_tokens_per_s,
         finished_per_s=per_s["finished"],
@@ -170,8 +143,8 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         rejections_per_s=per_s["rejections"],
         ended=all_ended,
         output_tokens=output_tokens,
-        ttft_s=of_pods.mean(samples.ttft_s, _by_rate(rates["first_tokens"]), pods.reporting),
-        itl_s=of_pods.mean(samples.itl_s, _by_rate(rates["generation_tokens"]), pods.reporting),
+        ttft_s=ttft_s,
+        itl_s=itl_s,
         queue_wait_s=queue_wait_s,
         loaded=loaded,
         active=active,
@@ -183,7 +156,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         pods=replace(pod_memory, seen_ready=seen_ready),
         workloads=replace(
             workloads,
-            last_busy_s=np.where(of_pods.count(pods.serving & worked) > 0, inp.now_s, workloads.last_busy_s),
+            last_busy_s=np.where(at_work > 0, inp.now_s, workloads.last_busy_s),
             gateway_s=gateway_s,
             written_tokens=written_tokens,
             served_requests=served_requests,

@@ -12,7 +12,6 @@ import numpy as np
 
 from autoscaler.core import speed
 from autoscaler.core.columns import (
-    BoolColumn,
     Columns,
     FloatColumn,
     IntColumn,
@@ -22,6 +21,7 @@ from autoscaler.core.columns import (
     replace,
     within,
 )
+from autoscaler.core.fold import Fold
 from autoscaler.core.samples import PodSamples
 
 FEWEST_GAPS = 20.0
@@ -140,17 +140,6 @@ def count(
         counter=np.where(heard, counter, before.counter),
     )
 
-    def total(values: FloatColumn, known: BoolColumn) -> FloatColumn:
-        return np.bincount(pod_row, np.where(known, values, 0.0), rows).astype(np.float64)
-
-    def mean(values: FloatColumn, known: BoolColumn) -> FloatColumn:
-        return total(values, known) / np.maximum(total(np.ones(len(pods)), known), 1.0)
-
-    def largest(values: FloatColumn, known: BoolColumn) -> FloatColumn:
-        most = np.full(rows, -np.inf)
-        np.maximum.at(most, pod_row[known], values[known])
-        return np.where(np.isinf(most), np.nan, most)
-
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         step_s = read_s - before.time_s
         grown = counter - before.counter
@@ -172,28 +161,40 @@ def count(
     max_running, kv_usage = samples.max_running[pods], samples.kv_usage[pods]
     with np.errstate(invalid="ignore"):
         run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running >= 1) & (max_running <= MOST_RUNNING)
+    of_pods, used_known = Fold(pod_row, rows), ~np.isnan(kv_usage)
+    readings, telling, running_told = of_pods.counts([taught, used_known, run_known])
+    summed = {
+        "covered_s": (step_s, came),
+        "arrived": (arrived, came),
+        "queue_grown": (queue_grown, came),
+        "batch_grown": (batch_grown, came),
+        "began": (began, began >= 0),
+        "ttft_judged": (began, late >= 0),
+        "ttft_missed": (late, late >= 0),
+        "itl_judged": (itl_judged, slow >= 0),
+        "itl_missed": (slow, slow >= 0),
+        "prefill_judged": (prefilled, long >= 0),
+        "prefill_late": (long, long >= 0),
+        "gap_s": (more["gap_s"], paced),
+        "gaps": (more["gaps"], paced),
+        "kv_usage": (kv_usage, used_known),
+        "running": (running, run_known),
+    }
+    added = list(of_pods.sums([*summed.values(), *((lesson, taught) for lesson in lessons)]))
+    sums = dict(zip(summed, added, strict=False))
+    sums["arrived"] = np.maximum(sums["arrived"], 0.0)
+    sums["kv_usage"], sums["running"] = (
+        sums["kv_usage"] / np.maximum(telling, 1.0),
+        sums["running"] / np.maximum(running_told, 1.0),
+    )
     tally = Tally(
-        covered_s=total(step_s, came),
-        arrived=np.maximum(total(arrived, came), 0.0),
-        queue_grown=total(queue_grown, came),
-        batch_grown=total(batch_grown, came),
-        began=total(began, began >= 0),
-        ttft_judged=total(began, late >= 0),
-        ttft_missed=total(late, late >= 0),
-        itl_judged=total(itl_judged, slow >= 0),
-        itl_missed=total(slow, slow >= 0),
-        prefill_judged=total(prefilled, long >= 0),
-        prefill_late=total(long, long >= 0),
-        gap_s=total(more["gap_s"], paced),
-        gaps=total(more["gaps"], paced),
-        shortest_gap_s=-largest(-pace_s, paced),
-        kv_usage=mean(kv_usage, ~np.isnan(kv_usage)),
-        running=mean(running, run_known),
-        most_running=or_zero(largest(running, run_known)),
-        full_running=largest(running, full & run_known),
-        slots=largest(max_running, told),
-        readings=total(np.ones(len(pods)), taught),
-        lessons=np.array([total(lesson, taught) for lesson in lessons]),
+        **sums,
+        shortest_gap_s=of_pods.smallest(np.where(paced, pace_s, np.nan)),
+        most_running=or_zero(of_pods.largest(np.where(run_known, running, np.nan))),
+        full_running=of_pods.largest(np.where(full & run_known, running, np.nan)),
+        slots=of_pods.largest(np.where(told, max_running, np.nan)),
+        readings=readings,
+        lessons=np.array(added[len(summed) :]),
     )
     return tally, after
 
