@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import Columns, FloatColumn, or_zero, within
+from autoscaler.core.columns import Columns, FloatColumn, fitting, or_zero, within
 from autoscaler.core.seen import Seen
 from autoscaler.core.traffic import Traffic, queued_s
 from autoscaler.core.work import Tally
@@ -34,8 +34,8 @@ ANYWHERE = 0.003
 """Share that may miss at any load, such as those that all meet a replica which has just become ready."""
 
 _EXPECTED = np.clip(SHAPES, ANYWHERE, 1 - ANYWHERE).T[..., None, None]
-_TOLD = tuple(zip(np.log(_EXPECTED), np.log(1 - _EXPECTED), strict=True))
-"""What a request that missed, and one that met, tells of each steepness, by bin; float64[STEEPNESS, 1, 1] each."""
+_IF_MISSED, _IF_MET = np.log(_EXPECTED), np.log(1 - _EXPECTED)
+"""What a request that missed, and one that met, tells of each steepness; float64[BINS, STEEPNESS, 1, 1] each."""
 
 CLUSTER = 20.0
 """Requests that tell as much as one would alone: neighbours miss together."""
@@ -146,14 +146,19 @@ def curve(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> F
     has the highest, over all runs that begin at it or before, of the lowest mean with which they go on beyond it. An
     objective of which nobody tells, as there is none or the engine is silent, is not missed.
     """
-    weight = np.cumsum(seen + PRIOR_REQUESTS, axis=1)
-    total = np.cumsum(missed + PRIOR_REQUESTS * believed(missed, seen, at_any_load), axis=1)
-    pooled = np.minimum.accumulate((total / weight)[:, ::-1], axis=1)[:, ::-1]
-    for first in range(1, BINS):
-        before = slice(first - 1, first)
-        mean = (total[:, first:] - total[:, before]) / (weight[:, first:] - weight[:, before])
-        lowest = np.minimum.accumulate(mean[:, ::-1], axis=1)[:, ::-1]
-        np.maximum(pooled[:, first:], lowest, out=pooled[:, first:])
+    none = np.zeros_like(seen[:, :1])
+    weight = np.concatenate([none, np.cumsum(seen + PRIOR_REQUESTS, axis=1)], axis=1)
+    likely = PRIOR_REQUESTS * believed(missed, seen, at_any_load)
+    total = np.concatenate([none, np.cumsum(missed + likely, axis=1)], axis=1)
+    pooled, lowest = np.empty_like(seen), np.full_like(seen, np.inf)
+    for some in fitting(BINS, seen.size):  # of the bins that runs end at, the last ones first
+        begin, end = max(BINS - some.stop, 0), BINS - some.start
+        gained, of = (sums[:, begin + 1 : end + 1, None] - sums[:, None, :end] for sums in (total, weight))
+        with np.errstate(invalid="ignore"):
+            mean = gained / of  # also of runs that would end before they begin, which are passed over
+        for last in reversed(range(begin, end)):
+            lowest = np.minimum(lowest[:, : last + 1], mean[:, last - begin, : last + 1])
+            pooled[:, last] = lowest.max(axis=1)
     told = seen.sum(axis=1) > 0
     return either(np.where((told | ~told.any(axis=0))[:, None], pooled, 0.0))
 
@@ -165,10 +170,11 @@ def believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -
     misses little at 0.9. What misses at any load tells nothing of that.
     """
     missed = np.maximum(missed - at_any_load[:, None] * seen, 0.0)
-    met = seen - missed
+    by_bin, met_by_bin = (each.swapaxes(0, 1)[:, None] for each in (missed, seen - missed))
     told = np.zeros((len(STEEPNESS), *missed[:, 0].shape))
-    for place, (if_missed, if_met) in enumerate(_TOLD):  # by hand: a sum of numpy differs with the number of rows
-        told += if_missed * missed[:, place] + if_met * met[:, place]
+    for some in fitting(BINS, told.size):
+        for each in _IF_MISSED[some] * by_bin[some] + _IF_MET[some] * met_by_bin[some]:
+            told += each  # by hand: a sum of numpy differs with the number of rows
     likely = np.exp((told - told.max(axis=0)) / CLUSTER)
     share = np.zeros_like(missed)
     for shape, weight in zip(SHAPES, likely / likely.sum(axis=0), strict=True):
