@@ -68,10 +68,8 @@ class WorkloadMemory(Columns):
     learned_s: FloatColumn  # seconds of load that capacity was learned from
     loaded_idle_s: FloatColumn  # replica-seconds
 
-    highest_wanted: Present[Window]  # over scaleDown.stabilization
-    lowest_wanted: Present[Window]  # over scaleUp.stabilization
-    highest_count: Present[Window]  # over scaleDown.per
-    lowest_count: Present[Window]  # over scaleUp.per
+    wanted_lately: Present[Window]  # replicas; the highest over scaleDown.stabilization, the lowest over scaleUp's
+    counts_lately: Present[Window]  # of replicas; the highest over scaleDown.per, the lowest over scaleUp.per
 
     zero: Zero  # what going to zero would have cost
 

@@ -43,14 +43,13 @@ def stabilize(
     wanted: FloatColumn,
     current: FloatColumn,
     spec: Spec,
-    highest: Window,
-    lowest: Window,
+    remembered: Window,
     now_s: float,
     informed: BoolColumn,
     watched_s: FloatColumn,
     steered: BoolColumn,
     beside: FloatColumn,
-) -> tuple[FloatColumn, Window, Window]:
+) -> tuple[FloatColumn, Window]:
     """Shrink only to the most, grow only to the least, that was wanted at any moment of the window.
 
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
@@ -60,17 +59,16 @@ def stabilize(
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
     known = np.where(informed, np.where(steered, beside, wanted), np.nan)
-    highest = window.push(highest, known, now_s, spec.down_stabilization_s, 1)
-    lowest = window.push(lowest, wanted, now_s, spec.up_stabilization_s, -1)
-    ceiling = window.extreme(highest, now_s, spec.down_stabilization_s, 1)
+    remembered, ceiling, floor = window.follow(
+        remembered, known, wanted, now_s, spec.down_stabilization_s, spec.up_stabilization_s
+    )
     ceiling = np.where(steered, np.fmax(ceiling, wanted), ceiling)
-    floor = window.extreme(lowest, now_s, spec.up_stabilization_s, -1)
     # From zero the first replica is not put off: somebody is waiting, and no count stands that growth could disturb.
     grown = np.fmax(np.fmax(current, floor), np.where(current == 0, 1.0, current))
     shrunk = np.fmin(current, ceiling)
     stable = np.where(wanted > current, grown, np.where(wanted < current, shrunk, wanted))
     seen_enough = watched_s >= spec.down_stabilization_s
-    return np.where(seen_enough, stable, np.fmax(stable, current)), highest, lowest
+    return np.where(seen_enough, stable, np.fmax(stable, current)), remembered
 
 
 def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn, idle_s: FloatColumn) -> FloatColumn:
@@ -85,8 +83,8 @@ def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn
 
 
 def limit_rate(
-    wanted: FloatColumn, current: FloatColumn, spec: Spec, highest: Window, lowest: Window, now_s: float
-) -> tuple[FloatColumn, Window, Window]:
+    wanted: FloatColumn, current: FloatColumn, spec: Spec, remembered: Window, now_s: float
+) -> tuple[FloatColumn, Window]:
     """Move by at most one step per period, measured from the count at which the period's other moves began.
 
     Up: from the lowest count of the period, by the larger of a fraction and a number of replicas; down alike, from the
@@ -94,10 +92,9 @@ def limit_rate(
     does anything from zero, where there is no count to take a fraction of.
     Source: Kubernetes HPA scaling policies.
     """
-    highest = window.push(highest, current, now_s, spec.down_period_s, 1)
-    lowest = window.push(lowest, current, now_s, spec.up_period_s, -1)
-    began_low = window.extreme(lowest, now_s, spec.up_period_s, -1)
-    began_high = window.extreme(highest, now_s, spec.down_period_s, 1)
+    remembered, began_high, began_low = window.follow(
+        remembered, current, current, now_s, spec.down_period_s, spec.up_period_s
+    )
     up = np.fmax(np.ceil(began_low * spec.up_step_fraction), spec.up_step_replicas)
     down = np.fmax(np.floor(began_high * spec.down_step_fraction), spec.down_step_replicas)
     most = np.fmax(began_low + np.fmax(up, 1.0), current)
@@ -105,7 +102,7 @@ def limit_rate(
     # The policy's floor is the last stop on the way to zero: a step that would end below it ends at zero.
     least = np.where((wanted == 0) & (least < spec.min_replicas), 0.0, least)
     limited = np.fmin(wanted, np.where(np.isnan(up) | (current == 0), np.inf, most))
-    return np.fmax(limited, np.where(np.isnan(down), -np.inf, least)), highest, lowest
+    return np.fmax(limited, np.where(np.isnan(down), -np.inf, least)), remembered
 
 
 def bound(wanted: FloatColumn, spec: Spec) -> FloatColumn:

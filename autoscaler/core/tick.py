@@ -51,12 +51,11 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
     trusted_since_s, last_trusted_s = follow_trust(inp, trusted, remembered)
-    stable, highest_wanted, lowest_wanted = shape.stabilize(
+    stable, wanted_lately = shape.stabilize(
         wanted,
         current,
         inp.spec,
-        remembered.highest_wanted,
-        remembered.lowest_wanted,
+        remembered.wanted_lately,
         inp.now_s,
         informed=informed,
         watched_s=inp.now_s - trusted_since_s,
@@ -70,9 +69,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     idle_after_s = zero.idle_after(inp, remembered.zero)
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
 
-    limited, highest_count, lowest_count = shape.limit_rate(
-        wanted, current, inp.spec, remembered.highest_count, remembered.lowest_count, inp.now_s
-    )
+    limited, counts_lately = shape.limit_rate(wanted, current, inp.spec, remembered.counts_lately, inp.now_s)
     stages[Stage.RATE_LIMIT] = np.fmax(limited, promised)
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
@@ -103,10 +100,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
             last_busy_s=last_busy_s,
             last_forecast_s=last_forecast_s,
             lasting=lasting,
-            highest_wanted=highest_wanted,
-            lowest_wanted=lowest_wanted,
-            highest_count=highest_count,
-            lowest_count=lowest_count,
+            wanted_lately=wanted_lately,
+            counts_lately=counts_lately,
         ),
     )
     decision = Decision(

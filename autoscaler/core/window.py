@@ -13,53 +13,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn, or_zero
+from autoscaler.core.columns import Columns, FloatColumn, MomentColumn, or_zero
 
 SLOTS = 16
 
 
 @dataclass(frozen=True)
 class Window(Columns):
-    """The last slots of each row."""
+    """The last slots of each row, for its highest value and for its lowest, which may have windows of other lengths."""
 
-    value: FloatColumn  # float64[T, W], extreme of the slot; NaN: nothing fell into it
-    until_s: MomentColumn  # float64[T, W], when the slot ends; NaN: none yet
+    value: FloatColumn  # float64[T, 2, W], highest of the slot, and the lowest negated; NaN: nothing fell into it
+    until_s: MomentColumn  # float64[T, 2, W], when the slot ends; NaN: none yet
 
     @classmethod
     def blank(cls, rows: int) -> Window:
-        return cls(np.full((SLOTS, rows), np.nan), np.full((SLOTS, rows), np.nan))
+        unknown = np.full((SLOTS, 2, rows), np.nan)
+        return cls(unknown, unknown)
 
 
-def push(window: Window, value: FloatColumn, now_s: float, length_s: FloatColumn, sign: int) -> Window:
-    """Add one value per row; keep the largest of a slot for sign = 1, the smallest for sign = -1.
+def follow(
+    window: Window, high: FloatColumn, low: FloatColumn, now_s: float, high_s: FloatColumn, low_s: FloatColumn
+) -> tuple[Window, FloatColumn, FloatColumn]:
+    """Add a value to each row, and return the highest and the lowest of its window too; NaN: it is empty.
 
-    value, length_s: float64[W]. A NaN value adds nothing.
+    high, low: float64[W], what may be the highest, and the lowest; NaN adds nothing. high_s, low_s: float64[W], how
+    long the windows are.
     """
-    slot_s, number = _slot(now_s, length_s)
-    place, rows = np.asarray(or_zero(number) % SLOTS, dtype=np.int64), np.arange(len(length_s))
+    # A window of length 0 still needs a slot: one of a microsecond remembers nothing but the present.
+    slot_s = np.maximum(np.array([high_s, low_s]), 1e-6) / (SLOTS - 1)
+    number = np.floor(now_s / slot_s)  # since time zero, of the slot that is now
+    here = or_zero(number % SLOTS).astype(np.int64), np.array([[0], [1]]), np.arange(len(high))
+    # Slots that end within the last SLOTS slots; half a slot of margin keeps rounding out of it.
+    inside = window.until_s > (number - SLOTS + 1.5) * slot_s
+    value, until_s = window.value.copy(), window.until_s.copy()
     # What lies in its place is this very slot, or one that has left the window, or one of another length: then its
     # value goes on in the new slot.
-    held = np.where(_inside(window.until_s[place, rows], slot_s, number), window.value[place, rows], np.nan)
-    extreme = np.fmax(held, value) if sign > 0 else np.fmin(held, value)
-    values, untils = window.value.copy(), window.until_s.copy()
-    values[place, rows] = extreme
-    untils[place, rows] = (number + 1) * slot_s
-    return Window(values, untils)
-
-
-def extreme(window: Window, now_s: float, length_s: FloatColumn, sign: int) -> FloatColumn:
-    """Return the largest (sign = 1) or smallest (sign = -1) value of the window, float64[W]; NaN: it is empty."""
-    values = np.where(_inside(window.until_s, *_slot(now_s, length_s)), window.value, np.nan)
-    return np.asarray(np.fmax.reduce(values, axis=0) if sign > 0 else np.fmin.reduce(values, axis=0))
-
-
-def _slot(now_s: float, length_s: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-    """Return the length of a slot and the number, since time zero, of the one that is now; float64[W] each."""
-    # A window of length 0 still needs a slot: one of a microsecond remembers nothing but the present.
-    slot_s = np.maximum(length_s, 1e-6) / (SLOTS - 1)
-    return slot_s, np.floor(now_s / slot_s)
-
-
-def _inside(until_s: FloatColumn, slot_s: FloatColumn, number: FloatColumn) -> BoolColumn:
-    """Say which slots end within the last SLOTS slots; half a slot of margin keeps rounding out of it."""
-    return np.asarray(until_s > (number - SLOTS + 1.5) * slot_s)
+    value[here] = np.fmax(np.where(inside[here], value[here], np.nan), np.array([high, -low]))
+    until_s[here] = (number + 1) * slot_s
+    inside[here] = ~np.isnan(number)
+    highest, lowest = np.fmax.reduce(np.where(inside, value, np.nan), axis=0)
+    return Window(value, until_s), highest, -lowest

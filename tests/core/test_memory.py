@@ -105,10 +105,12 @@ def test_nothing_is_copied_while_nothing_moves():
 
 def test_windows_move_with_their_rows():
     length = np.array([60.0, 60.0])
-    pushed = window.push(Window.blank(2), np.array([5.0, 9.0]), 100.0, length, 1)
-    before = replace(marked([1, 2], []), workloads=replace(WorkloadMemory.blank(2), highest_wanted=pushed))
-    after = memory.align(before, cluster([0, 2], [])).workloads.highest_wanted
-    np.testing.assert_array_equal(window.extreme(after, 101.0, length, 1), [np.nan, 9])
+    values, nothing = np.array([5.0, 9.0]), np.full(2, np.nan)
+    pushed, _, _ = window.follow(Window.blank(2), values, values, 100.0, length, length)
+    before = replace(marked([1, 2], []), workloads=replace(WorkloadMemory.blank(2), wanted_lately=pushed))
+    after = memory.align(before, cluster([0, 2], [])).workloads.wanted_lately
+    _, *extremes = window.follow(after, nothing, nothing, 101.0, length, length)
+    np.testing.assert_array_equal(extremes, [[np.nan, 9], [np.nan, 9]])
 
 
 def test_counters_of_a_pod_survive_the_coming_and_going_of_others():

@@ -36,14 +36,12 @@ def test_from_zero_any_wish_is_beyond_the_tolerance():
     assert shape.tolerate(column(0.01), column(0), column(0.1)).tolist() == [1]
 
 
-def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, informed=True, steered=False, beside=np.nan):
-    highest, lowest = windows or (Window.blank(1), Window.blank(1))
-    value, *after = shape.stabilize(
+def stabilized(wanted, current, now_s, rules, window=None, watched_s=1e9, informed=True, steered=False, beside=np.nan):
+    value, after = shape.stabilize(
         column(wanted),
         column(current),
         rules,
-        highest,
-        lowest,
+        window or Window.blank(1),
         now_s,
         np.array([informed]),
         column(watched_s),
@@ -55,27 +53,27 @@ def stabilized(wanted, current, now_s, rules, windows=None, watched_s=1e9, infor
 
 def test_shrinking_waits_until_the_whole_window_wanted_less():
     rules = spec(down_stabilization_s=60.0)
-    value, windows = stabilized(8, 8, 1000.0, rules)
-    value, windows = stabilized(3, 8, 1030.0, rules, windows)
+    value, window = stabilized(8, 8, 1000.0, rules)
+    value, window = stabilized(3, 8, 1030.0, rules, window)
     assert value == 8
-    value, windows = stabilized(2, 8, 1050.0, rules, windows)
+    value, window = stabilized(2, 8, 1050.0, rules, window)
     assert value == 8
-    value, windows = stabilized(2, 8, 1070.0, rules, windows)
+    value, window = stabilized(2, 8, 1070.0, rules, window)
     assert value == 3  # the 8 has left the window, the 3 of 40 s ago has not
 
 
 def test_a_rule_that_holds_its_own_peaks_is_not_held_a_second_time():
     rules = spec(down_stabilization_s=60.0)
-    _, windows = stabilized(8, 8, 1000.0, rules, steered=True)
-    assert stabilized(3, 8, 1030.0, rules, windows, steered=True)[0] == 3
+    _, window = stabilized(8, 8, 1000.0, rules, steered=True)
+    assert stabilized(3, 8, 1030.0, rules, window, steered=True)[0] == 3
 
 
 def test_what_others_wanted_beside_a_rule_is_held_as_ever():
     rules = spec(down_stabilization_s=60.0)
-    _, windows = stabilized(8, 8, 1000.0, rules, steered=True, beside=8)
-    value, windows = stabilized(3, 8, 1030.0, rules, windows, steered=True)
+    _, window = stabilized(8, 8, 1000.0, rules, steered=True, beside=8)
+    value, window = stabilized(3, 8, 1030.0, rules, window, steered=True)
     assert value == 8
-    assert stabilized(3, 8, 1070.0, rules, windows, steered=True)[0] == 3
+    assert stabilized(3, 8, 1070.0, rules, window, steered=True)[0] == 3
 
 
 def test_nor_does_a_rule_shrink_before_a_full_window_was_watched():
@@ -85,10 +83,10 @@ def test_nor_does_a_rule_shrink_before_a_full_window_was_watched():
 def test_growing_waits_only_where_the_policy_says_so():
     assert stabilized(5, 2, 1000.0, spec())[0] == 5
     rules = spec(up_stabilization_s=30.0)
-    value, windows = stabilized(2, 2, 1000.0, rules)
-    value, windows = stabilized(5, 2, 1020.0, rules, windows)
+    value, window = stabilized(2, 2, 1000.0, rules)
+    value, window = stabilized(5, 2, 1020.0, rules, window)
     assert value == 2
-    value, windows = stabilized(5, 2, 1040.0, rules, windows)
+    value, window = stabilized(5, 2, 1040.0, rules, window)
     assert value == 5
 
 
@@ -104,8 +102,8 @@ def test_never_watched_means_never_shrunk():
 
 def test_guesses_of_untrusted_times_do_not_delay_the_shrinking_afterwards():
     rules = spec(down_stabilization_s=60.0)
-    _, windows = stabilized(8, 8, 1000.0, rules, informed=False)
-    assert stabilized(2, 8, 1010.0, rules, windows)[0] == 2
+    _, window = stabilized(8, 8, 1000.0, rules, informed=False)
+    assert stabilized(2, 8, 1010.0, rules, window)[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -126,9 +124,8 @@ def test_without_scale_to_zero_one_replica_stays():
     assert shape.go_idle(column(0), column(3), column(np.nan), column(1e9))[0] == 1
 
 
-def limited(wanted, current, now_s, rules, windows=None):
-    highest, lowest = windows or (Window.blank(1), Window.blank(1))
-    value, *after = shape.limit_rate(column(wanted), column(current), rules, highest, lowest, now_s)
+def limited(wanted, current, now_s, rules, window=None):
+    value, after = shape.limit_rate(column(wanted), column(current), rules, window or Window.blank(1), now_s)
     return value[0], after
 
 
@@ -140,11 +137,11 @@ def test_growth_is_the_larger_of_fraction_and_number_per_period():
 
 def test_a_second_step_in_the_same_period_is_measured_from_its_beginning():
     rules = spec(up_step_fraction=1.0, up_period_s=60.0)
-    value, windows = limited(50, 4, 1000.0, rules)
+    value, window = limited(50, 4, 1000.0, rules)
     assert value == 8
-    value, windows = limited(50, 8, 1020.0, rules, windows)
+    value, window = limited(50, 8, 1020.0, rules, window)
     assert value == 8
-    value, windows = limited(50, 8, 1070.0, rules, windows)
+    value, window = limited(50, 8, 1070.0, rules, window)
     assert value == 16
 
 
@@ -178,8 +175,8 @@ def test_the_edge_of_the_tolerance_is_within_it_in_floating_point_too():
 
 def test_from_zero_the_first_replica_is_not_put_off_and_the_others_are():
     rules = spec(up_stabilization_s=120.0)
-    _, windows = stabilized(0, 0, 1000.0, rules)
-    assert stabilized(4, 0, 1005.0, rules, windows)[0] == 1
+    _, window = stabilized(0, 0, 1000.0, rules)
+    assert stabilized(4, 0, 1005.0, rules, window)[0] == 1
 
 
 def test_from_the_floor_to_zero_is_one_step_and_above_the_floor_steps_hold():
