@@ -255,6 +255,9 @@ def _gpus(now_s: float, samples: PodSamples, serving: BoolColumn) -> tuple[Float
     the engine agree: short replies can leave no trace in a 30 s sample.
     """
     fresh = serving & (now_s - samples.gpu_time_s <= MAX_GPU_AGE_S)  # False where the GPU was not read
+    if not fresh.any():  # as where nobody reads them
+        unknown = np.full(len(fresh), np.nan)
+        return unknown, unknown, unknown
     loaded = samples.fb_usage >= LOADED_FB_USAGE
     active = (
         (samples.tensor_active >= ACTIVE_TENSOR)

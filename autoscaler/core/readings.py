@@ -5,6 +5,7 @@ read samples as they came, and look at them themselves.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
@@ -34,6 +35,12 @@ LARGEST |= dict.fromkeys((*COUNTERS, *COUNTED, "kv_capacity_tokens"), 1e15)
 
 TIMES = {"time_s", "gpu_time_s"}
 
+_NAMES = {
+    table: [each.name for each in fields(table) if each.name not in TIMES] for table in (PodSamples, FrontSamples)
+}
+_LARGEST = {table: np.array([[LARGEST[name]] for name in names]) for table, names in _NAMES.items()}
+"""Of each table: the columns that hold no times, and the largest believable reading of each."""
+
 Table = TypeVar("Table", PodSamples, FrontSamples)
 
 
@@ -43,11 +50,10 @@ def believe(samples: Table, now_s: float) -> Table:
     for name in TIMES & columns.keys():
         near = np.abs(columns[name] - now_s) <= MOST_AGE_S
         doubtful[name] = np.where(near, np.minimum(columns[name], now_s), np.nan)
-    counted = [name for name in columns if name not in TIMES]
-    for some in fitting(len(counted), len(samples.time_s)):
-        names = counted[some]
-        values, largest = np.array([columns[name] for name in names]), np.array([LARGEST[name] for name in names])
-        untrue = (values < 0) | (values > largest[:, None])
+    for some in fitting(len(_NAMES[type(samples)]), len(samples.time_s)):
+        names, largest = _NAMES[type(samples)][some], _LARGEST[type(samples)][some]
+        values = np.array([columns[name] for name in names])
+        untrue = (values < 0) | (values > largest)
         if untrue.any():
             doubtful |= zip(names, np.where(untrue, np.nan, values), strict=True)
     return replace(samples, **doubtful)

@@ -158,8 +158,7 @@ class RunView:
                 fresh = known & ~found
                 before[fresh] = scrape.counts[place[fresh]]
                 found |= known
-        grown = increase(before, counts)
-        ttft, gaps, *_ = (grown[:, part].cumsum(axis=1) for part in PARTS)
+        ttft, gaps = (increase(before[:, part], counts[:, part]).cumsum(axis=1) for part in PARTS[:2])
         return quantile(LATENCY_QUANTILE, TTFT_BOUNDS, ttft), quantile(LATENCY_QUANTILE, GAP_BOUNDS, gaps)
 
 
