@@ -119,10 +119,11 @@ else:
         That one sets field by field, which takes six times as long for two dozen of them. A dataclass that checks what
         it is given when it is made needs it; here is none. Raises TypeError for a name that is no field.
         """
-        replaced = object.__new__(type(table))
-        vars(replaced).update(vars(table), **columns)
-        if len(vars(replaced)) > len(vars(table)):
+        changed = vars(table) | columns
+        if len(changed) > len(vars(table)):
             raise TypeError(f"{type(table).__name__} has no field {', '.join(columns.keys() - vars(table).keys())}")
+        replaced = object.__new__(type(table))
+        object.__setattr__(replaced, "__dict__", changed)
         return replaced
 
 
