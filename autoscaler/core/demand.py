@@ -276,9 +276,8 @@ def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     Not for those that have just become ready and were never read: their load is still to come. Counting it would make
     every growth call for another.
     """
-    heard = observation.reporting
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.where(heard > 0, value * (observation.ready - observation.joining) / heard, np.nan)
+    heard = np.where(observation.reporting > 0, observation.reporting, np.nan)
+    return value * (observation.ready - observation.joining) / heard
 
 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, memory: Memory) -> FloatColumn:

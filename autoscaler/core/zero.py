@@ -101,11 +101,11 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
         recent_s=zero.recent_s * recently + step_s,
         rest_s=zero.rest_s,
     )
-    rows = np.flatnonzero(zero.quiet_s >= ASKED_AFTER_S)
-    rest_s = zero.rest_s.copy()
+    left_open = np.isinf(inp.spec.idle_after_s) & ~np.isnan(observation.gateway_waiting)
+    rest_s = np.where(left_open, zero.rest_s, np.nan)
+    rows = np.flatnonzero(left_open & (zero.quiet_s >= ASKED_AFTER_S))
     if len(rows):
         rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
-    rest_s[np.isnan(observation.gateway_waiting) | ~np.isinf(inp.spec.idle_after_s)] = np.nan
     return replace(zero, rest_s=rest_s)
 
 
