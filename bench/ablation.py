@@ -54,14 +54,6 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     return busy_share
 
 
-def as_foreseen(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def count(*given: Any) -> Any:
-        budget, surprise = plain(*given)
-        return replace(budget, promised=budget.promised - surprise), np.zeros_like(surprise)
-
-    return count
-
-
 def any_steepness(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
     """Return the mean curve of all steepnesses, whatever was seen."""
     return np.minimum(misses.SHAPES.mean(axis=0)[None, :, None] + at_any_load[:, None], 1.0)
@@ -94,8 +86,6 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "misses learned by load: the prior instead": ((misses, "PRIOR_REQUESTS", 1e12),),
     "how steep misses are, learned from all loads": ((misses, "believed", any_steepness),),
     "prompts that are too long, from their time": ((misses, "FEWEST_PROMPTS", math.inf),),
-    "paper corrected by truth": ((error_budget, "LEAST_WRONG", 1.0), (error_budget, "MOST_WRONG", 1.0)),
-    "surprises charged by size": ((error_budget, "count", as_foreseen(error_budget.count)),),
     "steering by the error budget": (
         (error_budget, "STRICTEST", error_budget.AIMED),
         (error_budget, "LAXEST", error_budget.AIMED),

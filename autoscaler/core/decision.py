@@ -105,7 +105,7 @@ class Forecast(Columns):
     watched_s: FloatColumn  # seconds of demand the rules were judged on
     kept_s: FloatColumn  # to be watched before one of the replicas that were found is given up
     allowed: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
-    paper_missed: FloatColumn  # share that would have missed under the rule in force, by paper as far as it came true
+    paper_missed: FloatColumn  # share that would have missed under the rule in force, on paper
     unavoidable: FloatColumn  # share that misses however many replicas there are
     really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
     itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day

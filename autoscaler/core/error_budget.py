@@ -1,7 +1,7 @@
-"""The error budget: which share of requests may still be missed, and how far paper is from truth.
+"""The error budget: which share of requests may still be missed.
 
-What was really missed steers what the rule in force may miss on paper, and a fleet on paper of the size that really
-served tells by how much paper is wrong. All columns float64[W]; counts of requests fade over `BUDGET_S`.
+What was really missed steers what the rule in force may miss on paper. All columns float64[W]; counts of requests fade
+over `BUDGET_S`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core import misses
-from autoscaler.core.columns import Columns, FloatColumn, OfObjective, Present, or_zero, within
-from autoscaler.core.family import MOST_BUSY
+from autoscaler.core.columns import Columns, FloatColumn, OfObjective, or_zero, within
 from autoscaler.core.seen import Seen, Step
 
 BUDGET_S = 86_400.0
@@ -29,64 +28,35 @@ kept to the digit, and the longer it was counted the less is left to chance."""
 STRICTEST, LAXEST = 0.1, 1.3
 """Of the error budget, however much of it was burnt or saved."""
 
-TRUST_REQUESTS = 300.0
-"""Requests that are believed to miss as promised, on paper and in truth, before any were seen."""
-
-SURPRISING = 2.0
-"""Standard errors by which more must miss than the fleet that served does on paper, or it is no surprise."""
-
-LEAST_WRONG, MOST_WRONG = 0.1, 4.0
-"""By how much truth may be believed to differ from paper."""
-
 
 @dataclass(frozen=True)
 class Budget(Columns):
-    """What was missed and what was to be, fading; requests but for what is stated."""
+    """What was missed, fading; requests but for what is stated."""
 
     burnt: OfObjective[FloatColumn]  # that really missed
     counted: OfObjective[FloatColumn]  # all of which it is known whether they missed
     served: FloatColumn  # all
     served_s: FloatColumn  # seconds of that
-    promised: OfObjective[FloatColumn]  # that miss before as many replicas as really served, on paper
-    backlog: Present[FloatColumn]  # replica-seconds that wait there
 
     @classmethod
     def blank(cls, rows: int) -> Budget:
         return cls.filled(rows, 0.0)
 
 
-def count(budget: Budget, seen: Seen, step: Step, unavoidable: FloatColumn) -> tuple[Budget, FloatColumn]:
-    """Count what was missed, and what was to be. unavoidable: share that misses on any number of replicas.
-
-    Also returns the requests that missed by surprise: more than could be on paper before the fleet that served, even by
-    chance. Work that queues is measured once it is done, and a burst of seconds lies within a calm reading. Such is
-    charged to each fleet on paper by its size, so that it says no more of how wrong paper is elsewhere.
-    """
-    step_s, arrivals = step.lived_s, step.arrivals
-    lived = step_s > 0
+def count(budget: Budget, seen: Seen, step: Step) -> Budget:
+    """Count what was missed."""
     missed, judged = misses.told(seen.tally)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = misses.either(np.where(judged > 0, missed / judged, 0.0))
+    lived = step.lived_s > 0
     known = lived & (judged.max(axis=0) > 0)
-    fade = np.exp(-step_s / BUDGET_S)
-    ready = np.maximum(seen.served, 0.5)
-    demand = np.where(lived, step.demand, 0.0)
-    backlog = np.where(lived, np.maximum(budget.backlog + (demand - MOST_BUSY * ready) * step_s, 0.0), 0.0)
-    place = misses.bin_of(demand / ready).astype(np.int64)
-    by_load = step.likely[place, np.arange(len(place))]
-    promised = arrivals * np.where(backlog > seen.patience_s * MOST_BUSY * ready, 1.0, by_load)
-    by_chance = misses.CLUSTER + SURPRISING * np.sqrt(misses.CLUSTER * promised)
-    surprise = np.maximum((share - unavoidable) * arrivals - promised - by_chance, 0.0)
-    surprise = np.where(known, surprise, 0.0)
-    budget = Budget(
-        burnt=budget.burnt * fade + np.where(known, share * arrivals, 0.0),
-        counted=budget.counted * fade + np.where(known, arrivals, 0.0),
-        served=budget.served * fade + np.where(lived, arrivals, 0.0),
-        served_s=budget.served_s * fade + step_s,
-        promised=budget.promised * fade + np.where(known, promised + surprise, 0.0),
-        backlog=backlog,
+    fade = np.exp(-step.lived_s / BUDGET_S)
+    return Budget(
+        burnt=budget.burnt * fade + np.where(known, share * step.arrivals, 0.0),
+        counted=budget.counted * fade + np.where(known, step.arrivals, 0.0),
+        served=budget.served * fade + np.where(lived, step.arrivals, 0.0),
+        served_s=budget.served_s * fade + step.lived_s,
     )
-    return budget, surprise
 
 
 def served_per_s(budget: Budget) -> FloatColumn:
@@ -116,14 +86,3 @@ def steered(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> 
     share = np.where(np.isnan(share), aimed, share)
     strictest = within(unavoidable - promised, STRICTEST * promised, AIMED * promised)
     return within(share, strictest, LAXEST * promised)
-
-
-def wrongness(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
-    """Return how many requests really missed for each that was to miss on paper; 1 where nobody counts them.
-
-    promised, unavoidable: shares, as in `steered`.
-    """
-    trusted = promised * TRUST_REQUESTS
-    avoidable = np.maximum(budget.burnt - unavoidable * budget.counted, 0.0)
-    ratio = (avoidable + trusted) / np.maximum(budget.promised + trusted, 1e-9)
-    return within(ratio, LEAST_WRONG, MOST_WRONG)

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core import error_budget, zero
+from autoscaler.core import zero
 from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero, replace
 from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import speed_of
@@ -46,7 +46,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
         served = _served(inp, pods, pod_row, rules[group].last_judged_s)
         rules[group] = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        for name, column in vars(_forecast(rules[group], memory.workloads.zero, budget, rows)).items():
+        for name, column in vars(_forecast(rules[group], memory.workloads.zero, rows)).items():
             columns[name][rows] = column
     return replace(memory, rules=tuple(rules), forecast=Forecast(**columns), work=tuple(work))
 
@@ -108,16 +108,13 @@ def _seen(
     )
 
 
-def _forecast(known: Rules, zero: Zero, budget: FloatColumn, rows: IntColumn) -> Forecast:
+def _forecast(known: Rules, zero: Zero, rows: IntColumn) -> Forecast:
     """Say what the rules of these rows go by; of requests that came while nobody served no engine tells.
 
-    zero, budget: of all workloads; float64[W], share of requests that may miss.
+    zero: of all workloads.
     """
     in_force = or_zero(known.rule).astype(np.int64), np.arange(len(known.rule))
-    paper, counted, unavoidable = known.paper, known.budget, known.loads.unavoidable
-    on_paper = paper.missed[in_force] * error_budget.wrongness(
-        counted, budget[rows], unavoidable
-    )  # as rules are weighed by
+    paper, counted, on_paper = known.paper, known.budget, known.paper.missed[in_force]
     learned = speed_of(known.engine)
     with np.errstate(divide="ignore", invalid="ignore"):
         missed = (counted.burnt + zero.late[rows]) / (counted.counted + zero.knocked[rows])
@@ -133,7 +130,7 @@ def _forecast(known: Rules, zero: Zero, budget: FloatColumn, rows: IntColumn) ->
             kept_s=known.kept_s,
             allowed=known.allowed,
             paper_missed=np.where(paper.arrived > 0, np.minimum(on_paper / paper.arrived, 1.0), np.nan),
-            unavoidable=unavoidable,
+            unavoidable=known.loads.unavoidable,
             really_missed=np.where(counted.counted > 0, missed, np.nan),
             itl_judged=known.loads.seen[1].sum(axis=0),
             by_rule=paper.asked[in_force].astype(np.float64),

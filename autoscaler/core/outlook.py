@@ -52,7 +52,7 @@ class Figures:
     margin_roots: float  # square roots of the level, which it adds
     promised_fraction: float  # of requests may miss their objective by the policy: the error budget
     allowed_fraction: float  # of requests may miss under the rule in force, after what was burnt or saved
-    paper_missed_fraction: float  # would have missed under the rule in force, by paper as far as it came true
+    paper_missed_fraction: float  # would have missed under the rule in force, on paper
     unavoidable_fraction: float  # misses however many replicas there are
     missed_fraction: float  # really missed within about a day; NaN: nobody counted
     burnt_budgets: float  # that, in error budgets: above 1 the promise is broken

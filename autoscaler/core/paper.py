@@ -18,9 +18,6 @@ from autoscaler.core.seen import Seen, Step
 FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
 
-EASED = np.float32(3.0)
-"""With this power of its size misses by surprise fall: a fleet twice as large as the one that served has an eighth."""
-
 SETTLED_S = 600.0
 """Until so much was watched a fleet on paper has at least what really serves, whatever rule sized it."""
 
@@ -33,7 +30,7 @@ class Paper(Columns):
     asked: Present[PaperColumn]  # replicas that each asks for since
     backlog: Present[PaperColumn]  # replica-seconds of work that wait
     cost: OfFamily[PaperColumn]  # replica-seconds, fading
-    queued: OfFamily[PaperColumn]  # requests that missed in a queue, by surprise, or before this process began, fading
+    queued: OfFamily[PaperColumn]  # requests that missed in a queue, or before this process began, fading
     loaded: Present[OfObjective[PaperColumn]]  # float32[M, B, W], the others, by how busy replicas were, fading alike
     missed: OfFamily[PaperColumn]  # requests that missed, by what is known of loads now
     arrived: OfFamily[FloatColumn]  # float64[W], all requests, fading alike
@@ -45,17 +42,10 @@ class Paper(Columns):
         return cls(none, np.full_like(by_rule, np.nan), by_rule, by_rule, by_rule, loaded, by_rule, none)
 
 
-def live(
-    paper: Paper,
-    seen: Seen,
-    step: Step,
-    stood: PaperColumn,
-    surprise: FloatColumn,
-) -> Paper:
+def live(paper: Paper, seen: Seen, step: Step, stood: PaperColumn) -> Paper:
     """Let every fleet live through the step with what it had asked for.
 
-    stood: float32[J, W], what each predictor said for a whole cold start. surprise: float64[W], requests that missed
-    before the fleet that served though none would on paper.
+    stood: float32[J, W], what each predictor said for a whole cold start.
 
     What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
     """
@@ -80,15 +70,12 @@ def live(
         )
     )
     floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
-    served, surprised = (np.where(lived, values, 0.0).astype(np.float32) for values in (seen.served, surprise))
     cost, queued, loaded = paper.cost * paper_fade, paper.queued * paper_fade, paper.loaded * paper_fade
     ready = family.fleets(stood, floor, seen.ceiling).reshape(family.RULES, -1)
     backlog = np.maximum(paper.backlog + (came - most * ready), np.float32(0))
     place = np.minimum(binned / ready, last_bin).astype(np.int32)
     late = np.where(backlog > patience * ready, paper_arrived, np.float32(0))
     queued += late
-    if surprised.any():
-        queued += surprised * np.minimum(served / ready, np.float32(1)) ** EASED
     loaded[rules, place, column] += paper_arrived - late
     cost += np.where(lived, paper.asked, np.float32(0)) * paper_step_s
     if not lived.all():

@@ -94,7 +94,6 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     stood = levels.stood(rules.levels, seen.cold_start_s)
     ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)
     step = Step(lived_s, demand, arrivals, likely)
-    budget, surprise = error_budget.count(rules.budget, seen, step, loads.unavoidable)
     rules = replace(
         rules,
         last_judged_s=np.full(len(step_s), now_s),
@@ -102,8 +101,8 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
         traffic=measured,
         levels=ran,
         loads=loads,
-        budget=budget,
-        paper=paper.live(rules.paper, seen, step, stood, surprise),
+        budget=error_budget.count(rules.budget, seen, step),
+        paper=paper.live(rules.paper, seen, step, stood),
     )
     return follow(_ask(rules, seen, predicted), seen)
 
@@ -153,14 +152,13 @@ def follow(rules: Rules, seen: Seen) -> Rules:
     While requests wait for too long nothing is given up, least of all what still loads: another rule that asks for less
     was chosen by what came before, and clients who leave take what they asked for out of all counts.
     """
-    rows, lived, unavoidable = np.arange(len(rules.rule)), rules.paper, rules.loads.unavoidable
-    allowed = error_budget.steered(rules.budget, seen.may_miss, unavoidable)
-    wrong = error_budget.wrongness(rules.budget, seen.may_miss, unavoidable)
+    rows, lived = np.arange(len(rules.rule)), rules.paper
+    allowed = error_budget.steered(rules.budget, seen.may_miss, rules.loads.unavoidable)
     came_per_s = or_zero(error_budget.served_per_s(rules.budget))
     # Belief saves nothing: a rule that is believed to miss less than it may has no more left for what really comes.
     beyond = np.maximum(family.doubted(rules.levels.level[-1]) - allowed, 0.0)
     believed = (came_per_s * DOUBT_S * beyond).astype(np.float32)
-    missed = lived.missed * wrong.astype(np.float32) + believed.reshape(family.RULES, -1)
+    missed = lived.missed + believed.reshape(family.RULES, -1)
     fine = MISS_PRICE * or_zero(traffic.request_s(rules.traffic))
     missed -= (allowed * lived.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)

@@ -37,10 +37,9 @@ class Paper:
     levels: list[float] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
 
-    def live(self, after: Rules, arrived: float, replicas: float, surprise: float = 0.0) -> None:
+    def live(self, after: Rules, arrived: float, replicas: float) -> None:
         """Live through the step that ended in `after`, in which so many replicas really served.
 
-        surprise: requests that missed before those though none would on paper.
         One whose demand is not known costs nothing, and nobody knows what waits after it.
         """
         demand = float(after.traffic.demand[0])
@@ -49,7 +48,7 @@ class Paper:
             if not self.levels:
                 return
         elif self.predicted:
-            self._serve(demand, arrived, after, replicas, surprise)
+            self._serve(demand, arrived, after, replicas)
         level_s, hold, *_ = describe(self.rule)
         self.demands += [] if math.isnan(demand) else [demand]
         self.levels.append(self._mean(level_s))
@@ -72,7 +71,7 @@ class Paper:
     def _reach(self) -> int:
         return math.ceil(self.cold_start_s / EVERY_S)
 
-    def _serve(self, demand: float, arrived: float, after: Rules, replicas: float, surprise: float) -> None:
+    def _serve(self, demand: float, arrived: float, after: Rules, replicas: float) -> None:
         floor = max(self.floor, replicas) if self.watched_s < SETTLED_S else self.floor
         self.watched_s += EVERY_S
         all_the_while = min(self.predicted[-1 - self._reach() :])  # what was asked for so long has come
@@ -81,8 +80,7 @@ class Paper:
         place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
         waits = self.backlog > TOLERATED * self.ttft_objective_s * MOST_BUSY * ready
         fade = math.exp(-EVERY_S / FADE_S)
-        eased = min(replicas / ready, 1.0) ** 3
-        self.queued = self.queued * fade + (arrived if waits else 0.0) + surprise * eased
+        self.queued = self.queued * fade + (arrived if waits else 0.0)
         self.loaded = [requests * fade for requests in self.loaded]
         self.loaded[place] += 0.0 if waits else arrived
         counts = after.loads.missed, after.loads.seen, after.loads.prefill_late, after.loads.prefill_judged

@@ -60,10 +60,6 @@ def test_a_clock_that_stands_or_goes_back_costs_nothing():
 # --- which rule is in force
 
 
-def wrongness(rules):
-    return error_budget.wrongness(rules.budget, np.array([0.01]), rules.loads.unavoidable)
-
-
 @pytest.fixture(scope="module")
 def lived():
     """The rules of workloads that lived through a day, by how their demand ran."""
@@ -108,7 +104,7 @@ def test_no_other_rule_would_have_cost_less_and_missed_less(lived, name):
 def test_the_rule_in_force_stays_within_the_budget_on_paper_where_that_is_to_be_had(lived, name):
     rules = lived[name]
     share = rules.paper.missed[int(rules.rule[0]), 0] / rules.paper.arrived[0]
-    assert share * float(wrongness(rules)[0]) <= 1.1 * rules.allowed[0]
+    assert share <= 1.1 * rules.allowed[0]
 
 
 def test_steady_demand_is_carried_with_little_on_top(lived):
@@ -138,10 +134,10 @@ def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_a
     """After a surge that nobody met, any two of them are equal but for a hundredth."""
     rules = lived["waves"]
     missed = np.full_like(rules.paper.missed, 4 * rules.paper.arrived[0])
-    fines = R.MISS_PRICE * WORK_S * wrongness(rules) * missed.min()
+    fines = R.MISS_PRICE * WORK_S * missed.min()
     cost = rules.paper.cost[:, 0]
     dear = int(cost.argmax())
-    assert 0.01 * fines[0] > cost[dear]
+    assert 0.01 * fines > cost[dear]
     after = judged(rules.changed({"paper.missed": missed, "rule": np.array([float(dear)])}), seen(4.0, replicas=10))
     assert after.paper.cost[int(after.rule[0]), 0] < 0.9 * cost[dear]
 
@@ -178,7 +174,7 @@ def test_a_rule_that_is_believed_to_miss_less_than_it_may_has_no_more_left_for_w
     cost[[cheap, dear], 0] = 1e4, 1.1e4
     for more, followed in ((0.1 * spared, dear), (-0.1 * spared, cheap)):
         missed = np.zeros_like(rules.paper.missed)
-        missed[cheap] = (rules.allowed * rules.paper.arrived + more) / wrongness(rules)
+        missed[cheap] = rules.allowed * rules.paper.arrived + more
         either = rules.changed({"paper.cost": cost, "paper.missed": missed})
         assert R.follow(either, seen(4.0, replicas=10)).rule[0] == followed
 
@@ -254,25 +250,24 @@ def test_more_real_misses_than_promised_make_it_strict_and_none_make_it_lax():
 def test_where_nobody_counts_what_was_missed_paper_stands():
     rules = live([3.0] * 6 * HOUR, tally={"ttft_judged": 0.0, "ttft_missed": 0.0})
     assert rules.allowed[0] == pytest.approx(error_budget.AIMED * 0.01)
-    assert wrongness(rules)[0] == 1
     assert rules.budget.counted[0] == 0
     assert rules.budget.served[0] > 0
 
 
-def test_no_replicas_are_bought_against_what_none_can_change():
-    """Two in a hundred miss at any load: the same rule is followed, for the same money, as if none did."""
+def test_what_no_replica_can_change_buys_one_at_most():
+    """Two in a hundred miss at any load: nothing is saved to be spent, as it is where none does, and that is all."""
     careful = plain = None
     for hour, replicas in enumerate((5.0, 8.0, 12.0, 20.0)):
         careful, plain = (
             live([3.0] * 3 * HOUR, rules, 1000.0 + 3 * 3600 * hour, replicas=replicas, late=late)
             for rules, late in ((careful, 0.02), (plain, 0.0))
         )
-    assert careful.replicas[0] <= plain.replicas[0]
+    assert careful.replicas[0] <= plain.replicas[0] + 1
 
 
 @pytest.mark.parametrize("late", [0.1, 0.3, 1.0])
 def test_a_tenth_or_more_that_misses_whatever_serves_buys_replicas_for_little_more_than_an_hour(late):
-    """Of 24 requests a second, served by as many as are asked for: later on no more are than if none missed."""
+    """Of 24 requests a second, served by as many as are asked for: later on one more at most than if none missed."""
     asked = {}
     for share in (0.0, late):
         rules, counts = R.Rules.blank(1), [4.0]
@@ -284,7 +279,7 @@ def test_a_tenth_or_more_that_misses_whatever_serves_buys_replicas_for_little_mo
             counts.append(float(np.nan_to_num(rules.replicas[0], nan=4.0)))
         asked[share] = counts
     assert max(asked[late]) > max(asked[0.0])  # to no avail, which is what tells
-    assert max(asked[late][5 * HOUR // 4 :]) <= max(asked[0.0][5 * HOUR // 4 :])
+    assert max(asked[late][5 * HOUR // 4 :]) <= max(asked[0.0][5 * HOUR // 4 :]) + 1
 
 
 def test_prompts_that_are_too_long_are_no_reason_for_more_replicas_from_the_first_minutes_on():

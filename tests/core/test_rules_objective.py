@@ -8,7 +8,7 @@ from autoscaler.core.family import EVERY_S
 from tests.core.shown import NAN, WORK_S, judged, live, seen
 
 COUNTED = ("loads.missed", "loads.prefill_late", "loads.unavoidable", "budget.burnt")
-ON_PAPER = ("budget.promised", "paper.queued", "paper.missed")
+ON_PAPER = ("paper.queued", "paper.missed")
 PROMPTS = {"prefill_judged": 45.0, "prefill_late": 12.0}
 
 
