@@ -21,12 +21,11 @@ from autoscaler.sim.study.trace import generate
 POLICY = load().policies["interactive"]
 
 # GPU-hours of the shipped policy over those of each seed's best baseline, which hindsight tuned on that very trace. The
-# shipped one is tuned on nothing. Lower them as the policy gets better.
-MOST_IN_FIRST_HOURS = 1.32  # measured: 1.304 in sum (1.52, 1.63, 1.11, 1.17)
+# shipped one is tuned on nothing. Lower them as the policy gets better; raise them only for a baseline that is new here
+# or better tuned.
+MOST_IN_FIRST_HOURS = 1.31  # measured: 1.304 in sum (1.52, 1.63, 1.11, 1.17); 1.390 with the cold starts of one seed
 MOST_ON_SECOND_DAY = 1.08  # measured: 1.065 (with another seed 1.043)
-MOST_BESIDE_YESTERDAYS_BEST = (
-    1.03  # measured: 1.006, over the baseline that was best on the first day, as an owner has it
-)
+MOST_BESIDE_YESTERDAYS_BEST = 1.03  # measured: 1.006; over the baseline that was best on the first day
 
 
 def prove_generated(
@@ -72,7 +71,7 @@ def second_days() -> list[Proof]:
     office = (*morning, *noon, 1.3, 1.0, 1.0, 1.0, 1.0, 0.8)
     shape = Shape(1.0, Lengths(900, 0.5, 2500), Lengths(200, 0.7, 1200), office, (Bursts(0.5, 120.0, 0.5, 2.0),))
     against = ("keda-queue", "keda-rps", "hpa-inflight", "skyserve", "static")
-    return [prove_generated("office", "8b-w4-h100-1g", shape, 48, seed, against, learned=0.5) for seed in (6,)]
+    return [prove_generated("office", "8b-w4-h100-1g", shape, 48, 6, against, learned=0.5)]
 
 
 @pytest.mark.timeout(600)

@@ -79,6 +79,8 @@ def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
     together = run_fleet(cases, OursTogether(cases, [INTERACTIVE] * 3, gpus=1000), GpuPool(1000))
     alone = [run(case, Ours(case, INTERACTIVE)) for case in cases]
     # Their rules are judged a few seconds earlier or later, which is two replicas or five after a surge.
+    for one, other in zip(together, alone, strict=True):
+        assert one.replica_s == pytest.approx(other.replica_s, rel=0.35)
     paid_s, paid_alone_s = (sum(outcome.replica_s for outcome in outcomes) for outcomes in (together, alone))
     assert paid_s == pytest.approx(paid_alone_s, rel=0.25)
     assert sum(len(outcome.change_s) for outcome in together) > 0
