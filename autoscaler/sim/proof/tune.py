@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.sim.proof.counts import fewest
 from autoscaler.sim.proof.search import Call, Search, run_cost
 from autoscaler.sim.study.baselines import BASELINES, Baseline, Params
+from autoscaler.sim.study.baselines.base import FLOOR, number
+from autoscaler.sim.study.baselines.static import REPLICAS, STATIC
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import Row, summarize
@@ -18,7 +20,7 @@ from autoscaler.sim.study.work import attainable
 COUNTS = 10.0  # about, that are run to find the least that meets the goal
 STEPS = 8  # at the most, beyond the ends of the grid
 MORE = 0.001  # of the requests: where none meets the goal, a step that serves fewer more comes no nearer to it
-BEYOND = 1.75  # times the runs of the grid, with those beyond its ends and around its best
+BEYOND = 2.25  # times the runs of the grid, with those beyond its ends, around its best and with other floors
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,9 @@ def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tune
 
     The grid is run. It is extended, by `STEPS` steps at the most: where the best setting lies at an end of an axis that
     has a range, and downward, to more replicas, as long as none meets the goal; if nobody can meet it, only while each
-    step serves one request in a thousand more. Then what lies around the best is run. The best is the cheapest that
-    meets the goal, else the one with the highest attainment. A baseline whose one setting is a count is searched as in
-    `fewest`. Raises ValueError for an unknown name.
+    step serves one request in a thousand more. Then what lies around the best is run, the best above floors of up to
+    the count that meets the goal alone, and what lies around that. The best is the cheapest that meets the goal, else
+    the one with the highest attainment. `static` is searched as in `fewest`. Raises ValueError for an unknown name.
     """
     if name not in BASELINES:
         raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
@@ -50,81 +52,119 @@ def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tune
 
 
 def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call], Any, list[Tuned]]:
-    baseline = BASELINES[name]
-    found: list[list[tuple[Params, Row]]] = [[] for _ in cases]
+    tries = [_Tries(BASELINES[name], case) for case in cases]
+    counting = [Call(_count, (place,), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
 
-    def run_all(settings: Sequence[Sequence[Params]]) -> Generator[list[Call], Any, None]:
-        jobs = [(place, params) for place, each in enumerate(settings) for params in each]
-        rows = yield [Call(_evaluate, (first + place, name, params), run_cost(cases[place])) for place, params in jobs]
-        for (place, params), row in zip(jobs, rows, strict=True):
-            found[place].append((params, row))
+    def run_all(ask: Callable[[_Tries], list[Params]], times: int = 1) -> Generator[list[Call], Any, None]:
+        """Run what each case asks for, again with what it asks for then, until none asks for more."""
+        for _ in range(times):
+            jobs = [(place, params) for place, one in enumerate(tries) for params in ask(one)]
+            if not jobs:
+                return
+            rows = yield [
+                Call(_evaluate, (first + place, name, params), run_cost(cases[place])) for place, params in jobs
+            ]
+            for (place, params), row in zip(jobs, rows, strict=True):
+                tries[place].found.append((params, row))
 
-    if baseline.monotone:
-        found = yield [Call(_least, (place, name), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
+    if BASELINES[name].monotone:
+        for one, found in zip(tries, (yield counting), strict=True):
+            one.found += found
     else:
-        yield from run_all([baseline.grid(case) for case in cases])
-        before = [-math.inf for _ in cases]  # the best attainment before the last step
-        for _ in range(STEPS):
-            beyond = [_beyond(baseline, *each) for each in zip(cases, found, before, strict=True)]
-            if not any(beyond):
-                break
-            before = [max(row.attainment for _, row in each) for each in found]
-            yield from run_all(beyond)
-        around = [
-            baseline.around(case, _best(baseline, case, each)[0], [params for params, _ in each])
-            for case, each in zip(cases, found, strict=True)
-        ]
-        if any(around):
-            yield from run_all(around)
-    best = [_best(baseline, case, each) for case, each in zip(cases, found, strict=True)]
-    return [Tuned(name, *setting, tuple(each)) for setting, each in zip(best, found, strict=True)]
+        yield from run_all(_Tries.grid)
+        yield from run_all(_Tries.beyond, STEPS)
+        yield from run_all(_Tries.around)
+        for one, found in zip(tries, (yield counting), strict=True):
+            one.enough = int(number(_Tries(STATIC, one.case, found).best[0], REPLICAS))
+        yield from run_all(_Tries.floored)
+        yield from run_all(_Tries.between, STEPS)
+        yield from run_all(_Tries.around_above)
+    return [Tuned(name, *one.best, tuple(one.found)) for one in tries]
 
 
-def _beyond(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]], before: float) -> list[Params]:
-    """Return what lies one step beyond the grid and was not run; nothing, where that was and is not better.
+@dataclass
+class _Tries:
+    """What was tried on one case, and what to try next."""
 
-    before: the best attainment before the last step.
-    """
-    from_here, row = _best(baseline, case, found)
-    tried = [params for params, _ in found]
-    if not case.goal.met_by(row.attainment):
-        if row.attainment < before + MORE and not case.goal.met_by(attainable(case)):
-            return []
-        lowest = {name: min(float(each[name]) for each in tried) for name in baseline.ranged(case)}
-        from_here = {**from_here, **lowest}
-    return [params for params in baseline.beyond(case, from_here) if params not in tried]
+    baseline: Baseline
+    case: Case
+    found: list[tuple[Params, Row]] = field(default_factory=list)
+    before: float = -math.inf  # the best attainment before the last step
+    enough: int = 1  # replicas that meet the goal if they are always there
+
+    @property
+    def best(self) -> tuple[Params, Row]:
+        """Return the cheapest that meets the goal, else the nearest to it.
+
+        Of equals it is the highest setting of the grid, beyond which it may get cheaper; a step beyond that changes
+        nothing is the last. Else it is the first that was run.
+        """
+        ranged, grid = self.baseline.ranged(self.case), len(self.grid())
+
+        def order(place: int) -> tuple[bool, float, float, bool, list[float]]:
+            params, row = self.found[place]
+            meets = self.case.goal.met_by(row.attainment)
+            beyond = place >= grid
+            downward = [] if beyond else [-float(params[name]) for name in ranged]
+            return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, beyond, downward)
+
+        return self.found[min(range(len(self.found)), key=order)]
+
+    @property
+    def tried(self) -> list[Params]:
+        return [params for params, _ in self.found]
+
+    def grid(self) -> list[Params]:
+        return self.baseline.grid(self.case)
+
+    def beyond(self) -> list[Params]:
+        """Return what lies one step beyond the grid and was not run; nothing, where that was and is not better."""
+        from_here, row = self.best
+        if not self.case.goal.met_by(row.attainment):
+            if not self._comes_nearer(row):
+                return []
+            lowest = {name: min(float(each[name]) for each in self.tried) for name in self.baseline.ranged(self.case)}
+            from_here = {**from_here, **lowest}
+        return [params for params in self.baseline.beyond(self.case, from_here) if params not in self.tried]
+
+    def around(self) -> list[Params]:
+        return self.baseline.around(self.case, self.best[0], self.tried)
+
+    def floored(self) -> list[Params]:
+        """Return the best above floors."""
+        return self.baseline.floored(self.case, self.best[0], self.enough)
+
+    def between(self) -> list[Params]:
+        """Return the best with floors half-way to those beside it."""
+        return self.baseline.between(self.best[0], self.tried) if self._has_floor else []
+
+    def around_above(self) -> list[Params]:
+        return self.around() if self._has_floor else []
+
+    @property
+    def _has_floor(self) -> bool:
+        params, _ = self.best
+        return FLOOR in params and number(params, FLOOR) > 1
+
+    def _comes_nearer(self, row: Row) -> bool:
+        """Say whether the best serves more by now, or could; where nobody can meet the goal a thousandth more is asked.
+
+        row: of the best.
+        """
+        before, self.before = self.before, row.attainment
+        return row.attainment >= before + MORE or self.case.goal.met_by(attainable(self.case))
 
 
-def _best(baseline: Baseline, case: Case, found: Sequence[tuple[Params, Row]]) -> tuple[Params, Row]:
-    """Return the cheapest that meets the goal, else the nearest to it.
-
-    Of equals it is the highest setting of the grid, beyond which it may get cheaper; a step beyond that changes nothing
-    is the last. Else it is the first that was run.
-    """
-    ranged, grid = baseline.ranged(case), len(baseline.grid(case))
-
-    def order(place: int) -> tuple[bool, float, float, bool, list[float]]:
-        params, row = found[place]
-        meets = case.goal.met_by(row.attainment)
-        beyond = place >= grid
-        downward = [] if beyond else [-float(params[name]) for name in ranged]
-        return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, beyond, downward)
-
-    return found[min(range(len(found)), key=order)]
-
-
-def _least(cases: Sequence[Case], place: int, name: str) -> list[tuple[Params, Row]]:
+def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Row]]:
     """Search the least count that meets the goal, else comes nearest; return all that were run."""
-    case = cases[place]
-    (axis,) = BASELINES[name].axes(case)
     found: list[tuple[Params, Row]] = []
 
     def attained(count: int) -> float:
-        params = {axis.name: float(count)}
-        found.append((params, _evaluate(cases, place, name, params)))
+        params = {REPLICAS: float(count)}
+        found.append((params, _evaluate(cases, place, STATIC.name, params)))
         return found[-1][1].attainment
 
-    fewest(case, attained, MORE)
+    fewest(cases[place], attained, MORE)
     return found
 
 

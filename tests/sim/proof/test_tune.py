@@ -142,3 +142,16 @@ def test_static_is_there_from_the_start_however_many_the_case_begins_with(case: 
     assert (best.row.scale_ups, best.row.scale_downs) == (0, 0)
     duration_s = case.trace.duration_s
     assert best.row.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s
+
+
+@pytest.mark.parametrize("name", ["hpa-inflight", "keda-queue", "wva-saturation", "dynamo-throughput"])
+def test_a_rule_costs_no_more_than_the_constant_count_which_its_floor_can_be(case: Case, name: str) -> None:
+    """Load that jumps to five times itself with a cold start too long to follow: nothing but a floor meets the goal."""
+    jumps = replace(case, trace=poisson([5.0, 60.0, 5.0, 60.0], 100.0), cold_start_s=200.0)
+    static, best = tune(jumps, "static", name)
+    assert jumps.goal.met_by(static.row.attainment)
+    assert jumps.goal.met_by(best.row.attainment)
+    assert best.row.gpu_hours <= static.row.gpu_hours * (1 + 1e-9)
+    assert float(best.params["min_replicas"]) > 1
+    grid = [summarize(jumps, run(jumps, BASELINES[name](jumps, params))) for params in BASELINES[name].grid(jumps)]
+    assert not any(jumps.goal.met_by(row.attainment) and row.gpu_hours <= best.row.gpu_hours for row in grid)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.sim.study.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, number
 from autoscaler.sim.study.baselines.loadtest import cached_requests
 from autoscaler.sim.study.baselines.signals import Highest, inflight
 from autoscaler.sim.study.case import Case, Scaler, View
@@ -31,7 +31,7 @@ def wanted_replicas(replicas: int, q: float) -> int:
 
 
 class AibrixApa:
-    """Requests inside each replica against a target. The least is one: scaling to zero is off by default.
+    """Requests inside each replica against a target. The least is one or more: scaling to zero is off by default.
 
     Defect fixed: replicas that start count as idle ones. The mean over those that are ready, times all of them, would
     double the count every 10 s for as long as a cold start takes.
@@ -40,30 +40,34 @@ class AibrixApa:
     name = "aibrix-apa"
     period_s = SYNC_S
 
-    def __init__(self, case: Case, target: float, down_s: float = DOWN_COOLDOWN_S) -> None:
-        self._target, self._most = target, case.max_replicas
+    def __init__(self, case: Case, target: float, down_s: float = DOWN_COOLDOWN_S, least: int = 1) -> None:
+        self._target, self._least, self._most = target, least, case.max_replicas
         self._highest = Highest(down_s)
 
     def decide(self, view: View) -> int:
         current = max(view.wanted, 1)
         wanted = wanted_replicas(current, inflight(view.seen) / (self._target * current))
-        wanted = min(max(wanted, 1), self._most)
+        wanted = min(max(wanted, self._least), self._most)
         recent = self._highest.add(view.now_s, wanted)
         return wanted if wanted >= current else min(recent, current)
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    return AibrixApa(case, number(params, "target"), number(params, "down_cooldown_s"))
+    return AibrixApa(case, number(params, "target"), number(params, "down_cooldown_s"), int(number(params, FLOOR)))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
-    return Axis("target", concurrencies(case), within=POSITIVE), Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S))
+    return (
+        Axis("target", concurrencies(case), within=POSITIVE),
+        Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S)),
+        Axis(FLOOR, (1.0,)),
+    )
 
 
 def _default(case: Case) -> Params:
     """As in samples/autoscaling/apa.yaml, half of the KV cache, here counted in requests."""
     target = min(SAMPLE_KV_USAGE * cached_requests(case), float(case.profile.max_num_seqs))
-    return {"target": float(f"{max(target, 1.0):.6g}"), "down_cooldown_s": DOWN_COOLDOWN_S}
+    return {"target": float(f"{max(target, 1.0):.6g}"), "down_cooldown_s": DOWN_COOLDOWN_S, FLOOR: 1.0}
 
 
 AIBRIX_APA = Baseline(

@@ -15,6 +15,8 @@ from autoscaler.sim.study.work import request_work_s
 Params = Mapping[str, float | str]
 
 POSITIVE = (0.001, math.inf)  # any target: quantities of Kubernetes have three decimals
+FLOOR = "min_replicas"  # the setting of every rule but a constant count that says how many there are at least
+FLOOR_SHARES = (0.5, 0.75)  # of the count that meets the goal alone
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ class Baseline:
         return self.make(case, params)
 
     def begun(self, case: Case, params: Params) -> Case:
-        """Return the case as it begins under this rule."""
-        return replace(case, start_replicas=self.starts(params)) if self.starts else case
+        """Return the case as it begins under this rule: who has so many at least has had them before."""
+        least = int(number(params, FLOOR)) if FLOOR in params else 0
+        return replace(case, start_replicas=self.starts(params) if self.starts else max(case.start_replicas, least))
 
     def grid(self, case: Case) -> list[Params]:
         """Return every combination of settings, always in the same order, and the default if it is none of them."""
@@ -116,6 +119,34 @@ class Baseline:
             found += [{**params, axis.name: value} for value in between if value != here]
         return found
 
+    def floored(self, case: Case, params: Params, enough: int) -> list[Params]:
+        """Return `params` above floors: some shares of `enough`, with every value of what has a range, and all of it.
+
+        enough: replicas that meet the goal alone. What has a range then asks for the fewest that the grid knows.
+        """
+        if FLOOR not in params:
+            return []
+        ranges = {axis.name: axis.values for axis in self.axes(case) if axis.within}
+        shares = {float(math.ceil(share * enough)) for share in FLOOR_SHARES} - {1.0, float(enough)}
+        found: list[Params] = [
+            {**params, FLOOR: floor, **dict(zip(ranges, values, strict=True))}
+            for floor in sorted(shares)
+            for values in itertools.product(*ranges.values())
+        ]
+        laxest = {name: values[-1] for name, values in ranges.items()}
+        return [*found, {**params, **laxest, FLOOR: float(enough)}] if enough > 1 else found
+
+    def between(self, params: Params, tried: Sequence[Params]) -> list[Params]:
+        """Return `params` with floors half-way to the next ones that were tried beside it, if any lies between."""
+        if FLOOR not in params:
+            return []
+        here = number(params, FLOOR)
+        beside = [number(each, FLOOR) for each in tried if {**each, FLOOR: params[FLOOR]} == params]
+        below = max((floor for floor in beside if floor < here), default=here)
+        above = min((floor for floor in beside if floor > here), default=here)
+        found = {float(math.floor((here + below) / 2)), float(math.ceil((here + above) / 2))}
+        return [{**params, FLOOR: floor} for floor in sorted(found - {below, here, above})]
+
 
 def number(params: Params, name: str) -> float:
     """Return a setting that is a number."""
@@ -142,10 +173,3 @@ def least_replicas(case: Case, idle_s: float) -> tuple[float, ...]:
     """Whether to scale to zero: only tried where somebody could be idle for so long."""
     times_s = np.concatenate([[0.0], case.trace.arrival_s, [case.trace.duration_s]])
     return (0.0, 1.0) if float(np.diff(times_s).max()) > idle_s else (1.0,)
-
-
-def floors(case: Case) -> tuple[float, ...]:
-    """Least replicas: one, and shares of what the work of the whole trace would keep busy on average."""
-    prefill_s, decode_s = request_work_s(case)
-    mean = float((prefill_s + decode_s).sum()) / case.trace.duration_s
-    return tuple(sorted({1.0, *(float(max(math.ceil(share * mean), 1)) for share in (0.5, 1.0, 1.5, 2.5, 4.0))}))

@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, number
+from autoscaler.sim.study.baselines.base import FLOOR, Axis, Baseline, Params, number
 from autoscaler.sim.study.baselines.loadtest import engine_rps, step_s, ttft_s
 from autoscaler.sim.study.baselines.predictors import Series
 from autoscaler.sim.study.baselines.signals import mean_itl_s, mean_lengths, rate
@@ -38,10 +38,17 @@ class DynamoThroughput:
 
     name = "dynamo-throughput"
 
-    def __init__(self, case: Case, predictor: str = "arima", interval_s: float = INTERVAL_S, sla: float = 1.0) -> None:
+    def __init__(
+        self,
+        case: Case,
+        predictor: str = "arima",
+        interval_s: float = INTERVAL_S,
+        sla: float = 1.0,
+        least: int = 1,
+    ) -> None:
         self.period_s = interval_s
-        self._profile, self._most = case.profile, case.max_replicas
-        self._goal = Goal(case.goal.ttft_s * sla, case.goal.itl_s * sla, case.goal.attainment)
+        self._profile, self._least, self._most = case.profile, least, case.max_replicas
+        self._goal = _share_of(case.goal, sla)
         self._requests, self._isl, self._osl = (Series(predictor) for _ in range(3))
 
     def decide(self, view: View) -> int:
@@ -51,9 +58,9 @@ class DynamoThroughput:
                 series.add(length)
         isl, osl = self._isl.next(self.period_s), self._osl.next(self.period_s)
         if isl < 1 or osl < 1:
-            return max(view.wanted, 1)
+            return max(view.wanted, self._least)
         wanted = math.ceil(self._requests.next(self.period_s) / engine_rps(self._profile, self._goal, isl, osl) - 1e-9)
-        return min(max(wanted, 1), self._most)
+        return min(max(wanted, self._least), self._most)
 
 
 class DynamoLoad:
@@ -62,13 +69,14 @@ class DynamoLoad:
     name = "dynamo-load"
     period_s = LOAD_INTERVAL_S
 
-    def __init__(self, case: Case, sensitivity: float = SENSITIVITY, sla: float = 1.0) -> None:
-        self._profile, self._most, self._sensitivity = case.profile, case.max_replicas, sensitivity
-        self._goal = Goal(case.goal.ttft_s * sla, case.goal.itl_s * sla, case.goal.attainment)
+    def __init__(self, case: Case, sensitivity: float = SENSITIVITY, sla: float = 1.0, least: int = 1) -> None:
+        self._profile, self._least, self._most = case.profile, least, case.max_replicas
+        self._sensitivity = sensitivity
+        self._goal = _share_of(case.goal, sla)
 
     def decide(self, view: View) -> int:
-        if view.wanted == 0:
-            return 1
+        if view.wanted < self._least:
+            return self._least
         if view.starting or view.ready != view.wanted:  # a change is under way
             return view.wanted
         isl, osl = mean_lengths(view, WINDOW_S)
@@ -78,7 +86,7 @@ class DynamoLoad:
         itl_s = mean_itl_s(view, WINDOW_S)
         steps_per_s = engines / itl_s if itl_s > 0 else math.inf
         prompt_per_step = rate(view, "prompt_tokens", WINDOW_S) / steps_per_s
-        return min(max(self.step(view, isl, osl, prompt_per_step), 1), self._most)
+        return min(max(self.step(view, isl, osl, prompt_per_step), self._least), self._most)
 
     def step(self, view: View, isl: float, osl: float, prompt_per_step: float) -> int:
         """Return one more, one less or the same."""
@@ -120,14 +128,19 @@ class DynamoLoad:
         return first_s, gap_s
 
 
+def _share_of(goal: Goal, share: float) -> Goal:
+    """Return the objectives that it is to keep; what is not promised holds however long it takes."""
+    ttft_s, itl_s = (share * (math.inf if math.isnan(limit_s) else limit_s) for limit_s in (goal.ttft_s, goal.itl_s))
+    return Goal(ttft_s, itl_s, goal.attainment)
+
+
 def _throughput(case: Case, params: Params) -> Scaler:
-    return DynamoThroughput(
-        case, str(params["predictor"]), number(params, "interval_s"), sla=number(params, "sla_share")
-    )
+    interval_s, sla = number(params, "interval_s"), number(params, "sla_share")
+    return DynamoThroughput(case, str(params["predictor"]), interval_s, sla, int(number(params, FLOOR)))
 
 
 def _load(case: Case, params: Params) -> Scaler:
-    return DynamoLoad(case, number(params, "sensitivity"), number(params, "sla_share"))
+    return DynamoLoad(case, number(params, "sensitivity"), number(params, "sla_share"), int(number(params, FLOOR)))
 
 
 def _throughput_axes(case: Case) -> tuple[Axis, ...]:
@@ -135,6 +148,7 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
         Axis("predictor", ("constant", "arima", "kalman", "prophet", "seasonal")),
         Axis("interval_s", (60.0, INTERVAL_S)),
         Axis("sla_share", (0.25, 0.5, 1.0), within=SLA_SHARES),
+        Axis(FLOOR, (1.0,)),  # `min_endpoint`
     )
 
 
@@ -142,16 +156,17 @@ def _load_axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("sensitivity", (0.2, 0.4, SENSITIVITY), within=(0.01, 1.0)),  # a whole percentage
         Axis("sla_share", (0.125, 0.25, 0.5, 1.0), within=SLA_SHARES),
+        Axis(FLOOR, (1.0,)),
     )
 
 
 def _throughput_default(case: Case) -> Params:
     """As in config/defaults.py."""
-    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0}
+    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0, FLOOR: 1.0}
 
 
 def _load_default(case: Case) -> Params:
-    return {"sensitivity": SENSITIVITY, "sla_share": 1.0}
+    return {"sensitivity": SENSITIVITY, "sla_share": 1.0, FLOOR: 1.0}
 
 
 DYNAMO_THROUGHPUT = Baseline(

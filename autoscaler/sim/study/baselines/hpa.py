@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.sim.study.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, number
 from autoscaler.sim.study.baselines.signals import inflight
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -126,24 +126,28 @@ class HpaInflight:
     name = "hpa-inflight"
     period_s = SYNC_S
 
-    def __init__(self, case: Case, target: float, stabilization_s: float) -> None:
-        self._hpa = Hpa(target, 1, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
+    def __init__(self, case: Case, target: float, stabilization_s: float, least: int = 1) -> None:
+        self._hpa = Hpa(target, least, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
 
     def decide(self, view: View) -> int:
         return self._hpa.sync(view.now_s, max(view.wanted, 1), inflight(view.seen))
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    return HpaInflight(case, number(params, "target"), number(params, "stabilization_s"))
+    return HpaInflight(case, number(params, "target"), number(params, "stabilization_s"), int(number(params, FLOOR)))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
-    return Axis("target", concurrencies(case), within=POSITIVE), Axis("stabilization_s", (60.0, 300.0, 900.0))
+    return (
+        Axis("target", concurrencies(case), within=POSITIVE),
+        Axis("stabilization_s", (60.0, 300.0, 900.0)),
+        Axis(FLOOR, (1.0,)),
+    )
 
 
 def _default(case: Case) -> Params:
     """As in llm-d's guide (guides/workload-autoscaling/keda-epp): 16 running requests per replica."""
-    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s}
+    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s, FLOOR: 1.0}
 
 
 HPA_INFLIGHT = Baseline(

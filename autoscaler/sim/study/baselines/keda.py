@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoscaler.sim.study.baselines.base import (
+    FLOOR,
     POSITIVE,
     Axis,
     Baseline,
     Params,
-    floors,
     least_replicas,
     number,
     request_rates,
@@ -62,6 +62,8 @@ class Keda:
             self._polled_s = view.now_s
             # Defect fixed: a metric of pods that do not exist wakes nothing, so what the gateway holds counts as well.
             wanted = self._executor.poll(view.now_s, wanted, value > 0 or view.seen.gateway_waiting > 0)
+            if not view.wanted:  # the HPA wakes with its own next sync
+                return wanted
         return self._hpa.sync(view.now_s, wanted, value)
 
 
@@ -74,17 +76,16 @@ def _requests(case: Case, params: Params) -> Scaler:
 
 
 def _keda(name: str, value: Callable[[View], float], case: Case, params: Params) -> Scaler:
-    least = int(number(params, "min_replicas"))
+    least = int(number(params, FLOOR))
     down = Direction(number(params, "stabilization_s"), DOWN.policies)
     return Keda(name, value, Hpa(number(params, "target"), least, case.max_replicas, down=down), least)
 
 
 def _queue_axes(case: Case) -> tuple[Axis, ...]:
-    # Once the queue is empty the rule asks for nothing at all: it is at its best above a floor that fits the trace.
     return (
         Axis("target", (2.0, 5.0, 12.5), within=POSITIVE),
         Axis("stabilization_s", (300.0, 900.0)),
-        Axis("min_replicas", tuple(sorted({*least_replicas(case, COOLDOWN_S), *floors(case)}))),
+        Axis(FLOOR, least_replicas(case, COOLDOWN_S)),
     )
 
 
@@ -92,18 +93,18 @@ def _request_axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("target", request_rates(case), within=POSITIVE),
         Axis("stabilization_s", (60.0, 300.0, 900.0)),
-        Axis("min_replicas", least_replicas(case, COOLDOWN_S)),
+        Axis(FLOOR, least_replicas(case, COOLDOWN_S)),
     )
 
 
 def _queue_default(case: Case) -> Params:
     """As in the guide of vLLM's production stack (docs/source/use_cases/autoscaling-keda.rst)."""
-    return {"target": 5.0, "stabilization_s": DOWN.stabilization_s, "min_replicas": 1.0}
+    return {"target": 5.0, "stabilization_s": DOWN.stabilization_s, FLOOR: 1.0}
 
 
 def _request_default(case: Case) -> Params:
     """With KEDA's own least, `minReplicaCount` 0."""
-    return {"target": float(f"{tested_rps(case):.6g}"), "stabilization_s": DOWN.stabilization_s, "min_replicas": 0.0}
+    return {"target": float(f"{tested_rps(case):.6g}"), "stabilization_s": DOWN.stabilization_s, FLOOR: 0.0}
 
 
 KEDA_QUEUE = Baseline(

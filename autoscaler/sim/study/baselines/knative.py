@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.sim.study.baselines.base import (
+    FLOOR,
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    concurrencies,
+    least_replicas,
+    number,
+)
 from autoscaler.sim.study.baselines.signals import MovingMean
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -72,20 +81,20 @@ class Knative:
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    return Knative(case, number(params, "limit"), number(params, "stable_s"), int(number(params, "min_replicas")))
+    return Knative(case, number(params, "limit"), number(params, "stable_s"), int(number(params, FLOOR)))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("limit", concurrencies(case), within=POSITIVE),
         Axis("stable_s", (STABLE_S, 300.0)),
-        Axis("min_replicas", least_replicas(case, STABLE_S)),
+        Axis(FLOOR, least_replicas(case, STABLE_S)),
     )
 
 
 def _default(case: Case) -> Params:
     """As in config-autoscaler: `container-concurrency-target-default`, `stable-window`, `enable-scale-to-zero`."""
-    return {"limit": 100.0, "stable_s": STABLE_S, "min_replicas": 0.0}
+    return {"limit": 100.0, "stable_s": STABLE_S, FLOOR: 0.0}
 
 
 KNATIVE_KPA = Baseline("knative-kpa", "Knative Serving, autoscaler.go, concurrency", _make, _axes, _default)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, least_replicas, number
+from autoscaler.sim.study.baselines.base import FLOOR, Axis, Baseline, Params, least_replicas, number
 from autoscaler.sim.study.baselines.hpa import Direction, Hpa, Policy
 from autoscaler.sim.study.baselines.keda import COOLDOWN_S, Keda
 from autoscaler.sim.study.baselines.signals import MovingMean, inflight, itl_quantile_s, ttft_quantile_s
@@ -36,7 +36,7 @@ def saturation(view: View, goal: Goal) -> float:
 def wanted_replicas(replicas: int, ready: int, s: float, high: float = HIGH, low: float = LOW) -> int:
     """Return what the law asks for: 4 replicas, all ready, s = 1.1 ask for 8; s = 0.2 for 2; between the bounds 4."""
     if s > high:
-        credited = s * ready / replicas  # those that still start will take their part
+        credited = s * (ready or replicas) / replicas  # those that still start will take their part
         return replicas + max(math.ceil(replicas * (credited / high - 1) - 1e-9), 0)
     if s < low:
         return replicas - math.floor(replicas * (1 - s / low) + 1e-9)
@@ -62,7 +62,7 @@ class _Law:
 def _make(case: Case, params: Params) -> Scaler:
     high = number(params, "high")
     law = _Law(case, high, high * number(params, "low_share"))
-    least = int(number(params, "min_replicas"))
+    least = int(number(params, FLOOR))
     # Defect fixed: under the HPA's default tolerance 10 replicas never become 11, nor 20 become 19.
     return Keda("llmd-slo", law, Hpa(1.0, least, case.max_replicas, UP, DOWN, tolerance=0.0), least)
 
@@ -71,13 +71,13 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("high", (0.25, 0.4, HIGH, 0.75, 0.95), within=(0.01, MOST_SATURATION)),
         Axis("low_share", (0.5, LOW / HIGH)),
-        Axis("min_replicas", least_replicas(case, COOLDOWN_S)),
+        Axis(FLOOR, least_replicas(case, COOLDOWN_S)),
     )
 
 
 def _default(case: Case) -> Params:
     """As in the guide (guides/workload-autoscaling/README.slo-aware.md), whose bounds are those of its own pool."""
-    return {"high": HIGH, "low_share": LOW / HIGH, "min_replicas": 1.0}
+    return {"high": HIGH, "low_share": LOW / HIGH, FLOOR: 1.0}
 
 
 LLMD_SLO = Baseline(

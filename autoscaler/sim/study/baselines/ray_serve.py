@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.sim.study.baselines.base import (
+    FLOOR,
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    concurrencies,
+    least_replicas,
+    number,
+)
 from autoscaler.sim.study.baselines.signals import MovingMean
 from autoscaler.sim.study.case import Case, Scaler, View
 
@@ -35,13 +44,13 @@ class RayServe:
 
     def decide(self, view: View) -> int:
         ongoing = view.live_concurrency()
-        return self.delay(view.now_s, view.wanted, self._ongoing.add(view.now_s, ongoing), ongoing)
+        mean = self._ongoing.add(view.now_s, ongoing)
+        if view.ready == 0:  # until one runs the last target stands, or one if there was none
+            return min(max(view.wanted, self._least, 1 if ongoing > 0 else 0), self._most)
+        return self.delay(view.now_s, view.wanted, mean)
 
-    def delay(self, now_s: float, current: int, ongoing: float, right_now: float) -> int:
+    def delay(self, now_s: float, current: int, ongoing: float) -> int:
         """Return the count: the wanted one once it was wanted on the same side for the whole delay."""
-        if current == 0:
-            self._direction = 0
-            return min(max(self._least, 1 if right_now > 0 else 0), self._most)
         wanted = min(max(math.ceil(ongoing / self._target), self._least), self._most)
         if current > 1:
             wanted = max(wanted, 1)  # zero is reached from one alone
@@ -56,7 +65,7 @@ class RayServe:
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    least = int(number(params, "min_replicas"))
+    least = int(number(params, FLOOR))
     up_s, down_s = number(params, "upscale_delay_s"), number(params, "downscale_delay_s")
     return RayServe(case, number(params, "target"), up_s, down_s, least)
 
@@ -66,7 +75,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
         Axis("target", concurrencies(case), within=POSITIVE),
         Axis("upscale_delay_s", (LOOP_S, UP_DELAY_S)),
         Axis("downscale_delay_s", (120.0, DOWN_DELAY_S)),
-        Axis("min_replicas", least_replicas(case, 120.0)),
+        Axis(FLOOR, least_replicas(case, 120.0)),
     )
 
 
@@ -76,7 +85,7 @@ def _default(case: Case) -> Params:
         "target": 2.0,
         "upscale_delay_s": UP_DELAY_S,
         "downscale_delay_s": DOWN_DELAY_S,
-        "min_replicas": 1.0,
+        FLOOR: 1.0,
     }
 
 

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, least_replicas, number, request_rates
+from autoscaler.sim.study.baselines.base import (
+    FLOOR,
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    least_replicas,
+    number,
+    request_rates,
+)
 from autoscaler.sim.study.baselines.loadtest import mean_request_s
 from autoscaler.sim.study.baselines.signals import rate
 from autoscaler.sim.study.case import Case, Scaler, View
@@ -59,7 +68,7 @@ class SkyServe:
 
 def _make(case: Case, params: Params) -> Scaler:
     up_s, down_s = number(params, "upscale_delay_s"), number(params, "downscale_delay_s")
-    return SkyServe(case, number(params, "target"), up_s, down_s, int(number(params, "min_replicas")))
+    return SkyServe(case, number(params, "target"), up_s, down_s, int(number(params, FLOOR)))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
@@ -67,7 +76,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
         Axis("target", request_rates(case), within=POSITIVE),
         Axis("upscale_delay_s", (20.0, UP_DELAY_S)),
         Axis("downscale_delay_s", (300.0, DOWN_DELAY_S)),
-        Axis("min_replicas", least_replicas(case, 300.0)),
+        Axis(FLOOR, least_replicas(case, 300.0)),
     )
 
 
@@ -77,7 +86,7 @@ def _default(case: Case) -> Params:
         "target": float(f"{1 / mean_request_s(case):.6g}"),
         "upscale_delay_s": UP_DELAY_S,
         "downscale_delay_s": DOWN_DELAY_S,
-        "min_replicas": 1.0,
+        FLOOR: 1.0,
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from autoscaler.sim.study.baselines.base import Axis, Baseline, Params, number
 from autoscaler.sim.study.case import Case, Scaler, View
 
+REPLICAS = "replicas"
+
 
 class Static:
     """Wants `replicas` at any time."""
@@ -20,7 +22,7 @@ class Static:
 
 
 def _replicas(params: Params) -> int:
-    return int(number(params, "replicas"))
+    return int(number(params, REPLICAS))
 
 
 def _make(case: Case, params: Params) -> Scaler:
@@ -29,7 +31,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     powers = range(case.max_replicas.bit_length())
-    return (Axis("replicas", tuple(sorted({float(2**power) for power in powers} | {float(case.max_replicas)}))),)
+    return (Axis(REPLICAS, tuple(sorted({float(2**power) for power in powers} | {float(case.max_replicas)}))),)
 
 
 STATIC = Baseline("static", "a constant count", _make, _axes, monotone=True, starts=_replicas)

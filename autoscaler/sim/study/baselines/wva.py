@@ -16,7 +16,7 @@ import numpy as np
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.engine.profiles import Profile
-from autoscaler.sim.study.baselines.base import POSITIVE, Axis, Baseline, Params, least_replicas, number
+from autoscaler.sim.study.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, least_replicas, number
 from autoscaler.sim.study.baselines.hpa import SYNC_S, Direction, Hpa, Policy
 from autoscaler.sim.study.baselines.signals import inflight, mean_itl_s, mean_lengths, rate, waiting
 from autoscaler.sim.study.case import Case, Scaler, View
@@ -160,7 +160,7 @@ class Wva:
         self._analyze, self._up, self._down, self._least = analyze, up, down, least
         direction = Direction(stabilization_s, POLICIES)
         # Defect fixed: the HPA's default tolerance would swallow a wish for 11 where there are 10.
-        self._hpa = Hpa(1.0, 1, case.max_replicas, direction, direction, tolerance=0.0)
+        self._hpa = Hpa(1.0, least, case.max_replicas, direction, direction, tolerance=0.0)
         self._asked_s = 0.0  # when there was a request last
 
     def decide(self, view: View) -> int:
@@ -188,7 +188,7 @@ def _throughput(case: Case, params: Params) -> Scaler:
 def _wva(name: str, case: Case, params: Params, analyze: Callable[[View], Analysis | None]) -> Scaler:
     up = number(params, "scale_up_threshold")
     down = up * DOWN_BOUNDARY / UP_THRESHOLD
-    least = int(number(params, "min_replicas"))
+    least = int(number(params, FLOOR))
     return Wva(name, case, analyze, up, down, number(params, "stabilization_s"), least)
 
 
@@ -196,7 +196,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("scale_up_threshold", (0.2, 0.35, 0.6, UP_THRESHOLD, 1.2), within=POSITIVE),
         Axis("stabilization_s", (30.0, STABILIZATION_S)),
-        Axis("min_replicas", least_replicas(case, RETENTION_S)),
+        Axis(FLOOR, least_replicas(case, RETENTION_S)),
     )
 
 
@@ -206,7 +206,7 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
 
 def _default(case: Case) -> Params:
     """As in its configuration; `scaleToZero` is off."""
-    return {"scale_up_threshold": UP_THRESHOLD, "stabilization_s": STABILIZATION_S, "min_replicas": 1.0}
+    return {"scale_up_threshold": UP_THRESHOLD, "stabilization_s": STABILIZATION_S, FLOOR: 1.0}
 
 
 def _throughput_default(case: Case) -> Params:

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoscaler.sim.study.baselines import BASELINES, Axis
-from autoscaler.sim.study.baselines.base import concurrencies, floors, least_replicas, request_rates
-from autoscaler.sim.study.case import Case
+from autoscaler.sim.study.baselines.base import FLOOR, concurrencies, least_replicas, request_rates
+from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
 from tests.sim.study.small import poisson, study, trace
@@ -69,13 +70,13 @@ def test_some_setting_grows_with_the_load_and_shrinks_after_it(name: str, case: 
 
 DOCUMENTED = {
     "keda-queue": {"target": 5.0, "stabilization_s": 300.0, "min_replicas": 1.0},
-    "hpa-inflight": {"target": 16.0, "stabilization_s": 300.0},
+    "hpa-inflight": {"target": 16.0, "stabilization_s": 300.0, "min_replicas": 1.0},
     "knative-kpa": {"limit": 100.0, "stable_s": 60.0, "min_replicas": 0.0},
     "llmd-slo": {"high": 0.55, "low_share": 0.40 / 0.55, "min_replicas": 1.0},
     "wva-saturation": {"scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
     "wva-throughput": {"kv_usage": 0.8, "scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
-    "dynamo-throughput": {"predictor": "arima", "interval_s": 180.0, "sla_share": 1.0},
-    "dynamo-load": {"sensitivity": 0.8, "sla_share": 1.0},
+    "dynamo-throughput": {"predictor": "arima", "interval_s": 180.0, "sla_share": 1.0, "min_replicas": 1.0},
+    "dynamo-load": {"sensitivity": 0.8, "sla_share": 1.0, "min_replicas": 1.0},
     "ray-serve": {"target": 2.0, "upscale_delay_s": 30.0, "downscale_delay_s": 600.0, "min_replicas": 1.0},
 }
 
@@ -148,18 +149,17 @@ def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_t
     case: Case,
 ) -> None:
     baseline = BASELINES["hpa-inflight"]
-    assert baseline.beyond(case, {"target": 16.0, "stabilization_s": 60.0}) == []
-    further = [{"target": 1.0, "stabilization_s": stabilization_s} for stabilization_s in (60.0, 300.0, 900.0)]
-    assert baseline.beyond(case, {"target": 2.0, "stabilization_s": 60.0}) == further
+    here = {"target": 16.0, "stabilization_s": 60.0, FLOOR: 1.0}
+    assert baseline.beyond(case, here) == []
+    further = [{**here, "target": 1.0, "stabilization_s": stabilization_s} for stabilization_s in (60.0, 300.0, 900.0)]
+    assert baseline.beyond(case, {**here, "target": 2.0}) == further
     assert {params["target"] for params in baseline.beyond(case, further[0])} == {0.5}
-    assert {params["target"] for params in baseline.beyond(case, {"target": 256.0, "stabilization_s": 900.0})} == {
-        512.0
-    }
+    assert {params["target"] for params in baseline.beyond(case, {**here, "target": 256.0})} == {512.0}
 
 
 def test_at_a_corner_a_step_is_taken_along_both_axes_with_the_setting_that_the_other_has_by_now(case: Case) -> None:
-    further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625})
-    lower = {tuple(params.values()) for params in further}
+    further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625, FLOOR: 1.0})
+    lower = {(params["sensitivity"], params["sla_share"]) for params in further}
     shares = (0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0)
     assert lower == {(0.025, share) for share in shares[1:]} | {(each, shares[0]) for each in (0.05, 0.2, 0.4, 0.8)}
 
@@ -178,8 +178,8 @@ def test_no_step_leaves_what_a_setting_may_be(case: Case) -> None:
 
 def test_neighbours_are_also_what_was_run_beyond_the_grid(case: Case) -> None:
     baseline = BASELINES["hpa-inflight"]
-    tried = [{"target": target, "stabilization_s": 60.0} for target in (1.0, 0.5)]
-    around = baseline.around(case, tried[0], [*tried, {"target": 0.9, "stabilization_s": 300.0}])
+    tried = [{"target": target, "stabilization_s": 60.0, FLOOR: 1.0} for target in (1.0, 0.5)]
+    around = baseline.around(case, tried[0], [*tried, {**tried[0], "target": 0.9, "stabilization_s": 300.0}])
     assert [params["target"] for params in around] == [0.707107, 1.41421]
 
 
@@ -196,5 +196,50 @@ def test_ranges_follow_the_case() -> None:
     prompt_s = 1000 * case.profile.prompt_token_s
     assert request_rates(case)[-1] < 1 / prompt_s
     assert concurrencies(case)[-1] == 256
-    assert floors(case) == (1.0, 2.0, 3.0, 4.0)
     assert math.isclose(request_rates(case)[-1] / request_rates(case)[0], 0.85 / 0.25, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    quiet = study(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
+    assert baseline.default
+    params = {**baseline.default(quiet), FLOOR: 5.0}
+    begun = baseline.begun(quiet, params)
+    assert begun.start_replicas == 5
+    assert baseline.begun(study(quiet.trace, start_replicas=7), params).start_replicas == 7
+    outcome = run(begun, baseline(begun, params))
+    assert outcome.timeline[:, 1].min() == 5
+    assert summarize(begun, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
+
+
+def test_floors_are_shares_of_what_is_enough_with_every_target_and_all_of_it_with_the_laxest(case: Case) -> None:
+    baseline = BASELINES["dynamo-load"]
+    assert baseline.default
+    found = baseline.floored(case, baseline.default(case), enough=10)
+    assert [(params[FLOOR], params["sensitivity"], params["sla_share"]) for params in found] == [
+        *((floor, lower, share) for floor in (5, 8) for lower in (0.2, 0.4, 0.8) for share in (0.125, 0.25, 0.5, 1)),
+        (10, 0.8, 1),
+    ]
+    assert baseline.floored(case, baseline.default(case), enough=1) == []
+    assert BASELINES["static"].floored(case, {"replicas": 3.0}, enough=10) == []
+
+
+def test_a_floor_is_halved_in_until_nothing_lies_between() -> None:
+    baseline, rule = BASELINES["hpa-inflight"], {"target": 4.0, "stabilization_s": 60.0}
+    tried = [{**rule, FLOOR: floor} for floor in (1.0, 5.0, 8.0)] + [{**rule, "target": 8.0, FLOOR: 6.0}]
+    between = [params[FLOOR] for params in baseline.between(tried[1], tried)]
+    assert between == [3.0, 7.0]
+    assert baseline.between(tried[1], [*tried, *({**rule, FLOOR: floor} for floor in (4.0, 6.0))]) == []
+    assert [params[FLOOR] for params in baseline.between(tried[2], tried)] == [6.0]
+
+
+@pytest.mark.parametrize("name", ["dynamo-load", "dynamo-throughput", "llmd-slo"])
+@pytest.mark.parametrize("goal", [Goal(1.0, math.nan, 0.99), Goal(math.nan, 0.1, 0.99)])
+def test_an_objective_that_is_not_promised_keeps_no_rule_from_shrinking(name: str, goal: Goal) -> None:
+    falling = replace(study(poisson([30.0, 2.0, 2.0], 400.0), start_replicas=6, max_replicas=12), goal=goal)
+    baseline = BASELINES[name]
+    assert baseline.default
+    row = summarize(falling, run(falling, baseline(falling, baseline.default(falling))))
+    assert row.scale_downs > 0
+    assert row.gpu_hours * 3600 < 6 * falling.trace.duration_s

@@ -86,6 +86,7 @@ def test_knative_gives_nothing_up_before_its_window_is_full() -> None:
     [
         (4, 4, 1.1, 8),
         (4, 2, 1.1, 4),
+        (4, 0, 1.1, 8),  # of which none is ready nothing is credited
         (4, 3, 1.1, 6),
         (4, 4, 0.5, 4),
         (4, 4, 0.2, 2),
@@ -309,7 +310,7 @@ def test_ray_serve_holds_a_wish_for_thirty_seconds_up_and_ten_minutes_down() -> 
     scaler = ray_serve.RayServe(CASE, target=2)
     count, counts = 1, {}
     for now in range(0, 1000, 5):
-        count = counts[now] = scaler.delay(float(now), count, 9.0 if now < 200 else 1.0, 1.0)
+        count = counts[now] = scaler.delay(float(now), count, 9.0 if now < 200 else 1.0)
     assert counts[25] == 1
     assert counts[30] == 5  # ceil(9 / 2)
     assert counts[795] == 5
@@ -321,19 +322,30 @@ def test_ray_serve_starts_over_when_the_wish_changes_sides() -> None:
     load = dict.fromkeys(range(0, 25, 5), 9.0) | {25: 2.0} | dict.fromkeys(range(30, 100, 5), 9.0)
     count, counts = 1, {}
     for now, ongoing in load.items():
-        count = counts[now] = scaler.delay(float(now), count, ongoing, ongoing)
+        count = counts[now] = scaler.delay(float(now), count, ongoing)
     assert counts[55] == 1
     assert counts[60] == 5
 
 
-def test_ray_serve_leaves_zero_at_once_and_reaches_it_from_one_alone() -> None:
+def test_ray_serve_leaves_zero_at_once_with_one_until_that_runs() -> None:
     scaler = ray_serve.RayServe(CASE, target=2, least=0)
-    assert scaler.delay(0.0, 0, 0.0, 3.0) == 1
-    assert scaler.delay(0.0, 0, 0.0, 0.0) == 0
-    scaler.delay(5.0, 3, 0.0, 0.0)
-    assert scaler.delay(605.0, 3, 0.0, 0.0) == 1
-    scaler.delay(610.0, 1, 0.0, 0.0)
-    assert scaler.delay(1210.0, 1, 0.0, 0.0) == 0
+    view, counts = HandView(wanted=0, ready=0), []
+    for step in range(50):
+        view.concurrency = 10.0 * step
+        view.ready = view.wanted if step > 40 else 0
+        view.wanted = scaler.decide(view.tell(5.0 * step))
+        counts.append(view.wanted)
+    assert counts[:2] == [0, 1]
+    assert set(counts[1:47]) == {1}
+    assert counts[48] > 40  # wanted for thirty seconds since then
+
+
+def test_ray_serve_reaches_zero_from_one_alone() -> None:
+    scaler = ray_serve.RayServe(CASE, target=2, least=0)
+    scaler.delay(5.0, 3, 0.0)
+    assert scaler.delay(605.0, 3, 0.0) == 1
+    scaler.delay(610.0, 1, 0.0)
+    assert scaler.delay(1210.0, 1, 0.0) == 0
 
 
 def test_skyserve_wants_fifteen_decisions_up_and_sixty_down() -> None:
