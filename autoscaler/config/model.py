@@ -67,7 +67,7 @@ class Objective(Section):
 
 
 class Replicas(Section):
-    """Floor and ceiling, which always hold."""
+    """Floor and ceiling. Only a pool with too few GPUs gives less than the floor."""
 
     min: Annotated[int, Whole(0, MAX_REPLICAS)] = Field(
         default=1,

@@ -3,9 +3,9 @@
 Before a reserve is held for anybody, everybody has what it needs for the load that is there: GPUs that one holds for
 what may come are of more use to whoever has the work, whatever its priority.
 
-What the workloads of one priority get goes to those that have work before those that rest, and among equals to those
-to whom most requests come: they would miss most. All in GPUs; a replica is granted whole or not at all. A pool whose
-size is unknown grants everything.
+What the workloads of one priority get goes to those that have work before those that rest. Everybody's first replica
+comes before anybody's second, and where not all can have one, to those to whom most requests come: they would miss
+most. All in GPUs; a replica is granted whole or not at all. A pool whose size is unknown grants everything.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from autoscaler.core.spec import Spec
 
 HELD = 30.0
 """Who has no replica gets that of an equal only where so many times as many requests come to it."""
+
+LEVEL_STEPS = 60
+"""Halvings to the level at which the GPUs of a pool are spent: beyond what a float64 tells apart."""
 
 
 def share(
@@ -58,7 +61,7 @@ def share(
             or_zero(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
             rests[rows],
-            np.where(kept > 0, 0.0, _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows])),
+            np.where(kept > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows])),
             max(float(fleet.pool_gpus[pool] - np.sum(kept * gpus_each[rows])), 0.0),
         )
     return np.where(free, granted, wanted)
@@ -75,7 +78,10 @@ def _share_pool(
     urgency: FloatColumn,
     gpus: float,
 ) -> FloatColumn:
-    """Share `gpus` among rows of one pool; what is granted is at most `wanted`, and reaches `floor`, then `needed`."""
+    """Share `gpus` among rows of one pool; what is granted is at most `wanted`, and reaches `floor`, then `needed`.
+
+    urgency: of a first replica; NaN: there is one, whatever is granted.
+    """
     levels = [np.flatnonzero(priority == level) for level in np.unique(priority)[::-1]]
     goals = [np.fmin(floor, wanted), np.fmin(needed, wanted), wanted]
 
@@ -83,16 +89,19 @@ def _share_pool(
         granted = np.zeros(len(wanted))
         for goal in goals:
             for rows in levels:
-                # Beyond the floor the same ones stay first: what comes now changes with every tick, and would hand
-                # replicas back and forth.
-                first = np.where(granted[rows] > 0, 0.0, urgency[rows])
-                given = _fill(goal[rows] - granted[rows], gpus_each[rows], weight[rows], first, gpus)
+                more = np.fmax(goal[rows] - granted[rows], 0.0)
+                # Beyond the first what comes now says nothing: it changes with every tick, and would hand replicas
+                # back and forth.
+                without = (more > 0) & (granted[rows] == 0) & ~np.isnan(urgency[rows])
+                first = _first(without, gpus_each[rows], weight[rows], urgency[rows], gpus)
+                more = np.where(without & (first == 0), 0.0, more)
+                given = _fill(more, first, gpus_each[rows], weight[rows], gpus)
                 granted[rows] += given
                 gpus = max(gpus - float(np.sum(given * gpus_each[rows])), 0.0)
         return granted
 
     granted = fill(goals, levels, gpus)
-    working = [np.where(rests, 0.0, goal) for goal in goals]
+    working = [np.where(rests, 0.0, goal) for goal in goals[:-1]]  # a floor comes before reserves, whoever rests
     for rows in levels:  # who rests gives way to its equals, and to nobody else
         if (rests[rows] & (granted[rows] > 0)).any() and (granted[rows] < wanted[rows]).any():
             held = float(np.sum(granted[rows] * gpus_each[rows]))
@@ -109,39 +118,52 @@ def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, holds: BoolCol
     return np.where(holds, HELD * per_gpu, per_gpu)
 
 
+def _first(
+    without: BoolColumn, gpus_each: FloatColumn, weight: FloatColumn, urgency: FloatColumn, gpus: float
+) -> FloatColumn:
+    """Give one replica to each of those `without`, the urgent first, by weight; to whom it does not fit, none."""
+    if float(gpus_each[without].sum()) <= gpus:
+        return without.astype(np.float64)
+    given, left, smallest = np.zeros(len(without)), gpus, float(gpus_each.min())
+    order = np.lexsort((gpus_each, -weight, -urgency * weight))
+    for row in order[without[order]]:
+        if gpus_each[row] <= left + 1e-9:
+            given[row] = 1.0
+            left -= gpus_each[row]
+        if left < smallest - 1e-9:
+            break
+    return given
+
+
 def _fill(
-    replicas: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, urgency: FloatColumn, gpus: float
+    replicas: FloatColumn, first: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, gpus: float
 ) -> FloatColumn:
     """Give replicas out of `gpus`, in proportion to weight, nobody more than asked: weighted max-min fairness.
 
-    The water level rises until the GPUs are spent; whole replicas below it are given, and what rounding leaves goes to
-    those cut the most, in order of what they lost, the urgent first: one replica each, and then whatever still fits.
+    first: replicas that each gets whatever its weight. The water level rises until the GPUs are spent; whole replicas
+    below it are given, and what rounding leaves goes to those cut the most, in order of what they lost: one replica
+    each, and then whatever still fits.
     """
-    replicas = np.fmax(replicas, 0.0)
-    need = replicas * gpus_each
+    need, least = replicas * gpus_each, first * gpus_each
     if need.sum() <= gpus:
         return replicas
-    order = np.argsort(need / weight, kind="stable")
-    sorted_need, sorted_weight = need[order], weight[order]
-    # After the first k are satisfied, the rest share what is left at one level.
-    before = np.concatenate([[0.0], np.cumsum(sorted_need)[:-1]])
-    behind = np.cumsum(sorted_weight[::-1])[::-1]
-    level = (gpus - before) / behind
-    full = sorted_need / sorted_weight <= level
-    first_cut = int(np.argmin(full))
-    share_gpus = np.fmin(need, weight * level[first_cut])
-    given: FloatColumn = np.floor(share_gpus / gpus_each + 1e-9)
+    low, high = 0.0, float((need / weight).max())
+    for _ in range(LEVEL_STEPS):
+        level = (low + high) / 2
+        low, high = (low, level) if np.clip(weight * level, least, need).sum() > gpus else (level, high)
+    share_gpus = np.clip(weight * high, least, need)
+    given: FloatColumn = np.maximum(np.floor(share_gpus / gpus_each + 1e-9), first)
     left = gpus - float(np.sum(given * gpus_each))
     lost = share_gpus - given * gpus_each
-    hungry = np.lexsort((-urgency, -np.round(lost, 9)))
+    hungry = np.argsort(-np.round(lost, 9), kind="stable")
     hungry = hungry[given[hungry] + 1 <= replicas[hungry]]
     # One replica each as long as all of them fit, which is nearly all there is to give; then whatever still does.
     taken = np.cumsum(gpus_each[hungry])
-    first = int(np.searchsorted(taken, left + 1e-9, side="right"))
-    given[hungry[:first]] += 1
-    left -= float(taken[first - 1]) if first else 0.0
+    count = int(np.searchsorted(taken, left + 1e-9, side="right"))
+    given[hungry[:count]] += 1
+    left -= float(taken[count - 1]) if count else 0.0
     smallest = float(gpus_each.min())
-    for at_most, rows in ((1.0, hungry[first:]), (np.inf, hungry)):
+    for at_most, rows in ((1.0, hungry[count:]), (np.inf, hungry)):
         for row in rows:
             if left < smallest - 1e-9:
                 return given

@@ -77,7 +77,9 @@ class Observation(Columns):
     queue_wait_s: FloatColumn  # waiting x tokens per request / token rate: how long the last in line will wait
     loaded: FloatColumn  # pods whose framebuffer is in use; NaN: no fresh GPU metrics
     active: FloatColumn  # pods whose tensor cores work; NaN: no fresh GPU metrics
-    loaded_idle_s: FloatColumn  # replica-seconds spent loaded and idle since the daemon started; NaN: never told
+    loaded_idle_s: (
+        FloatColumn  # replica-seconds spent loaded and idle since the workload was first seen; NaN: never told
+    )
     cold_start_s: FloatColumn  # seconds from asking for a replica until it serves: learned, else stated
 
 

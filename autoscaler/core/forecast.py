@@ -76,7 +76,7 @@ def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: 
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         missing_s = np.fmax(inp.fleet.pod_ready_s[pods] - last_judged_s[pod_row], 0.0)
-        share = 1 - or_zero(np.fmin(missing_s / (inp.now_s - last_judged_s[pod_row]), 1.0))
+        share = 1 - or_zero(np.minimum(missing_s / (inp.now_s - last_judged_s[pod_row]), 1.0))
     return np.bincount(pod_row, share, len(last_judged_s)).astype(np.float64)
 
 

@@ -32,7 +32,7 @@ def grant(
     """
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
-    resting, holding = rests(observation, idle_s), observation.ready + observation.starting > 0
+    resting, holding = rests(inp, observation, idle_s), observation.ready + observation.starting > 0
 
     def share(
         wanted: FloatColumn, needed: FloatColumn, vacant: FloatColumn
@@ -73,6 +73,10 @@ def grant(
     return share(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
 
 
-def rests(observation: Observation, idle_s: FloatColumn) -> BoolColumn:
-    """Who had no work for many cold starts, and would be woken by a gateway: its replica may serve others. bool[W]."""
-    return np.asarray((idle_s >= RESTING * observation.cold_start_s) & ~np.isnan(observation.gateway_waiting))
+def rests(inp: TickInput, observation: Observation, idle_s: FloatColumn) -> BoolColumn:
+    """Who had no work for many cold starts, may go to zero, and would be woken: its replica may serve others. bool[W].
+
+    Whose policy rules zero out keeps its floor, however long it rests.
+    """
+    rested, woken = idle_s >= RESTING * observation.cold_start_s, ~np.isnan(observation.gateway_waiting)
+    return np.asarray(rested & woken & ~np.isnan(inp.spec.idle_after_s))

@@ -89,7 +89,9 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     learned, speed = engine.learn(rules.engine, seen.tally, step_s)
     measured, arrivals = traffic.measure(rules.traffic, seen, speed.idle_gap_s, learned.slots, step_s)
     demand = measured.demand
-    lived_s = np.where(np.isnan(demand) | (step_s > LONGEST_STEP_S), 0.0, step_s)
+    # Without a policy there is no ceiling to live under on paper, nor an objective to miss: nothing is counted.
+    nothing_counts = np.isnan(demand) | np.isnan(seen.ttft_objective_s) | (step_s > LONGEST_STEP_S)
+    lived_s = np.where(nothing_counts, 0.0, step_s)
     loads, likely = misses.watch(rules.loads, seen, measured, lived_s)
     stood = levels.stood(rules.levels, seen.cold_start_s)
     ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)

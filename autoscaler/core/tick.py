@@ -133,15 +133,7 @@ def trust(inp: TickInput, observation: Observation) -> BoolColumn:
     """
     view_age_s = inp.now_s - inp.fleet.time_s
     heard = (observation.reporting >= observation.ready) & (view_age_s <= inp.spec.max_input_age_s)
-    return heard & ((observation.ready > 0) | ~gateway_is_silent(inp, observation))
-
-
-def gateway_is_silent(inp: TickInput, observation: Observation) -> BoolColumn:
-    """Say where a gateway that told of requests tells no more: whoever waits there is not seen. bool[W].
-
-    Nobody goes to zero then, for nobody could be woken. One that has told nothing for a day is taken for removed.
-    """
-    return np.asarray(observation.gateway_silent_s > inp.spec.max_input_age_s)  # False for NaN
+    return heard & ((observation.ready > 0) | ~zero.gateway_is_silent(inp, observation))
 
 
 def follow_trust(inp: TickInput, trusted: BoolColumn, remembered: WorkloadMemory) -> tuple[FloatColumn, FloatColumn]:
@@ -162,7 +154,7 @@ def follow_work(
     inp: TickInput, observation: Observation, asks: FloatColumn, trusted: BoolColumn, remembered: WorkloadMemory
 ) -> FloatColumn:
     """When each workload last had work, or may have had some that nobody could see; float64[W], a moment."""
-    unheard = ~trusted | gateway_is_silent(inp, observation)
+    unheard = ~trusted | zero.gateway_is_silent(inp, observation)
     last_busy_s = np.where(working(observation, asks) | unheard, inp.now_s, remembered.last_busy_s)
     return np.where(np.isnan(last_busy_s), inp.now_s, last_busy_s)
 

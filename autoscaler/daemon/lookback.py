@@ -33,6 +33,9 @@ SPAN_S = 3 * 3600.0
 DEADLINE_S = 20.0
 """For reading. What was read by then is learned from."""
 
+UNTOLD = ("workloads.gateway_s", "workloads.loaded_idle_s")
+"""What history says nothing of: there are neither gateways nor GPUs in it. What is known of these by now stays."""
+
 AGAIN_S = 1.0
 """Between two looks at a cluster that is not known yet."""
 
@@ -161,4 +164,5 @@ def relive(course: Course, rules: Compiled, offset_s: float) -> Kept:
         samples = Samples(PodSamples(**columns), front)
         inp = TickInput(now_s, then, rules.spec, rules.windows.at(now_s + offset_s, now_s), samples)
         _, memory = tick(inp, memory)
-    return keep(memory, fleet.workloads, now_s, now_s + offset_s)
+    kept = keep(memory, fleet.workloads, now_s, now_s + offset_s)
+    return replace(kept, columns={place: column for place, column in kept.columns.items() if place not in UNTOLD})

@@ -1,6 +1,7 @@
 """Sharing a pool: floors, priority, weight, whole replicas, and never more than there is."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,10 +221,34 @@ def test_who_is_not_heard_and_keeps_its_replicas_gets_no_other_before_its_equals
 
 
 def test_requests_are_weighed_by_the_gpus_they_take():
-    assert shared([1, 1], gpus=4, gpus_each=[4.0, 1.0], arrivals=[2.0, 1.0], holds=[False] * 2, min_replicas=1.0) == [
-        0,
-        1,
-    ]
+    two = {"gpus_each": [4.0, 1.0], "holds": [False] * 2, "min_replicas": 1.0}
+    assert shared([1, 1], gpus=4, arrivals=[2.0, 1.0], **two) == [0, 1]
+    assert shared([1, 1], gpus=4, arrivals=[8.0, 1.0], **two) == [1, 0]
+
+
+@pytest.mark.parametrize("floor", [0.0, 1.0])
+@pytest.mark.parametrize("how", [{"gpus_each": [4.0, 1.0]}, {"gpus_each": 4.0, "weight": [1.0, 2.0]}])
+def test_a_large_replica_at_work_is_not_taken_away_for_one_request_to_a_small_or_weighty_equal(floor, how):
+    one = {"current": [1, 0], "arrivals": [1000.0, 0.01], "min_replicas": floor, **how}
+    assert shared([1, 1], gpus=4, **one) == [1, 0]
+    assert shared([2, 1], gpus=8, **one) == [1, 1]
+
+
+def test_the_first_replica_of_each_comes_before_the_second_of_anybody():
+    assert shared([1, 3], gpus=5, gpus_each=[4.0, 1.0]) == [1, 1]
+    assert shared([4, 4], gpus=5, weight=[1.0, 30.0]) == [1, 4]
+    assert shared([4, 4, 4], gpus=2, arrivals=[1.0, 9.0, 5.0], holds=[False] * 3) == [0, 1, 1]
+
+
+def test_what_a_first_replica_takes_counts_towards_the_share_of_its_weight():
+    assert shared([10, 10], gpus=10, weight=[1.0, 9.0]) == [1, 9]
+    assert shared([10, 10, 10], gpus=12, weight=[1.0, 2.0, 3.0]) == [2, 4, 6]
+
+
+def test_who_rests_keeps_its_floor_before_anybody_holds_a_reserve():
+    assert shared([1, 3], gpus=3, needed=[1, 1], rests=[True, False], min_replicas=1.0) == [1, 2]
+    assert shared([2, 5], gpus=5, needed=[2, 3], rests=[True, False], min_replicas=[2.0, 1.0]) == [2, 3]
+    assert shared([2, 5], gpus=5, needed=[2, 5], rests=[True, False], min_replicas=[2.0, 1.0]) == [0, 5]
 
 
 @given(

@@ -310,3 +310,29 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
     for one, other in ((once.forecast, again.forecast), *zip(after.rules, too.rules, strict=True)):
         for place, column in one.columns().items():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
+
+
+@pytest.mark.parametrize("gap_s", [60.0, 300.0, 3600.0])
+def test_time_without_a_policy_is_held_against_no_rule(gap_s):
+    """Its ceiling is not known either: on paper one replica would have had all the load."""
+    good = spec(1, **LEARNED, max_replicas=40.0)
+    asked = {}
+    for outage_s in (0.0, gap_s):
+        story, cluster = Serving(good), fleet([8])
+        story.learn(cluster)
+        story.serve(cluster, 4.0, 2 * 3600, 15.0)
+        story.spec = replace(good, **{field.name: np.full(1, NAN) for field in fields(good)})
+        if outage_s:
+            story.serve(cluster, 4.0, outage_s, 15.0)
+        story.spec = good
+        back = story.serve(cluster, 4.0, 300.0, 15.0)
+        asked[outage_s] = back.asks[Signal.FORECAST, 0], of(back.forecast)["paper_missed"]
+    assert asked[gap_s][0] == asked[0.0][0]
+    assert asked[gap_s][1] == pytest.approx(asked[0.0][1], abs=1e-3)
+
+
+def test_a_pod_serves_for_as_long_as_it_was_ready_and_whole_if_nothing_was_ever_judged():
+    cluster = replace(fleet([3]), pod_ready_s=np.array([-500.0, 985.0, 1000.0]))
+    inp, pods, row = world(1000.0, cluster, spec(1)), np.arange(3), np.zeros(3, int)
+    assert forecast._served(inp, pods, row, np.array([970.0])) == pytest.approx([1.5])
+    assert forecast._served(inp, pods, row, np.array([NAN])) == pytest.approx([3.0])

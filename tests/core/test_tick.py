@@ -174,6 +174,17 @@ def test_without_scale_to_zero_the_floor_stays_whatever_the_idleness():
     assert replicas(story.watch(fleet([2]), 9000, 30)) == 2
 
 
+@pytest.mark.parametrize(("idle_after_s", "left"), [(math.nan, [1, 1]), (7200.0, [0, 2])])
+def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left):
+    """One rests, the other has work for two, and there are two GPUs."""
+    story = Story(spec(2, idle_after_s=np.array([idle_after_s, math.nan]), down_stabilization_s=60.0))
+    two, quiet = fleet([1, 1], pool_gpus=np.array([2.0])), {"front_waiting": 0.0, "front_arrivals_per_s": 0.0}
+    story.watch(two, 1200, running=np.array([0.0, 5.0]), **quiet)
+    decision = story.watch(two, 60, running=np.array([0.0, 15.0]), **quiet)
+    assert decision.stages[Stage.BOUNDS].tolist() == [1, 2]
+    assert decision.replicas.tolist() == left
+
+
 def test_a_workload_whose_pods_never_become_ready_is_held():
     story = Story(spec(**NIGHT))
     stuck = fleet([0], [2], pod_blocked=np.full(2, Blocked.UNSCHEDULABLE))

@@ -270,3 +270,28 @@ def test_it_stays_where_the_budget_does_not_bear_it_or_nobody_would_hold_request
         decision = rested(story, served, 60, **front)
         assert decision.replicas[0] == 1
         assert math.isnan(decision.idle_after_s[0])
+
+
+def test_a_pod_that_is_read_again_brings_no_requests():
+    """Four pods with ten requests each and no arrivals; every other half minute one of them is not heard."""
+    story, four = Story(spec(**BUDGETED)), fleet([4])
+    for step in range(120):
+        time_s = np.full(4, story.now_s + 5)
+        time_s[3] = np.nan if step % 12 >= 6 else time_s[3]
+        running = np.where(np.isnan(time_s), np.nan, 10.0)
+        story.tick(four, 5, running=running, time_s=time_s, front_waiting=0.0, front_arrivals_per_s=0.0)
+    followed = story.memory.workloads.zero
+    assert followed.requests[0] == 0
+    assert 250 < followed.counted_s[0] < 350  # of six hundred: while all were heard
+
+
+def test_while_a_gateway_is_silent_nobody_knows_whether_it_is_quiet():
+    story, none = Story(spec(**BUDGETED, min_replicas=0.0)), fleet([0], replicas=[0])
+    story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
+    before = story.memory.workloads.zero
+    story.watch(none, 600)
+    after = story.memory.workloads.zero
+    silent_s = float(story.spec.max_input_age_s[0])
+    assert after.counted_s[0] - before.counted_s[0] <= after.quiet_s[0] - before.quiet_s[0] <= silent_s < 600
+    story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
+    assert story.memory.workloads.zero.quiet_s[0] - after.quiet_s[0] >= 290

@@ -11,14 +11,14 @@ from autoscaler.config.policy import load
 from autoscaler.config.specs import compile_specs
 from autoscaler.core.decision import TickInput
 from autoscaler.core.fleet import Fleet
-from autoscaler.core.kept import keep
+from autoscaler.core.kept import keep, recall
 from autoscaler.core.memory import Memory
 from autoscaler.core.recent import Recent
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.core.tick import tick
-from autoscaler.daemon.lookback import DEADLINE_S, SPAN_S, LookBack, lay_out, relive
+from autoscaler.daemon.lookback import DEADLINE_S, SPAN_S, UNTOLD, LookBack, lay_out, relive
 from autoscaler.ports import Unavailable
-from tests.core.world import fleet, no_schedule
+from tests.core.world import Story, fleet, no_schedule, spec
 
 BOOK = load(())
 STEP_S = 60.0
@@ -69,11 +69,25 @@ def test_what_is_learned_is_what_ticks_would_have_learned_then():
     live = keep(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
     kept = learned(recent, present)
     assert (kept.workloads, kept.wall_s) == (live.workloads, live.wall_s)
-    assert kept.columns.keys() == live.columns.keys()
-    for place, column in live.columns.items():
-        np.testing.assert_array_equal(kept.columns[place], column, err_msg=place)
+    assert kept.columns.keys() == live.columns.keys() - set(UNTOLD)
+    for place, column in kept.columns.items():
+        np.testing.assert_array_equal(column, live.columns[place], err_msg=place)
     assert kept.columns["workloads.learned_s"][0] > 3000
     assert kept.columns["workloads.concurrency"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_what_history_does_not_tell_stays_as_the_present_knows_it():
+    """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
+    present = fleet([3], created_s=-20_000.0)
+    kept = learned(course(np.arange(3), present, **busy(60, 3)), present)
+    story = Story(spec(1, idle_after_s=120.0), now_s=NOW_S)
+    story.watch(present, 20, front_waiting=0.0, front_arrivals_per_s=0.0)
+    knew = story.memory.workloads
+    story.memory, count = recall(kept, story.memory, present, NOW_S, NOW_S + WALL_OFFSET_S)
+    knows = story.memory.workloads
+    assert count == 1 and knows.concurrency[0] != knew.concurrency[0]
+    assert knows.gateway_s[0] == knew.gateway_s[0] == NOW_S + 20
+    assert knows.loaded_idle_s[0] == knew.loaded_idle_s[0]
 
 
 def test_a_pod_that_is_gone_counts_for_as_long_as_it_reported():

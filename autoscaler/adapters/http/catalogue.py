@@ -172,7 +172,7 @@ WORKLOADS = (
     Family(
         "loaded_idle_replica_seconds_total",
         "counter",
-        "Replica-seconds loaded and idle since the daemon started.",
+        "Replica-seconds loaded and idle since the workload was first seen.",
         WORKLOAD_LABELS,
         _of("observation", "loaded_idle_s"),
     ),

@@ -48,7 +48,7 @@ FIELDS = {
     "itl_objective_s": "its objective",
     "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
     "gpu_active": "replicas whose tensor cores work",
-    "loaded_idle_s": "replica-seconds loaded and idle since the daemon started",
+    "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
     "age_s": "age of the oldest trusted engine reading, seconds",
 }
