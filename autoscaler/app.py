@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import resource
 import signal
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from rich.console import Console
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.http import client
@@ -44,7 +42,14 @@ from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.adapters.state import StateFile
-from autoscaler.adapters.terminal import ChangeLines, JsonLines, LiveTable
+from autoscaler.adapters.terminal import (
+    ChangeLines,
+    JsonLines,
+    LiveTable,
+    leave_standard_output,
+    output,
+    printing,
+)
 from autoscaler.config.check import check as check_files
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy import PolicyBook, read_policies, shipped
@@ -56,7 +61,17 @@ from autoscaler.daemon.keeper import Keeper
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.lookback import LookBack
 from autoscaler.daemon.loop import Loop
-from autoscaler.ports import Actuator, Clock, Holds, Leadership, Recorder, SampleSource, Unavailable, WorkloadSource
+from autoscaler.ports import (
+    Actuator,
+    Clock,
+    Holds,
+    Leadership,
+    Recorder,
+    SampleSource,
+    Unavailable,
+    Unwritable,
+    WorkloadSource,
+)
 from autoscaler.sim.world.clock import CompressedClock
 from autoscaler.sim.world.demo import POLICIES as DEMO_POLICIES
 from autoscaler.sim.world.demo import world
@@ -119,12 +134,23 @@ async def until_signalled(work: Awaitable[int | None]) -> int:
         return 0
     except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
         raise StartError(str(error)) from error
-    except (BrokenPipeError, BaseExceptionGroup) as error:
-        if isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None:
-            raise
-        # Whoever read our output has seen enough, as `head` does; nothing may be flushed into the closed pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        leave_standard_output()  # whoever read it has seen enough, as `head` does
         return 0
+    except BaseExceptionGroup as errors:
+        if errors.split((BrokenPipeError, Unwritable))[1] is not None:
+            raise
+        leave_standard_output()
+        if full := errors.subgroup(Unwritable):
+            raise StartError(str(_first(full))) from errors
+        return 0
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first of the errors that a group is of, however deep."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 @dataclass
@@ -174,7 +200,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             assert settings.prometheus  # the command line has seen to it
             discovered = await stack.enter_async_context(DiscoveredFleet(settings.prometheus, clock))
             parts = Parts(clock, discovered, sources, RecordingActuator(), policies)
-        console = Console()
+        console = output()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:
             parts.recorders.append(JsonLines(sys.stdout))
@@ -234,7 +260,8 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
         finally:
             summary = fleet.summary()
             if as_json:
-                print(json.dumps(summary.as_json()))
+                with printing():
+                    print(json.dumps(summary.as_json()))
     return 0
 
 
@@ -245,7 +272,8 @@ async def explain(url: str, namespace: str, name: str) -> int:
     except client.Refused as refused:
         print(f"error: {refused}", file=sys.stderr)
         return 1
-    print(*lines, sep="\n")
+    with printing():
+        print(*lines, sep="\n")
     return 0
 
 
@@ -406,11 +434,15 @@ def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) 
         checked = check_files(files, book, {"ScaledObject": check_scaled_object})
     except PolicyError as error:
         raise StartError(str(error)) from error
-    for finding in checked.findings:
-        print(finding)
     counted, passed = (
         ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
         for kinds in (checked.documents, checked.skipped)
     )
-    print(f"checked {counted or 'nothing'}" + (f"; not checked: {passed}" if passed else ""))
+    try:
+        with printing():
+            for finding in checked.findings:
+                print(finding)
+            print(f"checked {counted or 'nothing'}" + (f"; not checked: {passed}" if passed else ""))
+    except Unwritable as error:
+        raise StartError(str(error)) from error
     return int(checked.failed)

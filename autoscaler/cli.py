@@ -6,6 +6,7 @@ Only `click` is imported here; each command imports what it needs, so that `--he
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -275,4 +276,6 @@ def _end(work: Callable[[], int]) -> None:
     except app.StartError as error:
         click.echo(f"error: {error}", err=True)
         code = 2
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
     sys.exit(code)

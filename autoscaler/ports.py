@@ -18,6 +18,10 @@ class Unavailable(Exception):
     """The outside system cannot be asked now. Expected trouble: the tick goes without, or does not happen."""
 
 
+class Unwritable(ValueError):
+    """Standard output takes no more, such as a file on a full disk: nothing that is decided would be seen."""
+
+
 class Clock(Protocol):
     """Time. `now_s` never goes back and is what decisions compare; `wall_s` is for records, schedules and people."""
 

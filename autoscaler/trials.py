@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from autoscaler.adapters.prometheus.history import PrometheusHistory
+from autoscaler.adapters.terminal import printing
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import load, read_policies
 from autoscaler.config.settings import PrometheusSettings
@@ -38,6 +35,7 @@ from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
 from autoscaler.sim.study.fit import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
 from autoscaler.sim.study.fit import fit as fit_profile
+from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
 from autoscaler.sim.study.past import Recorded, as_row, as_timeline, replicas, to_trace
 from autoscaler.sim.study.recording import read as read_recording
 from autoscaler.sim.study.ticks import read as read_ticks
@@ -91,11 +89,7 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
         raise ValueError(
             f"--gpus is {setting.gpus:g}; allowed: at least the {offer.gpus:g} that one replica of {name} takes"
         )
-    if (least := (setting.start_replicas or 0) * offer.gpus) > setting.gpus:
-        raise ValueError(
-            f"--gpus is {setting.gpus:g}; allowed: at least the {least:g} that "
-            f"--start-replicas {setting.start_replicas} take"
-        )
+    _check_start(setting, offer, policy)
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
         read = [(file, traces.load(file)) for file in files]
@@ -124,7 +118,7 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_
         raise ValueError(f"{file}: {error}") from error
     text = profile_file.write(Offer(fitted.profile, gpus))
     if out is None:
-        with _printing():
+        with printing():
             print(text, end="")
     else:
         outputs.write([(out, text)])
@@ -227,13 +221,11 @@ def replay_past(setting: Setting, past: Past, name: str) -> int:
 
 def baselines(named: Sequence[str]) -> tuple[str, ...]:
     """Return the baselines meant. Raises ValueError for an unknown one, with those there are."""
-    names = [name for each in named for name in each.split(",") if name]
-    if ALL in names:
-        return tuple(BASELINES)
-    for name in names:
-        if name not in BASELINES:
-            raise ValueError(f"no baseline {name!r}; allowed: {ALL}, {', '.join(BASELINES)}")
-    return tuple(dict.fromkeys(names))
+    names = [name for each in named for name in each.replace(",", " ").split()]
+    unknown = [name for name in names if name not in (ALL, *BASELINES)]
+    if unknown or (named and not names):
+        raise ValueError(f"no baseline {(unknown or named)[0]!r}; allowed: {ALL}, {', '.join(BASELINES)}")
+    return tuple(BASELINES) if ALL in names else tuple(dict.fromkeys(names))
 
 
 def _subject(
@@ -246,7 +238,8 @@ def _subject(
     scale: float,
     interval: tuple[float, float],
 ) -> Subject:
-    title = file.name.removesuffix(".gz").removesuffix(".csv")
+    _check_start(setting, offer, policy, len(models))
+    title = file.name.encode(errors="replace").decode().removesuffix(".gz").removesuffix(".csv")
     cases, notes = [], []
     if interval != (0.0, math.inf):
         models = _within(file, models, interval)
@@ -339,7 +332,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple
         drain_s=setting.drain_s,
         scrape_s=setting.scrape_s,
         gpus_per_replica=offer.gpus,
-        max_replicas=int(min(setting.gpus / offer.gpus + 1e-9, _ceiling(setting, policy))),
+        max_replicas=int(min(_fitting(setting, offer), _ceiling(setting, policy))),
         seed=setting.seed,
         counted_from_s=setting.learn_s,
     )
@@ -390,6 +383,26 @@ def _unusual(setting: Setting) -> list[str]:
     return notes
 
 
+def _check_start(setting: Setting, offer: Offer, policy: Policy, models: int = 1) -> None:
+    """Raise ValueError if there is no room for the replicas that are there at the start."""
+    start = setting.start_replicas or 0
+    if start > (most := _ceiling(setting, policy)):
+        raise ValueError(
+            f"--start-replicas is {start}; allowed: at most replicas.max of {setting.policies[0]}, {most:g}"
+        )
+    if start * models > (room := _fitting(setting, offer)):
+        each = f" for each of {models} models" if models > 1 else ""
+        raise ValueError(
+            f"--start-replicas is {start}{each}; allowed: at most the {room:g} that fit on --gpus {setting.gpus:g}, in "
+            f"nodes of {max(NODE_GPUS, offer.gpus):g} and of what is left"
+        )
+
+
+def _fitting(setting: Setting, offer: Offer) -> float:
+    """Return how many replicas the GPUs hold."""
+    return GpuPool(setting.gpus, max(NODE_GPUS, offer.gpus)).fitting(offer.gpus)
+
+
 def _ceiling(setting: Setting, policy: Policy) -> float:
     """Return how many replicas anybody may ask for: what a given policy allows, and no limit by the shipped one."""
     return policy.spec.replicas.max if setting.policies else MOST_REPLICAS
@@ -416,7 +429,7 @@ def _finish(setting: Setting, proofs: Sequence[Proof]) -> None:
     """Write the files, then show the tables: who reads those may be gone. Raises ValueError."""
     contents = [(setting.json, to_json), (setting.html, page)]
     outputs.write([(path, content(proofs)) for path, content in contents if path is not None])
-    with _printing():
+    with printing():
         console = Console()
         if not console.is_terminal:
             console = Console(width=TABLE_COLUMNS)
@@ -424,20 +437,3 @@ def _finish(setting: Setting, proofs: Sequence[Proof]) -> None:
             for proof in proofs:
                 print_proof(proof, console)
         print(captured.get(), end="")
-
-
-@contextmanager
-def _printing() -> Iterator[None]:
-    """Print within; what the encoding cannot say becomes a question mark. Raises ValueError where there is no room.
-
-    Whoever reads standard output and has seen enough, as `head` does, ends it quietly.
-    """
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        yield
-        print(end="", flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest is not tried again at exit
-        if not isinstance(error, BrokenPipeError):
-            raise ValueError(f"standard output cannot be written: {error.strerror}") from error

@@ -49,6 +49,7 @@ from autoscaler.sim.proof.subject import Subject, goal_of, started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
+from autoscaler.sim.study.gpus import GpuPool
 from bench.cases import anywhere, found, generated, sized
 from bench.dots import standalone
 from bench.tables import picture, table
@@ -109,7 +110,7 @@ def prepared(
         fitting, _ = traces.cut(model, offer.profile.max_model_len)
         case = Case(fitting, offer.profile, goal_of(policy), cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
         if len(models) > 1 and math.isfinite(grid.gpus):
-            case = replace(case, max_replicas=int(grid.gpus / offer.gpus + 1e-9))
+            case = replace(case, max_replicas=int(GpuPool.holding([case], grid.gpus).fitting(offer.gpus)))
         case = started(case) if math.isnan(size) else sized(fitting, size, case, grid.most_requests)
         cases.append(replace(case, counted_from_s=grid.learned * case.trace.duration_s))
         told(len(cases) / len(window))

@@ -138,3 +138,45 @@ async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowh
     async with asyncio.timeout(10):
         said, complaints = await speaker.communicate()
     assert (speaker.returncode, said, complaints) == (0, b"decision\n", b"")
+
+
+FULL = "error: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "policy.yaml"),
+        ("check", "broken.yaml"),
+        ("demo", "--json", "--duration", "1s", "--http-port", "0"),
+        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--once"),
+        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--once", "--json"),
+        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--http-port", "0"),
+        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--json", "--http-port", "0"),
+    ],
+)
+def test_output_that_finds_no_room_ends_every_command_with_one_line(tmp_path: Path, arguments: tuple[str, ...]):
+    (tmp_path / "policy.yaml").write_text("apiVersion: vllm-autoscaler.io/v1\nkind: Policy\nmetadata: {name: mine}\n")
+    (tmp_path / "broken.yaml").write_text("kind: Policy\n")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [COMMAND, *arguments],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    said = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("The page: "))
+    assert (done.returncode, said) == (2, FULL)
+
+
+def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path):
+    child = subprocess.Popen(
+        [COMMAND, "check", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    time.sleep(3.0)
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=30) == (b"", b"")
+    assert child.returncode == 130

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -18,7 +22,7 @@ from rich.text import Text
 from autoscaler.core.explain import Explanation, explain
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.core.words import count
-from autoscaler.ports import TickRecord
+from autoscaler.ports import TickRecord, Unwritable
 
 ROWS = 40
 """Rows of the live table; workloads that would change come first, the rest is counted."""
@@ -27,8 +31,52 @@ LEAST_REASON = 40
 """Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
 
 
+FILE_COLUMNS = 2000
+"""Of what is no terminal: more than any line takes."""
+
 TROUBLE = 3
 """Problems of the sources that are told, of all of them together."""
+
+
+def output() -> Console:
+    """Return the console of standard output; in a file or a pipe no sentence is broken into lines."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_COLUMNS)
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Print within; what the encoding cannot say becomes a question mark. Raises Unwritable where there is no room.
+
+    Whoever reads standard output and has seen enough, as `head` does, ends it quietly.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        with _room():
+            yield
+            print(end="", flush=True)
+    except BrokenPipeError:
+        leave_standard_output()
+    except Unwritable:
+        leave_standard_output()
+        raise
+
+
+def leave_standard_output() -> None:
+    """Send what is left to nowhere, lest it is tried again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Write to standard output within. Raises Unwritable where it takes no more, BrokenPipeError if nobody reads it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritable(f"standard output cannot be written: {error.strerror}") from error
 
 
 class LiveTable:
@@ -50,37 +98,38 @@ class LiveTable:
             self._live.stop()
 
     def record(self, tick: TickRecord) -> None:
-        view = _view(tick, self._console, self._nothing)
-        if self._live:
-            self._live.update(view, refresh=True)
-        else:
-            self._console.print(view)
+        self._show(_view(tick, self._console, self._nothing))
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        line = Text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", style="red")
-        if self._live:
-            self._live.update(line, refresh=True)
-        else:
-            self._console.print(line)
+        self._show(Text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", style="red"))
+
+    def _show(self, view: RenderableType) -> None:
+        with _room():
+            if self._live:
+                self._live.update(view, refresh=True)
+            else:
+                self._console.print(view)
 
 
 class _Lines(ABC):
-    """Base of what writes lines: the same failure is told once. Raises BrokenPipeError when nobody reads any more."""
+    """Base of what writes lines: the same failure is told once. Raises like `_room`."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._failure = ""  # "": the last tick succeeded
 
     def record(self, tick: TickRecord) -> None:
-        self._out.writelines(f"{line}\n" for line in self._told(tick))
-        self._out.flush()
+        with _room():
+            self._out.writelines(f"{line}\n" for line in self._told(tick))
+            self._out.flush()
         self._failure = ""
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         reason = _reason(error)
         if reason != self._failure:
-            self._out.write(f"{self._told_failure(_time(wall_s), reason)}\n")
-            self._out.flush()
+            with _room():
+                self._out.write(f"{self._told_failure(_time(wall_s), reason)}\n")
+                self._out.flush()
         self._failure = reason
 
     @abstractmethod
@@ -189,13 +238,13 @@ def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
 
 def _view(tick: TickRecord, console: Console, nothing: str) -> RenderableType:
     notes = [Text(note, style="red") for note in _notes(tick, nothing)]
-    counts, sentences = _table(tick, reasons=False)
+    counts, sentences = _table(tick, reasons=False, expand=False)
     if console.width - console.measure(counts).maximum >= LEAST_REASON:
-        return Group(_table(tick, reasons=True)[0], *notes)
+        return Group(_table(tick, reasons=True, expand=console.is_terminal)[0], *notes)
     return Group(counts, *([""] if sentences else []), *sentences, *notes)
 
 
-def _table(tick: TickRecord, *, reasons: bool) -> tuple[Table, list[Text]]:
+def _table(tick: TickRecord, *, reasons: bool, expand: bool) -> tuple[Table, list[Text]]:
     """Return the table, and the sentences of its rows, each with its workload."""
     rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
     growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
@@ -206,7 +255,7 @@ def _table(tick: TickRecord, *, reasons: bool) -> tuple[Table, list[Text]]:
         caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
         title_justify="left",
         caption_justify="left",
-        expand=reasons,
+        expand=expand,
     )
     for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("wanted", True)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)

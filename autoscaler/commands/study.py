@@ -15,7 +15,6 @@ import click
 from click.core import ParameterSource
 
 from autoscaler.commands.options import (
-    EXISTING,
     READABLE_FILE,
     Duration,
     Number,
@@ -103,7 +102,9 @@ proof_options = options(
     click.option(
         "--profile", metavar="NAME|FILE", help="Replica profile: a name, or a file written by `simulate fit`."
     ),
-    click.option("--policy", type=EXISTING, help="File with one policy; default: the shipped `interactive` policy."),
+    click.option(
+        "--policy", type=READABLE_FILE, help="File with one policy; default: the shipped `interactive` policy."
+    ),
     click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to compare it with."),
     click.option(
         "--tuned", is_flag=True, help="Also run each baseline at its best setting in hindsight, and show frontiers."
@@ -253,7 +254,7 @@ def fit(
     recording: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_tokens: int | None, gpus: float
 ) -> None:
     """Fit a profile to recorded metrics: lines of {"t": seconds, "text": the engine's /metrics}, plain or gzipped."""
-    if out is not None and out.suffix != ".json":
+    if out is not None and out.suffix != ".json" and not out.is_relative_to("/dev"):
         raise click.UsageError(f"--out {out}: the name of a profile's file must end in .json")
     to_the_end(lambda trials: trials.fit(recording, out, max_num_seqs, max_num_batched_tokens, gpus))
 

@@ -28,6 +28,7 @@ from autoscaler.ports import (
     SampleSource,
     TickRecord,
     Unavailable,
+    Unwritable,
     WorkloadSource,
 )
 
@@ -196,7 +197,7 @@ class Loop:
             name = type(recorder).__name__
             try:
                 what(recorder)
-            except BrokenPipeError:  # nobody reads the output any more, so nobody wants it
+            except (BrokenPipeError, Unwritable):  # nobody sees the output any more, so nobody wants it
                 raise
             except Exception as error:
                 if name not in self._broken:

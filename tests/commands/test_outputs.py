@@ -152,3 +152,12 @@ def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) ->
     result = invoke("simulate", f"--trace={trace}", trace, *PROFILE, "--json", out)
     assert result.exit_code == 0, result.output
     assert [each["trace"] for each in json.loads(out.read_text())] == ["minute", "minute"]
+
+
+def test_where_nothing_compiled_can_be_kept_a_trace_is_run_all_the_same(trace: Path) -> None:
+    """As in a container whose file system is read-only: neither beside the code nor in the user's folder."""
+    nowhere = {"NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}
+    process = simulating("--trace", trace, *PROFILE, stdout=subprocess.PIPE, **nowhere)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert "240 requests" in out

@@ -1,6 +1,8 @@
 """`simulate` as one types it: what it writes, what it refuses before it begins."""
 
+import gzip
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -213,6 +215,14 @@ def test_a_bad_trace_is_one_line_with_file_and_line(
     assert not out.exists()
 
 
+def test_a_file_of_little_but_empty_lines_is_read_no_further_than_a_limit(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.csv.gz"
+    bomb.write_bytes(gzip.compress(b"arrival_s,prompt_tokens,output_tokens\n1,2,3\n" + b"\n" * 61_000_000))
+    result = invoke("simulate", "--trace", bomb, *PROFILE)
+    assert result.exit_code == 2
+    assert result.output == f"error: {bomb}, line 60000000: more than 60,000,000 lines, the limit\n"
+
+
 def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
     trace.write_bytes(trace.read_bytes()[:2000])
     result = invoke("simulate", "--trace", trace, *PROFILE)
@@ -246,6 +256,10 @@ def test_a_gz_that_ends_early_is_told(trace: Path) -> None:
         ),
         ((*PROFILE, "--learn", "1ms"), "--learn is 1ms; no request arrives before that"),
         ((*PROFILE, "--learn", "599999ms"), "--learn is 9m59s999ms; no request arrives after that"),
+        ((*PROFILE, "--against", "all,magic"), "no baseline 'magic'; allowed: all, keda-queue, "),
+        ((*PROFILE, "--against", ","), "no baseline ','; allowed: all, "),
+        ((*PROFILE, "--against", "", "--tuned"), "no baseline ''; allowed: all, "),
+        ((*PROFILE, "--policy", "/tmp"), "Invalid value for '--policy'"),
         ((*PROFILE, "--learn", "6"), "--learn"),
         ((*PROFILE, "--cold-start", "60"), "--cold-start"),
         (
@@ -269,7 +283,11 @@ def test_an_option_that_cannot_be_is_refused_before_the_run(trace: Path, argumen
         ),
         (
             (*PROFILE, "--gpus", "2", "--start-replicas", "3"),
-            "--gpus is 2; allowed: at least the 3 that --start-replicas 3 take",
+            "--start-replicas is 3; allowed: at most the 2 that fit on --gpus 2, in nodes of 8 and of what is left",
+        ),
+        (
+            ("--profile", "70b-4xh100", "--gpus", "14", "--start-replicas", "4"),
+            "--start-replicas is 4; allowed: at most the 3 that fit on --gpus 14",
         ),
         ((*PROFILE, "--gpus", "0"), "0 is not in the range 0<x<=100000"),
     ],
@@ -291,3 +309,33 @@ def test_without_the_extra_the_way_to_install_it_is_named(trace: Path, monkeypat
     result = invoke("simulate", "--trace", trace, *PROFILE)
     assert result.exit_code == 2
     assert "pip install 'vllm-autoscaler[sim]'" in result.output
+
+
+def test_more_replicas_at_the_start_than_the_policy_allows_are_told_with_its_file(trace: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "two.yaml"
+    policy.write_text(POLICY.replace("ITL", "100ms").replace("spec:", "spec:\n  replicas: {max: 2}"))
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--policy", policy, "--start-replicas", "3")
+    assert result.output == f"error: --start-replicas is 3; allowed: at most replicas.max of {policy}, 2\n"
+
+
+def test_models_of_one_file_need_room_for_what_each_begins_with(tmp_path: Path) -> None:
+    rows = [f"{at},300,50,{model}" for at in range(60) for model in ("a", "b", "c")]
+    file = write_trace(tmp_path / "three.csv", rows, "arrival_s,prompt_tokens,output_tokens,model")
+    result = invoke("simulate", "--trace", file, *PROFILE, "--gpus", "4", "--start-replicas", "2")
+    assert "--start-replicas is 2 for each of 3 models; allowed: at most the 4 that fit on --gpus 4" in result.output
+
+
+def test_baselines_are_named_with_spaces_or_commas(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "proof.json"
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--against", "static keda-rps,hpa-inflight", "--json", out)
+    assert result.exit_code == 0
+    names = {each["name"] for each in json.loads(out.read_text())["policies"]}
+    assert names == {"ours", "keda-rps", "hpa-inflight", "static"}
+
+
+def test_a_name_that_is_no_text_is_told_with_question_marks(trace: Path, tmp_path: Path) -> None:
+    other, out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv.gz")), tmp_path / "proof.json"
+    other.write_bytes(trace.read_bytes())
+    assert invoke("simulate", "--trace", other, *PROFILE, "--json", out).exit_code == 0
+    assert json.loads(out.read_bytes())["trace"] == "?"
+    assert b"\\ud" not in out.read_bytes()

@@ -21,7 +21,7 @@ from autoscaler.config.policy import load
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.daemon.loop import Loop
-from autoscaler.ports import Fate, Unavailable
+from autoscaler.ports import Fate, Unavailable, Unwritable
 from tests.core.world import fleet, samples
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -304,13 +304,14 @@ async def test_a_recorder_that_raises_costs_neither_the_tick_nor_the_other_recor
     assert told == ["Broken"]  # once, however often it fails
 
 
-async def test_output_that_nobody_reads_any_more_ends_the_loop():
+@pytest.mark.parametrize("error", [BrokenPipeError(), Unwritable("standard output cannot be written: no space")])
+async def test_output_that_nobody_sees_any_more_ends_the_loop(error: Exception):
     class Closed:
         def record(self, tick):
-            raise BrokenPipeError
+            raise error
 
     world = World(recorders=[Closed()])
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(type(error)):
         await asyncio.wait_for(world.loop.run(), 1.0)
 
 

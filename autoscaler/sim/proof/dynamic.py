@@ -8,14 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 
 from autoscaler.core.columns import FloatColumn, IntColumn
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from autoscaler.sim.study.compiled import compiled
 
 PRICES = 11  # that a search tries
 
@@ -97,11 +94,7 @@ def climb(value: Callable[[float], float], low: float, high: float) -> float:
     return math.exp(at[int(found[1] > found[0])])
 
 
-def _compiled(function: Function) -> Function:
-    return cast(Function, njit(cache=True)(function))
-
-
-@_compiled
+@compiled
 def _cheapest(
     work: IntColumn,
     slack: IntColumn,
@@ -154,7 +147,7 @@ def _cheapest(
     return least_s
 
 
-@_compiled
+@compiled
 def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float) -> None:
     """Let replicas end, for nothing, and start. Rows without any replica grow older by one window."""
     for backlog in range(before + 1):
@@ -171,7 +164,7 @@ def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float)
             cost[row, backlog] = min(cost[row, backlog], cost[row - 1, backlog] + start_s)
 
 
-@_compiled
+@compiled
 def _cheapest_counts(missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float) -> float:
     """See `cheapest_counts`."""
     most = len(level) - 1

@@ -146,6 +146,19 @@ def _signals_held() -> Iterator[None]:
             signal.raise_signal(came[0])
 
 
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Let nobody within say what a signal does to this process: Ray's answer to SIGTERM is to abort."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
 def _on_ray(
     function: Callable[[Any, Item], Result], shared: Any, todo: _Todo[Item, Result]
 ) -> Iterator[tuple[int, Result]]:
@@ -170,7 +183,8 @@ def _connect(ray: Any) -> None:
     """Connect to the cluster that the environment names, else start one. Raises RuntimeError."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address in ("", "local"):
-        ray.init(log_to_driver=False)  # in this thread: what Ray starts here ends with the thread that started it
+        with _signals_kept():
+            ray.init(log_to_driver=False)  # in this thread: what Ray starts here ends with the thread that started it
         return
     connected: Future[None] = Future()
 

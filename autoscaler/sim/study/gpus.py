@@ -65,6 +65,14 @@ class GpuPool:
         """Make a pool of usual nodes, or of larger ones where a replica of one of the cases needs them."""
         return cls(gpus, max(NODE_GPUS, *(case.gpus_per_replica for case in cases)))
 
+    def fitting(self, gpus_per_replica: float) -> float:
+        """Return how many replicas of one size find room if nobody else does; infinity: as many as are asked for."""
+        if math.isinf(self.gpus):
+            return math.inf
+        nodes, rest_gpus = divmod(self.gpus + ROUNDING_GPUS, self.largest_gpus)
+        each, last = (math.floor((gpus + ROUNDING_GPUS) / gpus_per_replica) for gpus in (self.largest_gpus, rest_gpus))
+        return nodes * each + last
+
     @property
     def short(self) -> bool:
         """Whether somebody waits."""

@@ -12,31 +12,17 @@ you change the bounds in `engine.metrics`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.sim.study.compiled import compiled
 from autoscaler.sim.study.state import GAP_BOUNDS, PREFILL_BOUNDS, TTFT_BOUNDS, Engine, Records, State
 
-try:
-    from numba import njit
-except ImportError as error:
-    raise ImportError("the simulator needs numba: pip install 'vllm-autoscaler[sim]'") from error
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 Record = Any  # one replica or the gateway; numba knows its fields
 
 NEVER = 1 << 62  # a step that does not come
-
-
-def compiled(function: Function) -> Function:
-    """Compile on the first call and keep the result on disk, if that can be written. Exact: no `fastmath`."""
-    try:
-        return cast(Function, njit(cache=True, error_model="numpy")(function))
-    except RuntimeError:  # neither beside the file nor in the user's cache folder: a read-only container
-        return cast(Function, njit(error_model="numpy")(function))
 
 
 # Requests come.

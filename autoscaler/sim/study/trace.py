@@ -25,6 +25,7 @@ from autoscaler.sim.study.case import Trace
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 MODEL = "model"
 MOST_REQUESTS = 50_000_000  # of one file, or after scaling
+MOST_LINES = 60_000_000  # of one file: most of a bomb is empty lines
 MOST_BYTES = 4_000_000_000  # of one file, after decompression
 MOST_MODELS = 10_000
 MOST_NAME = 200  # characters of a model's name
@@ -181,6 +182,8 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
                 raise TraceError(f"{path}, line {number}: more than {MOST_BYTES:,} bytes, the limit")
             lines = (rest + block).split(b"\n")
             rest = lines.pop() if block else b""
+            if number + len(lines) > MOST_LINES:
+                raise TraceError(f"{path}, line {MOST_LINES}: more than {MOST_LINES:,} lines, the limit")
             for index, line in enumerate((*lines, rest)):
                 if len(line) > MOST_LINE_BYTES:
                     raise TraceError(f"{path}, line {number + index}: longer than {MOST_LINE_BYTES:,} bytes")

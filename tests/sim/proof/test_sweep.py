@@ -143,6 +143,18 @@ def test_what_ray_says_against_an_address_is_told(monkeypatch: pytest.MonkeyPatc
         list(sweep(multiply, 3, [1], ray=True))
 
 
+def test_who_asked_for_a_signal_gets_it_whatever_ray_does_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
+    try:
+        sweep_._connect(fake_ray(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL) and None))
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
+
+
 def on_its_own(program: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from autoscaler.sim.study.gpus import Claim, GpuPool, Place
@@ -111,3 +113,16 @@ def test_a_replica_fits_into_one_node_or_waits_and_the_last_node_may_be_smaller(
     for name in "abc":
         apart.ask(name, 5, now_s=0.0)
     assert [name for name, _ in apart.granted] == ["a"]  # three are left here, four there
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "room"),
+    [(8, 1, 8), (12, 6, 1), (14, 6, 2), (14, 4, 3), (10, 16, 0), (32, 16, 2), (3, 3 / 7, 7), (math.inf, 4, math.inf)],
+)
+def test_as_many_replicas_fit_as_can_be_placed(gpus: float, each: float, room: float) -> None:
+    pool = GpuPool(gpus, max(8.0, each))
+    assert pool.fitting(each) == room
+    placed = []
+    for name in range(40):
+        pool.ask(Claim("", each, lambda _now_s, place: placed.append(place)), float(name))
+    assert len(placed) == min(room, 40)

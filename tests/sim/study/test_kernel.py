@@ -14,6 +14,7 @@ from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
 from autoscaler.sim.study import kernel
 from autoscaler.sim.study.case import Trace
+from autoscaler.sim.study.compiled import compiled as compiling
 from autoscaler.sim.study.state import Engine, Records, State, new_gateway
 from autoscaler.sim.world.front import Front
 
@@ -212,4 +213,4 @@ def test_the_gateway_holds_requests_while_nobody_serves_and_forgets_those_who_le
 def test_where_nothing_can_be_kept_on_disk_code_is_compiled_all_the_same() -> None:
     names: dict[str, Callable[[int], int]] = {}
     exec("def double(number):\n    return 2 * number", names)  # of no file, so there is no place beside it
-    assert kernel.compiled(names["double"])(21) == 42
+    assert compiling(names["double"])(21) == 42
