@@ -63,7 +63,7 @@ class Proof:
     requests: int  # that count
     duration_s: float  # that counts
     models: int  # workloads in the trace; their figures are summed
-    clairvoyant_gpu_hours: float  # no policy that meets the goal can take less; NaN: not known
+    clairvoyant_gpu_hours: float  # nobody who meets the goal with each model takes less; NaN: not known
     runs: tuple[Run, ...]
     frontier: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # by policy: every setting that was tried
     cold_start_uncached_s: float = math.nan  # on a node that was never used; NaN: as any other

@@ -109,6 +109,20 @@ def test_several_workloads_add_up_to_all_their_requests() -> None:
     assert timeline[3, 2] == 2.0  # one replica each
 
 
+def test_who_meets_the_goal_over_all_requests_without_one_model_may_be_below_the_bound_and_it_is_told() -> None:
+    """Fifteen of 1,800 requests go to a model for which there is no GPU left."""
+    light, heavy = busy("light", per_s=3.0), busy("heavy", per_s=0.025, seed=2)
+    together = prove(replace(subject(light, heavy), gpus=1.0), ("static",), workers=1)
+    apart = prove(subject(light, heavy), ("static",), workers=1)
+    said = (
+        "the bound is what all models take to meet the goal, each by itself; over all requests it was met for less by "
+    )
+    below = [run for run in together.runs if together.attains(run) and together.ratio(run.row.gpu_hours) < 1]
+    assert below and [note for note in together.notes if note.startswith(said)]
+    assert all(run.name in " ".join(together.notes) for run in below)
+    assert not [note for note in apart.notes if note.startswith(said)]
+
+
 def test_a_fleet_is_proved_model_by_model() -> None:
     fleet = subject(busy("a"), busy("b", per_s=0.5, seed=2))
     proof = prove(fleet, ("static",), planned=True, workers=1)
