@@ -93,7 +93,10 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
         read = [(file, traces.load(file)) for file in files]
-        subjects = [_subject(setting, name, offer, policy, file, models, scale, interval) for file, models in read]
+        titles = _titles(files)
+        subjects = [
+            _subject(setting, name, offer, policy, file, titles[file], models, scale, interval) for file, models in read
+        ]
         for subject in subjects:
             check_goal(*subject.cases)
         subjects = [_begun(setting, subject, told) for subject in subjects]
@@ -228,18 +231,32 @@ def baselines(named: Sequence[str]) -> tuple[str, ...]:
     return tuple(BASELINES) if ALL in names else tuple(dict.fromkeys(names))
 
 
+def _titles(files: Sequence[Path]) -> dict[Path, str]:
+    """Return what each trace is called: its name, or its path where several have one name. Raises ValueError."""
+    seen: dict[Path, Path] = {}
+    for file in files:
+        if (other := seen.setdefault(file.resolve(), file)) is not file:
+            raise ValueError(f"--trace {file}: it was given before, as {other}; allowed: each file once")
+    names = [file.name for file in files]
+    called = {file: str(file) if names.count(file.name) > 1 else file.name for file in files}
+    return {
+        file: title.encode(errors="replace").decode().removesuffix(".gz").removesuffix(".csv")
+        for file, title in called.items()
+    }
+
+
 def _subject(
     setting: Setting,
     name: str,
     offer: Offer,
     policy: Policy,
     file: Path,
+    title: str,
     models: Sequence[Trace],
     scale: float,
     interval: tuple[float, float],
 ) -> Subject:
     _check_start(setting, offer, policy, len(models))
-    title = file.name.encode(errors="replace").decode().removesuffix(".gz").removesuffix(".csv")
     cases, notes = [], []
     if interval != (0.0, math.inf):
         models = _within(file, models, interval)

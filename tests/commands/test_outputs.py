@@ -149,9 +149,11 @@ def test_nan_is_in_no_range(trace: Path, option: str) -> None:
 
 def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
-    result = invoke("simulate", f"--trace={trace}", trace, *PROFILE, "--json", out)
+    other = tmp_path / "other.csv"
+    other.write_bytes(trace.read_bytes())
+    result = invoke("simulate", f"--trace={trace}", other, *PROFILE, "--json", out)
     assert result.exit_code == 0, result.output
-    assert [each["trace"] for each in json.loads(out.read_text())] == ["minute", "minute"]
+    assert [each["trace"] for each in json.loads(out.read_text())] == ["minute", "other"]
 
 
 def test_where_nothing_compiled_can_be_kept_a_trace_is_run_all_the_same(trace: Path) -> None:

@@ -339,3 +339,14 @@ def test_a_name_that_is_no_text_is_told_with_question_marks(trace: Path, tmp_pat
     assert invoke("simulate", "--trace", other, *PROFILE, "--json", out).exit_code == 0
     assert json.loads(out.read_bytes())["trace"] == "?"
     assert b"\\ud" not in out.read_bytes()
+
+
+def test_traces_of_one_name_are_told_by_their_paths_and_none_is_run_twice(trace: Path, tmp_path: Path) -> None:
+    other, out = tmp_path / "other" / trace.name, tmp_path / "proofs.json"
+    other.parent.mkdir()
+    other.write_bytes(trace.read_bytes())
+    assert invoke("simulate", "--trace", trace, other, *PROFILE, "--json", out).exit_code == 0
+    names = [proof["trace"] for proof in json.loads(out.read_text())]
+    assert names == [str(file).removesuffix(".csv.gz") for file in (trace, other)]
+    result = invoke("simulate", "--trace", trace, other, trace, *PROFILE)
+    assert result.output == f"error: --trace {trace}: it was given before, as {trace}; allowed: each file once\n"

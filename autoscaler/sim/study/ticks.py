@@ -6,12 +6,14 @@ quantile, so attainment stays unknown.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -41,6 +43,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
     rows: list[list[float]] = []
     told: list[tuple[str, str]] = []  # where each is, and its time as it is written there
     others: set[str] = set()
+    outside: list[str] = []  # of its ticks, the first and the last beside the interval
     for where, line in _lines(path):
         if (name := line.get("workload")) != workload:
             if len(others) < MOST_OTHERS and isinstance(name, str):
@@ -48,6 +51,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
             continue
         time_s = _time(line.get("time"), where)
         if not start_s <= time_s <= end_s:
+            outside[1:] = [line["time"]]
             continue
         if times and time_s <= times[-1]:
             if time_s == times[-1]:  # ticks within one second are told apart by no more than that
@@ -63,7 +67,8 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         told.append((where, line["time"]))
     if len(times) < 2:
         found = f"{count(len(times), 'tick')} of workload {workload} in the interval, at least 2 are needed"
-        raise TicksError(f"{path}: {found}; others in it: {one_of(map(_bare, others), workload)}")
+        beside = f"; beside it from {outside[0]} to {outside[-1]}" if outside else ""
+        raise TicksError(f"{path}: {found}{beside}; other workloads: {one_of(map(_bare, others), workload)}")
     moments_s = np.array(times)
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)
     if (steps := (times[-1] - times[0]) / step_s) > MOST_STEPS:
@@ -100,9 +105,11 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each line's place and content. A file that was cut off in its last line is read up to it."""
+    number = 0
     try:
-        with path.open("rb") as file:
-            number = 0
+        with path.open("rb") as plain:
+            packed = plain.peek(2)[:2] == b"\x1f\x8b"
+            file = cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if packed else plain
             while text := file.readline(MOST_LINE_BYTES + 1):
                 number += 1
                 where = f"{path}, line {number}"
@@ -119,6 +126,8 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if not isinstance(line, dict):
                     raise TicksError(f"{where}: not a mapping")
                 yield where, line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TicksError(f"{path}, line {number + 1}: the gzip data ends early or is damaged: {error}") from error
     except OSError as error:
         raise TicksError(f"{path}: {error.strerror or error}") from error
 

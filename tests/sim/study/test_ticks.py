@@ -1,3 +1,4 @@
+import gzip
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,10 +98,10 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Pat
         ),
         (["[" * 100_000], "line 2: not JSON"),
         ([line(15, ready=1e9)], r"line 2: ready is 1000000000.0; it must be a number from 0 to 100000, or null"),
-        ([], "1 tick of workload team/llama in the interval, at least 2 are needed; others in it: none"),
+        ([], "1 tick of workload team/llama in the interval, at least 2 are needed; other workloads: none"),
         (
             [line(15, workload="team/lama"), line(15, workload="a\x1b[2J"), line(15, workload=7)],
-            r"others in it: a\\x1b\[2J, team/lama \(did you mean team/lama\?\)",
+            r"other workloads: a\\x1b\[2J, team/lama \(did you mean team/lama\?\)",
         ),
     ],
 )
@@ -109,6 +110,25 @@ def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, wrong: list[obje
     with pytest.raises(TicksError, match=said) as raised:
         read(file, "team/llama")
     assert str(raised.value).startswith(str(file))
+
+
+def test_ticks_beside_the_interval_are_told_with_when_they_were(tmp_path: Path) -> None:
+    file = write(tmp_path, *(line(15.0 * tick) for tick in range(20)))
+    said = (
+        "0 ticks .* at least 2 are needed; beside it from 2026-03-01T08:00:00Z to 2026-03-01T08:04:45Z; other workloads"
+    )
+    with pytest.raises(TicksError, match=said):
+        read(file, "team/llama", START_S + 86_400)
+
+
+def test_packed_ticks_are_read_and_where_they_break_off_is_told(tmp_path: Path) -> None:
+    file = write(tmp_path, *(line(15.0 * tick) for tick in range(200)))
+    whole, packed = read(file, "team/llama"), tmp_path / "ticks.jsonl.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    assert read(packed, "team/llama").duration_s == whole.duration_s
+    packed.write_bytes(gzip.compress(file.read_bytes())[:600])
+    with pytest.raises(TicksError, match=r"ticks\.jsonl\.gz, line \d+: the gzip data ends early or is damaged"):
+        read(packed, "team/llama")
 
 
 def test_a_tick_of_another_century_is_told_with_its_line(tmp_path: Path) -> None:

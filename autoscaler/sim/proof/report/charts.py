@@ -31,6 +31,7 @@ LEAST_MISS = 1e-5  # shares closer to 1 are drawn as 1, which lies there
 MOST_HOURS = 3.0  # times those of the dearest that matters; what costs more lies at the edge
 COLUMNS = 700  # moments of a timeline that are drawn
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
+LETTER_PX = 6.5  # of a label, about
 NARROW, NARROW_LEFT = 590.0, 86.0  # of a picture that shares the width of the page, and has large text on a phone
 
 
@@ -78,7 +79,9 @@ def frontier(proof: Proof) -> str:
     heights = top - 9, height - bottom - 6  # of what is said: the lines may lie side by side
     for (said, hours), said_y in zip(marks.items(), heights, strict=False):
         parts.append(element("line", class_="bound", x1=x(hours), x2=x(hours), y1=top, y2=height - bottom))
-        parts.append(text(said, x(hours) + 4, said_y, class_="label"))
+        room = x(hours) + 4 + LETTER_PX * len(said) <= WIDTH
+        beside = {} if room else {"text_anchor": "end"}
+        parts.append(text(said, x(hours) + (4 if room else -4), said_y, class_="label", **beside))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
     tints = colours([run.name for run in proof.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top

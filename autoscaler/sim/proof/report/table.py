@@ -69,7 +69,10 @@ def _table(proof: Proof, columns: Sequence[Column]) -> Table:
         caption_justify="left",
     )
     for column in columns:
-        table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
+        # Where all else is left out, names are broken into lines, and never figures.
+        table.add_column(
+            column.title, justify="right" if column.number else "left", no_wrap=column.number, overflow="fold"
+        )
     for run in in_order(proof):
         style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "dim" if proof.misses(run) else "")
         table.add_row(*(Text(column.write(proof, run)) for column in columns), style=style)

@@ -119,6 +119,15 @@ def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None
     assert at["goal"][0] > at["with neighbours, estimated"][0] + 700
 
 
+def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies() -> None:
+    made = proof(run(attainment=1.0), clairvoyant_gpu_hours=980.0, estimate_gpu_hours=980.0, frontier={})
+    texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
+    labels = [each for each in texts if str(each.text) in ("clairvoyant bound", "with neighbours, estimated")]
+    assert len(labels) == 2
+    assert all(each.get("text-anchor") == "end" for each in labels)
+    assert all(float(each.get("x", "")) <= charts.WIDTH for each in labels)
+
+
 def test_a_share_of_all_requests_lies_above_every_smaller_one() -> None:
     heights = rings(proof(run(attainment=1.0), run("hpa", attainment=0.9999), frontier={}))
     assert heights["ours"][1] < heights["hpa"][1]

@@ -45,7 +45,7 @@ def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_says_which_are_left_out() -> None:
-    for width in (80, 100, 120):
+    for width in (45, 60, 80, 100, 120):
         out = StringIO()
         print_proof(proof(trace="a[red]b\x1b"), Console(file=out, width=width, force_terminal=True, color_system=None))
         text = out.getvalue()
