@@ -132,9 +132,10 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_
         f"{fitted.intervals} busy intervals; the profile explains them within {fitted.error_fraction:.1%} (median)"
         f"{slots}{budget}",
         highlight=False,
+        soft_wrap=True,
     )
     for doubt in fitted.doubts:
-        console.print(f"warning: {doubt}", highlight=False)
+        console.print(f"warning: {doubt}", highlight=False, soft_wrap=True)
     return 0
 
 
