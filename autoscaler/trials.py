@@ -114,7 +114,9 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_
     """Fit a profile to a recording, print how well it explains it, and write it."""
     if out is not None:
         outputs.check([out], [file])
-    recording = read_recording(file)
+    console = Console(stderr=True)
+    with Bar(f"reading {file.name}", console) as told:
+        recording = read_recording(file, told)
     try:
         fitted = fit_profile(recording, max_num_seqs, max_num_batched_tokens)
     except ValueError as error:
@@ -127,7 +129,6 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_
         outputs.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
     budget = "" if max_num_batched_tokens else f"; max_batched_tokens is a guess, {_guess(fitted)}"
-    console = Console(stderr=True)
     console.print(
         f"{fitted.intervals} busy intervals; the profile explains them within {fitted.error_fraction:.1%} (median)"
         f"{slots}{budget}",
@@ -179,7 +180,9 @@ def replay_ticks(setting: Setting, file: Path, workload: tuple[str, str], interv
     _usable(setting)
     name = "/".join(workload)
     start_s, end_s = interval
-    return replay_past(setting, read_ticks(file, name, -math.inf if start_s is None else start_s, end_s), name)
+    with Bar(f"reading {file.name}", Console(stderr=True)) as told:
+        past = read_ticks(file, name, -math.inf if start_s is None else start_s, end_s, told)
+    return replay_past(setting, past, name)
 
 
 def replay_past(setting: Setting, past: Past, name: str) -> int:

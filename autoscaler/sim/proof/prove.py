@@ -5,7 +5,7 @@ known here, nor how a proof is shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,11 +23,11 @@ from autoscaler.sim.proof.subject import Subject, check_goal, parts, started
 from autoscaler.sim.proof.tune import tuning
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, FleetScaler, Scaler
+from autoscaler.sim.study.files import Told, untold
 from autoscaler.sim.study.ours import Ours, OursTogether
 from autoscaler.sim.study.score import Row
 
 OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # the knob of the shipped policy's own curve
-Told = Callable[[float], None]  # how much is done, 0..1
 
 OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`: a tick takes some 2 ms
 BOUND_RUNS = 15.0  # about, that a bound and its estimate take as long as
@@ -64,7 +64,7 @@ def prove(
     planned: bool = False,
     workers: int | None = None,
     ray: bool = False,
-    told: Told = lambda _share: None,
+    told: Told = untold,
 ) -> Proof:
     """Run the policy and the baselines named in `against` over every workload of `subject`, and sum them up.
 

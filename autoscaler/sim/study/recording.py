@@ -18,6 +18,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.core.columns import FloatColumn
+from autoscaler.sim.study.files import Told, unpacked, untold
 
 MOST_SCRAPES = 1_000_000
 MOST_LINE_BYTES = 4_000_000
@@ -68,18 +69,17 @@ class Recording:
     steps_within_tokens: float | None  # least bucket bound that holds all steps, or infinity; None: no buckets
 
 
-def read(path: Path) -> Recording:
+def read(path: Path, told: Told = untold) -> Recording:
     """Read a recording. Raises RecordingError."""
     rows: list[list[float]] = []
     cache: dict[str, str] = {}
     steps_within: float | None = None
     number = 0
     try:
-        with path.open("rb") as plain:
-            packed = plain.peek(2)[:2] == b"\x1f\x8b"
-            file = gzip.GzipFile(fileobj=plain) if packed else plain
+        with unpacked(path) as (file, share):
             while line := file.readline(MOST_LINE_BYTES + 1):
                 number += 1
+                told(share())
                 where = f"{path}, line {number}"
                 if len(line) > MOST_LINE_BYTES or number > MOST_SCRAPES:
                     raise RecordingError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_SCRAPES} lines")

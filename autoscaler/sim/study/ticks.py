@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from autoscaler.config.findings import one_of, shown
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
 from autoscaler.core.words import count
+from autoscaler.sim.study.files import Told, unpacked, untold
 
 MOST_LINE_BYTES = 1 << 20
 MOST_TICKS = 5_000_000
@@ -28,23 +29,24 @@ MOST_VALUE = 1e9  # requests, or tokens a second
 MOST_REPLICAS = 1e5
 MOST_OTHERS = 1000  # workloads whose names an error may know
 LATENCY_WINDOW_S = 60.0
+TOLD_LINES = 1000  # after so many it is told how far the file was read
 
 
 class TicksError(ValueError):
     """A file of ticks that cannot be used: says file and line, what was found, and what is allowed."""
 
 
-def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = math.inf) -> Past:
+def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = math.inf, told: Told = untold) -> Past:
     """Return the past of `workload` (`namespace/name`) between two Unix times, as its ticks knew it.
 
     Lines of other workloads and of failed ticks are passed over. Raises TicksError.
     """
     times: list[float] = []
     rows: list[list[float]] = []
-    told: list[tuple[str, str]] = []  # where each is, and its time as it is written there
+    places: list[tuple[str, str]] = []  # where each is, and its time as it is written there
     others: set[str] = set()
     outside: list[str] = []  # of its ticks, the first and the last beside the interval
-    for where, line in _lines(path):
+    for where, line in _lines(path, told):
         if (name := line.get("workload")) != workload:
             if len(others) < MOST_OTHERS and isinstance(name, str):
                 others.add(name)
@@ -64,7 +66,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         rows.append([_number(inputs.get(name), f"{where}: inputs.{name}") for name in names])
         rows[-1].append(_number(line.get("ready"), f"{where}: ready", MOST_REPLICAS))
         times.append(time_s)
-        told.append((where, line["time"]))
+        places.append((where, line["time"]))
     if len(times) < 2:
         found = f"{count(len(times), 'tick')} of workload {workload} in the interval, at least 2 are needed"
         beside = f"; beside it from {outside[0]} to {outside[-1]}" if outside else ""
@@ -73,7 +75,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)
     if (steps := (times[-1] - times[0]) / step_s) > MOST_STEPS:
         after = int(np.argmax(np.diff(moments_s))) + 1
-        (_, before), (where, text) = told[after - 1 : after + 1]
+        (_, before), (where, text) = places[after - 1 : after + 1]
         raise TicksError(
             f"{where}: time is {text} and that of the tick before is {before}: the ticks would span "
             f"{steps:,.0f} steps of {step_s:g} s; allowed: at most {MOST_STEPS:,}"
@@ -103,15 +105,15 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _lines(path: Path, told: Told) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each line's place and content. A file that was cut off in its last line is read up to it."""
     number = 0
     try:
-        with path.open("rb") as plain:
-            packed = plain.peek(2)[:2] == b"\x1f\x8b"
-            file = cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if packed else plain
+        with unpacked(path) as (file, share):
             while text := file.readline(MOST_LINE_BYTES + 1):
                 number += 1
+                if number % TOLD_LINES == 0:
+                    told(share())
                 where = f"{path}, line {number}"
                 if len(text) > MOST_LINE_BYTES or number > MOST_TICKS:
                     raise TicksError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_TICKS} lines")

@@ -111,6 +111,13 @@ def test_a_recording_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[byt
     assert found.time_s.tolist() == [1.0, 2.0]
 
 
+def test_it_is_told_how_far_a_recording_was_read() -> None:
+    shares: list[float] = []
+    read(RECORDED / "kv-bound-timeseries.jsonl.gz", shares.append)
+    assert len(shares) > 10
+    assert shares == sorted(shares) and shares[0] > 0 and shares[-1] == 1
+
+
 def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(line(1) + "\n" + line(2) + "\n")

@@ -146,3 +146,15 @@ def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(TicksError, match="No such file"):
         read(tmp_path / "none", "team/llama")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_it_is_told_how_far_a_file_was_read(tmp_path: Path, packed: bool) -> None:
+    file = write(tmp_path, *(line(float(second)) for second in range(2500)))
+    if packed:
+        file.write_bytes(gzip.compress(file.read_bytes()))
+    shares: list[float] = []
+    read(file, "team/llama", told=shares.append)
+    assert len(shares) == 2
+    assert shares == sorted(shares)
+    assert 0.3 < shares[0] <= 1 and shares[-1] <= 1
