@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,10 @@ COUNTS = 10.0  # about, that are run to find the least that meets the goal
 STEPS = 8  # at the most, beyond the ends of the grid
 MORE = 0.001  # of the requests: where none meets the goal, a step that serves fewer more comes no nearer to it
 BEYOND = 2.25  # times the runs of the grid, with those beyond its ends, around its best and with other floors
+
+
+_counted: deque[tuple[Case, list[tuple[Params, Row]]]] = deque(maxlen=32)
+"""What `_count` found in this process for the last cases: every rule asks for it."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,10 @@ class _Tries:
 
 def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Row]]:
     """Search the least count that meets the goal, else comes nearest; return all that were run."""
+    case = cases[place]
+    for known, counts in _counted:
+        if known is case:
+            return counts
     found: list[tuple[Params, Row]] = []
 
     def attained(count: int) -> float:
@@ -164,7 +173,8 @@ def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Row]]:
         found.append((params, _evaluate(cases, place, STATIC.name, params)))
         return found[-1][1].attainment
 
-    fewest(cases[place], attained, MORE)
+    fewest(case, attained, MORE)
+    _counted.append((case, found))
     return found
 
 

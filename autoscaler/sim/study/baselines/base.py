@@ -120,13 +120,18 @@ class Baseline:
         return found
 
     def floored(self, case: Case, params: Params, enough: int) -> list[Params]:
-        """Return `params` above floors: some shares of `enough`, with every value of what has a range, and all of it.
+        """Return `params` above floors: some shares of `enough`, with what has a range asking for less, and all of it.
 
-        enough: replicas that meet the goal alone. What has a range then asks for the fewest that the grid knows.
+        enough: replicas that meet the goal alone. What has a range then asks for the fewest that the grid knows. Above
+        a floor what asks for more than `params` does is no cheaper.
         """
         if FLOOR not in params:
             return []
-        ranges = {axis.name: axis.values for axis in self.axes(case) if axis.within}
+        ranges: dict[str, Sequence[float | str]] = {}
+        for axis in self.axes(case):
+            if axis.within:
+                here = number(params, axis.name)
+                ranges[axis.name] = [value for value in axis.values if float(value) >= here] or [here]
         shares = {float(math.ceil(share * enough)) for share in FLOOR_SHARES} - {1.0, float(enough)}
         found: list[Params] = [
             {**params, FLOOR: floor, **dict(zip(ranges, values, strict=True))}
