@@ -89,7 +89,6 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
         raise ValueError(
             f"--gpus is {setting.gpus:g}; allowed: at least the {offer.gpus:g} that one replica of {name} takes"
         )
-    _check_start(setting, offer, policy)
     console = Console(stderr=True)
     with Bar("preparing", console) as told:
         read = [(file, traces.load(file)) for file in files]
@@ -260,7 +259,6 @@ def _subject(
     scale: float,
     interval: tuple[float, float],
 ) -> Subject:
-    _check_start(setting, offer, policy, len(models))
     cases, notes = [], []
     if interval != (0.0, math.inf):
         models = _within(file, models, interval)
@@ -268,7 +266,7 @@ def _subject(
         end_s = start_s + models[0].duration_s
         notes.append(f"{title}: only from {show_duration(start_s)} to {show_duration(end_s)}")
     for trace in models:
-        case, shortened = _case(setting, offer, policy, traces.scale(trace, scale, setting.seed))
+        case, shortened = _case(setting, offer, policy, traces.scale(trace, scale, setting.seed), len(models))
         cases.append(case)
         notes += shortened
     if not any(len(case.trace.arrival_s) for case in cases):
@@ -336,7 +334,9 @@ def _usable(setting: Setting) -> None:
     check_goal(case)
 
 
-def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace) -> tuple[Case, list[str]]:
+def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace, models: int = 1) -> tuple[Case, list[str]]:
+    """Return the case of one of so many models, with notes. Raises ValueError."""
+    _check_start(setting, offer, policy, models)
     trace, shortened = traces.cut(trace, offer.profile.max_model_len)
     longest = f"the {offer.profile.max_model_len:,} tokens that the profile takes"
     notes = [f"{trace.name}: shortened to {longest}: {count(shortened, 'request')}"] if shortened else []
@@ -404,7 +404,7 @@ def _unusual(setting: Setting) -> list[str]:
     return notes
 
 
-def _check_start(setting: Setting, offer: Offer, policy: Policy, models: int = 1) -> None:
+def _check_start(setting: Setting, offer: Offer, policy: Policy, models: int) -> None:
     """Raise ValueError if there is no room for the replicas that are there at the start."""
     start = setting.start_replicas or 0
     if start > (most := _ceiling(setting, policy)):

@@ -252,3 +252,13 @@ async def test_a_server_that_is_not_there_is_one_line() -> None:
     assert result.exit_code == 2
     assert "error: http://127.0.0.1:9: no connection" in result.output
     assert "geheim" not in result.output
+
+
+def test_more_replicas_at_the_start_than_allowed_are_refused_before_the_history_is_read(
+    tmp_path: Path,
+) -> None:
+    policy = tmp_path / "two.yaml"
+    policy.write_text(POLICY.replace("ITL", "100ms").replace("spec:", "spec:\n  replicas: {max: 2}"))
+    here = ("replay", "--workload", "team/llama", "--ticks", __file__, *PROFILE)
+    result = invoke(*here, "--policy", policy, "--start-replicas", "3")
+    assert result.output == f"error: --start-replicas is 3; allowed: at most replicas.max of {policy}, 2\n"

@@ -14,13 +14,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
 from autoscaler.sim.study.case import Trace
+from autoscaler.sim.study.files import unpacked
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 MODEL = "model"
@@ -164,11 +165,9 @@ def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:
 def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield lists of whole lines with the number of the first; bounded, and clear about where a file breaks off."""
     number, rest, size = 1, b"", 0
-    with path.open("rb") as plain:
-        packed = plain.peek(2)[:2] == b"\x1f\x8b"
-        if not packed and (known := os.fstat(plain.fileno()).st_size) > MOST_BYTES:
+    with unpacked(path) as (file, _):
+        if not isinstance(file, gzip.GzipFile) and (known := os.fstat(file.fileno()).st_size) > MOST_BYTES:
             raise TraceError(f"{path}: {known:,} bytes; allowed: at most {MOST_BYTES:,}")
-        file = cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if packed else plain
         blocks = _blocks(file)
         while True:
             try:

@@ -143,8 +143,6 @@ class Baseline:
 
     def between(self, params: Params, tried: Sequence[Params]) -> list[Params]:
         """Return `params` with floors half-way to the next ones that were tried beside it, if any lies between."""
-        if FLOOR not in params:
-            return []
         here = number(params, FLOOR)
         beside = [number(each, FLOOR) for each in tried if {**each, FLOOR: params[FLOOR]} == params]
         below = max((floor for floor in beside if floor < here), default=here)
