@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, Scaler
+from autoscaler.sim.study.files import Told, untold
 from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.run import run, run_fleet
 from autoscaler.sim.study.score import Row, summarize, thin
@@ -27,14 +28,16 @@ class Played:
     ttft_s: npt.NDArray[np.float32]  # float32[N]; empty where the trace has one model, whose row has the quantiles
 
 
-def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False) -> Played:
+def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False, told: Told = untold) -> Played:
     """Make one run and keep what a proof needs of it."""
-    return _played(case, run(case, scaler), keep_ttft)
+    return _played(case, run(case, scaler, told), keep_ttft)
 
 
-def play_together(cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float) -> list[Played]:
+def play_together(
+    cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float, told: Told = untold
+) -> list[Played]:
     """Make one run of several cases that share GPUs, and keep what a proof needs of each."""
-    outcomes = run_fleet(cases, scalers, GpuPool.holding(cases, gpus))
+    outcomes = run_fleet(cases, scalers, GpuPool.holding(cases, gpus), told)
     return [_played(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
 
 

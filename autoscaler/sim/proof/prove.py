@@ -233,8 +233,8 @@ def _calls(subject: Subject, entry: Entry) -> list[Call]:
     each = [run_cost(case, scrape_cost) for case in subject.cases]
     count = len(subject.cases)
     if subject.shared:
-        return [Call(_play_together, (count, entry, subject.gpus), sum(each))]
-    return [Call(_play, (place, entry, count > 1), cost) for place, cost in enumerate(each)]
+        return [Call(_play_together, (count, entry, subject.gpus), sum(each), tells=True)]
+    return [Call(_play, (place, entry, count > 1), cost, tells=True) for place, cost in enumerate(each)]
 
 
 def _together(subject: Subject, results: Sequence[list[Played]]) -> tuple[Row, FloatColumn]:
@@ -249,14 +249,14 @@ def _bound(cases: Sequence[Case], place: int) -> tuple[float, float]:
     return least.gpu_hours, max(least.gpu_hours, served(case) * case.gpus_per_replica / 3600)
 
 
-def _play(cases: Sequence[Case], place: int, entry: Entry, keep_ttft: bool) -> list[Played]:
+def _play(cases: Sequence[Case], place: int, entry: Entry, keep_ttft: bool, told: Told) -> list[Played]:
     case = entry.begun(cases, place)
-    return [play(case, entry.scaler(case, place), keep_ttft=keep_ttft)]
+    return [play(case, entry.scaler(case, place), keep_ttft=keep_ttft, told=told)]
 
 
-def _play_together(cases: Sequence[Case], count: int, entry: Entry, gpus: float) -> list[Played]:
+def _play_together(cases: Sequence[Case], count: int, entry: Entry, gpus: float, told: Told) -> list[Played]:
     begun = [entry.begun(cases, place) for place in range(count)]
-    return play_together(begun, entry.scalers(begun, gpus), gpus)
+    return play_together(begun, entry.scalers(begun, gpus), gpus, told)
 
 
 def _follow(cases: Sequence[Case], place: int, schedule: Timetable, keep_ttft: bool) -> Played:

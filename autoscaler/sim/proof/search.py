@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from autoscaler.sim.proof.sweep import sweep
 from autoscaler.sim.study.case import Case
+from autoscaler.sim.study.files import Told, untold
 
 Found = TypeVar("Found")
 
@@ -22,6 +23,7 @@ class Call(NamedTuple):
     function: Callable[..., Any]
     given: tuple[Any, ...]
     cost: float  # about how long it takes, in requests of a run
+    tells: bool = False  # it takes a `told`, last, and calls it with how much is done
 
 
 class Search(NamedTuple, Generic[Found]):
@@ -41,7 +43,7 @@ def side_by_side(
     shared: Any,
     workers: int | None = None,
     ray: bool = False,
-    told: Callable[[float], None] = lambda _share: None,
+    told: Told = untold,
 ) -> list[Any]:
     """Make the calls of all searches, on all cores, and return what each found.
 
@@ -53,6 +55,7 @@ def side_by_side(
     rounds: list[list[Any]] = [[] for _ in searches]  # what the calls of the present round returned
     missing = [0] * len(searches)  # calls of it that have not returned
     asked: list[tuple[int, int, float]] = []  # of every call so far: search, place in its round, cost
+    known: dict[int, float] = {}  # what each call has cost, as far as it has told
 
     def ask(number: int, results: list[Any] | None) -> list[Call]:
         try:
@@ -68,14 +71,23 @@ def side_by_side(
         number, place, cost = asked[at]
         rounds[number][place] = result
         missing[number] -= 1
-        spent[number] = min(spent[number] + cost, searches[number].cost)
+        spend(at, cost)
         return [] if missing[number] else ask(number, rounds[number])
 
+    def spend(at: int, cost: float) -> None:
+        number = asked[at][0]
+        spent[number] = min(spent[number] + cost - known.get(at, 0.0), searches[number].cost)
+        known[at] = cost
+
+    def heard(at: int, share: float) -> None:
+        spend(at, share * asked[at][2])
+        told(sum(spent) / total)
+
     first = [call for number in range(len(searches)) for call in ask(number, None)]
-    for _ in sweep(_make, shared, first, workers, ray, follow):
+    for _ in sweep(_make, shared, first, workers, ray, follow, heard):
         told(sum(spent) / total)
     return found
 
 
-def _make(shared: Any, call: Call) -> Any:
-    return call.function(shared, *call.given)
+def _make(shared: Any, call: Call, told: Told) -> Any:
+    return call.function(shared, *call.given, *((told,) if call.tells else ()))

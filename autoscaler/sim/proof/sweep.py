@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -12,22 +13,29 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.queues import SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from autoscaler.sim.study.files import Told, untold
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Function = Callable[[Any, Item, Told], Result]  # called with what is shared; tells how much of the call is done
 Follow = Callable[[int, Result], Sequence[Item]]  # what else is to be called, once a place has its result
+Heard = Callable[[int, float], None]  # how much of the call of a place is done, 0..1
 
 CONNECT_S = 30.0  # that a Ray cluster may take to answer; Ray itself tries a dead address for two minutes
 AHEAD = 2  # calls handed out for each worker, so that none waits for its next one
+BEAT_S = 0.5  # between two words on how much of a call is done
 
 _shared: Any = None  # of this worker process
+_words: SimpleQueue[tuple[int, float]] | None = None  # to the process it works for
 
 
-def _share(value: Any) -> None:
+def _share(value: Any, words: SimpleQueue[tuple[int, float]]) -> None:
     """Prepare a worker."""
-    global _shared  # noqa: PLW0603  (what a pool's initializer is for)
-    _shared = value
+    global _shared, _words  # what a pool's initializer is for
+    _shared, _words = value, words
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked until here by `_signals_held`
     threading.Thread(target=_follow, daemon=True).start()
 
@@ -39,27 +47,47 @@ def _follow() -> None:
         os._exit(1)
 
 
-def _call(function: Callable[[Any, Item], Result], item: Item) -> Result:
-    return function(_shared, item)
+def _call(function: Function[Item, Result], item: Item, place: int) -> Result:
+    assert _words is not None
+    return function(_shared, item, _Teller(_words.put, place))
+
+
+class _Teller:
+    """Tells how much of one call is done, not more often than every `BEAT_S`."""
+
+    def __init__(self, tell: Callable[[tuple[int, float]], None], place: int) -> None:
+        self._tell, self._place = tell, place
+        self._told_s = time.monotonic()
+
+    def __call__(self, share: float) -> None:
+        if (now_s := time.monotonic()) >= self._told_s + BEAT_S:
+            self._told_s = now_s
+            self._tell((self._place, share))
 
 
 def _no_more(_place: int, _result: Any) -> Sequence[Any]:
     return ()
 
 
+def _unheard(_place: int, _share: float) -> None:
+    """Listen to nobody."""
+
+
 def sweep(
-    function: Callable[[Any, Item], Result],
+    function: Function[Item, Result],
     shared: Any,
     items: Sequence[Item],
     workers: int | None = None,
     ray: bool = False,
     follow: Follow[Result, Item] = _no_more,
+    heard: Heard = _unheard,
 ) -> Iterator[tuple[int, Result]]:
-    """Call `function(shared, item)` for every item and yield the place of each with its result, as they are done.
+    """Call `function(shared, item, told)` for every item and yield the place of each with its result, as they are done.
 
     `function` must be one of a module and everything must be picklable; `shared` (a trace, say) travels once. workers:
     processes, as many as cores if None; 1 runs in this one. follow: told each place and result, here; the items that it
-    returns get the next places, and their turn before those that were there. An error in a call ends the sweep with it.
+    returns get the next places, and their turn before those that were there. heard: told, now and then, what a call
+    tells of itself before it returns, except on Ray. An error in a call ends the sweep with it.
     With `ray` the calls are tasks of the cluster that the environment names, else of one on this machine. Raises
     RuntimeError if the library is missing or the cluster does not answer, or if a worker process died.
     """
@@ -69,9 +97,9 @@ def sweep(
     elif (workers := workers or os.cpu_count() or 1) == 1 or len(items) < 2:
         while todo.items:
             place, item = todo.items.popleft()
-            yield todo.done(place, function(shared, item))
+            yield todo.done(place, function(shared, item, _Teller(lambda word: heard(*word), place)))
     else:
-        yield from _on_cores(function, shared, todo, workers)
+        yield from _on_cores(function, shared, todo, workers, heard)
 
 
 class _Todo(Generic[Item, Result]):
@@ -91,20 +119,24 @@ class _Todo(Generic[Item, Result]):
 
 
 def _on_cores(
-    function: Callable[[Any, Item], Result], shared: Any, todo: _Todo[Item, Result], workers: int
+    function: Function[Item, Result], shared: Any, todo: _Todo[Item, Result], workers: int, heard: Heard
 ) -> Iterator[tuple[int, Result]]:
     """Sweep in processes. However it ends, none is left; an end before the last result does not wait for what runs."""
     others = set(active_children())
     context = get_context("spawn")  # compiled code and threads of the parent do not survive a fork
-    with ProcessPoolExecutor(workers, context, initializer=_share, initargs=(shared,)) as pool:
+    words: SimpleQueue[tuple[int, float]] = context.SimpleQueue()
+    with ProcessPoolExecutor(workers, context, initializer=_share, initargs=(shared, words)) as pool:
         try:
             futures: dict[Future[Result], int] = {}
             while todo.items or futures:
                 while todo.items and len(futures) < AHEAD * workers:
                     place, item = todo.items.popleft()
                     with _signals_held():  # this may begin a worker
-                        futures[pool.submit(_call, function, item)] = place
-                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                        futures[pool.submit(_call, function, item, place)] = place
+                done = wait(futures, BEAT_S, FIRST_COMPLETED).done
+                while not words.empty():  # whatever a call told before it was done is there by then
+                    heard(*words.get())
+                for future in done:
                     yield todo.done(futures.pop(future), future.result())
         except BaseException as error:
             for worker in set(active_children()) - others:
@@ -159,9 +191,7 @@ def _signals_kept() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _on_ray(
-    function: Callable[[Any, Item], Result], shared: Any, todo: _Todo[Item, Result]
-) -> Iterator[tuple[int, Result]]:
+def _on_ray(function: Function[Item, Result], shared: Any, todo: _Todo[Item, Result]) -> Iterator[tuple[int, Result]]:
     try:
         ray: Any = import_module("ray")  # optional, and slow to import
     except ImportError as error:
@@ -174,7 +204,7 @@ def _on_ray(
     while todo.items or places:
         while todo.items:
             place, item = todo.items.popleft()
-            places[task.remote(there, item)] = place
+            places[task.remote(there, item, untold)] = place
         done, _ = ray.wait(list(places), num_returns=1)
         yield todo.done(places.pop(done[0]), ray.get(done[0]))
 

@@ -18,6 +18,7 @@ from autoscaler.core.columns import FloatColumn, find
 from autoscaler.core.histogram import bound_above, count_part, increase, part_within, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.sim.study.check import check
+from autoscaler.sim.study.files import Told, untold
 from autoscaler.sim.study.gpus import GpuPool
 from autoscaler.sim.study.replicas import Replicas, Scrape
 from autoscaler.sim.study.state import GAP_BOUNDS, PARTS, PREFILL_BOUNDS, TTFT_BOUNDS
@@ -241,15 +242,16 @@ class Turn:
             track.want(count, now_s)
 
 
-def run(case: Case, scaler: Scaler) -> Outcome:
+def run(case: Case, scaler: Scaler, told: Told = untold) -> Outcome:
     """Replay the trace of `case` against replicas whose number `scaler` decides; see `run_fleet`."""
-    return run_fleet((case,), (scaler,))[0]
+    return run_fleet((case,), (scaler,), told=told)[0]
 
 
 def run_fleet(
     cases: Sequence[Case],
     scalers: Sequence[Scaler] | FleetScaler,
     pool: GpuPool | None = None,
+    told: Told = untold,
 ) -> list[Outcome]:
     """Replay the traces of several cases on one clock; return what became of each.
 
@@ -264,6 +266,7 @@ def run_fleet(
         if case.gpus_per_replica > pool.largest_gpus:
             raise ValueError(f"gpus_per_replica is {case.gpus_per_replica:g}, a node has {pool.largest_gpus:g}")
     tracks, turns = _begin(cases, scalers, pool)
+    end_s = max(case.trace.duration_s for case in cases)
     while True:
         now_s = min(*(track.due_s for track in tracks), *(turn.due_s for turn in turns))
         deciding = [turn for turn in turns if turn.due_s <= now_s]
@@ -279,6 +282,7 @@ def run_fleet(
             return outcomes
         for turn in deciding:
             turn.take(now_s)
+        told(min(now_s / end_s, 1.0))
 
 
 def _begin(

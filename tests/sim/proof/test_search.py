@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
+from autoscaler.sim.proof import sweep
 from autoscaler.sim.proof.search import Call, Search, side_by_side
+from autoscaler.sim.study.files import Told
 
 
 def multiply(factor: int, number: int) -> int:
@@ -42,6 +44,22 @@ def test_a_search_that_costs_more_or_less_than_was_thought_is_done_when_it_has_f
     assert told == sorted(told)
     assert told[5] == pytest.approx(0.01)
     assert told[-1] == 1.0
+
+
+def tell(_shared: int, told: Told) -> None:
+    told(0.25)
+    told(0.75)
+
+
+def test_what_a_call_tells_of_itself_counts_before_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> Generator[list[Call], Any, None]:
+        yield [Call(tell, (), 6.0, tells=True)]
+        yield [Call(tell, (), 2.0, tells=True)]
+
+    monkeypatch.setattr(sweep, "BEAT_S", 0.0)
+    shares: list[float] = []
+    side_by_side([Search(steps(), 7.0), grow(1, 1)], 3, 1, told=shares.append)
+    assert [share * 9.0 for share in shares] == pytest.approx([1.5, 4.5, 6.0, 6.5, 7.0, 7.0, 8.0, 9.0])
 
 
 def test_a_search_that_asks_for_nothing_has_found_at_once() -> None:

@@ -15,43 +15,66 @@ import pytest
 
 from autoscaler.sim.proof import sweep as sweep_
 from autoscaler.sim.proof.sweep import sweep
+from autoscaler.sim.study.files import Told
 
 ROOT = Path(__file__).parents[3]
 
 
-def multiply(factor: int, number: int) -> int:
+def multiply(factor: int, number: int, _told: Told) -> int:
     return factor * number
 
 
-def multiply_the_large_slowly(factor: int, number: int) -> int:
+def multiply_the_large_slowly(factor: int, number: int, _told: Told) -> int:
     if number >= 10:
         time.sleep(0.2)
     return factor * number
 
 
-def process(_shared: None, _number: int) -> int:
+def process(_shared: None, _number: int, _told: Told) -> int:
     return os.getpid()
 
 
-def fail_at_two(_shared: None, number: int) -> int:
+def fail_at_two(_shared: None, number: int, _told: Told) -> int:
     if number == 2:
         raise ValueError("two")
     return number
 
 
-def die(_shared: None, _number: int) -> int:
+def die(_shared: None, _number: int, _told: Told) -> int:
     os._exit(9)
 
 
-def wait_long(folder: Path, number: int) -> None:
+def wait_long(folder: Path, number: int, _told: Told) -> None:
     if number:
         (folder / str(number)).touch()
         time.sleep(600)
 
 
+def tell_of_itself(pause_s: float, number: int, told: Told) -> None:
+    for part in (0.25, 0.5, 0.75):
+        time.sleep(pause_s)
+        told(part * number)
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_item_is_worked_with_what_is_shared_and_keeps_its_place(workers: int) -> None:
     assert dict(sweep(multiply, 3, [5, 7, 11], workers)) == {0: 15, 1: 21, 2: 33}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_call_tells_of_itself_is_heard_before_its_result(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_, "BEAT_S", 0.2)  # of this process; a worker waits for half a second
+    heard: list[tuple[int, float]] = []
+    results = sweep(tell_of_itself, 0.6, [1, 1], workers, heard=lambda *word: heard.append(word))
+    for place, _ in results:
+        assert [share for at, share in heard if at == place] == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_call_is_not_heard_more_often_than_once_in_a_while(workers: int) -> None:
+    heard: list[tuple[int, float]] = []
+    list(sweep(tell_of_itself, 0.0, [1, 1], workers, heard=lambda *word: heard.append(word)))
+    assert heard == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -48,6 +48,14 @@ def test_the_run_goes_on_and_is_paid_for_until_everybody_is_served() -> None:
     assert outcome.replica_s == pytest.approx(25.0)
 
 
+def test_a_run_tells_how_much_of_its_trace_is_over_and_that_all_is_while_it_serves_the_last() -> None:
+    shares: list[float] = []
+    run(case_of(trace_of([5.0], 4000, duration_s=20.0)), Fixed(1), shares.append)
+    assert shares == sorted(shares)
+    assert shares[:3] == [0.0, 0.375, 0.75]  # by its scrapes
+    assert shares[-2:] == [1.0, 1.0]
+
+
 def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves() -> None:
     seen: list[float] = []
 
