@@ -88,11 +88,6 @@ VLLM = Engine(
                 ),
             ),
             "kv_usage": _vllm("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold=Fold.MAX),
-            # With data parallelism every engine says its own kv_cache_size_tokens, but num_gpu_blocks of all engines.
-            "kv_capacity_tokens": (
-                Series("vllm:cache_config_info", where=_ENGINE_ONLY, labels=("kv_cache_size_tokens",)),
-                Series("vllm:cache_config_info", Fold.MAX, _ENGINE_ONLY, labels=("block_size", "num_gpu_blocks")),
-            ),
             "prompt_tokens": _vllm_counter("vllm:prompt_tokens"),
             "generation_tokens": _vllm_counter("vllm:generation_tokens"),
             "finished": _vllm_counter("vllm:request_success"),
@@ -144,7 +139,6 @@ SGLANG = Engine(
                 ),
             ),
             "kv_usage": _sglang("token_usage", fold=Fold.MAX),
-            "kv_capacity_tokens": _sglang("max_total_num_tokens"),
             "prompt_tokens": _sglang("prompt_tokens_total", "prompt_tokens"),
             "generation_tokens": _sglang("generation_tokens_total", "generation_tokens"),
             "finished": _sglang("num_requests_total", "num_requests"),  # aborted ones are counted in it
@@ -191,9 +185,6 @@ _TRTLLM = Engine(
             "running": first("trtllm_num_requests_running"),
             "waiting": first("trtllm_num_requests_waiting"),
             "kv_usage": first("trtllm_kv_cache_utilization", fold=Fold.MAX),
-            "kv_capacity_tokens": (
-                Series("trtllm_kv_cache_max_blocks", times=Series("trtllm_kv_cache_tokens_per_block", Fold.MAX)),
-            ),
             "finished": counter("trtllm_request_success"),
             "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
             "ttft_met": first("trtllm_time_to_first_token_seconds"),
@@ -215,10 +206,6 @@ def _triton_requests(kind: str) -> Series:
     return Series("nv_trt_llm_request_metrics", where=(("request_type", (kind,)),))
 
 
-def _triton_blocks(kind: str, fold: Fold) -> Series:
-    return Series("nv_trt_llm_kv_cache_block_metrics", fold, where=(("kv_cache_block_type", (kind,)),))
-
-
 TRITON = Engine(
     name="triton",
     model_label="model",
@@ -230,9 +217,8 @@ TRITON = Engine(
                 Series("nv_inference_pending_request_count", repeated=_ENSEMBLE),
             ),
             "max_running": (_triton_requests("max"),),
-            "kv_usage": (_triton_blocks("fraction", Fold.MAX),),
-            "kv_capacity_tokens": (
-                replace(_triton_blocks("max", Fold.SUM), times=_triton_blocks("tokens_per", Fold.MAX)),
+            "kv_usage": (
+                Series("nv_trt_llm_kv_cache_block_metrics", Fold.MAX, where=(("kv_cache_block_type", ("fraction",)),)),
             ),
             "finished": (
                 Series(

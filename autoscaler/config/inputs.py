@@ -26,7 +26,6 @@ LOST: Mapping[str, str] = MappingProxyType(
         "waiting": "such a pod counts as silent, and its workload never shrinks",
         "asleep": "a sleeping engine looks awake and idle",
         "kv_usage": "the KV-cache signal has no opinion",
-        "kv_capacity_tokens": "the size of the KV cache is not known",
         "prompt_tokens": "no forecast; the prefill signal has no opinion",
         "generation_tokens": "no forecast; the decode signal has no opinion; how long a queue waits is not known",
         "finished": "no forecast; first tokens stand in for ended requests in the length of answers",

@@ -26,18 +26,15 @@ class Fold(StrEnum):
 class Series:
     """One reading: which samples, and how they become one number.
 
-    Computed in this order: keep the series that pass `where`; take the value, or the product of `labels`; among series
-    that differ only in `repeated` labels keep the largest; `fold` the rest; multiply by `times`; add each of `plus`
-    that is present; then `1 - value` if `inverted`; then multiply by `scale`. A reading is present if `name` or one of
-    `plus` is.
+    Computed in this order: keep the series that pass `where`; among those that differ only in `repeated` labels keep
+    the largest; `fold` the rest; add each of `plus` that is present; then `1 - value` if `inverted`; then multiply by
+    `scale`. A reading is present if `name` or one of `plus` is.
     """
 
     name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
     fold: Fold = Fold.SUM
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # label and the values it may have; "" is an absent label
-    labels: tuple[str, ...] = ()  # read the product of these labels' numbers; the sample's own value is then always 1
     repeated: tuple[str, ...] = ()  # labels whose series all report the same thing
-    times: Series | None = None  # a second reading to multiply with; absent, there is no reading at all
     plus: tuple[Series, ...] = ()  # further readings to add where they are present
     inverted: bool = False  # a gauge of the opposite
     scale: float = 1.0  # to the column's unit
@@ -47,9 +44,8 @@ class Series:
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
     def parts(self) -> tuple[Series, ...]:
-        """Return this row and the rows it multiplies with or adds."""
-        nested = (*((self.times,) if self.times else ()), *self.plus)
-        return (self, *(part for row in nested for part in row.parts()))
+        """Return this row and the rows it adds."""
+        return (self, *(part for row in self.plus for part in row.parts()))
 
 
 Readings = tuple[Series, ...]  # alternatives in order: the first that is present wins, they are never added together
@@ -72,12 +68,7 @@ def renamed(readings: Readings, rename: Callable[[str], str]) -> Readings:
     """
 
     def variant(row: Series) -> Series:
-        return replace(
-            row,
-            name=rename(row.name),
-            times=variant(row.times) if row.times else None,
-            plus=tuple(variant(part) for part in row.plus),
-        )
+        return replace(row, name=rename(row.name), plus=tuple(variant(part) for part in row.plus))
 
     return readings + tuple(row for row in map(variant, readings) if row not in readings)
 
@@ -101,7 +92,7 @@ def read(readings: Readings, series: SeriesByName) -> float:
 
 def _read_row(row: Series, series: SeriesByName) -> float | None:
     """Return the value of one alternative; None: absent; NaN: present, but no count."""
-    values = [(labels, _value(row, labels, value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
+    values = [(labels, _count(value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
     added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
     if not values and not added:
         return None
@@ -114,23 +105,10 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     else:
         numbers = [value for _, value in values]
     value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
-    if row.times is not None:
-        factor = _read_row(row.times, series)
-        value = math.nan if factor is None else value * factor
     value += sum(added)
     if row.inverted:
         value = 1.0 - value
     return _count(value * row.scale)
-
-
-def _value(row: Series, labels: Labels, value: float) -> float:
-    """Return the value of one series; NaN: it is not a count."""
-    if row.labels:
-        try:
-            value = math.prod(float(labels[label]) for label in row.labels)
-        except (KeyError, ValueError):  # absent, or a word such as "None"
-            return math.nan
-    return _count(value)
 
 
 def _count(value: float) -> float:

@@ -31,7 +31,6 @@ class PodSamples(Columns):
     held: FloatColumn  # requests inside the server, /load; counts those a sleeping engine hides
     asleep: FloatColumn  # 1 while the engine sleeps, 0 awake
     kv_usage: FloatColumn  # 0..1, used share of KV-cache blocks, the largest of the engines
-    kv_capacity_tokens: FloatColumn  # tokens the KV cache holds
     prompt_tokens: FloatColumn  # counter
     generation_tokens: FloatColumn  # counter
     finished: FloatColumn  # counter, requests ended for whatever reason

@@ -68,32 +68,19 @@ def test_further_readings_are_added_where_they_are_present() -> None:
     assert math.isnan(read((row,), {"z": [({"err": "b"}, 50.0)]}))
 
 
-def test_a_product_of_labels_is_read_and_a_word_in_them_is_unknown() -> None:
-    row = Series("info", labels=("block_size", "num_gpu_blocks"))
-    assert read((row,), {"info": [({"block_size": "16", "num_gpu_blocks": "100"}, 1.0)]}) == 1600.0
-    assert math.isnan(read((row,), {"info": [({"block_size": "16", "num_gpu_blocks": "None"}, 1.0)]}))
-    assert math.isnan(read((row,), {"info": [({"block_size": "16"}, 1.0)]}))
-
-
-def test_a_product_of_two_metrics_needs_both() -> None:
-    row = Series("blocks", times=Series("tokens_per_block", Fold.MAX))
-    assert read((row,), {"blocks": [({}, 10.0)], "tokens_per_block": [({}, 32.0)]}) == 320.0
-    assert math.isnan(read((row,), {"blocks": [({}, 10.0)]}))
-
-
 def test_inversion_and_scale_come_last() -> None:
     assert read((Series("awake", inverted=True),), {"awake": [({}, 0.0)]}) == 1.0
     assert read((Series("ms", scale=1e-3),), {"ms": [({}, 250.0)]}) == 0.25
 
 
 def test_renamed_alternatives_come_after_the_originals_and_only_where_they_differ() -> None:
-    rows = (Series("vllm:x", plus=(Series("vllm:y"),), times=Series("vllm:z")), Series("plain"))
+    rows = (Series("vllm:x", plus=(Series("vllm:y"),)), Series("plain"))
     variants = renamed(rows, underscored)
     assert variants[:2] == rows
-    assert variants[2:] == (Series("vllm_x", plus=(Series("vllm_y"),), times=Series("vllm_z")),)
-    assert read(variants, {"vllm:x": [({}, 2.0)], "vllm_x": [({}, 2.0)], "vllm:z": [({}, 1.0)]}) == 2.0
+    assert variants[2:] == (Series("vllm_x", plus=(Series("vllm_y"),)),)
+    assert read(variants, {"vllm:x": [({}, 2.0)], "vllm_x": [({}, 2.0)]}) == 2.0
 
 
 def test_all_parts_of_a_row_are_listed() -> None:
-    row = Series("x", times=Series("t"), plus=(Series("p", plus=(Series("q"),)),))
-    assert [part.name for part in row.parts()] == ["x", "t", "p", "q"]
+    row = Series("x", plus=(Series("p", plus=(Series("q"),)),))
+    assert [part.name for part in row.parts()] == ["x", "p", "q"]

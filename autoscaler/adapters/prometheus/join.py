@@ -6,8 +6,6 @@ pod's id, and id to the row of the present fleet. A pod that comes or goes thus 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from itertools import repeat
 
 import numpy as np
@@ -15,7 +13,6 @@ import numpy as np
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.queries import TARGET
 from autoscaler.config.gpus import POD_LABELS
-from autoscaler.config.series import Fold
 from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 
@@ -39,7 +36,6 @@ class PodJoin:
         self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
         self._row_of_slot = self._id_of_slot
         self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
-        self._multiplied: tuple[list[bytes], Sequence[tuple[tuple[str, ...], Fold]], list[FloatColumn]] | None = None
         self._highest_id = -1
 
     def align(self, fleet: Fleet) -> None:
@@ -66,31 +62,6 @@ class PodJoin:
         np.fmax.at(column, rows[here], vector.values[here])
         return column
 
-    def products(self, vector: Vector, products: Sequence[tuple[tuple[str, ...], Fold]]) -> FloatColumn:
-        """Return float64[P]: the product of labels that hold numbers, folded over the series of each pod.
-
-        products: alternatives in order; for each pod the first that all its labels' numbers allow counts.
-        """
-        rows = self.rows(vector.labels)
-        pods = len(self._pod_ids)
-        column = np.full(pods, np.nan)
-        for values, (_, fold) in zip(self._multiply(vector.labels, products), products, strict=True):
-            told = (rows >= 0) & ~np.isnan(values)
-            folded = np.full(pods, np.nan)
-            np.fmax.at(folded, rows[told], values[told])
-            if fold is Fold.SUM:
-                folded = np.where(np.isnan(folded), np.nan, np.bincount(rows[told], values[told], pods))
-            column = np.where(np.isnan(column), folded, column)
-        return column
-
-    def _multiply(self, labels: list[bytes], products: Sequence[tuple[tuple[str, ...], Fold]]) -> list[FloatColumn]:
-        """Return float64[N] for each alternative: the product of each series' labels. The last result is remembered."""
-        if self._multiplied is None or self._multiplied[0] != labels or self._multiplied[1] != products:
-            parsed = [parse_labels(raw) for raw in labels]
-            made = [np.array([_product(series, names) for series in parsed], np.float64) for names, _ in products]
-            self._multiplied = labels, products, made
-        return self._multiplied[2]
-
     def _slots(self, labels: list[bytes]) -> IntColumn:
         for number, (known, slots) in enumerate(self._orders):
             if known == labels:
@@ -114,13 +85,6 @@ class PodJoin:
     def _place(self) -> None:
         rows, known = find(self._id_of_slot, self._pod_ids)
         self._row_of_slot = np.where(known, rows, -1)
-
-
-def _product(series: dict[str, str], labels: Sequence[str]) -> float:
-    try:
-        return math.prod(float(series[label]) for label in labels)
-    except (KeyError, ValueError):  # absent, or "None"
-        return math.nan
 
 
 def pod_name(labels: dict[str, str]) -> Name:

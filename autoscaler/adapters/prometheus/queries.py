@@ -21,7 +21,7 @@ from autoscaler.config.series import Fold, Readings, Series, renamed, underscore
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
 GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a trace in one sample only
-SLOW = frozenset({"kv_capacity_tokens", "max_running"})  # of the engine: set at its start
+SLOW = frozenset({"max_running"})  # of the engine: set at its start
 _PART = "part"  # label that parts the series which are added to others
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
@@ -56,7 +56,6 @@ class PodQuery:
     column: str
     expression: str
     slow: bool = False  # changes rarely, or is collected rarely: not asked at every tick
-    products: tuple[tuple[tuple[str, ...], Fold], ...] = ()  # read the product of these labels; (): read the value
 
 
 def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple[PodQuery, ...]:
@@ -70,19 +69,8 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
     for column, readings in engine.readings.items():
         if column in WITHIN:
             continue
-        slow = column in SLOW
-        if column in QUANTILES:
-            queries.append(PodQuery(column, _values(readings, identity, window_s)))
-            continue
-        plain = [row for row in readings if not row.labels]
-        if plain:
-            queries.append(PodQuery(column, _values(plain, identity), slow))
-        told = [row for row in readings if row.labels]
-        if told:
-            labels = tuple(dict.fromkeys(label for row in told for label in row.labels))
-            expression = _either(dict.fromkeys(_labelled(row, identity, labels) for row in told))
-            products = tuple(dict.fromkeys((row.labels, row.fold) for row in told))
-            queries.append(PodQuery(column, expression, slow, products))
+        window = window_s if column in QUANTILES else None
+        queries.append(PodQuery(column, _values(readings, identity, window), column in SLOW))
     return tuple(queries)
 
 
@@ -122,12 +110,7 @@ def narrowed(engine: Engine, where: Where) -> Engine:
     """
 
     def only(row: Series) -> Series:
-        return replace(
-            row,
-            where=(*row.where, *where),
-            times=only(row.times) if row.times else None,
-            plus=tuple(only(part) for part in row.plus),
-        )
+        return replace(row, where=(*row.where, *where), plus=tuple(only(part) for part in row.plus))
 
     return replace(
         engine, readings={column: tuple(only(row) for row in rows) for column, rows in engine.readings.items()}
@@ -270,7 +253,7 @@ def _values(rows: Iterable[Series], identity: Identity, quantile_window_s: float
             return _value(row, names, identity)
         return _quantile(row, names, identity, quantile_window_s)
 
-    alike = groupby(rows, lambda row: row if row.times or row.plus else replace(row, name=""))
+    alike = groupby(rows, lambda row: row if row.plus else replace(row, name=""))
     return _either(compiled(group[0], [row.name for row in group]) for group in (list(rows) for _, rows in alike))
 
 
@@ -283,8 +266,6 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
         expression = f"sum {pod} (max {_by(*identity, *apart)} ({series}))"
     else:
         expression = f"max {pod} ({series})"
-    if row.times:
-        expression = f"({expression} * {_values([row.times], identity)})"
     if row.plus:
         # `or` drops a series whose labels its left side has, so each further part gets a label of its own.
         parts = [expression]
@@ -306,10 +287,6 @@ def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: f
 
 def _time(row: Series, identity: Identity) -> str:
     return f"max {_by(*identity)} (timestamp({_selector(row, row.name)}))"
-
-
-def _labelled(row: Series, identity: Identity, labels: Sequence[str]) -> str:
-    return f"max {_by(*identity, 'instance', 'engine', *labels)} ({_selector(row, row.name)})"
 
 
 def _named_sum(reading: str, name: str, gateway: Gateway) -> str:

@@ -153,8 +153,7 @@ class _Reading:
         engine = narrowed(ENGINES[part.engine], self._where(part))
         wanted = set(part.rows)
         for query in engine_queries(engine, self._identity, self._window_s):
-            if not query.products:
-                self._take(query.column, self._ask(query.expression), wanted)
+            self._take(query.column, self._ask(query.expression), wanted)
         for column, aim in WITHIN.items():
             if not (readings := engine.readings.get(column)):
                 continue

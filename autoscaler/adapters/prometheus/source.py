@@ -10,9 +10,6 @@ force have, however many workloads share it.
 
 All queries of one tick are evaluated at one instant by the server's clock, so that counters and their times belong
 together. GPU readings and what an engine sets at its start are asked for every `SLOW_PERIOD_S` and carried between.
-
-VictoriaMetrics keeps 30 labels of a series unless `-maxLabelsPerTimeseries` says otherwise; vLLM's `cache_config_info`
-has more and loses its pod, so `kv_capacity_tokens` stays unknown there.
 """
 
 from __future__ import annotations
@@ -199,11 +196,7 @@ class PrometheusSource:
         if ask:
             answer = await sampling.ask(query.column, query.expression, at_s)
             if answer is not None:
-                if query.products:
-                    column = self._join.products(answer.vector, query.products)
-                else:
-                    column = self._join.column(answer.vector)
-                column = self._believable(query.column, column, sampling.started_s)
+                column = self._believable(query.column, self._join.column(answer.vector), sampling.started_s)
                 carried = _Carried(fleet.pod_id, column, sampling.started_s)
                 if query.slow:
                     self._carried[query.expression] = carried

@@ -20,8 +20,8 @@ Sample = tuple[Labels, float]
 MAX_LINES = 200_000  # a line costs about 0.2 us, so this bounds the time one body can take
 MAX_SAMPLES = 20_000  # series kept of one body
 MAX_WANTED_BYTES = 2 << 20  # of the lines that are wanted: labels are what costs most, some 0.7 us for each one
-MAX_LINE_BYTES = 16_384  # of a line that is wanted; vllm:cache_config_info has some 1,500
-MAX_LABELS = 128  # vllm:cache_config_info has some 40
+MAX_LINE_BYTES = 16_384  # of a line that is wanted; vLLM's have some 100, three labels, and whatever a pipeline adds
+MAX_LABELS = 128
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _HEAD = re.compile(rf'[ \t]*[^\s{{}}"]+[ \t]*(?:\{{(?:[^"}}]|{_QUOTED})*+\}})?+')  # name and labels; values follow

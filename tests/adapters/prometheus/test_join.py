@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.prometheus.decode import Vector, decode_vector
 from autoscaler.adapters.prometheus.join import PodJoin, pod_name
-from autoscaler.config.series import Fold
 from tests.adapters.prometheus.answers import pod, vector
 from tests.adapters.prometheus.fleets import fleet_of
 
@@ -114,21 +113,3 @@ def test_the_order_of_series_does_not_matter(order: list[int], names: list[int])
 )
 def test_a_pod_is_named_by_the_first_convention_that_its_labels_follow(labels: dict, name: tuple[str, str]):
     assert pod_name(labels) == name
-
-
-def test_capacity_is_the_product_of_labels_by_the_first_alternative_that_all_numbers_allow():
-    products = ((("kv_cache_size_tokens",), Fold.SUM), (("block_size", "num_gpu_blocks"), Fold.MAX))
-    blocks = {"block_size": "16", "num_gpu_blocks": "100"}
-    join = PodJoin()
-    join.align(FLEET)
-    column = join.products(
-        found(
-            ({**pod("a-0"), "engine": "0", "kv_cache_size_tokens": "3072", **blocks}, 1),
-            ({**pod("a-0"), "engine": "1", "kv_cache_size_tokens": "3072", **blocks}, 1),
-            ({**pod("a-1"), "engine": "0", "kv_cache_size_tokens": "None", **blocks}, 1),
-            ({**pod("a-1"), "engine": "1", **blocks}, 1),
-            ({**pod("b-0"), "block_size": "16", "num_gpu_blocks": "None"}, 1),
-        ),
-        products,
-    )
-    assert column.tolist() == pytest.approx([6144, 1600, np.nan], nan_ok=True)

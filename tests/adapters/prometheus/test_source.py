@@ -20,6 +20,8 @@ from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
 NAN = np.nan
+TRITON = fleet_of({"llm/a": ["a-0", "a-1"], "llm/b": ["b-0"]}, engine="triton")
+SLOTS = 'request_type="max"'  # occurs in the query for what the engine sets at its start
 
 
 def known(samples: Samples) -> set[str]:
@@ -229,26 +231,25 @@ async def test_infos_of_the_server_are_passed_on():
 
 async def test_slow_readings_are_asked_for_now_and_then_and_kept_with_their_time():
     clock = HandClock()
-    capacity = vector(({**pod("a-0"), "kv_cache_size_tokens": "3072"}, 1))
-    server = Server(**healthy(cache_config_info=capacity))
+    server = Server(**{SLOTS: vector((pod("a-0"), 512))})
 
     def times() -> int:
-        return sum("cache_config_info" in form["query"] for form in server.asked)
+        return sum(SLOTS in form["query"] for form in server.asked)
 
     async with server.source(clock) as source:
         for _ in range(3):
-            samples = await source.sample(FLEET, objectives(FLEET), 5)
-            assert samples.pods.kv_capacity_tokens[0] == 3072
+            samples = await source.sample(TRITON, objectives(TRITON), 5)
+            assert samples.pods.max_running[0] == 512
             clock.time_s += 5
         assert times() == 1
         clock.time_s += SLOW_PERIOD_S
-        await source.sample(FLEET, objectives(FLEET), 5)
+        await source.sample(TRITON, objectives(TRITON), 5)
         assert times() == 2
-        server.rules["cache_config_info"] = Answer("", status=503)
+        server.rules[SLOTS] = Answer("", status=503)
         clock.time_s += SLOW_PERIOD_S
-        assert (await source.sample(FLEET, objectives(FLEET), 5)).pods.kv_capacity_tokens[0] == 3072
+        assert (await source.sample(TRITON, objectives(TRITON), 5)).pods.max_running[0] == 512
         clock.time_s += MAX_CARRIED_S
-        assert np.isnan((await source.sample(FLEET, objectives(FLEET), 5)).pods.kv_capacity_tokens).all()
+        assert np.isnan((await source.sample(TRITON, objectives(TRITON), 5)).pods.max_running).all()
 
 
 async def test_slow_readings_are_renewed_a_few_at_a_time():
@@ -258,8 +259,8 @@ async def test_slow_readings_are_renewed_a_few_at_a_time():
     async with server.source(clock) as source:
         for pause_s in (SLOW_PERIOD_S, 5, 5, 5, 5):
             server.asked.clear()
-            await source.sample(FLEET, objectives(FLEET), 5)
-            slow = [form for form in server.asked if re.search("DCGM|cache_config", form["query"])]
+            await source.sample(TRITON, objectives(TRITON), 5)
+            slow = [form for form in server.asked if re.search(f"DCGM|{SLOTS}", form["query"])]
             asked.append(len([form for form in slow if "engine/pod" not in form["query"]]))
             clock.time_s += pause_s
     assert asked == [6, 2, 2, 2, 0]
@@ -290,13 +291,12 @@ async def test_a_backend_that_knows_neither_engine_nor_gpu_still_tells_what_wait
 
 
 async def test_readings_that_are_kept_follow_their_pods():
-    capacity = vector(({**pod("b-0"), "kv_cache_size_tokens": "3072"}, 1))
-    server = Server(**healthy(cache_config_info=capacity))
+    server = Server(**{SLOTS: vector((pod("b-0"), 512))})
     async with server.source() as source:
-        await source.sample(FLEET, objectives(FLEET), 5)
-        fewer = fleet_of({"llm/b": ["b-0"], "llm/c": ["c-0"]}, first_pod_id=2)
+        await source.sample(TRITON, objectives(TRITON), 5)
+        fewer = fleet_of({"llm/b": ["b-0"], "llm/c": ["c-0"]}, engine="triton", first_pod_id=2)
         samples = await source.sample(fewer, objectives(fewer), 5)
-    assert samples.pods.kv_capacity_tokens == pytest.approx([3072, NAN], nan_ok=True)
+    assert samples.pods.max_running == pytest.approx([512, NAN], nan_ok=True)
 
 
 async def test_gpus_are_asked_for_only_where_there_are_any_and_by_their_labels():

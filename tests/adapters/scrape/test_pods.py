@@ -59,7 +59,6 @@ async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server:
         "held": 34.0,
         "asleep": 0.0,
         "kv_usage": pytest.approx(0.348, abs=1e-3),
-        "kv_capacity_tokens": 3072.0,
         "prompt_tokens": 2948.0,
         "generation_tokens": 8914.0,
         "finished": 26.0,

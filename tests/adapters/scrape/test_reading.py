@@ -71,7 +71,6 @@ vllm:time_to_first_token_seconds_count{{{V0}}} 12.0
         "running": 3.0,
         "waiting": 7.0,
         "kv_usage": 0.25,
-        "kv_capacity_tokens": 1600.0,
         "preemptions": 1.0,
         "prompt_tokens": 100.0,
         "generation_tokens": 200.0,
@@ -187,7 +186,6 @@ def test_sglang_counts_a_tensor_parallel_group_once_and_adds_data_parallel_ranks
         "running": 9.0,
         "waiting": 3.0,
         "kv_usage": 0.3,
-        "kv_capacity_tokens": 2000.0,
         "prompt_tokens": 50.0,
         "generation_tokens": 70.0,
         "finished": 8.0,
@@ -244,7 +242,6 @@ def test_tensorrt_llm_serve_is_read_with_its_prefix_and_without_as_in_release_ca
         "running": 3.0,
         "waiting": 4.0,
         "kv_usage": 0.5,
-        "kv_capacity_tokens": 3200.0,
         "finished": 8.0,
         "first_tokens": 9.0,
     }
@@ -272,7 +269,6 @@ def test_triton_with_tensorrt_llm_counts_a_request_once_however_many_models_of_t
         "waiting": 2.0,
         "max_running": 512.0,
         "kv_usage": 0.1,
-        "kv_capacity_tokens": 6400.0,
         "finished": 22.0,
     }
 
