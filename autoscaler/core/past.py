@@ -9,6 +9,7 @@ import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace
 from autoscaler.core.histogram import increase
+from autoscaler.core.words import count
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def gather(start_s: float, end_s: float, step_s: float, engines: list[EngineSeri
 
     A counter that went back was reset and counts from 0. What grew between two scrapes is spread evenly between them,
     over a hole too, so nothing is lost and nothing invented. An engine that begins to report after others did counts
-    from 0; the first ones count from what they showed.
+    from 0, unless it had served before (`seen_late`); that and the first ones count from what they showed.
     Requests that came = what finished + what is held more, engine by engine and scrape by scrape; where that shrinks,
     clients left, and those are not taken back. What an engine held when its counters were reset died with it.
     """
@@ -91,10 +92,9 @@ def gather(start_s: float, end_s: float, step_s: float, engines: list[EngineSeri
     sums = {name: np.zeros(steps) for name in (*COUNTERS, "arrivals", "running", "waiting")}
     present: dict[str, FloatColumn] = {}  # by pod, however many engines it has
     engines = [engine for engine in engines if len(engine.time_s)]
-    first_s = min((float(engine.time_s[0]) for engine in engines), default=start_s)
+    later, served = _beginnings(start_s, engines)
     added_s: dict[str, float] = {}  # when each pod that came later did
-    for engine in engines:
-        fresh = bool(engine.time_s[0] > max(first_s, start_s) + MOST_GAP_S)
+    for engine, fresh in zip(engines, (later & ~served).tolist(), strict=True):
         if fresh:
             added_s.setdefault(engine.pod, float(engine.time_s[0]))
         time_s = engine.time_s
@@ -121,6 +121,34 @@ def gather(start_s: float, end_s: float, step_s: float, engines: list[EngineSeri
     columns = {name: np.where(unknown[name], np.nan, values) for name, values in sums.items()}
     moments_s = np.minimum(list(added_s.values()), edges[-1])
     return {**columns, "pods_added": np.histogram(moments_s, edges)[0].astype(np.float64)}
+
+
+def seen_late(start_s: float, engines: list[EngineSeries]) -> tuple[str, ...]:
+    """Return what `problems` says of engines that had served before they were seen, though others were by then."""
+    late = int(_beginnings(start_s, [engine for engine in engines if len(engine.time_s)])[1].sum())
+    if not late:
+        return ()
+    return (
+        f"{count(late, 'engine')}, seen later than others, had served long before: what came until then is left out",
+    )
+
+
+def _beginnings(start_s: float, engines: list[EngineSeries]) -> tuple[BoolColumn, BoolColumn]:
+    """Return which engines began to report after others did, and which of those had served before; bool[n] each.
+
+    An engine that starts is seen within MOST_GAP_S, if anybody is. So the first reading of one that is new is at most
+    what the quickest engine of all would have finished in that time, and in the hole before it, if there is one. A
+    target that was not scraped at first shows all that it served in weeks.
+    """
+    first_s = np.array([engine.time_s[0] for engine in engines], np.float64)
+    later = first_s > max(first_s.min(initial=np.inf), start_s) + MOST_GAP_S
+    if not later.any():
+        return later, later
+    seen_s = np.sort(np.concatenate([engine.time_s for engine in engines]))
+    unseen_s = first_s - seen_s[np.maximum(np.searchsorted(seen_s, first_s - MOST_GAP_S, side="right") - 1, 0)]
+    per_s = [_gained(engine.finished, False)[1:] / np.diff(engine.time_s) for engine in engines]
+    shown = np.array([_filled(engine.finished)[0] for engine in engines])
+    return later, later & (shown > np.concatenate(per_s).max(initial=0.0) * unseen_s)
 
 
 def silence(pods: FloatColumn, step_s: float, said: str) -> tuple[str, ...]:

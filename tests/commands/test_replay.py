@@ -159,7 +159,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, *learned)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
-    assert (written["learned_s"], written["duration_s"]) == pytest.approx((600.0, 1200.0), rel=0.02)
+    assert (written["learned_s"], written["duration_s"]) == pytest.approx((600.0, 1200.0), rel=0.03)
     later = {policy["name"]: policy for policy in written["policies"] if not policy["before"]}
     for name in ("actual", "recorded", "ours"):
         assert later[name]["gpu_hours"] == pytest.approx(by_name[name]["gpu_hours"] * 2 / 3, rel=0.1)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.past import EngineSeries, gather
+from autoscaler.core.past import EngineSeries, gather, seen_late
 
 
 def engine(
@@ -58,6 +58,31 @@ def test_a_pod_that_comes_later_counts_from_zero_and_is_counted() -> None:
     columns = gather(0, 315, 15, [first, engine([300, 315], [7, 9], pod="b")])
     assert columns["pods_added"].tolist() == [0] * 19 + [0, 1]
     assert np.nansum(columns["finished"]) == 9
+
+
+def test_what_a_pod_that_is_seen_late_served_before_is_no_burst() -> None:
+    """It has run for weeks, and was scraped only from 600 s on."""
+    seconds = np.arange(0, 3600, 15.0)
+    first = engine(seconds.tolist(), (1e6 + seconds).tolist())
+    late = engine(seconds[40:].tolist(), (2e6 + seconds[40:]).tolist(), [3.0] * 200, pod="b")
+    columns = gather(0, 3600, 15, [first, late])
+    assert np.nansum(columns["arrivals"]) == pytest.approx(3585 + 2985)
+    assert not columns["pods_added"].any()
+    assert seen_late(0, [first, late]) == (
+        "1 engine, seen later than others, had served long before: what came until then is left out",
+    )
+    assert seen_late(0, [first]) == seen_late(0, []) == ()
+
+
+def test_a_pod_that_began_while_nobody_was_scraped_counts_from_zero() -> None:
+    """Without the hour in which nobody was seen, 3,000 would be more than it can have served."""
+    seconds = np.concatenate([np.arange(0, 600, 15.0), np.arange(4200, 4800, 15.0)])
+    first = engine(seconds.tolist(), seconds.tolist())
+    late = engine(seconds[41:].tolist(), (seconds[41:] - 1215).tolist(), pod="b")
+    columns = gather(0, 4800, 15, [first, late])
+    assert np.nansum(columns["finished"]) == pytest.approx(4785 + 4785 - 1215)
+    assert columns["pods_added"].sum() == 1
+    assert seen_late(0, [first, late]) == ()
 
 
 def test_several_engines_of_one_pod_are_one_pod() -> None:

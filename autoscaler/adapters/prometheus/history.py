@@ -22,7 +22,7 @@ from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, silence
+from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, seen_late, silence
 from autoscaler.ports import Unavailable
 
 ENGINE = ENGINES["vllm"]  # whose history is read
@@ -116,7 +116,7 @@ class PrometheusHistory:
             raise LookupError
         columns = gather(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
-        problems = _problems(engines, columns["pods"], step_s)
+        problems = (*_problems(engines, columns["pods"], step_s), *seen_late(start_s, engines))
         if not len(itl.counts) and len(itl_of_tokens.counts):
             itl, problems = itl_of_tokens, (*problems, "no histogram of ITL per request: shares of ITL are of tokens")
         return Past(

@@ -161,7 +161,7 @@ async def test_a_counter_that_is_reset_and_a_label_that_changes_count_nothing_tw
             changed.append(sample)
             continue
         value = sample.value
-        if not sample.name.startswith("vllm:num_requests"):
+        if not is_gauge(sample.name):
             key = sample.name, str(sorted(sample.labels.items()))
             value -= from_zero.setdefault(key, value)
         changed.append(replace(sample, value=value, labels={**sample.labels, "model_name": "llama-v2"}))
@@ -169,6 +169,24 @@ async def test_a_counter_that_is_reset_and_a_label_that_changes_count_nothing_tw
         past = await read(server)
     assert np.nansum(past.arrivals) == pytest.approx(len(told.case.trace.arrival_s), rel=0.02)
     assert any("counters went back" in problem for problem in past.problems)
+
+
+@pytest.mark.integration
+async def test_a_pod_that_is_scraped_only_later_brings_none_of_what_it_had_served(told: Told, tmp_path: Path):
+    late = max({sample.labels["pod"] for sample in told.samples})  # it comes after half an hour
+    assert all(sample.time_s > START_S + 1800 for sample in told.samples if sample.labels["pod"] == late)
+    old = [
+        replace(sample, value=sample.value + 2e6 * (sample.labels["pod"] == late and not is_gauge(sample.name)))
+        for sample in told.samples
+    ]
+    async with prometheus_with(tmp_path, tuple(old)) as server:
+        past = await read(server)
+    assert np.nansum(past.arrivals) == pytest.approx(len(told.case.trace.arrival_s), rel=0.05)
+    assert any("1 engine, seen later than others, had served long before" in problem for problem in past.problems)
+
+
+def is_gauge(name: str) -> bool:
+    return name.startswith("vllm:num_requests")
 
 
 @pytest.mark.integration

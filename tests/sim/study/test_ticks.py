@@ -61,13 +61,116 @@ def test_other_workloads_failed_ticks_and_other_times_are_passed_over(tmp_path: 
     assert past.duration_s == 30.0
 
 
-def test_a_pause_of_the_recording_is_a_hole_and_is_told(tmp_path: Path) -> None:
-    past = read(write(tmp_path, line(0), line(15), line(30), line(1830), line(1845)), "team/llama")
+UNKNOWN = dict.fromkeys(line(0)["inputs"])  # type: ignore[call-overload]
+
+
+def rated(second: float, per_s: float, **changes: object) -> dict[str, object]:
+    tokens = {"prompt_tokens_per_s": 300 * per_s, "generation_tokens_per_s": 80 * per_s}
+    inputs = {"running": 4.0, "waiting": 0.0, "finished_per_s": per_s, "first_tokens_per_s": per_s, **tokens}
+    return line(second, inputs=inputs | changes)
+
+
+def test_a_pause_of_the_recording_has_no_requests_but_in_the_window_of_the_rate_after_it(tmp_path: Path) -> None:
+    before = [rated(5.0 * tick, 0.5) for tick in range(121)]
+    after = [rated(36_600 + 5.0 * tick, 10.0) for tick in range(121)]
+    past = read(write(tmp_path, *before, *after), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx(0.5 * 600 + 10 * (60 + 600))
+    assert np.nansum(past.arrivals[: 36_540 // 5]) == pytest.approx(0.5 * 600)
+    counts = replicas(past)
+    assert counts[:120].tolist() == [2] * 120
+    assert not counts[120 : 36_540 // 5].any()
+    assert counts[36_540 // 5 :].tolist() == [2] * 132
     assert past.problems == (
-        "for 1,800 s there is no tick: what counters grew meanwhile is spread evenly over as many replicas as before; "
-        "where they did not grow, no replica and no request is assumed",
+        "for 36,000 s no tick tells a rate: the rates of the next tick count for the last 60 s before it, and "
+        "earlier in such a gap no request and no replica is assumed",
     )
-    assert replicas(past).tolist() == [2] * 123
+
+
+def test_a_gap_within_the_window_of_the_rate_is_filled_and_told(tmp_path: Path) -> None:
+    seconds = [*range(0, 40, 2), *range(78, 120, 2)]
+    past = read(write(tmp_path, *(line(second) for second in seconds)), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx(2 * 118)
+    assert replicas(past).tolist() == [2] * 59
+    assert [problem[:32] for problem in past.problems] == ["for 40 s no tick tells a rate: t"]
+
+
+def test_what_is_held_after_a_gap_is_not_set_against_what_was_held_before(tmp_path: Path) -> None:
+    before = [rated(5.0 * tick, 1.0, running=100.0) for tick in range(13)]
+    after = [rated(3600 + 5.0 * tick, 1.0, running=held) for tick, held in enumerate([10.0] * 6 + [15.0] * 7)]
+    past = read(write(tmp_path, *before, *after), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx(60 + 60 + 60 + 5)
+
+
+def test_ticks_that_know_no_rate_are_a_gap(tmp_path: Path) -> None:
+    """Nobody could be scraped for an hour; the two replicas were there."""
+    lines = [rated(5.0 * tick, 5.0) if not 360 <= tick < 1080 else line(5.0 * tick) for tick in range(1440)]
+    for each in lines[360:1080]:
+        each["inputs"] = UNKNOWN
+    past = read(write(tmp_path, *lines), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx(5 * (1795 + 60 + 1795))
+    assert np.isnan(past.arrivals).sum() == (3605 - 60) / 5
+    assert [problem[:36] for problem in past.problems] == ["for 3,605 s no tick tells a rate: th"]
+
+
+def test_no_rate_of_no_replica_is_no_request_and_no_gap(tmp_path: Path) -> None:
+    asleep = [line(15.0 * tick, inputs=UNKNOWN, ready=0) for tick in range(11, 21)]
+    past = read(write(tmp_path, *(line(15.0 * tick) for tick in range(11)), *asleep), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx(300)
+    assert past.duration_s == 300 and not np.isnan(past.pods).any()
+    assert replicas(past).tolist() == [2] * 10 + [1] + [0] * 9
+    assert past.problems == ()
+
+
+def test_a_file_in_which_no_tick_knows_a_rate_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, *(line(15.0 * tick, inputs=UNKNOWN) for tick in range(20)))
+    said = "0 ticks of workload team/llama in the interval, besides 20 that tell no rate, at least 2 are needed"
+    with pytest.raises(TicksError, match=said):
+        read(file, "team/llama")
+
+
+def test_where_ready_is_unknown_it_is_what_it_was_and_that_is_told(tmp_path: Path) -> None:
+    known = [None, 3, None, None, 1, None]
+    past = read(write(tmp_path, *(line(15.0 * tick, ready=each) for tick, each in enumerate(known))), "team/llama")
+    assert past.pods.tolist() == [3, 3, 3, 2, 1]
+    assert past.problems == ("4 ticks do not tell `ready`: as many replicas as at the last tick that does",)
+
+
+def test_a_file_in_which_no_tick_knows_ready_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, *(line(15.0 * tick, ready=None) for tick in range(20)))
+    said = r"ticks\.jsonl: `ready` is null in all 20 ticks of workload team/llama; at least one must tell the replicas"
+    with pytest.raises(TicksError, match=said):
+        read(file, "team/llama")
+
+
+def test_two_workloads_of_one_name_are_not_mixed(tmp_path: Path) -> None:
+    both = (line(0, kind="Deployment"), line(0, kind="StatefulSet", ready=9))
+    file = write(tmp_path, line(0), *both, line(15), line(30))
+    said = "line 3: kind is 'StatefulSet' and that of a tick before is 'Deployment'; all ticks of workload team/llama"
+    with pytest.raises(TicksError, match=said):
+        read(file, "team/llama")
+    assert read(file, "team/llama", START_S + 1).duration_s == 15.0
+
+
+def test_a_tick_in_which_a_pod_was_not_read_brings_no_requests(tmp_path: Path) -> None:
+    held = [100.0, 100.0, 50.0, 100.0, 100.0]
+    past = read(write(tmp_path, *(rated(5.0 * n, 1.0, running=each) for n, each in enumerate(held))), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(("per_s", "tick_s"), [(0.05, 5), (0.3, 5), (1.0, 15)])
+def test_as_many_requests_as_came_are_found_where_few_come(tmp_path: Path, per_s: float, tick_s: int) -> None:
+    """What is held is of the moment, and the rate of what ended is smeared over the last minute."""
+    rng = np.random.default_rng(1)
+    lasted_s = 14_400
+    came = np.sort(rng.random(rng.poisson(per_s * lasted_s)) * lasted_s)
+    ended = np.sort(came + rng.exponential(20, len(came)))
+    lines = []
+    for second in range(60, lasted_s, tick_s):
+        now = second - second % 15
+        here, gone, before = np.searchsorted(came, now), *np.searchsorted(ended, (now, now - 60))
+        lines.append(rated(second, (gone - before) / 60, running=float(here - gone)))
+    past = read(write(tmp_path, *lines), "team/llama")
+    assert np.nansum(past.arrivals) == pytest.approx((came > 60).sum(), rel=0.01)
 
 
 def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
