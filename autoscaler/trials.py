@@ -33,6 +33,7 @@ from autoscaler.sim.proof.subject import Subject, check_goal, goal_of, started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.baselines import BASELINES
 from autoscaler.sim.study.case import Case, Trace
+from autoscaler.sim.study.files import Told, part_of
 from autoscaler.sim.study.fit import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
 from autoscaler.sim.study.fit import fit as fit_profile
 from autoscaler.sim.study.gpus import NODE_GPUS, GpuPool
@@ -90,15 +91,18 @@ def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tu
             f"--gpus is {setting.gpus:g}; allowed: at least the {offer.gpus:g} that one replica of {name} takes"
         )
     console = Console(stderr=True)
+    with Bar("reading traces", console) as told:
+        read = [(file, traces.load(file, part_of(told, number, len(files)))) for number, file in enumerate(files)]
     with Bar("preparing", console) as told:
-        read = [(file, traces.load(file)) for file in files]
         titles = _titles(files)
         subjects = [
             _subject(setting, name, offer, policy, file, titles[file], models, scale, interval) for file, models in read
         ]
         for subject in subjects:
             check_goal(*subject.cases)
-        subjects = [_begun(setting, subject, told) for subject in subjects]
+        subjects = [
+            _begun(setting, subject, part_of(told, number, len(subjects))) for number, subject in enumerate(subjects)
+        ]
     proofs = []
     for subject in subjects:
         with Bar(f"simulating {subject.trace}", console) as told:
@@ -360,7 +364,7 @@ def _case(setting: Setting, offer: Offer, policy: Policy, trace: Trace, models: 
     return case, notes
 
 
-def _begun(setting: Setting, subject: Subject, told: Bar) -> Subject:
+def _begun(setting: Setting, subject: Subject, told: Told) -> Subject:
     """Return the subject with the replicas that each of its cases begins with. Without a number given it takes long."""
     cases = []
     for case in subject.cases:

@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.commands.study import RECORDING, invoke
+
+CACHED = "vllm:prompt_tokens_cached_total"
 
 
 def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
@@ -94,6 +97,24 @@ def test_scrapes_that_lie_too_far_apart_are_warned_of_or_refused(tmp_path: Path)
     assert "warning: busy scrapes are 5 s apart: single constants are unsure" in said
     assert "warning: kv_token_s is 0: the recording does not tell it from the other constants" in said
     assert file.exists()
+
+
+def test_hits_of_the_prefix_cache_are_warned_of(tmp_path: Path) -> None:
+    recording, scrapes = tmp_path / "hits.jsonl", []
+    for line in gzip.decompress(RECORDING.read_bytes()).splitlines():
+        scrape = json.loads(line)
+        scrape["text"] = re.sub(
+            r"vllm:prompt_tokens_total(\{.*\}) (.*)", _with_half_of_them_cached, scrape["text"].replace(CACHED, "other")
+        )
+        scrapes.append(json.dumps(scrape) + "\n")
+    recording.write_text("".join(scrapes))
+    result = invoke("simulate", "fit", recording, "--out", tmp_path / "tiny.json")
+    assert result.exit_code == 0, result.output
+    assert "warning: 50% of the prompt tokens came from the prefix cache" in " ".join(result.stderr.split())
+
+
+def _with_half_of_them_cached(found: re.Match[str]) -> str:
+    return f"{found[0]}\n{CACHED}{found[1]} {float(found[2]) / 2}"
 
 
 def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from autoscaler import trials
+from autoscaler.sim.proof.report.progress import Bar
 from tests.commands.study import POLICY, PROFILE, invoke, write_trace
 
 
@@ -144,6 +147,27 @@ def test_several_files_make_several_proofs(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     assert invoke("simulate", "--trace", trace, other, *PROFILE, "--json", out).exit_code == 0
     assert [each["trace"] for each in json.loads(out.read_text())] == ["ten-minutes", "other"]
+
+
+def test_it_is_told_how_far_all_traces_were_read_and_prepared(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: dict[str, list[float]] = {}
+
+    class Noted(Bar):
+        def __init__(self, title: str, console: Console) -> None:
+            super().__init__(title, console)
+            self.shares = shares.setdefault(title, [])
+
+        def __call__(self, share: float) -> None:
+            self.shares.append(share)
+
+    monkeypatch.setattr(trials, "Bar", Noted)
+    second = write_trace(tmp_path / "second.csv", ["1,500,80"])
+    assert invoke("simulate", "--trace", trace, "--trace", second, *PROFILE).exit_code == 0
+    for title in ("reading traces", "preparing"):
+        assert shares[title] == sorted(shares[title])
+        assert 0.5 in shares[title] and shares[title][-1] == 1.0
 
 
 def test_models_of_one_file_are_a_fleet(tmp_path: Path) -> None:

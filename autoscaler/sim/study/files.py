@@ -11,9 +11,16 @@ from typing import BinaryIO, cast
 
 Told = Callable[[float], None]  # how much is done, 0..1
 
+MOST_BYTES = 4_000_000_000  # of one file, after decompression
+
 
 def untold(_share: float) -> None:
     """Tell nobody."""
+
+
+def part_of(told: Told, number: int, count: int) -> Told:
+    """Return what tells how much of part `number` (from 0) of `count` equal ones is done."""
+    return lambda share: told((number + share) / count)
 
 
 @contextmanager

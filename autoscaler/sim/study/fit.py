@@ -46,6 +46,7 @@ class Fitted:
     intervals: int  # equations used
     apart_s: float  # median of their lengths
     error_fraction: float  # median of |seconds explained - seconds| / seconds
+    cached_fraction: float  # of the prompt tokens: those from the prefix cache, which the equations leave out
 
     @property
     def doubts(self) -> list[str]:
@@ -54,6 +55,11 @@ class Fitted:
         if self.apart_s > FINE_S * LATE:
             doubts.append(
                 f"busy scrapes are {self.apart_s:.3g} s apart: single constants are unsure; better {FINE_S:g} s or less"
+            )
+        if self.cached_fraction > 0:
+            doubts.append(
+                f"{100 * self.cached_fraction:.3g}% of the prompt tokens came from the prefix cache: prompt_token_s is "
+                "that of the computed rest, and the simulator, which has no such cache, computes all"
             )
         doubts += [
             f"{name} is 0: the recording does not tell it from the other constants; more of light and heavy load would"
@@ -78,8 +84,9 @@ def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_t
     sequences = np.maximum(recording.running, 1.0)
     tokens = recording.kv_usage * capacity - recording.running * (recording.block_size - 1) / 2
     tokens = np.maximum(tokens, 0.0)
+    reset = _reset(recording)
     time_s, steps = np.diff(recording.time_s), np.diff(recording.steps)
-    busy = (recording.running[1:] > 0) & (recording.running[:-1] > 0) & (steps > 0) & ~_reset(recording)
+    busy = (recording.running[1:] > 0) & (recording.running[:-1] > 0) & (steps > 0) & ~reset
     apart_s = float(np.median(time_s[busy])) if busy.any() else 0.0
     if apart_s > MOST_S * LATE:
         raise ValueError(
@@ -88,7 +95,8 @@ def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_t
     if busy.sum() < LEAST_INTERVALS:
         raise ValueError(f"{int(busy.sum())} intervals are busy from end to end, at least {LEAST_INTERVALS} are needed")
     decoded = np.diff(recording.generation_tokens) - np.diff(recording.first_tokens)
-    computed = np.diff(recording.prompt_tokens) + _recomputed(recording, tokens / sequences)
+    prompts, cached = np.diff(recording.prompt_tokens), np.diff(recording.cached_prompt_tokens)
+    computed = np.maximum(prompts - cached, 0.0) + _recomputed(recording, tokens / sequences, reset)
     terms = np.stack([steps, decoded, steps * (tokens[1:] + tokens[:-1]) / 2, computed], axis=1)[busy]
     constants = _solve(terms, time_s[busy])
     explained_s = terms @ constants
@@ -109,24 +117,37 @@ def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_t
         block_size=recording.block_size,
     )
     error = float(np.median(np.abs(explained_s - time_s[busy]) / time_s[busy]))
-    return Fitted(profile, recording.steps_within_tokens, slots is not None, int(busy.sum()), apart_s, error)
+    from_cache = float(cached[~reset].sum() / max(prompts[~reset].sum(), 1.0))
+    return Fitted(
+        profile, recording.steps_within_tokens, slots is not None, int(busy.sum()), apart_s, error, min(from_cache, 1.0)
+    )
 
 
 def _reset(recording: Recording) -> BoolColumn:
     """Tell the intervals in which a counter went back, bool[T-1]: the engine restarted."""
-    counters = (recording.steps, recording.generation_tokens, recording.prompt_tokens, recording.first_tokens)
+    counters = (
+        recording.steps,
+        recording.generation_tokens,
+        recording.prompt_tokens,
+        recording.cached_prompt_tokens,
+        recording.first_tokens,
+        recording.finished,
+        recording.preemptions,
+    )
     return np.asarray(np.any([np.diff(counter) < 0 for counter in counters], axis=0))
 
 
-def _recomputed(recording: Recording, context_tokens: FloatColumn) -> FloatColumn:
+def _recomputed(recording: Recording, context_tokens: FloatColumn, reset: BoolColumn) -> FloatColumn:
     """Estimate the tokens computed again after preemption, float64[T-1].
 
     Whoever entered the batch in an interval without getting a first token had been preempted; in all there were as many
-    as preemptions. Their context is taken as that of the average running request while others wait.
+    as preemptions. An interval with a restart tells of neither. Their context is taken as that of the average running
+    request while others wait.
     """
-    entered = np.diff(recording.running) + np.diff(recording.finished) + np.diff(recording.preemptions)
-    back = np.maximum(entered - np.diff(recording.first_tokens), 0.0)
-    preemptions = recording.preemptions[-1] - recording.preemptions[0]
+    preempted = np.where(reset, 0.0, np.diff(recording.preemptions))
+    entered = np.diff(recording.running) + np.diff(recording.finished) + preempted
+    back = np.where(reset, 0.0, np.maximum(entered - np.diff(recording.first_tokens), 0.0))
+    preemptions = float(preempted.sum())
     if not preemptions > 0 or not back.any():
         return np.zeros_like(back)
     crowded = (recording.waiting > 0) & (recording.running > 0)

@@ -18,7 +18,7 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.sim.study.files import Told, unpacked, untold
+from autoscaler.sim.study.files import MOST_BYTES, Told, unpacked, untold
 
 MOST_SCRAPES = 1_000_000
 MOST_LINE_BYTES = 4_000_000
@@ -35,7 +35,9 @@ _SERIES = {  # column -> name of the sample
     "finished": "vllm:request_success_total",
     "preemptions": "vllm:num_preemptions_total",
     "steps": "vllm:iteration_tokens_total_count",
+    "cached_prompt_tokens": "vllm:prompt_tokens_cached_total",
 }
+_LATER = {"vllm:prompt_tokens_cached_total"}  # older versions lack it; 0 then
 _CACHE = "vllm:cache_config_info"
 _BUCKET = "vllm:iteration_tokens_total_bucket"
 
@@ -58,11 +60,12 @@ class Recording:
     waiting: FloatColumn  # float64[T]
     kv_usage: FloatColumn  # float64[T], 0..1
     generation_tokens: FloatColumn  # float64[T], counter
-    prompt_tokens: FloatColumn  # float64[T], counter
+    prompt_tokens: FloatColumn  # float64[T], counter; those from the prefix cache included
     first_tokens: FloatColumn  # float64[T], counter
     finished: FloatColumn  # float64[T], counter
     preemptions: FloatColumn  # float64[T], counter
     steps: FloatColumn  # float64[T], counter of engine steps
+    cached_prompt_tokens: FloatColumn  # float64[T], counter; prompt tokens that were not computed
     kv_cache_tokens: int  # what the engine says its cache holds
     block_size: int
     max_model_len: int
@@ -74,7 +77,7 @@ def read(path: Path, told: Told = untold) -> Recording:
     rows: list[list[float]] = []
     cache: dict[str, str] = {}
     steps_within: float | None = None
-    number = 0
+    number = size = 0
     try:
         with unpacked(path) as (file, share):
             while line := file.readline(MOST_LINE_BYTES + 1):
@@ -83,6 +86,9 @@ def read(path: Path, told: Told = untold) -> Recording:
                 where = f"{path}, line {number}"
                 if len(line) > MOST_LINE_BYTES or number > MOST_SCRAPES:
                     raise RecordingError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_SCRAPES} lines")
+                size += len(line)
+                if size > MOST_BYTES:  # blank lines pack a thousandfold
+                    raise RecordingError(f"{where}: more than {MOST_BYTES:,} bytes, the limit")
                 if line.isspace():
                     continue
                 values, labels, bound = _read_line(line, where)
@@ -129,7 +135,7 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], fl
             labels = its_labels
         elif name == _BUCKET:
             buckets[_bound(its_labels.get("le", ""), where)] = value
-    missing = [name for name, values in found.items() if not values]
+    missing = [name for name, values in found.items() if not values and name not in _LATER]
     if missing:
         raise RecordingError(f"{where}: the metrics lack {', '.join(missing)}")
     engines = len(found[_SERIES["running"]])  # one sample each; others differ by reason, too

@@ -19,7 +19,8 @@ from autoscaler.sim.study.starts import Starts, draw_pace
 from autoscaler.sim.study.state import COUNTERS, HISTOGRAMS, Engine, State, new_gateway
 
 FIRST_ROWS = 16
-RESTART_DELAY_S = 10.0  # the kubelet's first back-off after a crash
+LEAST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0  # the kubelet's, before a container starts again
+BACK_OFF_RESET_S = 600.0  # a container that ran for so long starts again at once
 ENDING_LOOK_S = 1.0  # how often leaving replicas are looked at while somebody waits for their GPUs
 
 
@@ -38,6 +39,7 @@ class Pod:
     ready_s: float = math.inf
     leaving_s: float = math.nan
     crash_s: float = math.inf
+    back_off_s: float = 0.0  # before the next restart, if it crashes again soon
     row: int = -1  # of `State`, while its engine serves
 
     @property
@@ -119,7 +121,8 @@ class Replicas:
         """Ask for replicas, or let some go as a ReplicaSet does: those without GPUs, not ready, the last to be ready.
 
         Source: `ActivePodsWithRanks` in pkg/controller/controller_utils.go of Kubernetes; what a replica is doing is
-        not known there.
+        not known there. Left out of the order among those ready: more siblings on the node go first, and how long they
+        have been ready is compared in logarithmic buckets.
         """
         live = [pod for pod in self.pods if not pod.leaving]
         for _ in range(wanted - len(live)):
@@ -132,6 +135,7 @@ class Replicas:
 
     def held(self, now_s: float) -> int:
         """Return the requests inside and in front at `now_s`."""
+        self._release(now_s)  # who lost patience in front has left
         return kernel.held(self.state, self.engine, self._answering, now_s) + int(self.gateway["held"][0])
 
     @property
@@ -237,12 +241,18 @@ class Replicas:
         pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
 
     def _crash(self, pod: Pod, now_s: float) -> None:
-        """The engine dies with what it holds, and its container starts again, with new counters."""
+        """The engine dies with what it holds, and its container starts again, with new counters.
+
+        At once the first time, then after 10, 20, 40 s and so on.
+        Source: `doBackOff` in pkg/kubelet/kuberuntime/kuberuntime_manager.go of Kubernetes.
+        """
         kernel.advance(self.state, self.engine, pod.row, now_s)
         self._close(pod)
         pod.since_s, pod.crash_s = now_s, math.inf
-        pod.started_s = now_s + RESTART_DELAY_S
-        pod.ready_s = now_s + RESTART_DELAY_S + self._starts.again_s(self._draw_pace())
+        wait_s = 0.0 if now_s - pod.started_s >= BACK_OFF_RESET_S else pod.back_off_s
+        pod.back_off_s = min(max(2 * wait_s, LEAST_BACK_OFF_S), MOST_BACK_OFF_S)
+        pod.started_s = now_s + wait_s
+        pod.ready_s = pod.started_s + self._starts.again_s(self._draw_pace())
 
     def _let_go(self, pod: Pod, now_s: float) -> None:
         """End a leaving replica once it is empty or out of time."""

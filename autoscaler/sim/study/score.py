@@ -9,7 +9,7 @@ import numpy as np
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.study.case import Case, Goal, Outcome
 
-FLAP_S = 600.0  # a change of direction so soon after the change before it is a flap
+FLAP_S = 600.0  # a change of direction sooner than that after the change before it is a flap
 BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
 
 
@@ -67,7 +67,7 @@ def changes(steps: IntColumn, changed_s: FloatColumn) -> tuple[int, int, int]:
 
     steps: int64[C], by how much, never 0. changed_s: float64[C], when.
     """
-    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(changed_s) <= FLAP_S)
+    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(changed_s) < FLAP_S)
     return int((steps > 0).sum()), int((steps < 0).sum()), int(turned.sum())
 
 

@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,13 +22,13 @@ import numpy as np
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
 from autoscaler.sim.study.case import Trace
-from autoscaler.sim.study.files import unpacked
+from autoscaler.sim.study.files import MOST_BYTES, Told, unpacked, untold
 
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens")
 MODEL = "model"
+MODEL_LIKENESS = 0.8  # of a name that is meant so: another letter (`nodel`), one more or less; not `node`
 MOST_REQUESTS = 50_000_000  # of one file, or after scaling
 MOST_LINES = 60_000_000  # of one file: most of a bomb is empty lines
-MOST_BYTES = 4_000_000_000  # of one file, after decompression
 MOST_MODELS = 10_000
 MOST_NAME = 200  # characters of a model's name
 MOST_LINE_BYTES = 10_000
@@ -43,7 +44,7 @@ class TraceError(ValueError):
     """A trace file that cannot be used: says the file, the line, the value found and what is allowed."""
 
 
-def load(path: Path) -> tuple[Trace, ...]:
+def load(path: Path, told: Told = untold) -> tuple[Trace, ...]:
     """Read a trace file: one trace for each model in it, by name; all of them last as long as the file.
 
     Raises TraceError. Reads in pieces; what is kept is bounded by `MOST_REQUESTS` and `MOST_BYTES`.
@@ -51,7 +52,7 @@ def load(path: Path) -> tuple[Trace, ...]:
     name = path.name.removesuffix(".gz").removesuffix(".csv")
     reader = _Reader(path)
     try:
-        for number, lines in _pieces(path):
+        for number, lines in _pieces(path, told):
             reader.take(number, lines)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
@@ -162,10 +163,10 @@ def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:
     )
 
 
-def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _pieces(path: Path, told: Told) -> Iterator[tuple[int, list[str]]]:
     """Yield lists of whole lines with the number of the first; bounded, and clear about where a file breaks off."""
     number, rest, size = 1, b"", 0
-    with unpacked(path) as (file, _):
+    with unpacked(path) as (file, share):
         if not isinstance(file, gzip.GzipFile) and (known := os.fstat(file.fileno()).st_size) > MOST_BYTES:
             raise TraceError(f"{path}: {known:,} bytes; allowed: at most {MOST_BYTES:,}")
         blocks = _blocks(file)
@@ -176,6 +177,7 @@ def _pieces(path: Path) -> Iterator[tuple[int, list[str]]]:
                 raise TraceError(f"{path}: the gzip data ends early, in line {number}") from error
             except (gzip.BadGzipFile, zlib.error) as error:
                 raise TraceError(f"{path}: the gzip data is damaged, near line {number}: {error}") from error
+            told(share())
             size += len(block)
             if size > MOST_BYTES:
                 raise TraceError(f"{path}, line {number}: more than {MOST_BYTES:,} bytes, the limit")
@@ -291,6 +293,10 @@ class _Reader:
             )
         if len(set(names)) < len(names):
             raise TraceError(f"{self._path}, line 1: a column is named twice: {line[:200]!r}")
+        if MODEL not in names:  # or several models would be run as one
+            for name in names:
+                if get_close_matches(name[:100].casefold(), [MODEL], cutoff=MODEL_LIKENESS):
+                    raise TraceError(f"{self._path}, line 1: column {name!r}: did you mean {MODEL}?")
         wanted = (*COLUMNS, MODEL) if MODEL in names else COLUMNS
         self._places, self._width = tuple(names.index(name) for name in wanted), len(names)
 

@@ -58,6 +58,7 @@ def recorded(profile: Profile, rate_per_s: float, duration_s: float, seed: int, 
                 its.finished_length,
                 its.preemptions,
                 its.step_tokens.count,
+                0.0,
             )
         )
     tokens = profile.kv_capacity_tokens + profile.block_size
@@ -127,6 +128,33 @@ def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -
     assert usual_step_s(found.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.03)
     assert found.intervals <= len(both.time_s) - 2
     assert found.error_fraction < 0.03
+
+
+def test_the_same_run_again_after_a_restart_gives_the_same_profile() -> None:
+    """Preempted requests are counted on both sides of it, and nobody came back into the batch over it."""
+    once = recording("kv-bound")
+    twice = replace(once, **{name: np.concatenate([value, value]) for name, value in columns(once).items()})
+    twice = replace(twice, time_s=np.concatenate([once.time_s, once.time_s + once.time_s[-1] + 10.0]))
+    alone, both = fit(once), fit(twice)
+    for name in ("step_s", "sequence_s", "kv_token_s", "prompt_token_s"):
+        assert getattr(both.profile, name) == pytest.approx(getattr(alone.profile, name), rel=0.01), name
+
+
+@pytest.mark.parametrize("counter", ["finished", "preemptions", "cached_prompt_tokens"])
+def test_a_counter_that_goes_back_tells_a_restart(counter: str) -> None:
+    load = recording("load")
+    fallen = np.where(np.arange(len(load.time_s)) < 40, 1e6, 0.0)
+    assert fit(replace(load, **{counter: getattr(load, counter) + fallen})).intervals == fit(load).intervals - 1
+
+
+def test_prompt_tokens_from_the_prefix_cache_are_not_computed_and_are_told() -> None:
+    load = recording("load")
+    hits = replace(load, prompt_tokens=4 * load.prompt_tokens, cached_prompt_tokens=3 * load.prompt_tokens)
+    found = fit(hits)
+    assert found.profile.prompt_token_s == pytest.approx(fit(load).profile.prompt_token_s)
+    (doubt,) = found.doubts
+    assert doubt.startswith("75% of the prompt tokens came from the prefix cache")
+    assert fit(load).doubts == []
 
 
 def test_a_recording_that_is_idle_is_no_ground_for_a_profile() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.sim.study import recording as recordings
 from autoscaler.sim.study.recording import RecordingError, read
 from tests.sim.study.recorded import RECORDED, packed, recording
 
@@ -124,6 +125,26 @@ def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
     assert read(path).time_s.tolist() == [1.0, 2.0]
     path.write_text(line(1) + "\n" + line(1))
     with pytest.raises(RecordingError, match="line 3: t is 1"):
+        read(path)
+
+
+def test_prompt_tokens_from_the_prefix_cache_are_read_where_the_engine_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    series = r"(vllm:prompt_tokens_cached_total\{.*\}) .*\n"
+    path.write_text(line(1) + line(2, re.sub(series, r"\1 7.0\n", TEXT)))
+    assert read(path).cached_prompt_tokens.tolist() == [0.0, 7.0]
+    path.write_text(line(1, re.sub(series, "", TEXT)))  # of an older version
+    assert read(path).cached_prompt_tokens.tolist() == [0.0]
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_read_no_further_than_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit itself is too large to be met in a test."""
+    monkeypatch.setattr(recordings, "MOST_BYTES", 3_000_000)
+    path = packed(tmp_path / "run.jsonl.gz", line(1) + (" " * 999_999 + "\n") * 9)
+    assert path.stat().st_size < 50_000
+    with pytest.raises(RecordingError, match=r"run\.jsonl\.gz, line 4: more than 3,000,000 bytes, the limit"):
         read(path)
 
 

@@ -18,6 +18,8 @@ from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from autoscaler.sim.study.baselines.signals import TTFT
 from autoscaler.sim.study.case import Goal, Outcome, PodRows, Totals, Trace, View
+from autoscaler.sim.study.gpus import GpuPool
+from autoscaler.sim.study.replicas import Replicas
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.trace import generate
 from tests.sim.study.cases import PLAIN, Fixed, Told, case_of, trace_of
@@ -238,9 +240,37 @@ def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fa
     assert any(after[3] == before[3] for before, after in down)
     for (alive_s, *_), (down_s, *_) in down:
         for now_s, scraped_s, ready, tokens in notes:
-            if down_s <= now_s < down_s + 49:
+            if down_s <= now_s < down_s + 39:
                 assert not ready
                 assert math.isnan(tokens) == (scraped_s > alive_s)
+
+
+def test_a_container_starts_again_at_once_and_waits_longer_with_every_crash_soon_after() -> None:
+    """As the kubelet does: 10, 20, 40 s and so on up to five minutes, and from the beginning after ten minutes."""
+    case = case_of(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
+    replicas = Replicas(case, GpuPool.holding([case]))
+    (pod,) = replicas.pods
+    waits_s, now_s = [], 0.0
+    for ran_s in (90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 599.0, 600.0, 90.0, 700.0):
+        now_s = (pod.started_s if waits_s else 0.0) + ran_s
+        pod.crash_s = replicas._next_change_s = now_s
+        replicas.advance(now_s)
+        waits_s.append(pod.started_s - now_s)
+        assert pod.ready_s == pytest.approx(pod.started_s + 60.0)
+        replicas.advance(pod.ready_s)
+    assert waits_s == pytest.approx([0, 10, 20, 40, 80, 160, 300, 300, 300, 0, 10, 0])
+
+
+def test_a_proxy_does_not_count_clients_who_left_while_no_replica_served() -> None:
+    counted: list[float] = []
+
+    def wanted(view: View) -> int:
+        counted.append(view.live_concurrency())
+        return 0
+
+    case = case_of(trace_of([8.0, 12.0], 10, duration_s=30.0), start_replicas=0, patience_s=5.0, scrape_s=120.0)
+    run(case, Told(wanted))
+    assert counted[:2] == [1.0, 0.0]
 
 
 def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodRows, View]]]:

@@ -70,6 +70,10 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
         ("1,10,3\n2,10,3\n", "line 1: no column arrival_s, prompt_tokens, output_tokens; needed: "),
         ('arrival_s,"prompt_tokens,output_tokens\n1,10,3\n', "line 1: unexpected end of data"),
         (HEADER.replace("\n", ",arrival_s\n") + "1,10,3,1\n", "line 1: a column is named twice"),
+        (HEADER.replace("\n", ",Model\n") + "1,10,3,a\n", "line 1: column 'Model': did you mean model?"),
+        (HEADER.replace("\n", ",  MODEL \n") + "1,10,3,a\n", "line 1: column 'MODEL': did you mean model?"),
+        (HEADER.replace("\n", ",models\n") + "1,10,3,a\n", "line 1: column 'models': did you mean model?"),
+        (HEADER.replace("\n", ",nodel\n") + "1,10,3,a\n", "line 1: column 'nodel': did you mean model?"),
         (
             HEADER.replace("\n", ",model\n") + "1,10,3,a\x07b\n",
             "line 2: model is 'a\\x07b'; allowed: 1 to 200 printable",
@@ -131,6 +135,23 @@ def test_a_plain_file_of_50_gb_is_refused_before_it_is_read(tmp_path: Path) -> N
     os.truncate(path, 50_000_000_000)
     with pytest.raises(TraceError, match=r"day\.csv: 50,000,000,000 bytes; allowed: at most 4,000,000,000"):
         load(path)
+
+
+def test_columns_of_other_names_are_ignored_even_beside_the_model(tmp_path: Path) -> None:
+    header = HEADER.replace("\n", ",model,Model,user,node,model_size\n")
+    (trace,) = load(written(tmp_path, header + "1,10,3,a,b,c,d,e\n"))
+    assert trace.name == "day/a"
+    assert load(written(tmp_path, HEADER.replace("\n", ",user,node,model_size\n") + "1,10,3,c,d,e\n"))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_it_is_told_how_far_a_trace_was_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    numbers = np.random.default_rng(1).integers(1, 9999, (200_000, 2)).tolist()
+    rows = "".join(f"{at},{prompt},{output}\n" for at, (prompt, output) in enumerate(numbers))
+    shares: list[float] = []
+    load(written(tmp_path, pack((HEADER + rows).encode())), shares.append)
+    assert len(shares) > 2
+    assert shares == sorted(shares) and 0 < shares[0] < 1 and shares[-1] == 1
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
