@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,15 +21,18 @@ from autoscaler.config.document import (
     yaml_files,
 )
 from autoscaler.config.findings import Finding, PolicyError, Severity, shown
-from autoscaler.config.manifests import TEMPLATES, at, check_workload
+from autoscaler.config.manifests import TEMPLATES, at, check_unscaled, check_workload, mapping
 from autoscaler.config.model import API_VERSION, KIND, Policy
-from autoscaler.config.policy import MAX_FILES, PolicyBook, assemble, read_policy
+from autoscaler.config.policy import MAX_FILES, PolicyBook, assemble, is_policy_file, read_policy
 
 GROUP = API_VERSION.partition("/")[0]
 STANDARD_INPUT = Path("-"), Path("/dev/stdin")
 MAX_MANIFESTS = 2000  # files; of policies it is MAX_FILES in a folder, as the daemon reads them
 MAX_MANIFEST_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions; with policies it is MAX_BYTES
+CONFIG_MAP = "vllm-autoscaler-policies"  # of manifests/base; all its *.yaml and *.yml are policies
 _UNKNOWN = "unknown"  # of a document that does not say its kind
+# A text that holds a policy, even one that is not valid YAML.
+_OF_OURS = re.compile(rf"\bapiVersion[\"']?\s*:\s*[\"']?{re.escape(GROUP)}/")
 
 # Knows one more kind of manifest; the book holds the policies that were checked as well.
 ManifestChecker = Callable[[Document, PolicyBook], Iterable[Finding]]
@@ -87,6 +91,7 @@ def check(
             checked[kind] += 1
         else:
             findings.extend(_misspelt(document))
+            findings.extend(check_unscaled(document))
             skipped[kind] += 1
     findings.sort(key=lambda finding: (finding.file, finding.line))
     return Checked(tuple(findings), checked, skipped)
@@ -108,7 +113,7 @@ def _read(path: Path) -> tuple[list[Document], list[Finding]]:
             continue
         found, faults = read_documents(_name(each), text)
         found = [item for document in found for item in document.items()]
-        documents.extend(found)
+        documents.extend(_unpack(found, findings, holding))
         findings.extend(faults)
         if any(_kind(document) == KIND for document in found):
             holding[each.parent] += 1
@@ -120,6 +125,42 @@ def _read(path: Path) -> tuple[list[Document], list[Finding]]:
             allowed = f"at most {MAX_FILES}"
             findings.append(Finding(str(folder), 0, "", f"{count} policy files in this folder", allowed=allowed))
     return documents, findings
+
+
+def _unpack(documents: list[Document], findings: list[Finding], holding: Counter[Path]) -> Iterator[Document]:
+    """Put in the place of each ConfigMap of policies its files, as the daemon finds them mounted in one folder.
+
+    All of one manifest together are bounded, for aliases may repeat a text as often as they like.
+    """
+    left = MAX_MANIFEST_BYTES
+    for document in documents:
+        inside: list[Document] = []
+        named = at(document.value, "metadata", "name") == CONFIG_MAP
+        for file, text in _mounted(document):
+            data = text.encode("utf-8", "surrogatepass")
+            left -= len(data)
+            if left < 0:
+                problem = f"more than {MAX_MANIFEST_BYTES} bytes of YAML in ConfigMaps"
+                findings.append(Finding(document.file, document.line, "", problem, allowed="several files"))
+                return
+            if not named and not _OF_OURS.search(text):
+                continue
+            decoded = decode_text(file, data, MAX_BYTES)
+            found, faults = ([], [decoded]) if isinstance(decoded, Finding) else read_documents(file, decoded)
+            inside.extend(found)
+            findings.extend(faults)
+            holding[Path(file).parent] += any(_kind(item) == KIND for item in found)
+        yield from inside or [document]
+
+
+def _mounted(document: Document) -> Iterator[tuple[str, str]]:
+    """List what a folder with a ConfigMap mounted has of policy files: a name for findings, and the text."""
+    if at(document.value, "kind") != "ConfigMap":
+        return
+    name = at(document.value, "metadata", "name")
+    for key, text in mapping(at(document.value, "data")).items():
+        if isinstance(text, str) and is_policy_file(Path(key)):
+            yield f"{document.file}:{shown(f'{name}/{key}')[1:-1]}", text
 
 
 def _name(path: Path) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from math import nan
 from types import MappingProxyType
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
@@ -14,6 +15,7 @@ from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.model import Policy
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import OverrideError, override, override_value
+from autoscaler.config.values import Whole
 
 # Where the pods of each kind are described.
 TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
@@ -27,16 +29,22 @@ TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
     }
 )
 _GRACE_S = 30.0  # Kubernetes' default
+_GRACE = Whole(0, 10**9)
 _MARGIN_S = 10.0  # between the end of the drain and the kill
-_SHUTDOWN_TIMEOUT = re.compile(r"--shutdown-timeout[ =](\d{1,6})\b", re.ASCII)
-_SLEEP = re.compile(r"\bsleep (\d{1,6})\b", re.ASCII)
-_VLLM = re.compile(r"\bvllm\b")
+_SHUTDOWN_TIMEOUT = re.compile(r"""--shutdown-timeout(?![-\w])(?:[ =]["']?(\d{1,6})\b)?""", re.ASCII)
+_SLEEP = re.compile(r"\bsleep (\d{1,6})([smh]?)\b", re.ASCII)
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
+# By the last part of its name: vllm/vllm-openai is the engine, my/vllm-exporter serves beside it.
+_VLLM_IMAGE = re.compile(r"(?:.*/)?vllm(?![^/]*(?:exporter|gateway|metrics|proxy|router|sidecar))[^/]*")
 
 
 def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
     """Check the annotations of a workload, and, where one names a policy, what would undo its scaling."""
     annotations = at(document.value, "metadata", "annotations")
-    ours = {key: value for key, value in mapping(annotations).items() if key.startswith(PREFIX)}
+    if annotations is not None and not isinstance(annotations, dict):
+        yield document.finding(("metadata", "annotations"), "not a mapping", f"a mapping, as {PREFIX}policy: NAME")
+    ours = _ours(document)
     yield from _annotations(document, ours, book)
     yield from _misplaced(document)
     for template in TEMPLATES[str(at(document.value, "kind"))]:
@@ -56,6 +64,27 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
         yield document.warning(("spec", "replicas"), problem, "no replicas in the manifest")
     for template in TEMPLATES[str(at(document.value, "kind"))]:
         yield from _drain(document, (*template, "spec"))
+
+
+def check_unscaled(document: Document) -> Iterator[Finding]:
+    """Find our annotations on an object of a kind that nobody watches.
+
+    An object with an owner only has them from there, as a ReplicaSet from its Deployment. One that describes no pods
+    may pass them on to a Deployment, as KServe's InferenceService does where it makes one.
+    """
+    if not _ours(document) or at(document.value, "metadata", "ownerReferences"):
+        return
+    kind = str(at(document.value, "kind"))
+    allowed = one_of(TEMPLATES, kind)
+    if at(document.value, "spec", "template") is not None or kind.lower() in map(str.lower, TEMPLATES):
+        yield document.finding(("kind",), "is not scaled", allowed)
+    else:
+        yield document.warning(("kind",), "is not scaled, unless it passes its annotations on to one that is", allowed)
+
+
+def _ours(document: Document) -> dict[str, object]:
+    annotations = mapping(at(document.value, "metadata", "annotations"))
+    return {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
 
 
 def _misplaced(document: Document) -> Iterator[Finding]:
@@ -98,8 +127,11 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
             yield document.finding(loc, "unknown annotation", one_of(names(), name))
         elif not isinstance(value, str):
             yield document.finding(loc, "not text, which Kubernetes requires", "the value in quotes")
+        elif path in keys:
+            line = document.line_of(("metadata", "annotations", keys[path]))
+            yield document.finding(loc, f"overrides {path}, as {keys[path]} does in line {line}", "one of the two")
         elif path:
-            keys[path] = keys.get(path, key)
+            keys[path] = key
             try:
                 override_value(path, value)
             except OverrideError as error:
@@ -133,34 +165,55 @@ def _overrides(
 
 def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
     """Compare the time that pods have to end with the time they take. Source: vLLM's --shutdown-timeout, 0.18."""
-    grace = at(document.value, *pod, "terminationGracePeriodSeconds")
-    grace_s = float(grace) if isinstance(grace, int) and 0 <= grace < 10**9 else _GRACE_S
+    place = (*pod, "terminationGracePeriodSeconds")
+    grace = at(document.value, *place)
+    try:
+        grace_s = _GRACE_S if grace is None else float(_GRACE.read(grace))
+    except ValueError as error:
+        yield document.finding(place, str(error), _GRACE.allowed)
+        grace_s = nan
     containers = at(document.value, *pod, "containers")
-    for index, container in enumerate(containers if isinstance(containers, list) else ()):
-        loc = (*pod, "containers", index)
-        command = _words(at(container, "command"), at(container, "args"))
-        if not _VLLM.search(f"{command} {at(container, 'image')}"):
-            continue
-        timeout = _SHUTDOWN_TIMEOUT.search(command)
-        before_s = _pre_stop_s(container)
-        if timeout is None and before_s == 0:
+    for index, container in _engines(containers if isinstance(containers, list) else []):
+        drain_s = _pre_stop_s(container) + _shutdown_timeout_s(container)  # NaN, of which nothing is said: unknown
+        if drain_s == 0:
             problem = "running requests are cut off when the count shrinks"
-            yield document.warning(loc, problem, "--shutdown-timeout N, or a preStop hook that sleeps")
-            continue
-        needed_s = before_s + (float(timeout[1]) if timeout else 0.0) + _MARGIN_S
-        if grace_s < needed_s:
+            allowed = "--shutdown-timeout N, or a preStop hook that sleeps"
+            yield document.warning((*pod, "containers", index), problem, allowed)
+        elif grace_s < drain_s + _MARGIN_S:
             problem = f"{grace_s:g} s end before preStop and --shutdown-timeout do"
-            place = (*pod, "terminationGracePeriodSeconds")
-            yield document.warning(place, problem, f"at least {needed_s:g}")
+            yield document.warning(place, problem, f"at least {drain_s + _MARGIN_S:g}")
+
+
+def _engines(containers: list[object]) -> list[tuple[int, object]]:
+    """Return the containers that run vLLM, with their index: by command, or by image where no command says so."""
+    numbered = list(enumerate(containers))
+    return [item for item in numbered if _RUNS_VLLM.search(_command(item[1]))] or [
+        item for item in numbered if at(item[1], "command") is None and _VLLM_IMAGE.fullmatch(str(at(item[1], "image")))
+    ]
+
+
+def _shutdown_timeout_s(container: object) -> float:
+    """Return vLLM's --shutdown-timeout; 0: none, NaN: stated by something that is not a number here."""
+    stated = _SHUTDOWN_TIMEOUT.search(_command(container))
+    if stated is None:
+        return 0.0
+    return float(stated[1]) if stated[1] else nan
 
 
 def _pre_stop_s(container: object) -> float:
+    """Return how long the preStop hook sleeps; 0: there is none, NaN: one that does something else."""
     hook = at(container, "lifecycle", "preStop")
+    if not hook:
+        return 0.0
     seconds = at(hook, "sleep", "seconds")
     if isinstance(seconds, int) and 0 <= seconds < 10**9:
         return float(seconds)
     slept = _SLEEP.search(_words(at(hook, "exec", "command")))
-    return float(slept[1]) if slept else 0.0
+    return float(slept[1]) * _UNITS_S[slept[2]] if slept else nan
+
+
+def _command(container: object) -> str:
+    return _words(at(container, "command"), at(container, "args"))
 
 
 def _words(*lists: object) -> str:

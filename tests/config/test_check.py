@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,6 +170,88 @@ def test_what_kubectl_prints_as_a_list_is_checked_item_by_item_at_its_own_lines(
     assert dict(result.documents) == {"Deployment": 2}
     assert dict(result.skipped) == {"Service": 1, "unknown": 1}
     assert dict(checked(tmp_path, a="kind: List\nitems: []\n").skipped) == {"List": 1}
+
+
+def config_map(name: str = "vllm-autoscaler-policies", **files: str) -> str:
+    """A ConfigMap as kustomize renders it from policy files."""
+    data = {key.replace("_", "."): text for key, text in files.items()}
+    return yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+
+
+def test_policies_that_travel_in_a_config_map_may_be_named_and_count_as_policies(tmp_path: Path):
+    result = checked(tmp_path, a=f"{config_map(mine_yaml=POLICY)}---\n{DEPLOYMENT}---\nkind: ConfigMap\n")
+    assert not result.findings
+    assert dict(result.documents) == {"Policy": 1, "Deployment": 1}
+    assert dict(result.skipped) == {"ConfigMap": 1}
+
+
+def test_what_is_wrong_in_a_config_map_is_told_with_its_key_and_the_line_in_there(tmp_path: Path):
+    wrong = POLICY + "spec:\n  weigth: 1\n"
+    for name in ("vllm-autoscaler-policies", "prod-policies-f7t5"):
+        result = checked(tmp_path, a=config_map(name, mine_yaml=wrong))
+        assert [str(finding).partition(" error")[0] for finding in result.findings] == [
+            f"{tmp_path}/a.yaml:{name}/mine.yaml:5:"
+        ]
+        broken = checked(tmp_path, a=config_map(name, mine_yml=POLICY + "spec: [\n"))
+        assert "not valid YAML" in broken.findings[0].problem
+    result = checked(tmp_path, a=config_map(mine_yaml=POLICY.replace("Policy", "Polcy")))
+    assert lines(result) == ["mine.yaml:2:kind: unknown kind"]
+
+
+def test_policies_of_one_name_in_one_config_map_are_an_error_and_a_rendered_copy_of_a_file_is_none(tmp_path: Path):
+    result = checked(tmp_path, a=config_map(b_yaml=POLICY, c_yaml=f"# again\n{POLICY}"))
+    assert [finding.key for finding in result.findings] == ["metadata.name"]
+    assert not checked(tmp_path, a=config_map(b_yaml=POLICY), b=POLICY).findings
+
+
+def test_config_maps_of_others_are_not_read(tmp_path: Path):
+    others = config_map("chart", values_yaml="a: {{ .Values.a }}", notes_txt=POLICY, _hidden_yaml=POLICY)
+    result = checked(tmp_path, a=others, b="kind: ConfigMap\ndata: [a]\n---\nkind: ConfigMap\ndata: {a.yaml: 5}\n")
+    assert not result.findings
+    assert dict(result.skipped) == {"ConfigMap": 3}
+
+
+def test_a_config_map_has_as_much_and_as_many_as_the_daemon_reads(tmp_path: Path):
+    padding = f"#{'x' * MAX_BYTES}\n"
+    (finding,) = checked(tmp_path, a=config_map(mine_yaml=POLICY + padding)).findings
+    assert finding.file.endswith("a.yaml:vllm-autoscaler-policies/mine.yaml")
+    assert finding.problem == f"more than {MAX_BYTES} bytes"
+    many = {f"p{number}_yaml": POLICY.replace("mine", f"mine-{number}") for number in range(MAX_FILES + 1)}
+    assert lines(checked(tmp_path, a=config_map(**many))) == [
+        f"a.yaml:vllm-autoscaler-policies:0:: {MAX_FILES + 1} policy files in this folder"
+    ]
+
+
+def test_texts_of_config_maps_that_aliases_repeat_are_read_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("autoscaler.config.check.MAX_MANIFEST_BYTES", 3000)
+    text = "kind: ConfigMap\nmetadata: {name: others}\ndata:\n  a.yaml: &a |\n    # " + 600 * "x"
+    text += "".join(f"\n  {name}.yaml: *a" for name in "bcdef")
+    (finding,) = checked(tmp_path, a=text).findings
+    assert finding.problem == "more than 3000 bytes of YAML in ConfigMaps"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "severity"),
+    [
+        ("Rollout", "template: {}", Severity.ERROR),
+        ("ReplicaSet", "template: {}", Severity.ERROR),
+        ("deployment", "", Severity.ERROR),
+        ("InferenceService", "predictor: {}", Severity.WARNING),
+    ],
+)
+def test_annotations_on_what_nobody_watches_are_told(tmp_path: Path, kind: str, spec: str, severity: Severity):
+    text = DEPLOYMENT.replace("Deployment", kind).replace("mine", "batch") + f"spec: {{{spec}}}\n"
+    (finding,) = checked(tmp_path, a=text).findings
+    assert (finding.line, finding.key, finding.value, finding.severity) == (2, "kind", f"'{kind}'", severity)
+    assert "not scaled" in finding.problem
+    assert finding.allowed.startswith("Deployment, LeaderWorkerSet, StatefulSet")
+
+
+def test_annotations_that_an_owner_handed_on_are_no_error(tmp_path: Path):
+    owned = DEPLOYMENT.replace("Deployment", "ReplicaSet") + "  ownerReferences: [{kind: Deployment, name: chat}]\n"
+    assert not checked(tmp_path, a=f"{owned}spec: {{template: {{}}}}\n").findings
 
 
 def test_a_policy_of_another_version_is_told_which_one_is_known(tmp_path: Path):

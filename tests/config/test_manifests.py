@@ -104,7 +104,9 @@ def test_every_bad_override_is_told_at_once():
 
 def test_two_annotations_for_one_field_are_told():
     (finding,) = findings_of({**GOOD, "max-replicas": "'4'", "override.replicas.max": "'5'"})
-    assert "given twice, first as '4'" in finding.problem
+    assert (finding.line, finding.key) == (9, f"metadata.annotations.{PREFIX}override.replicas.max")
+    assert finding.problem == f"overrides replicas.max, as {PREFIX}max-replicas does in line 8"
+    assert (finding.value, finding.allowed) == ("'5'", "one of the two")
 
 
 def test_overrides_are_held_against_the_policy_that_is_named():
@@ -186,6 +188,20 @@ SLEEP = "lifecycle: {preStop: {sleep: {seconds: 10}}}"
         (f"containers: [{{{VLLM}, {SLEEP}}}]", ""),
         (f"containers: [{{{VLLM}, lifecycle: {{preStop: {{exec: {{command: [sh, -c, sleep 25]}}}}}}}}]", "30 s end"),
         ("containers: [{image: nginx}]", ""),
+        (
+            f"containers: [{{{VLLM}, lifecycle: {{preStop: {{exec: {{command: [sh, -c, sleep 2m]}}}}}}}}]",
+            "before preStop",
+        ),
+        (f"containers: [{{{VLLM}, lifecycle: {{preStop: {{exec: {{command: [sleep, 15s]}}}}}}}}]", ""),
+        (f"containers: [{{{VLLM}, lifecycle: {{preStop: {{exec: {{command: [sh, -c, 'sleep ${{N}}']}}}}}}}}]", ""),
+        (f"containers: [{{{VLLM}, lifecycle: {{preStop: {{exec: {{command: [/drain.sh]}}}}}}}}]", ""),
+        ("containers: [{command: [sh, -c, 'vllm serve m --shutdown-timeout ${T}']}]", ""),
+        ("containers: [{command: [sh, -c, 'vllm serve m --shutdown-timeout=\"60\"']}]", "30 s end before"),
+        (f"containers: [{{{VLLM}, args: [--shutdown-timeout, '0']}}]", "running requests are cut off"),
+        ("containers: [{command: [python3, -m, vllm.entrypoints.openai.api_server]}]", "running requests are cut off"),
+        ("containers: [{image: my.org/vllm/prometheus:1}]", ""),
+        ("containers: [{image: my/vllm-exporter:1}]", ""),
+        (f"containers: [{{{VLLM}, command: [/start.sh]}}]", ""),
         ("containers: soon", ""),
     ],
 )
@@ -196,6 +212,31 @@ def test_pods_need_the_time_that_their_drain_takes(pod: str, problem: str):
         assert finding.severity is Severity.WARNING
         assert problem in finding.problem
         assert finding.line == 12
+
+
+@pytest.mark.parametrize("engine", ["command: [vllm, serve, m]", "image: 'vllm/vllm-openai:v1'", "image: vllm"])
+def test_a_container_beside_the_engine_is_not_taken_for_one(engine: str):
+    found = findings_of(GOOD, f"containers: [{{image: my/vllm-exporter:1}}, {{{engine}}}]")
+    assert [finding.key for finding in found] == ["spec.template.spec.containers[1]"]
+    both = f"containers: [{{image: my/vllm-thing:1}}, {{image: vllm/vllm-openai, {SLEEP}, command: [vllm, serve]}}]"
+    assert findings_of(GOOD, both) == []
+
+
+@pytest.mark.parametrize(
+    ("grace", "problem"), [("'300'", "text, for it is in quotes"), ("5m", "not a whole number"), ("-1", "negative")]
+)
+def test_a_grace_period_that_is_no_number_of_seconds_is_an_error(grace: str, problem: str):
+    pod = f"terminationGracePeriodSeconds: {grace}, containers: [{{{VLLM}, args: [--shutdown-timeout=120]}}]"
+    (finding,) = findings_of(GOOD, pod)
+    assert (finding.severity, finding.problem, finding.value) == (Severity.ERROR, problem, repr(grace.strip("'")))
+    assert finding.allowed.startswith("a whole number from 0")
+
+
+def test_annotations_that_are_no_mapping_are_an_error():
+    text = f"kind: Deployment\nmetadata:\n  annotations: [{PREFIX}policy]\n"
+    documents, _ = read_documents("m.yaml", text)
+    (finding,) = check_workload(documents[0], BOOK)
+    assert (finding.line, finding.problem, finding.severity) == (3, "not a mapping", Severity.ERROR)
 
 
 def test_groups_of_pods_are_checked_in_leader_and_worker():
@@ -209,7 +250,7 @@ def test_groups_of_pods_are_checked_in_leader_and_worker():
 
 
 @pytest.mark.parametrize("kind", list(TEMPLATES))
-@pytest.mark.parametrize("rest", ["metadata: 5", "metadata: {annotations: [a]}", "spec: []", "metadata:", "a: b"])
+@pytest.mark.parametrize("rest", ["metadata: 5", "metadata: {annotations: }", "spec: []", "metadata:", "a: b"])
 def test_a_manifest_of_the_wrong_shape_is_no_error_of_ours(kind: str, rest: str):
     (document,), _ = read_documents("m.yaml", f"kind: {kind}\n{rest}\n")
     assert list(check_workload(document, BOOK)) == []

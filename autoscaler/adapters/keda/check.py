@@ -6,24 +6,55 @@ as a scaler at all; a warning says where the HPA or KEDA will do something else 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from autoscaler.adapters.keda import metadata
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.config.document import Document, Loc
-from autoscaler.config.findings import Finding, one_of
+from autoscaler.config.findings import Finding, one_of, shown
 from autoscaler.config.manifests import TEMPLATES, at, mapping
 from autoscaler.config.model import OVERRIDES, PolicySpec
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.scaledobject import DEFAULT_MAX, DEFAULT_MIN, LEAST, MOST, POLICY, POLL, PUSH, TOLERANCE
 from autoscaler.config.specs import override
+from autoscaler.config.values import Whole
 
 MAX_REPLICAS_LOOKED_AT = 500  # counts whose steps are tried against the tolerance
 
 BEHAVIOR: Loc = ("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior")
 EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
+
+# What KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.20, HPAScalingRules of autoscaling/v2.
+_RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
+_KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
+    {
+        ("spec",): (
+            "advanced",
+            "cooldownPeriod",
+            "fallback",
+            "idleReplicaCount",
+            "initialCooldownPeriod",
+            "maxReplicaCount",
+            "minReplicaCount",
+            "pollingInterval",
+            "scaleTargetRef",
+            "triggers",
+        ),
+        ("spec", "fallback"): ("behavior", "failureThreshold", "replicas"),
+        ("spec", "advanced"): ("horizontalPodAutoscalerConfig", "restoreToOriginalReplicaCount", "scalingModifiers"),
+        BEHAVIOR[:-1]: ("behavior", "name"),
+        BEHAVIOR: ("scaleDown", "scaleUp"),
+        (*BEHAVIOR, "scaleUp"): _RULES,
+        (*BEHAVIOR, "scaleDown"): _RULES,
+    }
+)
+_INT32 = 2**31 - 1
+_POLLING, _SECONDS, _FAILURES = Whole(1, _INT32), Whole(0, _INT32), Whole(0, _INT32)
+_WINDOW, _STEP, _PERIOD = Whole(0, 3600), Whole(1, _INT32), Whole(1, 1800)
+_STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", "Disabled")
 
 
 def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Finding]:
@@ -39,6 +70,7 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
         return
     if len(ours) > 1:
         yield document.finding(("spec", "triggers", ours[1]), "a second trigger of this scaler", "one")
+    yield from _check_keys(document)
     yield from _check_target(document)
     yield from _check_trigger(document, ours[0], book)
     yield from _check_others(document, ours)
@@ -46,9 +78,8 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     for direction in ("scaleUp", "scaleDown"):
         yield from _check_direction(document, direction, most)
     yield from _check_tolerance(document, most)
-    if at(document.value, "spec", "fallback", "replicas") == 0:
-        problem = "takes the workload to zero when the scaler cannot be reached"
-        yield document.warning(("spec", "fallback", "replicas"), problem, "at least 1, or no fallback")
+    yield from _check_intervals(document)
+    yield from _check_fallback(document)
 
 
 def _is_ours(trigger: object) -> bool:
@@ -61,6 +92,48 @@ def _is_ours(trigger: object) -> bool:
 
 def _is_key_of_ours(key: str) -> bool:
     return ("." in key and key in OVERRIDES) or bool(get_close_matches(key[:100], [POLICY], cutoff=0.8))
+
+
+def _check_keys(document: Document) -> Iterator[Finding]:
+    """Find keys that KEDA passes over. One that is like none it knows may be of a newer KEDA, so that is a warning."""
+    for place, known in _KEYS.items():
+        for key in mapping(at(document.value, *place)):
+            if key not in known:
+                tell = document.finding if get_close_matches(key[:100], known, n=1) else document.warning
+                yield tell((*place, key), "unknown key", one_of(known, key))
+
+
+def _read_whole(
+    document: Document, place: Loc, kind: Whole, absent: int | None = None
+) -> Generator[Finding, None, int | None]:
+    """Read a whole number, told and None where it is none.
+
+    absent: what it means to leave it out; None: it is required.
+    """
+    value = at(document.value, *place)
+    if value is None:
+        if absent is None:
+            yield document.finding(place, "missing", kind.allowed)
+        return absent
+    try:
+        return kind.read(value)
+    except ValueError as error:
+        yield document.finding(place, str(error), kind.allowed)
+        return None
+
+
+def _check_intervals(document: Document) -> Iterator[Finding]:
+    yield from _read_whole(document, ("spec", "pollingInterval"), _POLLING, 30)
+    yield from _read_whole(document, ("spec", "cooldownPeriod"), _SECONDS, 300)
+    yield from _read_whole(document, ("spec", "initialCooldownPeriod"), _SECONDS, 0)
+
+
+def _check_fallback(document: Document) -> Iterator[Finding]:
+    yield from _read_whole(document, ("spec", "fallback", "failureThreshold"), _FAILURES, 0)
+    replicas = yield from _read_whole(document, ("spec", "fallback", "replicas"), LEAST, 1)
+    if replicas == 0:
+        problem = "takes the workload to zero when the scaler cannot be reached"
+        yield document.warning(("spec", "fallback", "replicas"), problem, "at least 1, or no fallback")
 
 
 def _check_target(document: Document) -> Iterator[Finding]:
@@ -110,17 +183,15 @@ def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
 
 def _check_counts(document: Document, index: int, book: PolicyBook) -> Generator[Finding, None, int]:
     """Compare the ScaledObject's bounds with the policy's; return its maximum."""
-    bounds: dict[str, int] = {}
-    for key, kind, absent in (("minReplicaCount", LEAST, DEFAULT_MIN), ("maxReplicaCount", MOST, DEFAULT_MAX)):
-        value = at(document.value, "spec", key)
-        bounds[key] = absent
-        try:
-            bounds[key] = absent if value is None else kind.read(value)
-        except ValueError as error:
-            yield document.finding(("spec", key), str(error), kind.allowed)
-    least, most = bounds["minReplicaCount"], bounds["maxReplicaCount"]
+    least = yield from _read_whole(document, ("spec", "minReplicaCount"), LEAST, DEFAULT_MIN)
+    most = yield from _read_whole(document, ("spec", "maxReplicaCount"), MOST, DEFAULT_MAX)
+    if least is not None:
+        yield from _check_idle(document, least)
+    if least is None or most is None:  # the others would be compared with what is not meant
+        return DEFAULT_MAX if most is None else most
     if least > most:
         yield document.finding(("spec", "minReplicaCount"), "above maxReplicaCount", f"at most {most}")
+        return most
     policy = _policy(mapping(at(document.value, "spec", "triggers", index, "metadata")), book)
     if policy and policy.replicas.max > most:
         problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
@@ -136,6 +207,18 @@ def _check_counts(document: Document, index: int, book: PolicyBook) -> Generator
     return most
 
 
+def _check_idle(document: Document, least: int) -> Iterator[Finding]:
+    """Hold the idle count against the minimum as KEDA does, for which a stated minimum of 0 counts as 1."""
+    place: Loc = ("spec", "idleReplicaCount")
+    if at(document.value, *place) is None:
+        return
+    idle = yield from _read_whole(document, place, LEAST)
+    floor = 0 if at(document.value, "spec", "minReplicaCount") is None else max(1, least)
+    if idle is not None and idle >= floor:
+        allowed = f"at most {floor - 1}" if floor else "a minReplicaCount above it"
+        yield document.finding(place, "not below minReplicaCount", allowed)
+
+
 def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
     """Return the policy of a trigger with its overrides; None where they are wrong, which is told elsewhere."""
     texts = {key: value for key, value in stated.items() if isinstance(value, str)}
@@ -148,35 +231,56 @@ def _check_direction(document: Document, direction: str, most: int) -> Iterator[
     """Find what keeps the HPA from going where it is told, at once."""
     place: Loc = (*BEHAVIOR, direction)
     rules = mapping(at(document.value, *place))
-    if rules.get("selectPolicy") == "Disabled":
+    select = rules.get("selectPolicy")
+    if select == "Disabled":
         yield document.warning((*place, "selectPolicy"), "the HPA never moves this way", "Max")
-    window = rules.get("stabilizationWindowSeconds", 0 if direction == "scaleUp" else 300)
-    if window != 0:
+    elif select is not None and select not in _SELECTS:
+        yield document.finding((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
+    window_place = (*place, "stabilizationWindowSeconds")
+    window = yield from _read_whole(document, window_place, _WINDOW, 0 if direction == "scaleUp" else 300)
+    if window:
         problem = "the HPA waits on top of the policy's own stabilization"
-        if "stabilizationWindowSeconds" not in rules:
+        if rules.get("stabilizationWindowSeconds") is None:
             problem = f"absent, which means 300: {problem}"
-        yield document.warning((*place, "stabilizationWindowSeconds"), problem, "0")
-    policies = rules.get("policies")
-    if not isinstance(policies, list) or not policies:
+        yield document.warning(window_place, problem, "0")
+    if not rules.get("policies"):
         if direction == "scaleUp":
             problem = "absent, which means 4 pods or 100% per 15 s"
             yield document.warning((*place, "policies"), problem, EXACT_UP)
         return
+    policies = yield from _read_policies(document, (*place, "policies"))
+    if policies is None:
+        return
     widest = [
-        policy
-        for policy in map(mapping, policies)
-        if isinstance(value := policy.get("value"), int)
-        and ((policy.get("type") == "Pods" and value >= most) or (direction == "scaleDown" and _is_all(policy)))
+        (kind, value)
+        for kind, value in policies
+        if (value >= most if kind == "Pods" else direction == "scaleDown" and value >= 100)
     ]
-    if not widest or (rules.get("selectPolicy") == "Min" and len(widest) < len(policies)):
+    if not widest or (select == "Min" and len(widest) < len(policies)):
         problem = "the HPA goes in steps smaller than the daemon decides"
         allowed = EXACT_UP if direction == "scaleUp" else f"{EXACT_UP}, or 100 Percent"
-        yield document.warning((*place, "policies"), problem, allowed)
+        found = shown(", ".join(f"{kind} {value}" for kind, value in policies))
+        yield replace(document.warning((*place, "policies"), problem, allowed), value=found)
 
 
-def _is_all(policy: dict[str, object]) -> bool:
-    value = policy.get("value")
-    return policy.get("type") == "Percent" and isinstance(value, int) and value >= 100
+def _read_policies(document: Document, place: Loc) -> Generator[Finding, None, list[tuple[str, int]] | None]:
+    """Read the steps that the HPA may take, each (type, value); None where one is wrong, which is told."""
+    stated = at(document.value, *place)
+    if not isinstance(stated, list):
+        yield document.finding(place, "not a list", EXACT_UP)
+        return None
+    policies: list[tuple[str, int]] = []
+    for index in range(len(stated)):
+        item = (*place, index)
+        kind = at(document.value, *item, "type")
+        if kind not in _STEP_TYPES:
+            problem = "missing" if kind is None else "unknown"
+            yield document.finding((*item, "type"), problem, one_of(_STEP_TYPES, str(kind)))
+        value = yield from _read_whole(document, (*item, "value"), _STEP)
+        period = yield from _read_whole(document, (*item, "periodSeconds"), _PERIOD)
+        if kind in _STEP_TYPES and value is not None and period is not None:
+            policies.append((str(kind), value))
+    return policies if len(policies) == len(stated) else None
 
 
 def _check_tolerance(document: Document, most: int) -> Iterator[Finding]:

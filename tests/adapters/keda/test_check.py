@@ -74,6 +74,27 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a whole number"),
         ("spec.maxReplicaCount", 0, "spec.maxReplicaCount", "too small"),
         ("spec.maxReplicaCount", 100_001, "spec.maxReplicaCount", "too large"),
+        ("spec.maxReplicas", 16, "spec.maxReplicas", "did you mean maxReplicaCount?"),
+        ("spec.advanced.horizontalPodAutoscalerConfig.behaviour", {}, "Config.behaviour", "did you mean behavior?"),
+        (f"{BEHAVIOR}.scaledown", {}, "behavior.scaledown", "did you mean scaleDown?"),
+        (f"{BEHAVIOR}.scaleUp.stabilisationWindowSeconds", 0, "stabilisationWindowSeconds", "unknown key"),
+        ("spec.pollingInterval", "15s", "spec.pollingInterval", "not a whole number, found '15s'"),
+        ("spec.pollingInterval", -1, "spec.pollingInterval", "from 1 to"),
+        ("spec.cooldownPeriod", "30", "spec.cooldownPeriod", "in quotes"),
+        ("spec.initialCooldownPeriod", True, "spec.initialCooldownPeriod", "not a whole number"),
+        ("spec.idleReplicaCount", "none", "spec.idleReplicaCount", "not a whole number"),
+        ("spec.fallback", {"failureThreshold": 3, "replicas": "0"}, "spec.fallback.replicas", "in quotes"),
+        (f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds", "0", "stabilizationWindowSeconds", "in quotes, found '0'"),
+        (f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds", -5, "stabilizationWindowSeconds", "found '-5'"),
+        (f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds", 3601, "stabilizationWindowSeconds", "too large"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.value", "1000", "scaleUp.policies[0].value", "in quotes, found '1000'"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.value", 0, "scaleUp.policies[0].value", "too small"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.value", None, "scaleUp.policies[0].value", "missing"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.periodSeconds", 1801, "policies[0].periodSeconds", "too large"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.type", "Pod", "policies[0].type", "found 'Pod'; allowed: Percent, Pods (did"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.type", None, "policies[0].type", "missing"),
+        (f"{BEHAVIOR}.scaleUp.policies", {"type": "Pods"}, "scaleUp.policies", "not a list"),
+        (f"{BEHAVIOR}.scaleDown.selectPolicy", "max", "scaleDown.selectPolicy", "did you mean Max?"),
         (f"{BEHAVIOR}.scaleUp.tolerance", "none", "scaleUp.tolerance", "not a quantity"),
         (f"{BEHAVIOR}.scaleDown.tolerance", 11, "scaleDown.tolerance", "too large"),
     ],
@@ -97,6 +118,8 @@ def test_an_error_is_found_where_it_stands(place: str, value: object, key: str, 
         (f"{BEHAVIOR}.scaleUp.policies", None, "scaleUp.policies", "4 pods or 100%"),
         (f"{BEHAVIOR}.scaleUp.policies.0.value", 2, "scaleUp.policies", "smaller than the daemon decides"),
         (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "smaller than the daemon decides"),
+        (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "found 'Pods 2'; allowed"),
+        ("spec.notInThisVersionOfKeda", 1, "spec.notInThisVersionOfKeda", "unknown key"),
         (f"{BEHAVIOR}.scaleDown.selectPolicy", "Disabled", "selectPolicy", "never moves this way"),
     ],
 )
@@ -124,7 +147,10 @@ def test_a_small_tolerance_swallows_nothing_among_few_replicas_and_a_large_one_i
 
 
 def test_the_policies_of_a_direction_may_be_several_and_the_larger_wins():
-    policies = [{"type": "Pods", "value": 1000, "periodSeconds": 15}, {"type": "Percent", "value": 10}]
+    policies = [
+        {"type": "Pods", "value": 1000, "periodSeconds": 15},
+        {"type": "Percent", "value": 10, "periodSeconds": 15},
+    ]
     assert findings(changed((f"{BEHAVIOR}.scaleUp.policies", policies))) == []
     text = changed((f"{BEHAVIOR}.scaleUp.policies", policies), (f"{BEHAVIOR}.scaleUp.selectPolicy", "Min"))
     assert [finding.key.rpartition(".")[2] for finding in findings(text)] == ["policies"]
@@ -150,6 +176,20 @@ def test_bounds_that_leave_those_of_the_policy_no_room_are_told_with_what_will_h
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.minReplicaCount")
     assert finding.problem == "above replicas.max of the policy, which is 1, so that 2 will hold"
     assert finding.allowed == "at most 1"
+
+
+def test_bounds_that_contradict_each_other_are_not_held_against_the_policy():
+    (finding,) = findings(changed(("spec.minReplicaCount", 20)))
+    assert (finding.problem, finding.severity) == ("above maxReplicaCount", Severity.ERROR)
+
+
+def test_an_idle_count_is_below_the_minimum():
+    (finding,) = findings(changed(("spec.idleReplicaCount", 1)))
+    assert (finding.key, finding.value, finding.allowed) == ("spec.idleReplicaCount", "'1'", "at most 0")
+    told = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2)))
+    assert all(finding.severity is Severity.WARNING for finding in told)
+    told = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", None)))
+    assert [finding.allowed for finding in told] == ["a minReplicaCount above it"]
 
 
 def test_all_that_is_wrong_in_a_trigger_is_told_at_once():
@@ -213,8 +253,12 @@ PLACES = [
     f"{BEHAVIOR}.scaleDown.policies",
     f"{BEHAVIOR}.scaleDown.policies.0.value",
     "spec.fallback",
+    "spec.idleReplicaCount",
     "spec.minReplicaCount",
     "spec.maxReplicaCount",
+    f"{BEHAVIOR}.scaleUp.policies.0",
+    f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds",
+    f"{BEHAVIOR}.scaleDown.selectPolicy",
 ]
 
 
