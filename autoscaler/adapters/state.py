@@ -13,6 +13,7 @@ import math
 import os
 import stat
 import struct
+import tokenize
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ SUFFIX = ".npy"  # of each member of the archive, as numpy names them
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError),
     *(zipfile.BadZipFile, struct.error, msgspec.MsgspecError),
+    *(tokenize.TokenError, SyntaxError, TypeError),  # numpy reads the header of a member as Python
 )
 """What zipfile, numpy and msgspec raise for files that are no such archive, end early or are damaged."""
 

@@ -100,10 +100,10 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks[Signal.TTFT] = ttft(inp, observation, memory)
     asks[Signal.ITL] = itl(inp, observation, memory)
     asks[Signal.REJECTIONS] = rejections(observation)
-    asks += np.where(asks > _awake(observation), observation.asleep, 0.0)
+    asks = _beside_sleepers(observation, asks)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
-    asks[Signal.FORECAST] = by_rule = forecast(inp, asks, memory)
+    asks[Signal.FORECAST] = by_rule = _beside_sleepers(observation, forecast(inp, asks, memory))
     # The rule in force has weighed what the load asks for; the same load at its target usage would only add to it.
     # Unless a queue shows that it is wrong: one that stands longer than a replica takes to come.
     silent = ~np.isnan(by_rule) & ~(observation.queue_wait_s > observation.cold_start_s)
@@ -126,10 +126,12 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
 def forecast(inp: TickInput, asks: FloatColumn, memory: Memory) -> FloatColumn:
     """Replicas that the rule in force asks for; none at all where nothing is in flight and one would do.
 
-    It speaks where the load is measured now, and no capacity is stated: what an operator states stands.
+    Or the policy's floor, where it allows zero: no rule asks for less. It speaks where the load is measured now, and no
+    capacity is stated: what an operator states stands.
     """
     load, replicas = asks[Signal.CONCURRENCY], memory.forecast.replicas
-    rests = (load == 0) & (replicas <= 1)
+    least = np.where(np.isnan(inp.spec.idle_after_s), 1.0, np.fmax(inp.spec.min_replicas, 1.0))
+    rests = (load == 0) & (replicas <= least)
     return np.where(inp.spec.states_capacity | np.isnan(load), np.nan, np.where(rests, 0.0, replicas))
 
 
@@ -173,11 +175,15 @@ def itl(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn
 
 
 def rejections(observation: Observation) -> FloatColumn:
-    """Replicas for the requests that an admission limit refused: the queue gauge does not show them."""
+    """Replicas for the requests that an admission limit refused: the queue gauge does not show them.
+
+    One more where it is not known how many were served beside them.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
-    refused = observation.rejections_per_s > 1e-3
-    return np.where(refused, _awake(observation) * np.fmin(offered, LARGEST_LATENCY_STEP), np.nan)
+    refused, awake = observation.rejections_per_s > 1e-3, _awake(observation)
+    step = np.where(np.isnan(offered), awake + 1, awake * np.fmin(offered, LARGEST_LATENCY_STEP))
+    return np.where(refused, step, np.nan)
 
 
 def schedule(inp: TickInput, observation: Observation) -> FloatColumn:
@@ -225,12 +231,14 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
     return whole(strongest(asks[_BESIDE]))
 
 
-def needed(wanted: FloatColumn, asks: FloatColumn, beside: FloatColumn, forecast: Forecast) -> FloatColumn:
+def needed(
+    observation: Observation, wanted: FloatColumn, asks: FloatColumn, beside: FloatColumn, forecast: Forecast
+) -> FloatColumn:
     """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
     beside: float64[W], of `beside_forecast`. All of them where the forecast does not speak, whatever its rule goes by.
     """
-    for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, forecast.needed)
+    for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, _beside_sleepers(observation, forecast.needed))
     return np.fmin(wanted, np.fmax(for_load, beside))
 
 
@@ -263,6 +271,11 @@ def load_known(asks: FloatColumn) -> BoolColumn:
 def _awake(observation: Observation) -> FloatColumn:
     """Replicas that serve: ready ones less those asleep."""
     return observation.ready - observation.asleep
+
+
+def _beside_sleepers(observation: Observation, awake: FloatColumn) -> FloatColumn:
+    """Return how many there must be for so many to be awake, float64[..., W]: nobody wakes those asleep."""
+    return awake + np.where(awake > _awake(observation), observation.asleep, 0.0)
 
 
 def _steadiness_s(observation: Observation) -> FloatColumn:

@@ -13,6 +13,7 @@ import numpy as np
 from autoscaler.core import outlook
 from autoscaler.core.columns import BoolColumn, FloatColumn, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
+from autoscaler.core.family import MOST_BUSY, NEARLY
 from autoscaler.core.words import count, number, seconds
 
 SURE = 0.5
@@ -143,7 +144,7 @@ def _sentence(
         return f"Keeps {count(current)}: {problem or 'no valid policy is in force for it'}."
     verb = "Keeps" if wanted == current else f"Scales {'up' if wanted > current else 'down'} from {current} to"
     because = _SIGNAL_WORDS[signal](row) if signal is not None else ""
-    if wanted == 0 < current:
+    if wanted == 0 < current and row.after(Stage.IDLE) == 0:  # and not by what the pool can give
         allowed = ", which the error budget allows" if math.isinf(row.spec("idle_after_s")) else ""
         rest = f"there was no work for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
@@ -188,13 +189,32 @@ def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
 
 def _forecast(row: _Row) -> str:
     if row.figures.asked_replicas == 0:
-        return "nothing is in flight, and the forecast needs at most one replica"
+        floor = row.spec("min_replicas")
+        return f"nothing is in flight, and the forecast needs at most {count(floor) if floor > 1 else 'one replica'}"
     demand, asked = count(row.figures.demand_replicas), number(row.figures.asked_replicas)
     if row.figures.headroom_replicas < 0:
         at_most = row.figures.asked_replicas >= row.spec("max_replicas")
         limit = "which is the maximum" if at_most else f"for demand over {seconds(row.figures.level_s)}"
         return f"what arrives would keep {demand} busy, and {asked} are asked for, {limit}"
-    return f"what arrives keeps {demand} busy, and {asked} serve it within the error budget at the lowest cost"
+    if why := _more_than_arrives(row):
+        return f"what arrives keeps {demand} busy, and {asked} are asked for, because {why}"
+    serve = "serves" if asked == "1" else "serve"
+    return f"what arrives keeps {demand} busy, and {asked} {serve} it within the error budget at the lowest cost"
+
+
+def _more_than_arrives(row: _Row) -> str:
+    """Say why the rule in force asks for more than what arrives and its margin need; "" where it does not."""
+    known = row.figures
+    demand = max(known.demand_replicas, 0.0)
+    level = demand * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(demand)
+    more = known.asked_replicas - 1 >= level / MOST_BUSY - NEARLY
+    by_rule = max(row.spec("min_replicas"), 1.0) < known.asked_replicas <= known.rule_replicas
+    if not (more and by_rule):
+        return ""
+    held = f"its peak is held for {count(known.held_cold_starts, 'cold start')}"
+    # While all that was found is kept, the load is said to need no less than that: what is above it was not found.
+    found = known.watched_s < known.kept_s and not known.needed_replicas < known.asked_replicas
+    return f"it started with so many or {held}" if found else held
 
 
 _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
@@ -238,10 +258,6 @@ def _reason(stage: Stage, row: _Row) -> str:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
             return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
         case Stage.IDLE:
-            if row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
-                return f"one replica stays, because {_silent(row)}"
-            if not math.isnan(row.idle_after_s):
-                return f"one replica stays until there has been no work for {seconds(row.idle_after_s)}"
             return f"one replica stays{_awake_for(row)}"
         case Stage.RATE_LIMIT:
             which = "down_period_s" if after > before else "up_period_s"
@@ -261,9 +277,13 @@ def _reason(stage: Stage, row: _Row) -> str:
 
 
 def _awake_for(row: _Row) -> str:
-    """Say why a workload that may go to zero as its error budget bears it does not."""
-    if not math.isinf(row.spec("idle_after_s")):
+    """Say why a workload that may go to zero does not; "" where it may not."""
+    if math.isnan(row.spec("idle_after_s")):
         return ""
+    if row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
+        return f", because {_silent(row)}"
+    if not math.isnan(row.idle_after_s):
+        return f" until there has been no work for {seconds(row.idle_after_s)}"
     if math.isnan(row.seen("gateway_waiting")):
         return ", because no gateway is known to hold requests at zero"
     return ", because as far as is known the error budget does not cover the requests that would wait for its return"

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from autoscaler.core import zero
-from autoscaler.core.columns import FloatColumn, IntColumn, MomentColumn, or_zero, replace
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, MomentColumn, or_zero, replace
 from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import speed_of
 from autoscaler.core.family import EVERY_S
@@ -18,7 +18,7 @@ from autoscaler.core.memory import GROUPS, Memory
 from autoscaler.core.rules import Rules, judge
 from autoscaler.core.seen import Seen
 from autoscaler.core.traffic import request_s
-from autoscaler.core.work import Tally, count
+from autoscaler.core.work import LONGEST_STEP_S, PodWork, Tally, count
 from autoscaler.core.zero import Zero
 
 
@@ -43,9 +43,13 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         if turns[group] == 1 and len(pods) and not _news(inp, memory, pods):
             continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
+        unread = _unread(inp, work[group].of(pod_id), pods, pod_row, rules[group].last_judged_s)
+        if unread.all():
+            continue
         tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
         served = _served(inp, pods, pod_row, rules[group].last_judged_s)
-        rules[group] = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
+        judged = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
+        rules[group] = _stay(rules[group], judged, unread) if unread.any() else judged
         for name, column in vars(_forecast(rules[group], memory.workloads.zero, rows)).items():
             columns[name][rows] = column
     return replace(memory, rules=tuple(rules), forecast=Forecast(**columns), work=tuple(work))
@@ -67,6 +71,26 @@ def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
     """Say whether one of these pods was read since the last tick: then a group is judged, or at its next turn."""
     read_s, last_tick_s = inp.samples.pods.time_s[pods], memory.workloads.last_tick_s[inp.fleet.pod_workload[pods]]
     return bool((~np.isnan(read_s) & ~(read_s <= last_tick_s)).any())
+
+
+def _unread(
+    inp: TickInput, counted: PodWork, pods: IntColumn, pod_row: IntColumn, last_judged_s: MomentColumn
+) -> BoolColumn:
+    """Say of whom nothing was read since they were counted, as where others are scraped more often; bool[R].
+
+    They are judged once something is, or after the longest time over which counters are compared. counted: what these
+    pods showed then. Whose pods were never read waits for nothing.
+    """
+    known = ~np.isnan(counted.time_s)
+    anew = ~np.isnan(inp.samples.pods.time_s[pods]) & ~(inp.samples.pods.time_s[pods] <= counted.time_s)
+    was_read, is_read = (np.bincount(pod_row, weights=each, minlength=len(last_judged_s)) > 0 for each in (known, anew))
+    return np.asarray(was_read & ~is_read & (inp.now_s - last_judged_s < LONGEST_STEP_S))
+
+
+def _stay(before: Rules, after: Rules, stays: BoolColumn) -> Rules:
+    """Return the rules after, but as before where they stay; bool[R]."""
+    columns, old = after.columns(), before.columns()
+    return after.changed({name: np.where(stays, old[name], column) for name, column in columns.items()})
 
 
 def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: MomentColumn) -> FloatColumn:

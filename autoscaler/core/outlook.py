@@ -108,7 +108,7 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
         "rule": _rule(known, cold_start_s) if speaks else "",
         "paper": _paper(known) if speaks else "",
-        "budget": _budget(known),
+        "budget": _budget(known, float(decision.observation.finished_per_s[row])),
         "replica": _replica(known),
         "confidence": _confidence(known),
     }
@@ -176,12 +176,14 @@ def _paper(known: Figures) -> str:
     return f"that rule would have missed {missed} of requests so far, {allowed} are allowed now"
 
 
-def _budget(known: Figures) -> str:
+def _budget(known: Figures, finished_per_s: float) -> str:
     if math.isnan(known.promised_fraction):
         return ""
     promised = f"{percent(known.promised_fraction)} of requests may miss"
     if math.isnan(known.missed_fraction):
-        return f"{promised}; those that do are not counted"
+        # On paper some arrived; or no engine tells its gaps, without which nothing is put on paper.
+        came = not math.isnan(known.paper_missed_fraction) or (not known.readings > 0 and finished_per_s > 0)
+        return f"{promised}; {'those that do are not counted' if came else 'no request was counted yet'}"
     less_than_a_day = 0 < known.watched_s < BUDGET_S
     when = f"did in {seconds(known.watched_s)} of demand watched" if less_than_a_day else "of the last day did"
     burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"

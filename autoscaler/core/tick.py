@@ -47,10 +47,13 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     to_drain = burst.to_drain(inp, observation, projection)
     stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, lasting), to_drain, observation, quiet)
 
-    tolerated = shape.tolerate(wanted, current, np.where(steered, 0.0, inp.spec.tolerance))
+    whole = steered & (asks[Signal.FORECAST] >= stages[Stage.DEMAND])  # what a rule asks for is no estimate
+    tolerated = shape.tolerate(wanted, current, np.where(whole, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
     trusted_since_s, last_trusted_s = follow_trust(inp, trusted, remembered)
+    # While a rule steers nothing of the load is remembered, so whatever stands in for it is watched anew.
+    alone_s = np.where(steered | inp.spec.states_capacity, np.inf, inp.now_s - last_forecast_s)
     stable, wanted_lately = shape.stabilize(
         wanted,
         current,
@@ -58,7 +61,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         remembered.wanted_lately,
         inp.now_s,
         informed=informed,
-        watched_s=inp.now_s - trusted_since_s,
+        watched_s=np.fmin(inp.now_s - trusted_since_s, alone_s),
         steered=steered,
         beside=beside,
     )
@@ -74,7 +77,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages[Stage.BOUNDS] = wanted = shape.bound(stages[Stage.RATE_LIMIT], inp.spec)
 
     ours = free(inp)
-    needed = demand.needed(wanted, asks, beside, memory.forecast)
+    needed = demand.needed(observation, wanted, asks, beside, memory.forecast)
     stages[Stage.VARIANT], stages[Stage.GRANT], needed = grant.grant(
         inp,
         observation,

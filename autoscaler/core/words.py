@@ -22,8 +22,8 @@ def count(value: float, noun: str = "replica") -> str:
 def seconds(value: float) -> str:
     if math.isnan(value):
         return "an unknown time"
-    if 0 < value < 1:
-        return f"{value * 1000:.3g} ms"
+    if 0 < value < 0.9995:  # above, three digits make a whole second of it
+        return f"{number(value * 1000)} ms"
     if value < 120:
         return f"{number(value)} s"
     return f"{number(value / 60)} min" if value < 7200 else f"{number(value / 3600)} h"

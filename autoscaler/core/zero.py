@@ -72,7 +72,7 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     """
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
     in_flight = served + or_zero(observation.gateway_waiting)
-    known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _is_heard(inp, observation)
+    known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _is_heard(observation)
     step_s = np.where(known, within(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)
     came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
@@ -109,13 +109,13 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     return replace(zero, rest_s=rest_s)
 
 
-def _is_heard(inp: TickInput, observation: Observation) -> BoolColumn:
+def _is_heard(observation: Observation) -> BoolColumn:
     """Say where all tell that hold requests: a pod that is heard again would bring what it had before as news. bool[W].
 
-    With no pod it is the gateway that holds them, where there has been one.
+    So would a gateway, where there has been one.
     """
     unheard = observation.reporting < observation.ready - observation.joining
-    return np.asarray(~unheard & ~((observation.ready == 0) & gateway_is_silent(inp, observation)))
+    return np.asarray(~unheard & ~(observation.gateway_silent_s > 0))
 
 
 def _waits_too_long(inp: TickInput, observation: Observation) -> BoolColumn:

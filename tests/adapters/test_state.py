@@ -240,6 +240,14 @@ def test_a_header_that_promises_more_than_there_is_is_refused(path: Path):
     refused(path)
 
 
+@pytest.mark.parametrize("header", ["(((", "  x\n y", "'" * 3, "{[]:1}", "x y"])
+def test_a_header_that_cannot_be_parsed_is_refused(path: Path, header: str):
+    saved(path)
+    body = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"abc"
+    written(path, {**members(path), "about.npy": body})
+    refused(path)
+
+
 def test_a_file_beyond_the_bound_is_refused_unread(path: Path):
     with path.open("wb") as file:
         file.truncate(state.MAX_BYTES + 1)

@@ -170,9 +170,13 @@ def test_refused_requests_ask_for_replicas_that_the_queue_gauge_hides():
     assert asked(Signal.REJECTIONS, observation(finished_per_s=10, rejections_per_s=5)) == pytest.approx(3)
 
 
-@pytest.mark.parametrize("finished_per_s", [0.0, NAN])
-def test_refusals_where_nothing_is_served_ask_for_double(finished_per_s):
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=finished_per_s, rejections_per_s=5)) == 4
+def test_refusals_where_nothing_is_served_ask_for_double():
+    assert asked(Signal.REJECTIONS, observation(finished_per_s=0, rejections_per_s=5)) == 4
+
+
+def test_refusals_beside_which_it_is_not_known_what_is_served_ask_for_one_more():
+    """Double, whenever the last ones are ready, would be all there are within minutes."""
+    assert asked(Signal.REJECTIONS, observation(finished_per_s=NAN, rejections_per_s=5)) == 3
 
 
 @pytest.mark.parametrize("rejections_per_s", [0.0, 1e-9, NAN])
@@ -368,17 +372,30 @@ def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start()
     assert asked(Signal.FORECAST, long, rules=learned, remembered=memory(forecast)) == 2
 
 
+def test_the_forecast_asks_for_replicas_that_are_awake():
+    forecast = replace(Forecast.filled(1), replicas=np.array([3.0]))
+    learned = spec(concurrency=NAN)
+    busy = {"running": 40, "ready": 5, "reporting": 5}
+    assert asked(Signal.FORECAST, observation(**busy), rules=learned, remembered=memory(forecast)) == 3
+    sleepers = observation(**busy, asleep=3)
+    assert asked(Signal.FORECAST, sleepers, rules=learned, remembered=memory(forecast)) == 6
+    enough = observation(**busy, asleep=1)
+    assert asked(Signal.FORECAST, enough, rules=learned, remembered=memory(forecast)) == 3
+
+
 def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_others_want():
-    def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN):
+    def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN, asleep=0):
         asks = np.full((len(Signal), 1), NAN)
         asks[Signal.FORECAST], asks[Signal.SCHEDULE] = forecast, others
         remembering = replace(Forecast.filled(1), needed=np.array([remembers_not]))
-        return demand.needed(np.array([wanted]), asks, demand.beside_forecast(asks), remembering)[0]
+        found = observation(ready=4, asleep=asleep)
+        return demand.needed(found, np.array([wanted]), asks, demand.beside_forecast(asks), remembering)[0]
 
     assert needed(8.0, forecast=8.0, remembers_not=3.0) == 3
     assert needed(8.0, forecast=8.0, remembers_not=3.0, others=5.0) == 5
     assert needed(8.0, others=2.0) == 8  # the forecast is silent: nobody knows of a memory
     assert needed(2.0, forecast=8.0, remembers_not=3.0) == 2  # a bound cut it
+    assert needed(8.0, forecast=8.0, remembers_not=3.0, asleep=2) == 5  # the load needs three that are awake
 
 
 @pytest.mark.parametrize("why", ["capacity is stated", "the load is not known"])
@@ -389,4 +406,4 @@ def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why)
     inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
     forecast = replace(Forecast.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
     asks = demand.ask(inp, found, capacity(), memory(forecast))
-    assert demand.needed(np.array([8.0]), asks, demand.beside_forecast(asks), forecast)[0] == 8
+    assert demand.needed(found, np.array([8.0]), asks, demand.beside_forecast(asks), forecast)[0] == 8

@@ -223,9 +223,9 @@ def test_sentences_read_well(name):
         ),
         (
             "reserve",
-            "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 8 serve it within the error "
-            "budget at the lowest cost; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 8, the rest would be a reserve "
-            "(inputs up to 0 s old).",
+            "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 8 are asked for, because "
+            "its peak is held for 10 cold starts; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 8, the rest would be "
+            "a reserve (inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
@@ -351,6 +351,60 @@ def test_why_a_workload_that_may_go_to_zero_stays_is_said():
     assert "no gateway is known to hold requests" in CASES["idle without gateway"].sentence
     for name in ("idle soon", "never idle"):
         assert "budget" not in CASES[name].sentence and "gateway" not in CASES[name].sentence
+
+
+def test_who_gives_its_last_replica_to_others_is_not_said_to_be_without_work():
+    rules = spec(2, priority=[0.0, 10.0], idle_after_s=3600.0, down_stabilization_s=10.0)
+    story, one_gpu = Told(rules), fleet([1, 0], replicas=[1, 1], pool_gpus=np.array([1.0]))
+    story.watch(one_gpu, 120, running=5.0)
+    assert story.explain().sentence == (
+        "Scales down from 1 to 0 replicas: 5 running, 0 waiting ask for 0.5 at 10 per replica; "
+        "the pool of 1 NVIDIA-H100-80GB-HBM3 gives 0 of 1 (inputs up to 0 s old)."
+    )
+
+
+@pytest.mark.parametrize("idle_after_s", [NAN, 900.0, math.inf])
+def test_a_silent_gateway_is_a_reason_to_stay_only_where_zero_is_allowed(idle_after_s):
+    story = Told(spec(idle_after_s=idle_after_s, down_stabilization_s=10.0))
+    story.watch(fleet([1]), 60, front_waiting=0.0)
+    story.watch(fleet([1]), 200)
+    because = ", because its gateway has not reported for 3.33 min" if idle_after_s > 0 else ""
+    assert f"; one replica stays{because} (inputs" in story.explain().sentence
+
+
+def told_peak(young=False):
+    """What arrived needed three replicas; now nothing comes."""
+    story = ToldServing(spec(cold_start_s=60.0, **LEARNED))
+    if young:
+        story.serve(fleet([3]), 1.6, 300)
+    else:
+        story.learn(fleet([1]))
+        story.serve(fleet([1]), 0.5, 1800)
+        story.serve(fleet([2]), 1.9, 300)
+    story.serve(fleet([2]), 0.0, 120)
+    return story.explain()
+
+
+def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
+    case = told_peak()
+    assert case.wanted > 1
+    held = case.inputs["forecast_held_cold_starts"]
+    assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts" in case.sentence
+
+
+def test_of_those_who_are_young_it_is_not_known_whether_a_peak_is_held_or_what_was_found():
+    case = told_peak(young=True)
+    assert case.wanted == 3
+    assert (
+        "and 3 are asked for, because it started with so many or its peak is held for 10 cold starts" in case.sentence
+    )
+
+
+def test_one_replica_serves():
+    story = ToldServing(spec(cold_start_s=60.0, **LEARNED))
+    story.learn(fleet([1]))
+    story.serve(fleet([1]), 0.3, 3600)
+    assert "busy, and 1 serves it within the error budget at the lowest cost" in story.explain().sentence
 
 
 def test_inputs_hold_every_column_and_know_their_age():

@@ -63,15 +63,50 @@ def test_slow_ticks_judge_everybody_every_time(every_s):
         assert {float(rules.last_judged_s[0]) for rules in story.memory.rules} == {story.now_s}
 
 
-def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_a_turn():
+def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_counters_are_compared():
     """Read at 1005 and 1035 s, and then no more. The turns are at 1020, 1050, 1080 s and so on."""
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     shown = story.counted(cluster, 1.0, 15.0)
     judged_s = set()
-    while story.now_s < 1150:
+    while story.now_s < 1300:
         story.tick(cluster, 5.0, **shown, time_s=1035.0 if story.now_s + 5 >= 1035 else 1005.0)
         judged_s.add(float(story.memory.rules[0].last_judged_s[0]))
-    assert sorted(judged_s) == [1005.0, 1035.0, 1080.0, 1140.0]
+    assert sorted(judged_s) == [1005.0, 1035.0, 1155.0, 1275.0]
+
+
+def scraped_every(seconds, neighbour):
+    """Whether the forecast spoke, by tick, of a workload that is scraped so often; a neighbour, every 5 s."""
+    story = Serving(spec(1 + neighbour, max_input_age_s=120.0, **LEARNED))
+    cluster = replace(fleet([4] * (1 + neighbour)), workload_id=np.array([0, GROUPS][: 1 + neighbour]))
+    own, read, spoke = cluster.pod_workload == 0, {}, []
+    for number in range(1440):
+        now = story.counted(cluster, 1.0, 5.0) | {"time_s": story.now_s + 5.0}
+        now = {name: np.broadcast_to(column, len(own)).astype(float) for name, column in now.items()}
+        read = now if number % (seconds // 5) == 0 else {name: np.where(own, read[name], now[name]) for name in now}
+        decision = story.tick(cluster, 5.0, **read)
+        spoke.append(not np.isnan(decision.asks[Signal.FORECAST, 0]))
+    return spoke, decision.forecast.watched_s[0]
+
+
+@pytest.mark.parametrize("seconds", [45, 60])
+def test_how_often_a_neighbour_is_scraped_changes_nothing(seconds):
+    (alone, alone_s), (beside, beside_s) = (scraped_every(seconds, neighbour) for neighbour in (False, True))
+    assert all(alone[60:])
+    assert all(beside[60:])
+    assert beside_s == alone_s
+
+
+def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_still_say_what_came():
+    story, cluster = Serving(spec(max_input_age_s=120.0, **LEARNED)), fleet([2])
+    story.learn(cluster)
+    before = story.serve(cluster, 1.2, 1200.0, 15.0).forecast
+    unread = story.counted(cluster, 1.2, 0.0) | {"time_s": story.now_s}
+    for _ in range(16):
+        assert not np.isnan(story.tick(cluster, 5.0, **unread).asks[Signal.FORECAST, 0])
+    story.tick(cluster, 5.0, **story.counted(cluster, 1.2, 85.0))
+    after = story.serve(cluster, 1.2, 30.0).forecast
+    assert after.watched_s[0] - before.watched_s[0] >= 85.0
+    assert after.demand[0] == pytest.approx(before.demand[0], rel=0.05)
 
 
 def test_between_two_judgements_the_forecast_stands():

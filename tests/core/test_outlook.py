@@ -152,6 +152,20 @@ def test_what_nobody_counts_is_not_said_to_be_met():
     assert told(really_missed=NAN)["budget"] == "1% of requests may miss; those that do are not counted"
 
 
+def test_before_the_first_request_it_is_said_that_none_was_counted():
+    nobody = {"really_missed": NAN, "paper_missed": NAN}
+    assert told(**nobody)["budget"] == "1% of requests may miss; no request was counted yet"
+
+
+@pytest.mark.parametrize(("finished_per_s", "said"), [(NAN, "no request was counted yet"), (1.0, "are not counted")])
+def test_of_an_engine_that_tells_no_gaps_requests_are_known_by_their_rate(finished_per_s, said):
+    inp, decision = made(really_missed=NAN, paper_missed=NAN, readings=0.0)
+    observation = replace(decision.observation, finished_per_s=np.array([finished_per_s]))
+    decision = replace(decision, observation=observation)
+    lines = outlook.lines(outlook.read(inp, decision, 0), inp, decision, 0)
+    assert {line.name: line.text for line in lines}["budget"].endswith(said)
+
+
 def test_a_slope_too_flat_to_be_true_is_no_limit():
     said = told(prompt_token_s=0.0, output_token_s=1e-14)
     assert said["replica"] == "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle"

@@ -48,7 +48,45 @@ def test_growth_is_limited_per_period_and_goes_on_in_the_next():
     assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 8
 
 
+def test_refusals_that_are_within_the_tolerance_order_nothing_while_a_rule_steers():
+    """A trickle asks for a little more than there is, however many there are."""
+    story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([6])
+    story.learn(cluster)
+    for number in range(120):
+        shown = story.counted(cluster, 3.0, 5.0) | {"rejections": 0.02 * number}
+        decision = story.tick(cluster, 5.0, **shown)
+    assert decision.asks[Signal.REJECTIONS, 0] > max(decision.asks[Signal.FORECAST, 0], 6.0)
+    assert replicas(decision) == 6
+
+
 # --- shrinking
+
+
+def test_where_the_forecast_falls_silent_others_shrink_only_after_a_full_window():
+    story, cluster = Serving(spec(down_stabilization_s=300.0, **LEARNED)), fleet([8])
+    story.learn(cluster)
+    assert replicas(story.serve(cluster, 4.0, 600.0)) >= 8
+    mute = {"finished": NAN, "first_tokens": NAN}
+    silent_s = None
+    while silent_s is None or story.now_s < silent_s + 310:
+        decision = story.tick(cluster, 5.0, **story.counted(cluster, 1.0, 5.0) | mute)
+        if silent_s is None and math.isnan(decision.asks[Signal.FORECAST, 0]):
+            silent_s = story.now_s
+        if silent_s is not None and story.now_s < silent_s + 290:
+            assert replicas(decision) >= 8
+    assert decision.asks[Signal.CONCURRENCY, 0] < 8
+    assert replicas(decision) < 8
+
+
+@pytest.mark.parametrize("floor", [1.0, 2.0])
+def test_an_idle_workload_goes_to_zero_from_its_floor_whatever_that_is(floor):
+    rules = spec(min_replicas=floor, max_replicas=8.0, idle_after_s=600.0, **LEARNED)
+    story, cluster = Serving(rules), fleet([2])
+    story.learn(cluster)
+    for _ in range(480):
+        decision = story.tick(cluster, 5.0, **story.counted(cluster, 0.0, 5.0) | {"running": 0.0})
+    assert decision.asks[Signal.FORECAST, 0] == 0
+    assert replicas(decision) == 0
 
 
 def test_load_that_ends_is_followed_after_the_window_and_step_by_step():

@@ -33,7 +33,17 @@ def test_what_reads_as_one_is_one_replica(value, said):
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(0, "0 s"), (0.0082, "8.2 ms"), (90, "90 s"), (900, "15 min"), (176_400, "49 h"), (math.nan, "an unknown time")],
+    [
+        (0, "0 s"),
+        (1e-9, "0 ms"),
+        (0.0082, "8.2 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (90, "90 s"),
+        (900, "15 min"),
+        (176_400, "49 h"),
+        (math.nan, "an unknown time"),
+    ],
 )
 def test_times_have_the_unit_one_would_use(value, said):
     assert seconds(value) == said

@@ -285,6 +285,15 @@ def test_a_pod_that_is_read_again_brings_no_requests():
     assert 250 < followed.counted_s[0] < 350  # of six hundred: while all were heard
 
 
+def test_a_gateway_that_is_heard_again_brings_no_requests():
+    """It holds forty all the time, and is heard for two minutes of every four."""
+    story, two = Story(spec(**BUDGETED)), fleet([2])
+    for step in range(240):
+        heard = {"front_waiting": 40.0} if step // 24 % 2 == 0 else {}
+        story.tick(two, 5, running=3.0, **heard)
+    assert story.memory.workloads.zero.requests[0] == 0
+
+
 def test_while_a_gateway_is_silent_nobody_knows_whether_it_is_quiet():
     story, none = Story(spec(**BUDGETED, min_replicas=0.0)), fleet([0], replicas=[0])
     story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
