@@ -21,6 +21,7 @@ from autoscaler.commands.options import (
     Number,
     ObjectName,
     OwnFile,
+    WholeNumber,
     WorkloadName,
     cluster_options,
     history_option,
@@ -44,7 +45,11 @@ if TYPE_CHECKING:
 @click.group(context_settings={"auto_envvar_prefix": "VLLM_AUTOSCALER", "help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="vllm-autoscaler", prog_name="vllm-autoscaler")
 def main() -> None:
-    """Decide how many replicas each LLM inference Deployment should have, and make it so."""
+    """Decide how many replicas each LLM inference Deployment should have, and make it so.
+
+    Every option can also be set in the environment as VLLM_AUTOSCALER_COMMAND_OPTION, such as
+    VLLM_AUTOSCALER_RUN_HTTP_PORT.
+    """
 
 
 main.add_command(simulate)
@@ -93,7 +98,7 @@ main.add_command(replay)
 )
 @click.option(
     "--grpc-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=6000,
     show_default=True,
     help="Port of the gRPC server; 0: any free port.",
@@ -154,7 +159,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=1,
     show_default=True,
     help="Random seed for traffic and cold starts.",

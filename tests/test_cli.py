@@ -122,7 +122,12 @@ BAD_OPTIONS = {
     "lease": ((*DIRECT, "--lease-name", "Lease!"), ["--lease-name", "'Lease!'"]),
     "lease namespace": ((*DIRECT, "--lease-namespace", "a/b"), ["--lease-namespace", "'a/b'"]),
     "http port": ((*DIRECT, "--http-port", "70000"), ["--http-port", "70000", "65535"]),
-    "grpc port": ((*DIRECT, "--grpc-port", "x"), ["--grpc-port", "'x'"]),
+    "no http port": (("demo", "--http-port", "abc"), ["--http-port", "not a whole number, found 'abc'", "0<=x<=65535"]),
+    "grpc port": ((*DIRECT, "--grpc-port", "6e3"), ["--grpc-port", "found '6e3'; allowed: 0<=x<=65535"]),
+    "short window": (
+        (*DIRECT, "--prometheus", "http://a", "--rate-window", "1ms"),
+        ["--rate-window", "'1ms'", "at least 10s"],
+    ),
     "log level": ((*DIRECT, "--log-level", "loud"), ["'loud'", "'debug', 'info', 'warning', 'error'"]),
     "policies": ((*DIRECT, "--policies", "/none"), ["'/none'", "does not exist"]),
     "state in no folder": (
@@ -151,7 +156,9 @@ BAD_OPTIONS = {
     ),
     "no speed": (("demo", "--speed", "nan"), ["--speed", "nan", "600"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),
+    "speed in words": (("demo", "--speed", "fast"), ["--speed", "not a number, found 'fast'; allowed: 1<=x<=600"]),
     "seed": (("demo", "--seed", "-1"), ["--seed", "-1"]),
+    "no seed": (("demo", "--seed", "abc"), ["--seed", "not a whole number, found 'abc'; allowed: x>=0"]),
     "no workload": (("explain",), ["NAMESPACE/NAME"]),
     "no namespace": (("explain", "llama"), ["'llama'", "NAMESPACE/NAME"]),
     "path": (("explain", "ns/../../metrics"), ["'ns/../../metrics'", "NAMESPACE/NAME"]),
@@ -187,6 +194,21 @@ def test_options_come_from_the_environment_too_and_are_checked_alike():
     assert "--period" in refused.output
     refused = invoke("demo", environment={"VLLM_AUTOSCALER_DEMO_HTTP_PORT": "70000"})
     assert "70000" in refused.output
+
+
+def test_what_the_environment_sets_for_all_calls_may_have_no_effect_on_one(tmp_path: Path):
+    environment = {
+        "VLLM_AUTOSCALER_DRY_RUN_HTTP_PORT": "1234",
+        "VLLM_AUTOSCALER_DRY_RUN_NAMESPACE": "llm",
+        "VLLM_AUTOSCALER_DRY_RUN_PERIOD": "5s",
+    }
+    decided = execute(tmp_path, "dry-run", "--prometheus", "http://127.0.0.1:1", "--once", environment=environment)
+    assert "has no effect" not in decided.stderr
+    assert "http://127.0.0.1:1" in decided.stdout + decided.stderr  # it was asked
+
+
+def test_help_says_how_options_are_named_in_the_environment():
+    assert "VLLM_AUTOSCALER_COMMAND_OPTION" in invoke("--help").output
 
 
 def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):

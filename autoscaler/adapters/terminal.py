@@ -209,8 +209,9 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
         "signal": explanation.signal or None,
         "bound": explanation.bound or None,
         "reason": explanation.sentence,
-        "would_add_gpus": None if gpus is None else max(gpus, 0.0),
-        "would_save_gpus": None if gpus is None else max(-gpus, 0.0),
+        # Of two zeros `max` takes the first, which has no sign.
+        "would_add_gpus": None if gpus is None else max(0.0, gpus),
+        "would_save_gpus": None if gpus is None else max(0.0, -gpus),
         "inputs": {name: value if math.isfinite(value) else None for name, value in explanation.inputs.items()},
     }
 

@@ -60,10 +60,24 @@ class Number(click.FloatRange):
     """Number in a range; NaN, which is neither below nor above anything, is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"not a number, found {value[:100]!r}; allowed: {self._describe_range()}", param, ctx)
         if math.isnan(number):
             self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
-        return number
+        return float(super().convert(value, param, ctx))
+
+
+class WholeNumber(click.IntRange):
+    """Whole number in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"not a whole number, found {value[:100]!r}; allowed: {self._describe_range()}", param, ctx)
+        return int(super().convert(value, param, ctx))
 
 
 class Address(click.ParamType):  # type: ignore[type-arg]
@@ -194,7 +208,7 @@ prometheus_options = options(
 )
 rate_window_option = click.option(
     "--rate-window",
-    type=Duration(),
+    type=Duration(least_s=10),
     default="2m",
     show_default=True,
     help="Window for rates and quantiles; at least four scrape intervals.",
@@ -228,7 +242,7 @@ cluster_options = options(
 )
 http_port_option = click.option(
     "--http-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     default=8080,
     show_default=True,
     help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
@@ -292,8 +306,11 @@ def tls_files(given: dict[str, Any], prefix: str) -> dict[str, Path | None]:
 
 
 def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], where: str) -> None:
-    """Refuse options that mean nothing with or without another one, as `where` says: they would be ignored silently."""
+    """Refuse options that mean nothing with or without another one, as `where` says: they would be ignored silently.
+
+    What the environment says is for all calls alike, and may be ignored by some.
+    """
     context = click.get_current_context()
     for name in given:
-        if name.startswith(beginnings) and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if name.startswith(beginnings) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}")

@@ -18,6 +18,7 @@ from autoscaler.commands.options import (
     READABLE_FILE,
     Duration,
     Number,
+    WholeNumber,
     WorkloadName,
     options,
     prometheus_options,
@@ -162,12 +163,12 @@ proof_options = options(
     ),
     click.option(
         "--start-replicas",
-        type=click.IntRange(0, 1000),
+        type=WholeNumber(0, 1000),
         help="Replicas at the start; default: the fewest that meet the goal in the first ten minutes, or come closest.",
     ),
     click.option(
         "--seed",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         default=1,
         show_default=True,
         help="Random seed for everything that is drawn.",
@@ -177,7 +178,7 @@ proof_options = options(
     ),
     click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one HTML page."),
     click.option("--ray", is_flag=True, help="Run on a Ray cluster (needs the extra `ray`)."),
-    click.option("--jobs", type=click.IntRange(1, 1024), help="Number of runs in parallel; default: one per core."),
+    click.option("--jobs", type=WholeNumber(1, 1024), help="Number of runs in parallel; default: one per core."),
 )
 
 
@@ -241,10 +242,10 @@ def simulate(
 @click.option(
     "--out", type=OUT, metavar="FILE", help="File to write the profile to (*.json); default: standard output."
 )
-@click.option("--max-num-seqs", type=click.IntRange(1, 8191), help="Slots of the engine, if known.")
+@click.option("--max-num-seqs", type=WholeNumber(1, 8191), help="Slots of the engine, if known.")
 @click.option(
     "--max-num-batched-tokens",
-    type=click.IntRange(2, 200_000_000),
+    type=WholeNumber(2, 200_000_000),
     help="Token budget of a step, if known; else guessed from the largest step recorded.",
 )
 @click.option(

@@ -61,6 +61,14 @@ async def test_each_decision_is_one_line_of_json_and_unknown_is_null():
     assert (second["would_add_gpus"], second["would_save_gpus"]) == (None, None)
 
 
+async def test_no_change_is_zero_without_a_sign():
+    out = io.StringIO()
+    await recorded(fleet([2]), JsonLines(out))
+    line = json.loads(out.getvalue())
+    assert line["wanted"] == line["current"]
+    assert (str(line["would_add_gpus"]), str(line["would_save_gpus"])) == ("0.0", "0.0")
+
+
 async def test_a_reading_without_end_is_null_too():
     out = io.StringIO()
     record = await recorded(fleet([2]))

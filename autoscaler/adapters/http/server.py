@@ -171,7 +171,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics_text)
         app.router.add_get("/api/v1/workloads", self._workloads)
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
-        app.router.add_get("/api/v1/stream", self._stream.serve, allow_head=False)
+        app.router.add_get("/api/v1/stream", self._follow, allow_head=False)
         return app
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -235,6 +235,10 @@ class HttpServer:
         head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s, "leading": table.leading}
         return _json(head | self._board.workload(row, since))
 
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        _Query(request, ())
+        return await self._stream.serve(request)
+
 
 class _Connection(web.RequestHandler):
     """A connection on which what the other side does wrong is no trouble of ours, and fills no log."""
@@ -271,7 +275,8 @@ class _Query:
         self._values = request.query
         for key in self._values:
             if key not in allowed:
-                raise web.HTTPBadRequest(text=f"unknown parameter {_short(key)}; allowed: {', '.join(allowed)}")
+                known = ", ".join(allowed) or "none"
+                raise web.HTTPBadRequest(text=f"unknown parameter {_short(key)}; allowed: {known}")
             if len(self._values.getall(key)) > 1:
                 raise web.HTTPBadRequest(text=f"parameter {key} is given more than once")
 
@@ -309,6 +314,8 @@ async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamRes
         headers = {key: error.headers[key] for key in ("Allow", "Retry-After") if key in error.headers}
         unknown = error.status == 404 and error is request.match_info.http_exception
         text = f"nothing is served at {_short(request.path)}" if unknown else error.text
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            text = f"method {error.method[:80]}; allowed: {', '.join(sorted(error.allowed_methods))}"
         return _json({"error": text}, status=error.status, headers=headers)
 
 

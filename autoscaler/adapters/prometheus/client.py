@@ -95,7 +95,11 @@ class PrometheusClient:
                 body = await self._ask(expression, at_s, wait_s)
                 received_s = self._clock.now_s()
         except TimeoutError as error:
-            raise QueryFailed(f"{self.name}: no answer within {wait_s:.3g} s") from error
+            limit = f"within {wait_s:g} s"
+            if wait_s < self._timeout_s:
+                # Without the number: what is left differs from query to query, and nobody has set it.
+                limit = f"within the time left for all queries, at most {self._timeout_s:g} s"
+            raise QueryFailed(f"{self.name}: no answer {limit}") from error
         except CredentialError as error:
             raise QueryFailed(f"{self.name}: not queried: {clean(str(error))}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:

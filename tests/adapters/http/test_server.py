@@ -213,6 +213,11 @@ async def test_a_bad_parameter_is_named_with_its_value_and_what_is_allowed(
     assert len(body["error"]) < 600
 
 
+async def test_the_stream_refuses_parameters_as_the_list_does(client: aiohttp.ClientSession) -> None:
+    body = await get(client, "/api/v1/stream?since=4", 400)
+    assert body["error"] == "unknown parameter 'since'; allowed: none"
+
+
 # One workload
 
 
@@ -307,7 +312,9 @@ async def test_a_workload_name_out_of_bounds_is_refused(client: aiohttp.ClientSe
 async def test_only_get_and_head_are_answered(client: aiohttp.ClientSession, method: str, path: str) -> None:
     async with client.request(method, path, data=b"x" if method == "POST" else None) as response:
         assert response.status == 405
-        assert set(response.headers["Allow"].split(",")) <= {"GET", "HEAD"}
+        allowed = response.headers["Allow"].split(",")
+        assert set(allowed) <= {"GET", "HEAD"}
+        assert (await response.json())["error"] == f"method {method}; allowed: {', '.join(sorted(allowed))}"
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", API, "/static/app.js"])
