@@ -64,7 +64,11 @@ def follow(
     weight_s = np.where(np.isnan(demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
     level = averaged(levels.level, levels.level_s, demand, weight_s)
     off = np.where(weight_s > 0, off_level(level, demand), 0.0)
-    turned = ~(now_s - levels.span_since_s < span_s(cold_start_s) - 1e-6)
+    long_s = span_s(cold_start_s)
+    turned = ~(now_s - levels.span_since_s < long_s - 1e-6)
+    # The next span begins where this one should have ended: workloads are judged when a tick comes, not at that moment.
+    # After a longer hole it begins now.
+    ended_s = np.where(now_s - levels.span_since_s < 2 * long_s, levels.span_since_s + long_s, now_s)
     said = level.astype(np.float32)
     peaks = push(levels.peaks, or_zero(said), turned, np.maximum)
     predicted = held(said, peaks, spans(cold_start_s))
@@ -74,7 +78,7 @@ def follow(
         level=level,
         level_s=levels.level_s + weight_s,
         unrest=levels.unrest + off**2 * weight_s,
-        span_since_s=np.where(turned, now_s, levels.span_since_s),
+        span_since_s=np.where(turned, ended_s, levels.span_since_s),
         peaks=peaks,
         lows=push(levels.lows, lowest, turned, np.minimum),
     )

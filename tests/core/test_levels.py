@@ -65,6 +65,23 @@ def test_a_cold_start_takes_whole_spans_and_at_most_four(cold_start_s, spans):
     assert levels.spans(np.array([cold_start_s]))[0] == spans
 
 
+@pytest.mark.parametrize("late_s", [0.0, 0.5, 4.0])
+@pytest.mark.parametrize("cold_start_s", [60.0, 124.0, 180.0, 244.0])
+def test_peaks_are_held_for_as_long_as_is_said_whenever_ticks_come(cold_start_s, late_s):
+    """One surge, and then nothing: each hold lets go of it after its cold starts, be ticks on time or late."""
+    rng, cold = np.random.default_rng(1), np.array([cold_start_s])
+    now, held, last_s = levels.Levels.blank(1), {}, -family.EVERY_S
+    for number in range(int(12 * cold_start_s / family.EVERY_S)):
+        now_s = family.EVERY_S * number + rng.uniform(0.0, late_s)
+        demand = np.array([10.0 if number == 0 else 0.0])
+        now, said = levels.follow(now, demand, cold, np.array([now_s - last_s]), now_s)
+        held |= {place: now_s for place in np.flatnonzero(said[:, 0] >= 9.9).tolist()}
+        last_s = now_s
+    for place, (_, hold) in enumerate(family.PREDICTORS):
+        if hold:
+            assert held[place] == pytest.approx(hold * cold_start_s, abs=2 * levels.span_s(cold)[0] + late_s)
+
+
 def test_an_unknown_cold_start_takes_one_span():
     assert levels.spans(np.array([NAN]))[0] == 1
 
