@@ -75,7 +75,7 @@ def test_peaks_are_held_for_as_long_as_is_said_whenever_ticks_come(cold_start_s,
         now_s = family.EVERY_S * number + rng.uniform(0.0, late_s)
         demand = np.array([10.0 if number == 0 else 0.0])
         now, said = levels.follow(now, demand, cold, np.array([now_s - last_s]), now_s)
-        held |= {place: now_s for place in np.flatnonzero(said[:, 0] >= 9.9).tolist()}
+        held |= dict.fromkeys(np.flatnonzero(said[:, 0] >= 9.9).tolist(), now_s)
         last_s = now_s
     for place, (_, hold) in enumerate(family.PREDICTORS):
         if hold:
