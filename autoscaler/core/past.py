@@ -147,7 +147,7 @@ def _beginnings(start_s: float, engines: list[EngineSeries]) -> tuple[BoolColumn
     seen_s = np.sort(np.concatenate([engine.time_s for engine in engines]))
     unseen_s = first_s - seen_s[np.maximum(np.searchsorted(seen_s, first_s - MOST_GAP_S, side="right") - 1, 0)]
     per_s = [_gained(engine.finished, False)[1:] / np.diff(engine.time_s) for engine in engines]
-    shown = np.array([_filled(engine.finished)[0] for engine in engines])
+    shown = np.array([filled(engine.finished)[0] for engine in engines])
     return later, later & (shown > np.concatenate(per_s).max(initial=0.0) * unseen_s)
 
 
@@ -168,18 +168,18 @@ def silence(pods: FloatColumn, step_s: float, said: str) -> tuple[str, ...]:
 
 def _gained(values: FloatColumn, fresh: bool) -> FloatColumn:
     """Return what a counter grew from scrape to scrape, float64[n]; a reading that is absent repeats the one before."""
-    filled = _filled(values)
-    first = filled[:1] if fresh else np.zeros(1)
-    return np.concatenate([first, increase(filled[:-1], filled[1:])])
+    whole = filled(values)
+    first = whole[:1] if fresh else np.zeros(1)
+    return np.concatenate([first, increase(whole[:-1], whole[1:])])
 
 
 def _went_back(values: FloatColumn) -> BoolColumn:
     """Return at which scrapes a counter is lower than at the one before, bool[n]."""
-    return np.diff(_filled(values), prepend=-np.inf) < 0
+    return np.diff(filled(values), prepend=-np.inf) < 0
 
 
-def _filled(values: FloatColumn) -> FloatColumn:
-    """Return a counter without holes, float64[n]: the reading before, or the first one; zero if there is none."""
+def filled(values: FloatColumn) -> FloatColumn:
+    """Return readings without holes, float64[n]: the one before, or the first one; zero if there is none."""
     known = ~np.isnan(values)
     if not known.any():
         return np.zeros(len(values))

@@ -47,8 +47,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     to_drain = burst.to_drain(inp, observation, projection)
     stages[Stage.BURST] = wanted = burst.absorb(wanted, lasting_demand(asks, lasting), to_drain, observation, quiet)
 
-    whole = steered & (asks[Signal.FORECAST] >= stages[Stage.DEMAND])  # what a rule asks for is no estimate
-    tolerated = shape.tolerate(wanted, current, np.where(whole, 0.0, inp.spec.tolerance))
+    by_rule = steered & (asks[Signal.FORECAST] >= stages[Stage.DEMAND])  # what a rule asks for is no estimate
+    tolerated = shape.tolerate(wanted, current, np.where(by_rule, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
     trusted_since_s, last_trusted_s = follow_trust(inp, trusted, remembered)

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoscaler.config.findings import one_of, shown
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.past import COUNTERS, MOST_STEPS, Latencies, Past
+from autoscaler.core.past import COUNTERS, MOST_STEPS, Latencies, Past, filled
 from autoscaler.core.readings import RATE_WINDOW_S
 from autoscaler.core.words import count
 from autoscaler.sim.study.files import Told, unpacked, untold
@@ -129,7 +129,7 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
         return np.diff(np.interp(edges, moments_s, total))
 
     middle_s = (edges[:-1] + edges[1:]) / 2
-    there = _filled(ready)
+    there = filled(ready)
     laid = {name: spread(values) for name, values in grown.items()}
     laid |= {
         name: np.interp(middle_s, time_s, values)
@@ -163,13 +163,6 @@ def _arrivals(finished: FloatColumn, held: FloatColumn, after_gap: BoolColumn) -
         total = np.concatenate([[0.0], np.cumsum(part)])
         came.append(np.diff(np.maximum.accumulate(total)))
     return np.concatenate(came)
-
-
-def _filled(ready: FloatColumn) -> FloatColumn:
-    """Return it with the last known count where it is not known, and the first one before that."""
-    known = np.flatnonzero(~np.isnan(ready))
-    last = np.searchsorted(known, np.arange(len(ready)), side="right") - 1
-    return ready[known[np.maximum(last, 0)]]
 
 
 def _problems(apart_s: FloatColumn, ready: FloatColumn, step_s: float) -> tuple[str, ...]:
