@@ -148,12 +148,29 @@ def test_what_all_runs_come_to_is_told() -> None:
     assert best.startswith("- any tuned baseline: 0;") and best.endswith(": –.")
 
 
-def test_each_baseline_is_told_alone_over_the_runs_in_which_it_and_ours_met_the_goal() -> None:
+def test_each_baseline_is_told_alone_tuned_and_as_it_comes() -> None:
+    def entry(name: str, gpu_hours: float, attainment: float, default: bool) -> dict[str, Any]:
+        tuned = not default and name != "ours"
+        return {"name": name, "tuned": tuned, "default": default, "gpu_hours": gpu_hours, "attainment": attainment}
+
     results = [
-        {"excess": {"ours": 1.2, "static": 1.0}, "meets": {"ours": True, "static": True}},
-        {"excess": {"ours": 1.0, "static": 1.0, "hpa": 0.5}, "meets": {"ours": False, "static": True, "hpa": False}},
+        {
+            "objective": {"attainment": 0.99},
+            "excess": {"ours": 1.2, "static": 1.0, "hpa": 1.0},
+            "meets": {"ours": True, "static": True, "hpa": True},
+            "policies": [entry("ours", 2.2, 0.995, False), entry("hpa", 4.4, 0.99, True)],
+        },
+        {
+            "objective": {"attainment": 0.99},
+            "excess": {"ours": 1.0, "static": 1.0, "hpa": 0.5},
+            "meets": {"ours": False, "static": True, "hpa": False},
+            "policies": [entry("ours", 2.0, 0.98, False), entry("hpa", 1.5, 0.93, True), entry("hpa", 1.4, 0.9, False)],
+        },
     ]
-    assert list(tables.singly(results))[2:] == ["| static | 2 | 1 | 1.100 |", "| hpa | 0 | 0 | – |"]
+    assert list(tables.singly(results))[2:] == [
+        "| static | 2 | 1 | 1.100 |  |  |  |  |",
+        "| hpa | 1 | 1 | 1.100 | 1 | 6 | 1 | 0.500 |",
+    ]
 
 
 def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_left_out(traces: Path) -> None:
