@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core import average
-from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero
 from autoscaler.core.decision import Capacity, Observation, TickInput
 from autoscaler.core.memory import Memory
 from autoscaler.core.readings import NOTHING_PER_S
@@ -77,11 +77,8 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
         ),
         confidence=np.where(stated, 1.0, 1 - np.exp(-learned_s / CONFIDENT_AFTER_S)),
     )
-    return capacity, replace(
-        memory,
-        workloads=replace(
-            workloads, concurrency=concurrency, decode_tokens_per_s=decode, batch=batch, learned_s=learned_s
-        ),
+    return capacity, memory.noting(
+        concurrency=concurrency, decode_tokens_per_s=decode, batch=batch, learned_s=learned_s
     )
 
 

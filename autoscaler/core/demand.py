@@ -10,7 +10,7 @@ import numpy as np
 
 from autoscaler.core import average
 from autoscaler.core.burst import queued
-from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace, whole
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory, WorkloadMemory
@@ -57,16 +57,12 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     last_queued_s = np.where(
         queued(observation) | np.isnan(workloads.last_queued_s), inp.now_s, workloads.last_queued_s
     )
-    return replace(
-        memory,
-        workloads=replace(
-            workloads,
-            in_flight=in_flight,
-            arrivals_per_s=average.follow(
-                workloads.arrivals_per_s, arrivals, average.gain(elapsed_s, _steadiness_s(observation))
-            ),
-            last_queued_s=last_queued_s,
+    return memory.noting(
+        in_flight=in_flight,
+        arrivals_per_s=average.follow(
+            workloads.arrivals_per_s, arrivals, average.gain(elapsed_s, _steadiness_s(observation))
         ),
+        last_queued_s=last_queued_s,
     )
 
 

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core import arbitrate, variants
+from autoscaler.core import arbitrate, variants, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.decision import Capacity, Observation, TickInput
+from autoscaler.core.decision import Capacity, Observation, Stage, TickInput
+from autoscaler.core.memory import Memory
+from autoscaler.core.target import Target
 
 RESTING = 10
 """Cold starts without work after which a replica may serve others of its priority."""
 
 
-def grant(
+def share(
     inp: TickInput,
     observation: Observation,
     known_capacity: Capacity,
-    wanted: FloatColumn,
-    needed: FloatColumn,
+    target: Target,
     trusted: BoolColumn,
-    informed: BoolColumn,
-    ours: BoolColumn,
-    idle_s: FloatColumn,
-    arrivals_per_s: FloatColumn,
-) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-    """Share what is wanted among the variants of each service, and pools among all.
+    memory: Memory,
+) -> tuple[FloatColumn, FloatColumn]:
+    """Share what each workload alone is to have among the variants of its service, and pools among all.
 
-    needed: float64[W], what of it is no reserve. informed: bool[W], trusted, and the load is known. ours: bool[W], as
-    of `tick.free`. Returns float64[W] each: what every variant is to have, what its pool gives, and what of it is no
-    reserve. What the load needs and one pool does not give is asked of the other variants, once; a reserve is not.
+    Returns all stages, float64[G, W]: after those of `target` what every variant is to have, what its pool gives, and
+    what stands where the count is not ours to set. And what of it is no reserve, float64[W]. What the load needs and
+    one pool does not give is asked of the other variants, once; a reserve is not.
     """
+    ours = free(inp)
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
-    resting, holding = rests(inp, observation, idle_s), observation.ready + observation.starting > 0
+    resting, holding = rests(inp, observation, target.idle_s), observation.ready + observation.starting > 0
+    arrivals_per_s = zero.pressing_per_s(memory.workloads.zero, observation.cold_start_s)
 
-    def share(
+    def among(
         wanted: FloatColumn, needed: FloatColumn, vacant: FloatColumn
     ) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
         """vacant: float64[W], replicas more for which there are GPUs; infinity: not known."""
@@ -47,7 +47,7 @@ def grant(
                     observation.blocked,
                     vacant,
                     planned_requests,
-                    informed & governed,
+                    target.informed & governed,
                     inp.variants,
                     inp.spec,
                 )
@@ -61,16 +61,21 @@ def grant(
         return chosen, given, unreserved
 
     vacant = np.where(observation.blocked > 0, 0.0, np.inf)
-    chosen, given, unreserved = share(wanted, needed, vacant)
-    if inp.variants is None:
-        return chosen, given, unreserved
-    refused = (given < unreserved) & (inp.variants.service >= 0)
-    if not refused.any():
-        return chosen, given, unreserved
-    serving = inp.fleet.replicas - observation.blocked
-    vacant = np.where(refused, np.fmax(given - serving, 0.0), vacant)
-    together = np.isin(inp.variants.service, inp.variants.service[refused])
-    return share(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
+    chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.needed, vacant)
+    if inp.variants is not None and (refused := (given < unreserved) & (inp.variants.service >= 0)).any():
+        serving = inp.fleet.replicas - observation.blocked
+        vacant = np.where(refused, np.fmax(given - serving, 0.0), vacant)
+        together = np.isin(inp.variants.service, inp.variants.service[refused])
+        chosen, given, unreserved = among(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
+    stages = target.stages.copy()
+    stages[Stage.VARIANT], stages[Stage.GRANT] = chosen, given
+    stages[Stage.OWNER] = np.where(ours, given, observation.replicas)
+    return stages, unreserved
+
+
+def free(inp: TickInput) -> BoolColumn:
+    """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
+    return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))
 
 
 def rests(inp: TickInput, observation: Observation, idle_s: FloatColumn) -> BoolColumn:

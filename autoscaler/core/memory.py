@@ -6,7 +6,7 @@ Rows change place here and nowhere else: `align` moves memory onto the rows of a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -104,6 +104,10 @@ class Memory:
             Forecast.blank(0),
             (PodWork.blank(0),) * GROUPS,
         )
+
+    def noting(self, **columns: Any) -> Memory:
+        """Return memory with these columns and tables of its workloads."""
+        return replace(self, workloads=replace(self.workloads, **columns))
 
     def group(self, number: int) -> IntColumn:
         """Return the rows of one group."""

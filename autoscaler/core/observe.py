@@ -151,19 +151,15 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
-    return observation, replace(
-        memory,
-        pods=replace(pod_memory, seen_ready=seen_ready),
-        workloads=replace(
-            workloads,
-            last_busy_s=np.where(at_work > 0, inp.now_s, workloads.last_busy_s),
-            gateway_s=gateway_s,
-            written_tokens=written_tokens,
-            served_requests=served_requests,
-            cold_start_mean_s=cold_start_mean_s,
-            cold_start_deviation_s=cold_start_deviation_s,
-            loaded_idle_s=loaded_idle_s,
-        ),
+    memory = replace(memory, pods=replace(pod_memory, seen_ready=seen_ready))
+    return observation, memory.noting(
+        last_busy_s=np.where(at_work > 0, inp.now_s, workloads.last_busy_s),
+        gateway_s=gateway_s,
+        written_tokens=written_tokens,
+        served_requests=served_requests,
+        cold_start_mean_s=cold_start_mean_s,
+        cold_start_deviation_s=cold_start_deviation_s,
+        loaded_idle_s=loaded_idle_s,
     )
 
 

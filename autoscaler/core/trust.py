@@ -1,0 +1,34 @@
+"""Where enough is known to shrink, and since when."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core import zero
+from autoscaler.core.columns import BoolColumn
+from autoscaler.core.decision import Observation, TickInput
+from autoscaler.core.memory import Memory
+
+
+def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[BoolColumn, Memory]:
+    """Say who is trusted, bool[W], and since when each workload has been watched.
+
+    A short gap (one slow scrape, a pod that has just become ready) does not start the watch anew; one longer than the
+    age at which inputs expire does, and so does a restart: then a full stabilization window passes before it shrinks.
+    """
+    trusted, before = trust(inp, observation), memory.workloads
+    unbroken = inp.now_s - before.last_trusted_s <= inp.spec.max_input_age_s  # False where it never was
+    return trusted, memory.noting(
+        trusted_since_s=np.where(trusted & ~unbroken, inp.now_s, before.trusted_since_s),
+        last_trusted_s=np.where(trusted, inp.now_s, before.last_trusted_s),
+    )
+
+
+def trust(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Say where enough is known to shrink: every ready pod was heard, and the cluster view is fresh. bool[W].
+
+    A workload without ready pods has nobody to hear; the view of the cluster, and the gateway's word, are all there is.
+    """
+    view_age_s = inp.now_s - inp.fleet.time_s
+    heard = (observation.reporting >= observation.ready) & (view_age_s <= inp.spec.max_input_age_s)
+    return heard & ((observation.ready > 0) | ~zero.gateway_is_silent(inp, observation))
