@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 FIELD_MANAGER = "vllm-autoscaler"  # by this name the API server remembers what we set
 USER_AGENT = "vllm-autoscaler"
 JSON = "application/json"
-BODY_LIMIT_BYTES = 64 << 20  # one page of 500 large objects stays far below
+BODY_LIMIT_BYTES = 16 << 20  # 500 pods as they usually are; one object is 1.5 MiB at most in etcd
 REFUSAL_LIMIT_BYTES = 64 << 10
 MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -54,6 +54,10 @@ class ApiError(Unavailable):
         self.status = status
         self.message = message
         self.retry_after_s = retry_after_s
+
+
+class TooLarge(ApiError):
+    """The answer was more than is read."""
 
 
 class _Status(msgspec.Struct):
@@ -134,7 +138,7 @@ class Kube:
         accept: str = JSON,
         timeout_s: float | None = None,
     ) -> bytes:
-        """Send one request and return the body, at most 64 MiB. Raises ApiError for anything but success."""
+        """Send one request and return the body, at most 16 MiB. Raises ApiError for anything but success."""
         total_s = self._timeout_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=total_s)
         what = f"{method} {path}"
@@ -271,17 +275,16 @@ async def _read(what: str, response: aiohttp.ClientResponse, limit_bytes: int) -
     async for part in response.content.iter_any():
         size += len(part)
         if size > limit_bytes:
-            raise ApiError(what, 0, f"the answer is larger than {limit_bytes} bytes")
+            raise TooLarge(what, response.status, f"the answer is larger than {limit_bytes} bytes")
         parts.append(part)
     return b"".join(parts)
 
 
 async def _refusal(what: str, response: aiohttp.ClientResponse) -> ApiError:
     """Word an error answer; a proxy's HTML or no body at all is no reason to fail differently."""
-    body = await _read(what, response, REFUSAL_LIMIT_BYTES)
     try:
-        message = msgspec.json.decode(body, type=_Status).message
-    except msgspec.MsgspecError:
+        message = msgspec.json.decode(await _read(what, response, REFUSAL_LIMIT_BYTES), type=_Status).message
+    except (TooLarge, msgspec.MsgspecError):
         message = ""
     text = " ".join((message or response.reason or "").split())[:MESSAGE_LIMIT]
     return ApiError(what, response.status, text, _retry_after_s(response.headers.get("Retry-After")))

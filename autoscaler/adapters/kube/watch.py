@@ -17,13 +17,13 @@ import aiohttp
 import msgspec
 import structlog
 
-from autoscaler.adapters.kube.client import JSON, ApiError, Kube, object_path
+from autoscaler.adapters.kube.client import JSON, ApiError, Kube, TooLarge, object_path
 from autoscaler.adapters.kube.objects import Event, Object, Page, StatusObject
 from autoscaler.ports import Clock
 
 log = structlog.get_logger(__name__)
 
-PAGE_OBJECTS = 500
+PAGE_OBJECTS = 500  # and fewer where so many are too large together
 LINE_LIMIT_BYTES = 8 << 20  # an object is at most 1.5 MiB in etcd and grows when written as JSON
 RETRY_AFTER_LIMIT_S = 60.0
 QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reconnecting slows down
@@ -147,9 +147,9 @@ class Watch(Generic[Kind]):
     async def _list(self) -> None:
         """Read all pages; afterwards the receiver holds exactly what was listed."""
         seen: set[tuple[str, str]] = set()
-        query = [("limit", str(PAGE_OBJECTS))]
-        token: str | None = None
+        limit, token = PAGE_OBJECTS, ""
         while True:
+            query = [("limit", str(limit))]
             try:
                 body = await self._kube.request(
                     "GET",
@@ -158,6 +158,11 @@ class Watch(Generic[Kind]):
                     accept=ACCEPT_METADATA_LIST if self.resource.metadata_only else JSON,
                 )
                 page = msgspec.json.decode(body, type=Page)
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit = max(limit // 4, 1)
+                continue
             except UNREADABLE as error:
                 raise ApiError(f"list {self._path}", 0, f"not a list: {error}") from error
             except ApiError as error:
@@ -168,7 +173,7 @@ class Watch(Generic[Kind]):
                 metadata = self._take(raw)
                 if metadata is not None:
                     seen.add(metadata)
-            token = page.metadata.continue_
+            token = page.metadata.continue_ or ""
             if not token:
                 break
             await asyncio.sleep(0)  # let the tick run between pages

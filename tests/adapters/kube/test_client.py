@@ -86,6 +86,14 @@ async def test_an_answer_without_end_is_cut_off():
     assert "larger than" in (await fails(endless, timeout_s=30)).message
 
 
+async def test_a_refusal_with_more_words_than_are_read_is_still_one():
+    async def verbose(request: web.Request) -> web.Response:
+        return web.Response(status=403, text="x" * (1 << 20))
+
+    error = await fails(verbose)
+    assert (error.status, error.message) == (403, "Forbidden")
+
+
 async def test_a_proxy_of_the_environment_is_used_only_where_kubectl_would(monkeypatch: pytest.MonkeyPatch):
     """In the cluster a proxy meant for downloads must not stand between the daemon and the API server."""
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.client import ApiError, Kube
+from autoscaler.adapters.kube.client import BODY_LIMIT_BYTES, ApiError, Kube
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.scale import ScaleActuator
 from autoscaler.adapters.kube.snapshot import KubeFleet
@@ -441,3 +441,28 @@ async def test_a_version_that_the_real_server_has_forgotten_lists_again(kube: Ku
 
         await eventually(there, "the pod is seen")
     assert watch.synced
+
+
+@pytest.mark.integration
+async def test_objects_so_large_that_a_whole_page_of_them_is_too_much_are_read_in_smaller_ones(
+    kube: Kube, clock: SystemClock, world: World
+):
+    """Whoever may make pods must not be able to blind the daemon with a few dozen large ones."""
+    large = "x" * 1_000_000
+    count = BODY_LIMIT_BYTES // len(large) + 2
+    container = {"name": "c", "image": "c", "env": [{"name": "LARGE", "value": large}]}
+    metadata = {"namespace": world.namespace}
+    for index in range(count):
+        pod = {"metadata": {**metadata, "name": f"large-{index}"}, "spec": {"containers": [container]}}
+        await world.api.request("POST", f"/api/v1/namespaces/{world.namespace}/pods", pod)
+    seen = Names()
+    watch = Watch(kube, PODS, seen, clock, world.namespace, QUICK)
+    async with running(watch):
+
+        async def listed() -> bool:
+            return watch.synced
+
+        await eventually(listed, "all are listed", 20)
+    assert len(seen.there) == count
+    for name in seen.there:
+        await world.delete("Pod", name, "v1")
