@@ -24,6 +24,7 @@ from autoscaler.ports import Clock
 log = structlog.get_logger(__name__)
 
 PAGE_OBJECTS = 500  # and fewer where so many are too large together
+LIST_TIMEOUT_S = 60.0  # for one page: as long as API servers work on a request (--request-timeout)
 LINE_LIMIT_BYTES = 8 << 20  # an object is at most 1.5 MiB in etcd and grows when written as JSON
 RETRY_AFTER_LIMIT_S = 60.0
 QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reconnecting slows down
@@ -156,6 +157,7 @@ class Watch(Generic[Kind]):
                     self._path,
                     query=[*query, ("continue", token)] if token else query,
                     accept=ACCEPT_METADATA_LIST if self.resource.metadata_only else JSON,
+                    timeout_s=LIST_TIMEOUT_S,
                 )
                 page = msgspec.json.decode(body, type=Page)
             except TooLarge:

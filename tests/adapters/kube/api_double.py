@@ -12,6 +12,8 @@ from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.kube.client import Kube
 
+CLIENT_TIMEOUT_S = 1.0  # of the client of a double, for all but lists and watches
+
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -93,7 +95,7 @@ class ApiDouble:
         await site.start()
         port = runner.addresses[0][1]
         try:
-            async with Kube.using(Configuration(host=f"http://127.0.0.1:{port}"), 2.0) as kube:
+            async with Kube.using(Configuration(host=f"http://127.0.0.1:{port}"), CLIENT_TIMEOUT_S) as kube:
                 yield kube
         finally:
             await runner.cleanup()

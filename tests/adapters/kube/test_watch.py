@@ -21,6 +21,7 @@ from autoscaler.adapters.memory import LoopClock
 from autoscaler.config.settings import Mode
 from autoscaler.ports import Change, Fate
 from tests.adapters.kube.api_double import (
+    CLIENT_TIMEOUT_S,
     EXPIRED,
     ApiDouble,
     always,
@@ -392,6 +393,20 @@ async def test_a_kind_that_is_needed_is_not_synced_while_it_is_refused():
     async with followed(api) as it:
         await it.eventually("it says why", lambda: "403: refused" in it.watch.problem)
         assert not it.watch.synced
+
+
+async def test_a_list_may_take_longer_than_other_answers():
+    """An API server under load, or far away, may need a minute for a page; cut off and asked anew it never ends."""
+    api = ApiDouble()
+
+    async def slow(request: web.Request) -> web.Response:
+        await asyncio.sleep(2 * CLIENT_TIMEOUT_S)
+        return page(pod("a"))
+
+    api.lists = [slow]
+    async with followed(api) as it:
+        await it.until("a")
+    assert api.list_count == 1
 
 
 @pytest.mark.integration
