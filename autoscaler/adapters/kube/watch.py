@@ -299,6 +299,8 @@ class Watch(Generic[Kind]):
             self.problem = ""
             await self._clock.sleep(self._times.absent_s * random.uniform(1.0, 1.2))
             return
+        if error.status not in ABSENT:
+            self._refused_s = None  # an API server that is away in between may have started anew
         self.live = False
         self._tell(error)
         asked_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)

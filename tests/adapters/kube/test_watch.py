@@ -409,6 +409,18 @@ async def test_a_list_may_take_longer_than_other_answers():
     assert api.list_count == 1
 
 
+async def test_refusals_with_an_outage_between_them_are_not_one_that_lasts():
+    """An API server that starts twice refuses at each start; what was there is there when it works again."""
+    api = ApiDouble()
+    api.lists = [always(lambda: page(pod("a"))), always(lambda: refusal(403))]
+    away = [always(lambda: refusal(503, Retry_After="1"))]
+    starts = [always(lambda: refusal(403))]
+    api.watches = [*starts, *away, *starts, stream(bookmark(11), then_s=60)]
+    async with followed(api, optional=True, times=replace(QUICK, absent_s=1.0)) as it:
+        await it.eventually("it works again", lambda: len(api.watch_versions) == 4 and it.watch.live)
+        assert (it.watch.absent, list(it.seen.there)) == (False, ["a"])
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "frozen"])
 async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
