@@ -16,6 +16,7 @@ class Certificates:
     """`ca` is the file to trust; `issue` makes a key pair that this authority signed."""
 
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
         self._directory = directory
         self._authority = trustme.CA()
         self.ca = directory / "ca.pem"

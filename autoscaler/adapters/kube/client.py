@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +20,7 @@ import msgspec
 import structlog
 import yaml
 from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.client.rest import RESTClientObject
 from kubernetes_asyncio.config import (
     ConfigException,
     list_kube_config_contexts,
@@ -40,7 +41,7 @@ BODY_LIMIT_BYTES = 16 << 20  # 500 pods as they usually are; one object is 1.5 M
 REFUSAL_LIMIT_BYTES = 64 << 10
 MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-CREDENTIALS_AGE_S = 60.0  # a kubeconfig is read again after this; the in-cluster token likewise, by the library
+CREDENTIALS_AGE_S = 60.0  # what says who asks and whom to trust is read again after this
 GOODBYE_S = 0.1  # TLS connections that were cut end in the background; the event loop may end right after us
 
 Query = Sequence[tuple[str, str]]
@@ -67,9 +68,13 @@ class _Status(msgspec.Struct):
 class Kube:
     """Sends requests. `connect` finds the cluster; everything else is given a `Kube`."""
 
-    def __init__(self, client: ApiClient, timeout_s: float) -> None:
+    def __init__(self, client: ApiClient, timeout_s: float, proxies: bool) -> None:
+        """`proxies`: heed HTTPS_PROXY and NO_PROXY."""
         self._client = client
         self._timeout_s = timeout_s
+        self._proxies = proxies
+        self._before: RESTClientObject | None = None  # what was connected by certificates that have been replaced
+        self._take_session(client.rest_client)
 
     @classmethod
     @asynccontextmanager
@@ -85,22 +90,16 @@ class Kube:
         """
         in_cluster = settings.context is None and SERVICE_HOST_ENV_NAME in os.environ
         configuration = Configuration()
+        source = _Account(account) if in_cluster else _Kubeconfig(settings.context, settings.timeout_s)
         try:
-            if in_cluster:
-                load_incluster_config(  # type: ignore[no-untyped-call]
-                    configuration, token_filename=str(account / "token"), cert_filename=str(account / "ca.crt")
-                )
-            else:
-                kubeconfig = _Kubeconfig(settings.context, credentials_age_s, settings.timeout_s)
-                await kubeconfig.read(configuration)
-                configuration.refresh_api_key_hook = kubeconfig.refresh
+            await source.read(configuration)
+            certificates = _certificates(configuration)
+            kube = cls._opened(configuration, settings.timeout_s, proxies=not in_cluster)
         except _BAD_CONFIGURATION as error:
-            where = (
-                f"this pod's service account in {account}" if in_cluster else f"the kubeconfig {_kubeconfig_files()}"
-            )
             context = f" (context {settings.context})" if settings.context else ""
-            raise Unavailable(f"no cluster: {where}{context} cannot be used: {_reason(error)}") from error
-        async with cls.using(configuration, settings.timeout_s, proxies=not in_cluster) as kube:
+            raise Unavailable(f"no cluster: {source.place}{context} cannot be used: {_reason(error)}") from error
+        configuration.refresh_api_key_hook = _Credentials(source, certificates, kube, credentials_age_s).refresh
+        async with aclosing(kube):
             yield kube
 
     @classmethod
@@ -110,22 +109,41 @@ class Kube:
 
         Inside the cluster no proxy is used: an egress proxy set for model downloads would cut us off.
         """
+        async with aclosing(cls._opened(configuration, timeout_s, proxies)) as kube:
+            yield kube
+
+    @classmethod
+    def _opened(cls, configuration: Configuration, timeout_s: float, proxies: bool) -> Kube:
         # 0 is no limit: watches hold connections for good, and what else runs at once is bounded by its callers.
         configuration.connection_pool_maxsize = 0
         client = ApiClient(configuration)
         client.user_agent = USER_AGENT
-        # The library's session always heeds proxy variables and keeps cookies: its connector gets another session.
-        rest = client.rest_client
-        session = aiohttp.ClientSession(
-            connector=rest.pool_manager.connector, trust_env=proxies, cookie_jar=aiohttp.DummyCookieJar()
+        return cls(client, timeout_s, proxies)
+
+    async def reconnect(self) -> None:
+        """Go by the certificates that the configuration names now. Raises OSError for bad ones; then all is as before.
+
+        What is under way goes on: a watch would not notice that its connection was closed, and ends by itself.
+        """
+        rest = RESTClientObject(self._client.configuration)
+        self._take_session(rest)
+        if self._before is not None:
+            await self._before.close()
+        self._before, self._client.rest_client = self._client.rest_client, rest
+
+    async def aclose(self) -> None:
+        if self._before is not None:
+            await self._before.close()
+        await self._client.close()
+        await asyncio.sleep(GOODBYE_S)
+
+    def _take_session(self, rest: RESTClientObject) -> None:
+        """The library's session always heeds proxy variables and keeps cookies: its connector gets another session."""
+        theirs = rest.pool_manager
+        rest.pool_manager = aiohttp.ClientSession(
+            connector=theirs.connector, trust_env=self._proxies, cookie_jar=aiohttp.DummyCookieJar()
         )
-        rest.pool_manager.detach()
-        rest.pool_manager = session
-        try:
-            yield cls(client, timeout_s)
-        finally:
-            await client.close()
-            await asyncio.sleep(GOODBYE_S)
+        theirs.detach()
 
     async def request(
         self,
@@ -219,16 +237,25 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).partition("{")[0].split())[:MESSAGE_LIMIT]
 
 
-class _Kubeconfig:
-    """The files that KUBECONFIG names, read again now and then: tokens in files and of exec plug-ins expire."""
+class _Account:
+    """The service account that is mounted in a pod."""
 
-    def __init__(self, context: str | None, age_s: float, plugin_s: float) -> None:
+    def __init__(self, account: Path) -> None:
+        self.place = f"this pod's service account in {account}"
+        self._files = {"token_filename": str(account / "token"), "cert_filename": str(account / "ca.crt")}
+
+    async def read(self, configuration: Configuration) -> None:
+        load_incluster_config(configuration, try_refresh_token=False, **self._files)  # type: ignore[no-untyped-call]
+
+
+class _Kubeconfig:
+    """The files that KUBECONFIG names."""
+
+    def __init__(self, context: str | None, plugin_s: float) -> None:
         self._files = _kubeconfig_files()
+        self.place = f"the kubeconfig {self._files}"
         self._plugin_s = plugin_s
         self._context = context
-        self._age_s = age_s
-        self._read_s = time.monotonic()
-        self._failing = False
 
     async def read(self, configuration: Configuration) -> None:
         """Raises TimeoutError when an exec plug-in hangs: one that asks for a password, say."""
@@ -249,25 +276,47 @@ class _Kubeconfig:
         if wanted not in names:
             raise ConfigException(f"it has no such context; it has {', '.join(names)}")
 
+
+class _Credentials:
+    """Who asks and whom to trust, read again now and then: tokens expire, certificates and authorities are replaced."""
+
+    def __init__(self, source: _Account | _Kubeconfig, certificates: list[bytes], kube: Kube, age_s: float) -> None:
+        self._source = source
+        self._kube = kube
+        self._age_s = age_s
+        self._read_s = time.monotonic()
+        self._certificates = certificates  # that connections are made with
+        self._failing = False
+
     async def refresh(self, configuration: Configuration) -> None:
         """Serve as the library's hook before each request."""
         if time.monotonic() - self._read_s < self._age_s:
             return
         self._read_s = time.monotonic()
+        place = self._source.place
         try:
-            await self.read(configuration)
+            await self._source.read(configuration)
+            certificates = _certificates(configuration)
+            if certificates != self._certificates:
+                await self._kube.reconnect()
+                self._certificates = certificates
+                log.info("certificates have changed; connected anew", place=place)
         except Exception as error:  # an exec plug-in may raise anything; the credentials at hand may still do
             if not self._failing:
                 known = isinstance(error, _BAD_CONFIGURATION)  # others' words are anybody's
                 reason = _reason(error) if known else type(error).__name__
-                log.warning(
-                    "kubeconfig cannot be read again; the credentials at hand stay", files=self._files, error=reason
-                )
+                log.warning("credentials cannot be read again; those at hand stay", place=place, error=reason)
             self._failing = True
         else:
             if self._failing:
-                log.info("kubeconfig is read again", files=self._files)
+                log.info("credentials are read again", place=place)
             self._failing = False
+
+
+def _certificates(configuration: Configuration) -> list[bytes]:
+    """Return what stands in the files that a connection is made with."""
+    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    return [Path(file).read_bytes() for file in files if file]
 
 
 async def _read(what: str, response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:

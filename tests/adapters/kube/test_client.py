@@ -1,6 +1,7 @@
 """How the cluster is found, and what a connection does with servers that are slow, large or not the API server."""
 
 import asyncio
+import ssl
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -16,17 +17,18 @@ from structlog.testing import capture_logs
 from autoscaler.adapters.kube.client import ApiError, Kube, object_path
 from autoscaler.config.settings import KubeSettings
 from autoscaler.ports import Unavailable
+from tests.harness.certificates import Certificates
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import free_port
 
 
 @asynccontextmanager
-async def serving(answer) -> AsyncIterator[str]:
+async def serving(answer, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     application = web.Application()
     application.router.add_route("*", "/{rest:.*}", answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
@@ -126,6 +128,8 @@ async def test_without_any_configuration_the_error_says_where_was_looked(
 
 ENTRIES = "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\n"
 CLUSTER = "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+SECURE = CLUSTER.replace("http:", "https:")
+TRUSTING = SECURE.replace("}}]", ", certificate-authority-data: eA==}}]")  # an "x" is no certificate
 
 
 @pytest.mark.parametrize(
@@ -137,6 +141,8 @@ CLUSTER = "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
         "clusters: 3",
         f"{ENTRIES}clusters: [{{name: c}}]\nusers: []",
         f"{ENTRIES}{CLUSTER}users: [{{name: u, token: hunter2}}]",
+        f"{ENTRIES}{TRUSTING}users: [{{name: u, user: {{token: hunter2}}}}]",
+        f"{ENTRIES}{SECURE}users: [{{name: u, user: {{client-certificate-data: eA==, client-key-data: eA==}}}}]",
     ],
 )
 async def test_a_broken_kubeconfig_is_named_and_none_of_it_repeated(
@@ -192,9 +198,10 @@ async def test_a_kubeconfig_that_cannot_be_read_again_is_told_once_with_the_reas
                 with pytest.raises(ApiError, match="no answer"):
                     await kube.request("GET", "/version")
     failing, recovered = lines
-    assert failing["event"] == "kubeconfig cannot be read again; the credentials at hand stay"
+    assert failing["event"] == "credentials cannot be read again; those at hand stay"
+    assert recovered["event"] == "credentials are read again"
     assert failing["error"].startswith("Invalid kube-config file. Expected key user")
-    assert failing["files"] == recovered["files"] == str(path)
+    assert failing["place"] == recovered["place"] == f"the kubeconfig {path}"
     assert "hunter2" not in str(lines)
 
 
@@ -223,6 +230,77 @@ async def test_in_a_pod_the_service_account_is_used(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
     async with Kube.connect(KubeSettings(), account=tmp_path) as kube:
         assert b"gitVersion" in await kube.request("GET", "/version")
+
+
+@asynccontextmanager
+async def in_a_pod(monkeypatch: pytest.MonkeyPatch, account: Path, port: int) -> AsyncIterator[Kube]:
+    """Connect as in a pod, and read what is mounted again before each request."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+    async with Kube.connect(KubeSettings(timeout_s=5.0), account=account, credentials_age_s=0.0) as kube:
+        yield kube
+
+
+@asynccontextmanager
+async def api_server(port: int, certificates: Certificates) -> AsyncIterator[list[str]]:
+    """Serve TLS by a certificate of this authority; yield the tokens that came, in order."""
+    tokens: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        tokens.append(request.headers["Authorization"])
+        return web.Response(text="{}")
+
+    pair = certificates.issue("127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    async with serving(answer, port, context):
+        yield tokens
+
+
+async def test_an_authority_that_replaces_another_is_trusted_once_it_is_mounted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Kubelet writes the cluster's new authority into the mounted file; no pod is restarted for it."""
+    port = free_port()
+    old, new = (Certificates(tmp_path / name) for name in ("old", "new"))
+    (tmp_path / "token").write_text("secret")
+    (tmp_path / "ca.crt").write_bytes(old.ca.read_bytes())
+    async with in_a_pod(monkeypatch, tmp_path, port) as kube:
+        async with api_server(port, old):
+            await kube.request("GET", "/version")
+        async with api_server(port, new):
+            with pytest.raises(ApiError, match="certificate verify failed"):
+                await kube.request("GET", "/version")
+            (tmp_path / "ca.crt").write_text("half of a cert")
+            with pytest.raises(ApiError, match="certificate verify failed"):
+                await kube.request("GET", "/version")
+            (tmp_path / "ca.crt").write_bytes(new.ca.read_bytes())
+            await kube.request("GET", "/version")
+        async with api_server(port, old):
+            with pytest.raises(ApiError, match="certificate verify failed"):
+                await kube.request("GET", "/version")
+
+
+async def test_a_token_that_kubelet_replaces_is_read_again_and_one_that_is_away_for_a_moment_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    port = free_port()
+    certificates, token = Certificates(tmp_path / "ca"), tmp_path / "token"
+    token.write_text("first")
+    (tmp_path / "ca.crt").write_bytes(certificates.ca.read_bytes())
+    with capture_logs() as lines:
+        async with api_server(port, certificates) as tokens, in_a_pod(monkeypatch, tmp_path, port) as kube:
+            await kube.request("GET", "/version")
+            token.unlink()
+            await kube.request("GET", "/version")
+            token.write_text("second")
+            await kube.request("GET", "/version")
+    assert tokens == ["Bearer first", "Bearer first", "Bearer second"]
+    assert [line["event"] for line in lines] == [
+        "credentials cannot be read again; those at hand stay",
+        "credentials are read again",
+    ]
+    assert lines[0]["error"] == "Service token file does not exist."
 
 
 @pytest.mark.integration

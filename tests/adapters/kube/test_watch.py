@@ -455,6 +455,26 @@ async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
 
 
 @pytest.mark.integration
+async def test_certificates_that_are_replaced_interrupt_no_watch(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.pod("llama", "a")
+    seen = Names()
+    watch = Watch(kube, PODS, seen, clock, world.namespace)
+
+    async def sees(*expected: str) -> None:
+        async def holds() -> bool:
+            return watch.live and sorted(seen.there) == sorted(expected)
+
+        await eventually(holds, f"exactly {expected} are there")
+
+    async with running(watch):
+        await sees("a")
+        await kube.reconnect()
+        await world.pod("llama", "b")
+        await sees("a", "b")
+
+
+@pytest.mark.integration
 async def test_a_version_that_the_real_server_has_forgotten_lists_again(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.pod("llama", "a")
