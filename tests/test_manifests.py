@@ -74,6 +74,35 @@ async def test_the_pod_passes_restricted_pod_security(kube_api: KubeApi, overlay
         await kube_api.apply(pod, namespace="vllm-autoscaler", dry_run=True)
 
 
+@pytest.mark.integration
+async def test_pods_that_cannot_become_ready_hold_up_no_drain_of_their_node_and_ready_ones_go_one_by_one(
+    kube_api: KubeApi, namespace: str
+):
+    """With a right missing, say, no replica is ever ready; the disruption controller then counts none as healthy."""
+    template = only(rendered("direct"), "Deployment")["spec"]["template"]
+    budget = only(rendered("direct"), "PodDisruptionBudget")
+    await kube_api.apply(budget | {"metadata": {"name": "budget"}}, namespace=namespace)
+    for name, ready in (("broken", "False"), ("well", "True")):
+        spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "node-1"}
+        metadata = {"name": name, "labels": template["metadata"]["labels"]}
+        await kube_api.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace=namespace
+        )
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
+        await kube_api.set_status("v1", "Pod", namespace, name, status)
+    counts = {"currentHealthy": 0, "desiredHealthy": 1, "expectedPods": 2, "disruptionsAllowed": 0}
+    status = {"observedGeneration": 1, **counts}
+    await kube_api.set_status("policy/v1", "PodDisruptionBudget", namespace, "budget", status)
+
+    async def evict(name: str) -> None:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        await kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", eviction)
+
+    with pytest.raises(ApiError, match="disruption budget"):
+        await evict("well")
+    await evict("broken")
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_our_own_rendering_is_that_of_kubectl(overlay: str):
     kubectl = shutil.which("kubectl")
