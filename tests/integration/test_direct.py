@@ -168,6 +168,29 @@ async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prom
         assert source["problems"]
 
 
+async def test_a_workload_that_is_annotated_while_the_daemon_runs_is_read_from_prometheus_too(
+    site: Site, prometheus: StartPromql
+):
+    """Its pods were seen in the cluster before those of the workloads that are scaled already."""
+    await site.workload("old")
+    await annotate(site, "old", policy=None)
+    target = Target(site.metrics.address, "/metrics", {"namespace": site.namespace, "pod": "old-1-0"})
+    server = await prometheus(target)
+    await server.wait_for("vllm:num_requests_running")
+    user = await site.user()
+    async with site.daemon(user, "direct", "--prometheus", server.url) as daemon:
+        await site.workload("new")
+        await eventually(lambda: _governed(daemon, 1), "the new one is scaled", timeout_s=20)
+        await ticks(daemon, 1)
+        await annotate(site, "old", policy="quick")
+        site.load("saturated")
+        await eventually(lambda: site.has(4, "old"), "four replicas of the old one", timeout_s=20)
+
+
+async def _governed(daemon: Daemon, count: int) -> bool:
+    return (await daemon.json("/api/v1/workloads"))["total"] == count
+
+
 async def test_beside_a_prometheus_a_gateway_is_read_directly_and_wakes_a_workload_that_has_no_pod(
     site: Site, prometheus: StartPromql
 ):

@@ -27,7 +27,6 @@ class PodJoin:
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
-        self._pod_ids = np.empty(0, dtype=np.int64)
         self._forget()
 
     def _forget(self) -> None:
@@ -36,17 +35,17 @@ class PodJoin:
         self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
         self._row_of_slot = self._id_of_slot
         self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
-        self._highest_id = -1
+        self._pod_ids = np.empty(0, dtype=np.int64)
 
     def align(self, fleet: Fleet) -> None:
         """Take over the pods of a fleet; call it before `rows` whenever there is another one."""
         if len(self._slot_of_name) + len(self._slot_of_labels) > self._max_remembered:
             self._forget()
-        for row in range(int(np.searchsorted(fleet.pod_id, self._highest_id, side="right")), len(fleet.pods)):
+        _, known = find(fleet.pod_id, self._pod_ids)  # a workload that is governed from now on has older pods
+        for row in np.flatnonzero(~known):
             pod = fleet.pods[row]
             slot = self._slot((pod.namespace, pod.name))
             self._id_of_slot[slot] = fleet.pod_id[row]
-        self._highest_id = max(self._highest_id, int(fleet.pod_id[-1])) if len(fleet.pods) else self._highest_id
         self._pod_ids = fleet.pod_id
         self._place()
 

@@ -1,6 +1,7 @@
 """Series brought onto the pods of a fleet."""
 
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 import pytest
@@ -52,6 +53,17 @@ def test_pods_come_and_go_between_two_answers():
     later = fleet_of({"llm/b": ["b-0"], "llm/c": ["c-0"]})
     join.align(replace(later, pod_id=np.array([2, 3])))  # a-0 and a-1 are gone, c-0 is new
     assert join.column(answer).tolist() == [3, 5]
+
+
+def test_pods_of_a_workload_that_joins_the_fleet_late_are_read_however_old_they_are():
+    """Their ids are from when the cluster first showed them, below those of pods in the fleet already."""
+    later = FLEET.pod_workload == 1
+    before = replace(FLEET, pods=tuple(compress(FLEET.pods, later)), pod_id=FLEET.pod_id[later])
+    join = PodJoin()
+    answer = found((pod("a-0"), 1), (pod("a-1"), 2), (pod("b-0"), 3))
+    for fleet, values in ((before, [3]), (FLEET, [1, 2, 3]), (before, [3]), (FLEET, [1, 2, 3])):
+        join.align(fleet)
+        assert join.column(answer).tolist() == values
 
 
 def test_a_pod_that_takes_the_name_of_one_that_is_gone_gets_its_readings():
