@@ -4,6 +4,7 @@ So nobody makes pods of a Deployment, sets a status, issues the `default` Servic
 that needs such a thing does it itself, with `apply` and `set_status`.
 """
 
+import io
 import json
 import secrets
 import ssl
@@ -257,7 +258,7 @@ class KubeApi:
     ) -> Any:
         """Send one request and return the decoded answer. Raises ApiError for any status from 400 on."""
         headers = {**self._headers(user or self.admin), "Content-Type": content_type}
-        data = None if body is None else json.dumps(body)
+        data = None if body is None else io.BytesIO(json.dumps(body).encode())  # bytes as they are: a warning if many
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
             session.request(

@@ -37,7 +37,8 @@ log = structlog.get_logger(__name__)
 FIELD_MANAGER = "vllm-autoscaler"  # by this name the API server remembers what we set
 USER_AGENT = "vllm-autoscaler"
 JSON = "application/json"
-BODY_LIMIT_BYTES = 16 << 20  # 500 pods as they usually are; one object is 1.5 MiB at most in etcd
+# 500 pods as they usually are, and any single object: 1.5 MiB at most in etcd, up to six times that as JSON (\u003c).
+BODY_LIMIT_BYTES = 16 << 20
 REFUSAL_LIMIT_BYTES = 64 << 10
 MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

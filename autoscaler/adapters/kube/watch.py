@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 import structlog
 
-from autoscaler.adapters.kube.client import JSON, ApiError, Kube, TooLarge, object_path
+from autoscaler.adapters.kube.client import BODY_LIMIT_BYTES, JSON, ApiError, Kube, TooLarge, object_path
 from autoscaler.adapters.kube.objects import Event, Object, Page, StatusObject
 from autoscaler.ports import Clock
 
@@ -25,7 +25,6 @@ log = structlog.get_logger(__name__)
 
 PAGE_OBJECTS = 500  # and fewer where so many are too large together
 LIST_TIMEOUT_S = 60.0  # for one page: as long as API servers work on a request (--request-timeout)
-LINE_LIMIT_BYTES = 8 << 20  # an object is at most 1.5 MiB in etcd and grows when written as JSON
 RETRY_AFTER_LIMIT_S = 60.0
 QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reconnecting slows down
 ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -178,6 +177,7 @@ class Watch(Generic[Kind]):
             token = page.metadata.continue_ or ""
             if not token:
                 break
+            limit = min(2 * limit, PAGE_OBJECTS)  # large objects may all be in one namespace
             await asyncio.sleep(0)  # let the tick run between pages
         for key in [key for key in self._known if key not in seen]:
             self._drop(key)
@@ -341,5 +341,5 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             rest.clear()
             begin = end + 1
         rest += part[begin:]
-        if len(rest) > LINE_LIMIT_BYTES:
-            raise ApiError(f"watch {response.url.path}", 0, f"an event is larger than {LINE_LIMIT_BYTES} bytes")
+        if len(rest) > BODY_LIMIT_BYTES:
+            raise ApiError(f"watch {response.url.path}", 0, f"an event is larger than {BODY_LIMIT_BYTES} bytes")

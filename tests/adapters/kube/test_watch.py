@@ -1,11 +1,13 @@
 """List and watch: against a double for what a healthy server does not do, and a real server for outages."""
 
 import asyncio
+import io
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -97,6 +99,15 @@ async def test_pages_are_followed_to_the_end_and_the_watch_begins_where_the_list
         assert it.watch.synced
     assert [asked.get("continue") for asked in api.asked[:2]] == [None, "next"]
     assert api.watch_versions == ["7"]
+
+
+async def test_pages_that_are_smaller_for_large_objects_grow_again_behind_them():
+    api = ApiDouble()
+    too_large = always(lambda: web.Response(body=io.BytesIO(b" " * (BODY_LIMIT_BYTES + 1))))
+    api.lists = [too_large, *(always(lambda: page(more="next")) for _ in range(3)), always(lambda: page(pod("a")))]
+    async with followed(api) as it:
+        await it.until("a")
+    assert [asked["limit"] for asked in api.asked if "limit" in asked] == ["500", "125", "250", "500", "500"]
 
 
 async def test_events_change_what_is_there_and_a_resumed_watch_begins_after_the_last_bookmark():
@@ -490,18 +501,21 @@ async def test_a_version_that_the_real_server_has_forgotten_lists_again(kube: Ku
     assert watch.synced
 
 
+def with_environment(name: str, value: str) -> dict[str, Any]:
+    container = {"name": "c", "image": "c", "env": [{"name": "LARGE", "value": value}]}
+    return {"metadata": {"name": name}, "spec": {"containers": [container]}}
+
+
 @pytest.mark.integration
 async def test_objects_so_large_that_a_whole_page_of_them_is_too_much_are_read_in_smaller_ones(
     kube: Kube, clock: SystemClock, world: World
 ):
     """Whoever may make pods must not be able to blind the daemon with a few dozen large ones."""
     large = "x" * 1_000_000
-    count = BODY_LIMIT_BYTES // len(large) + 2
-    container = {"name": "c", "image": "c", "env": [{"name": "LARGE", "value": large}]}
-    metadata = {"namespace": world.namespace}
-    for index in range(count):
-        pod = {"metadata": {**metadata, "name": f"large-{index}"}, "spec": {"containers": [container]}}
-        await world.api.request("POST", f"/api/v1/namespaces/{world.namespace}/pods", pod)
+    names = [f"large-{index}" for index in range(BODY_LIMIT_BYTES // len(large) + 2)]
+    pods = f"/api/v1/namespaces/{world.namespace}/pods"
+    for name in names:
+        await world.api.request("POST", pods, with_environment(name, large))
     seen = Names()
     watch = Watch(kube, PODS, seen, clock, world.namespace, QUICK)
     async with running(watch):
@@ -510,6 +524,31 @@ async def test_objects_so_large_that_a_whole_page_of_them_is_too_much_are_read_i
             return watch.synced
 
         await eventually(listed, "all are listed", 20)
-    assert len(seen.there) == count
-    for name in seen.there:
+    assert sorted(seen.there) == sorted(names)
+    for name in names:
+        await world.delete("Pod", name, "v1")
+
+
+@pytest.mark.integration
+async def test_the_largest_object_that_an_api_server_takes_can_be_listed_and_watched(
+    kube: Kube, clock: SystemClock, world: World
+):
+    """etcd takes 1.5 MiB, and what stands there as one byte may be six in JSON."""
+    pods = f"/api/v1/namespaces/{world.namespace}/pods"
+    largest = "<" * 1_500_000
+    await world.api.request("POST", pods, with_environment("first", largest))
+    seen = Names()
+    watch = Watch(kube, PODS, seen, clock, world.namespace)
+
+    async def sees(*expected: str) -> None:
+        async def holds() -> bool:
+            return watch.live and sorted(seen.there) == sorted(expected)
+
+        await eventually(holds, f"exactly {expected} are there")
+
+    async with running(watch):
+        await sees("first")
+        await world.api.request("POST", pods, with_environment("second", largest))
+        await sees("first", "second")
+    for name in ("first", "second"):
         await world.delete("Pod", name, "v1")
