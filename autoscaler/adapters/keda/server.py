@@ -39,6 +39,10 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # a client that does ping is not sent away
+    # KEDA opens all its streams at once where it finds a new leader. By default gRPC drops from the 1,000th on what has
+    # not been taken up yet, before anything here sees or counts it.
+    ("grpc.server.max_pending_requests", MAX_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", MAX_CALLS),
 )
 
 log = structlog.get_logger(__name__)

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections import Counter
 from contextlib import closing
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import SERVICE, CannotServe, KedaServer
 from autoscaler.config.settings import KedaSettings
@@ -195,6 +197,20 @@ async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(wor
             await stub.IsActive(reference(caCert="x" * 1_000_000), timeout=3)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await stub.IsActive(reference(), timeout=3)).result
+
+
+async def test_thousands_of_calls_that_come_at_once_are_all_answered_and_counted(world: World):
+    """As KEDA sends them when it finds a new leader: faster than they are taken up, so that they pile up unread."""
+    calls, burst = Calls(), 5000
+    settings = KedaSettings(host=HERE, port=0)
+    async with KedaServer(settings, world.service, world.lease, calls, grace_s=0.1) as serving:
+        with grpc.insecure_channel(f"{HERE}:{serving.port}", [("grpc.use_local_subchannel_pool", 1)]) as connection:
+            stub = ExternalScalerStub(connection)
+            # Sent by gRPC's own threads while this one, which is the server's as well, is not free to answer.
+            answers = [stub.IsActive.future(reference(), timeout=30) for _ in range(burst)]
+            codes = await asyncio.to_thread(lambda: Counter(answer.code() for answer in answers))
+    assert codes == {grpc.StatusCode.OK: burst}
+    assert calls.counts == {("IsActive", "OK"): burst}
 
 
 async def test_bytes_that_are_no_message_harm_nobody(world: World):
