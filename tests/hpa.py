@@ -21,6 +21,11 @@ def keda_value(value_float: float, value_int: int) -> Decimal:
     return Decimal(chosen).quantize(Decimal("0.001"), ROUND_HALF_EVEN)
 
 
+def older_keda_value(value_float: float) -> Decimal:
+    """Return the same of a float above zero in versions before 2.20, which cut off what is below a thousandth."""
+    return Decimal(int(value_float * 1000)) / 1000
+
+
 @dataclass(frozen=True)
 class Policy:
     """At most this much change per period; the larger policy of a direction wins (selectPolicy: Max)."""

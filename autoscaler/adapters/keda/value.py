@@ -2,8 +2,9 @@
 
 The metric is of type AverageValue with target 1, so outside its tolerance the HPA goes to ceil(value). Inside it the
 HPA goes to the current count C, which is that of `status.replicas`: it does not see a value between C x (1 - down) and
-C x (1 + up), both bounds included. KEDA hands values on with three decimals.
-Source: Kubernetes 1.36 pkg/controller/podautoscaler/replica_calculator.go; KEDA 2.20 pkg/scalers/scaler.go.
+C x (1 + up), both bounds included. KEDA hands values on with three decimals: from 2.20 it rounds, before it cuts off
+what is below a thousandth.
+Source: Kubernetes 1.36 pkg/controller/podautoscaler/replica_calculator.go; KEDA 2.20 and 2.18 pkg/scalers/scaler.go.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ METRIC_NAME = "replicas"
 TARGET = 1
 DEFAULT_TOLERANCE = 0.1  # of the HPA controller, where the ScaledObject states none
 SMALLEST_STEP_MILLI = 1  # three decimals: with this added, N - 1 still rounds up to N
+UNCUT_MILLI = 0.25  # so much more is sent: as a float 8.001 is a little less, and would be cut to 8
 
 
 class Tolerance(NamedTuple):
@@ -43,7 +45,7 @@ def publish(wanted: int, current: int, tolerance: Tolerance) -> Published:
         return Published(float(wanted), True)
     lowest_milli = (wanted - 1) * 1000 + SMALLEST_STEP_MILLI
     if 0 < wanted < current and _is_seen(lowest_milli, current, tolerance):
-        return Published(lowest_milli / 1000, True)
+        return Published((lowest_milli + UNCUT_MILLI) / 1000, True)
     return Published(float(wanted), False)
 
 

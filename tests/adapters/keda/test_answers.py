@@ -177,13 +177,13 @@ def test_the_step_that_the_tolerance_swallows_is_told_once_keda_has_asked(world:
 
 def test_a_step_down_inside_the_tolerance_is_sent_lower_and_lands(world: World):
     world.decide(Row("llama", 10, current=11))
-    assert world.answers.publish(LLAMA, Tolerance()) == (9.001, True)
+    assert world.answers.publish(LLAMA, Tolerance()) == (9.00125, True)
 
 
 def test_where_a_roll_out_adds_pods_the_value_keeps_the_hpa_from_their_count(world: World):
     """It divides by the pods there are, and goes to their count where that is within its tolerance."""
     world.decide(Row("llama", 12, current=12, pods=13))
-    assert world.answers.publish(LLAMA, Tolerance()) == (11.001, True)
+    assert world.answers.publish(LLAMA, Tolerance()) == (11.00125, True)
     assert not world.answers.swallowed(LLAMA)
     world.decide(Row("llama", 100, current=100, pods=105))
     assert not world.answers.publish(LLAMA, Tolerance()).reachable

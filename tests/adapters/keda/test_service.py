@@ -88,7 +88,7 @@ async def test_the_tolerance_of_the_scaled_object_decides_the_value_and_none_sta
     assert (await client.value()).metricValueFloat == 10.0
     client.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
     value = await client.value()
-    assert (value.metricValue, value.metricValueFloat) == (10, 9.001)
+    assert (value.metricValue, value.metricValueFloat) == (10, 9.00125)
 
 
 async def test_a_step_that_cannot_be_made_is_remembered_for_the_metric(client: Client):

@@ -5,11 +5,11 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.keda.value import Published, Tolerance, publish
-from tests.hpa import DEFAULT_DOWN, DEFAULT_UP, EXACT, Direction, Hpa, Policy, keda_value
+from tests.hpa import DEFAULT_DOWN, DEFAULT_UP, EXACT, Direction, Hpa, Policy, keda_value, older_keda_value
 
 COUNTS = 201
 counts = st.integers(0, 2000)
@@ -63,11 +63,11 @@ def test_with_the_default_tolerance_the_steps_reported_as_swallowed_are_the_ones
         (20, 22, 22.0, False),
         (30, 33, 33.0, False),
         (9, 8, 8.0, True),
-        (10, 9, 8.001, True),  # 0.8001; 9 would be 0.9, kept
-        (11, 10, 9.001, True),
-        (19, 18, 17.001, True),
+        (10, 9, 8.00125, True),  # 0.8001; 9 would be 0.9, kept
+        (11, 10, 9.00125, True),
+        (19, 18, 17.00125, True),
         (20, 19, 19.0, False),  # 18.001/20 = 0.90005
-        (20, 18, 17.001, True),
+        (20, 18, 17.00125, True),
         (0, 7, 7.0, True),
         (1, 0, 0.0, True),
         (7, 7, 7.0, True),
@@ -82,6 +82,14 @@ def test_the_value_always_rounds_up_to_the_wanted_count_so_a_stale_current_count
     current: int, wanted: int, tolerance: Tolerance
 ):
     assert ceil(keda_value(publish(wanted, current, tolerance).value, 0)) == wanted
+
+
+@given(counts, counts, tolerances)
+@example(9, 10, Tolerance())  # 8.001 * 1000 is less than 8001, and so is 32.001 * 1000 less than 32001
+@example(33, 36, Tolerance())
+def test_whether_keda_rounds_or_cuts_off_it_hands_on_the_same_value(wanted: int, current: int, tolerance: Tolerance):
+    value = publish(wanted, current, tolerance).value
+    assert older_keda_value(value) == keda_value(value, 0)
 
 
 @given(counts, counts, tolerances)
