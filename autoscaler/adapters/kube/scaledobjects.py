@@ -6,7 +6,6 @@ makes no sense becomes `problem`. What KEDA is answered belongs to `adapters.ked
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,7 +36,7 @@ class Asked(NamedTuple):
     ours: bool  # ... and that names a policy
     policy: str
     overrides: tuple[tuple[str, str], ...]
-    bounds: tuple[float, float]  # that are stated; the HPA keeps to them whatever the policy says
+    bounds: tuple[float, float]  # stated or KEDA's; the HPA keeps to them whatever the policy says
     paused: bool
     doubts: str  # overrides that are dropped, in words; the rest holds
 
@@ -118,7 +117,7 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
         ours=ours,
         policy=policy,
         overrides=tuple(sorted(overrides.items())),
-        bounds=(least, most if spec.get("maxReplicaCount") is not None else math.inf),
+        bounds=(least, most),
         paused=annotations.get(PAUSED, "false") not in FALSE or PAUSED_AT in annotations,
         doubts=worded(doubts),
     )

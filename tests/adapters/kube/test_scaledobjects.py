@@ -1,4 +1,3 @@
-import math
 from typing import Any, ClassVar
 
 import msgspec
@@ -43,8 +42,8 @@ def test_bounds_of_the_scaled_object_stand_beside_the_overrides_of_the_trigger()
 
 
 @pytest.mark.parametrize("spec", [{}, {"minReplicaCount": 0}, {"minReplicaCount": None, "maxReplicaCount": None}])
-def test_a_scaled_object_that_states_no_bounds_leaves_those_of_the_policy(spec: dict):
-    assert asked(TRIGGER, **spec).bounds == (0, math.inf)
+def test_a_scaled_object_that_states_no_bounds_has_those_that_keda_gives_its_hpa(spec: dict):
+    assert asked(TRIGGER, **spec).bounds == (0, 100)
 
 
 @pytest.mark.parametrize(
