@@ -15,10 +15,22 @@ from autoscaler.adapters.keda import metadata
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.config.document import Document, Loc
 from autoscaler.config.findings import Finding, one_of, shown
-from autoscaler.config.manifests import TEMPLATES, at, mapping
+from autoscaler.config.manifests import at, mapping
 from autoscaler.config.model import OVERRIDES, PolicySpec
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.scaledobject import DEFAULT_MAX, DEFAULT_MIN, LEAST, MOST, POLICY, POLL, PUSH, TOLERANCE
+from autoscaler.config.scaledobject import (
+    DEFAULT_MAX,
+    DEFAULT_MIN,
+    LEAST,
+    MOST,
+    POLICY,
+    POLL,
+    PUSH,
+    TARGETS,
+    TOLERANCE,
+    is_target,
+    with_defaults,
+)
 from autoscaler.config.specs import override
 from autoscaler.config.values import Whole
 
@@ -129,18 +141,25 @@ def _check_intervals(document: Document) -> Iterator[Finding]:
 
 
 def _check_fallback(document: Document) -> Iterator[Finding]:
-    yield from _read_whole(document, ("spec", "fallback", "failureThreshold"), _FAILURES, 0)
-    replicas = yield from _read_whole(document, ("spec", "fallback", "replicas"), LEAST, 1)
+    place: Loc = ("spec", "fallback")
+    if at(document.value, *place) is None:
+        return
+    yield from _read_whole(document, (*place, "failureThreshold"), _FAILURES)
+    replicas = yield from _read_whole(document, (*place, "replicas"), LEAST)
     if replicas == 0:
         problem = "takes the workload to zero when the scaler cannot be reached"
-        yield document.warning(("spec", "fallback", "replicas"), problem, "at least 1, or no fallback")
+        yield document.warning((*place, "replicas"), problem, "at least 1, or no fallback")
 
 
 def _check_target(document: Document) -> Iterator[Finding]:
     place: Loc = ("spec", "scaleTargetRef")
-    kind = at(document.value, *place, "kind")
-    if kind is not None and kind not in tuple(TEMPLATES):
-        yield document.finding((*place, "kind"), "cannot be scaled", one_of(TEMPLATES, str(kind)))
+    stated = at(document.value, *place, "apiVersion")
+    kind, api_version = with_defaults(at(document.value, *place, "kind"), stated)
+    if kind not in tuple(TARGETS):
+        yield document.finding((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
+    elif not is_target(kind, api_version):
+        problem = f"has no {kind}" if api_version == stated else f"absent, which means {api_version}"
+        yield document.finding((*place, "apiVersion"), problem, TARGETS[kind])
     if not at(document.value, *place, "name"):
         yield document.finding((*place, "name"), "missing", "the target's name")
 

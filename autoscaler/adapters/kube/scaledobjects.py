@@ -12,12 +12,23 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.claims import ClaimTable, HpaTable, TargetKey, api_group, target_key
+from autoscaler.adapters.kube.claims import ClaimTable, HpaTable, TargetKey, target_key
 from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
-from autoscaler.adapters.kube.targets import KINDS
-from autoscaler.config.findings import one_of, shown
+from autoscaler.config.findings import shown
 from autoscaler.config.model import OVERRIDES
-from autoscaler.config.scaledobject import DEFAULT_MAX, DEFAULT_MIN, LEAST, MOST, POLICY, POLL, PUSH, TOLERANCE
+from autoscaler.config.scaledobject import (
+    DEFAULT_MAX,
+    DEFAULT_MIN,
+    LEAST,
+    MOST,
+    POLICY,
+    POLL,
+    PUSH,
+    TARGETS,
+    TOLERANCE,
+    is_target,
+    with_defaults,
+)
 from autoscaler.config.values import NAME, Whole
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
@@ -152,21 +163,18 @@ def _trigger(triggers: Any, problems: list[str]) -> dict[str, str] | None:
 
 
 def _target(namespace: str, reference: Mapping[str, Any], problems: list[str]) -> WorkloadRef:
-    kind, api_version, name = (
-        value if isinstance(value, str) and len(value) <= 253 else ""
-        for value in (
-            reference.get("kind", "Deployment"),
-            reference.get("apiVersion", "apps/v1"),
-            reference.get("name"),
-        )
-    )
-    known = KINDS.get(kind)
-    if known is None or known.group != api_group(api_version):
-        problems.append(f"scaleTargetRef: found {shown(api_version)} {shown(kind)}; allowed: {one_of(KINDS, kind)}")
+    kind, api_version = with_defaults(reference.get("kind"), reference.get("apiVersion"))
+    name = reference.get("name")
+    if is_target(kind, api_version):
+        api_version = TARGETS[kind]
     else:
-        api_version = known.api_version
+        allowed = ", ".join(f"{version} {kind}" for kind, version in TARGETS.items())
+        problems.append(f"scaleTargetRef: found {shown(api_version)} {shown(kind)}; allowed: {allowed}")
     if not name:
-        problems.append(f"scaleTargetRef.name: found {shown(reference.get('name'))}; allowed: the target's name")
+        problems.append(f"scaleTargetRef.name: found {shown(name)}; allowed: the target's name")
+    name, kind, api_version = (
+        text if isinstance(text, str) and len(text) <= 253 else "" for text in (name, kind, api_version)
+    )
     return WorkloadRef(namespace, name, kind, api_version)
 
 

@@ -17,6 +17,7 @@ from autoscaler.adapters.kube.claims import TargetKey, target_key
 from autoscaler.adapters.kube.declared import Declared, read_annotations
 from autoscaler.adapters.kube.objects import LeaderWorkerSet, OwnedFields, PodSpec, Target, TargetMetadata
 from autoscaler.config.annotations import MODEL
+from autoscaler.config.scaledobject import TARGETS
 from autoscaler.core.fleet import Workload, WorkloadRef
 
 DEFAULT_PORT = 8000
@@ -52,9 +53,9 @@ class ScaleKind(NamedTuple):
         return self.api_version.partition("/")[0]
 
 
-DEPLOYMENT = ScaleKind("Deployment", "apps/v1", "deployments")
-STATEFUL_SET = ScaleKind("StatefulSet", "apps/v1", "statefulsets")
-LEADER_WORKER_SET = ScaleKind("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "leaderworkersets")
+DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
+    ScaleKind(kind, api_version, f"{kind.lower()}s") for kind, api_version in TARGETS.items()
+)
 KINDS: Mapping[str, ScaleKind] = {kind.kind: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
 
 

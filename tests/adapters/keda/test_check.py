@@ -70,6 +70,18 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         ("spec.triggers.0.type", "external_push", "triggers[0].type", "unknown type"),
         ("spec.scaleTargetRef.kind", "deployment", "scaleTargetRef.kind", "did you mean Deployment?"),
         ("spec.scaleTargetRef.name", None, "scaleTargetRef", "missing"),
+        (
+            "spec.scaleTargetRef.kind",
+            "LeaderWorkerSet",
+            "apiVersion",
+            "means apps/v1; allowed: leaderworkerset.x-k8s.io/v1",
+        ),
+        (
+            "spec.scaleTargetRef.apiVersion",
+            "batch/v1",
+            "apiVersion",
+            "has no Deployment, found 'batch/v1'; allowed: apps/v1",
+        ),
         ("spec.minReplicaCount", 17, "spec.minReplicaCount", "above maxReplicaCount"),
         ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a whole number"),
         ("spec.maxReplicaCount", 0, "spec.maxReplicaCount", "too small"),
@@ -83,6 +95,8 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         ("spec.cooldownPeriod", "30", "spec.cooldownPeriod", "in quotes"),
         ("spec.initialCooldownPeriod", True, "spec.initialCooldownPeriod", "not a whole number"),
         ("spec.idleReplicaCount", "none", "spec.idleReplicaCount", "not a whole number"),
+        ("spec.fallback", {"failureThreshold": 3}, "spec.fallback.replicas", "missing"),
+        ("spec.fallback", {"replicas": 3}, "spec.fallback.failureThreshold", "missing"),
         ("spec.fallback", {"failureThreshold": 3, "replicas": "0"}, "spec.fallback.replicas", "in quotes"),
         (f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds", "0", "stabilizationWindowSeconds", "in quotes, found '0'"),
         (f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds", -5, "stabilizationWindowSeconds", "found '-5'"),
@@ -127,6 +141,10 @@ def test_a_warning_says_what_the_hpa_or_keda_will_do_instead(place: str, value: 
     (finding,) = findings(changed((place, value)))
     assert finding.severity is Severity.WARNING
     assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
+
+
+def test_an_empty_kind_and_version_are_those_of_a_deployment():
+    assert findings(changed(("spec.scaleTargetRef.kind", ""), ("spec.scaleTargetRef.apiVersion", ""))) == []
 
 
 def test_the_default_tolerance_is_told_with_the_steps_it_swallows_up_to_the_maximum():

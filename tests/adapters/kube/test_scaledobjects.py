@@ -139,7 +139,16 @@ class TestToleranceOfTheHpa:
         ({"maxReplicaCount": 0}, "maxReplicaCount: too small, found 0; allowed: a whole number from 1 to"),
         ({"maxReplicaCount": True}, "maxReplicaCount: not a whole number, found True"),
         ({"minReplicaCount": 5, "maxReplicaCount": 3}, "minReplicaCount 5 is above maxReplicaCount 3"),
-        ({"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}}, "found 'apps/v1' 'DaemonSet'; allowed: Deployment"),
+        (
+            {"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}},
+            "found 'apps/v1' 'DaemonSet'; allowed: apps/v1 Deployment",
+        ),
+        (
+            {"scaleTargetRef": {"name": "x", "kind": "LeaderWorkerSet"}},
+            "found 'apps/v1' 'LeaderWorkerSet'; allowed: apps/v1 Deployment, apps/v1 StatefulSet, "
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+        ),
+        ({"scaleTargetRef": {"name": "x", "kind": 5}}, "found 'apps/v1' 5; allowed"),
         ({"scaleTargetRef": {}}, "scaleTargetRef.name: found None"),
         ({"scaleTargetRef": "llama"}, "scaleTargetRef.name"),
         (
@@ -150,6 +159,12 @@ class TestToleranceOfTheHpa:
 )
 def test_what_makes_no_sense_is_named_with_what_is_allowed(spec: dict, words: str):
     assert words in asked(TRIGGER, **spec).port.problem
+
+
+@pytest.mark.parametrize("empty", [{"kind": "", "apiVersion": ""}, {"kind": None, "apiVersion": None}, {"kind": ""}])
+def test_an_empty_kind_or_version_is_a_deployment_as_it_is_to_keda(empty: dict):
+    found = asked(TRIGGER, scaleTargetRef={"name": "llama", **empty})
+    assert (found.port.target, found.port.problem) == (WorkloadRef("ns", "llama"), "")
 
 
 def test_two_triggers_that_name_a_policy_are_one_too_many():
