@@ -20,6 +20,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScale
 from autoscaler.adapters.keda.service import Context, Refused
 
 SWEEPS_PER_DEADLINE = 10  # a call is ended at most a tenth late
+UNREAD_DEADLINES = 30  # a stream waits so much longer to be read: 10,000 messages at once are seconds of our own work
 MAX_DETAILS_CHARS = 2000  # a status travels in headers of at most 8 KiB, and a caller drops larger ones
 
 log = structlog.get_logger(__name__)
@@ -120,8 +121,7 @@ class Guard(ExternalScalerServicer):
         try:
             async with aclosing(messages(request, context)) as stream:  # type: ignore[type-var]
                 async for message in stream:
-                    async with asyncio.timeout(self._deadline_s):  # a client that does not read
-                        await context.write(message)
+                    await self._write(message, context)
         except asyncio.CancelledError:
             if not self._ending:
                 raise  # the client went away
@@ -131,6 +131,14 @@ class Guard(ExternalScalerServicer):
         finally:
             self._streams.discard(task)
         self._calls.count(method, "OK")
+
+    async def _write(self, message: Any, context: Context) -> None:
+        unread_s = UNREAD_DEADLINES * self._deadline_s
+        try:
+            async with asyncio.timeout(unread_s):
+                await context.write(message)
+        except TimeoutError as error:
+            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"not read for {unread_s:g} s") from error
 
     async def _abort(self, method: str, error: Exception, context: Context) -> NoReturn:
         if isinstance(error, Refused):

@@ -1,6 +1,7 @@
 """Deadlines, statuses, counts and the clean end, over a real connection and whatever the service does."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -58,6 +59,19 @@ class Slow(Stuck):
         return pb.IsActiveResponse(result=True)
 
 
+class Herald(Stuck):
+    """Has one message for all its streams, when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_tell = asyncio.Event()
+
+    async def StreamIsActive(self, request: Any, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
+        yield pb.IsActiveResponse(result=False)
+        await self.may_tell.wait()
+        yield pb.IsActiveResponse(result=True)
+
+
 @asynccontextmanager
 async def serving(
     service: ExternalScalerServicer, calls: Calls | None = None, deadline_s: float = 0.1, grace_s: float = 0.2
@@ -99,6 +113,27 @@ async def test_a_client_that_does_not_read_its_stream_is_let_go():
             while await stream.read() is not grpc.aio.EOF:
                 pass
         assert caught.value.code() == Code.DEADLINE_EXCEEDED
+        assert caught.value.details() == "not read for 3 s"
+
+
+def be_busy(duration_s: float) -> None:
+    """Keep the loop from running."""
+    time.sleep(duration_s)
+
+
+async def test_a_client_is_not_let_go_for_what_the_server_itself_was_busy_with():
+    """As when a tick of thousands of workloads, or their thousands of messages, take longer than a call may."""
+    service, calls = Herald(), Calls()
+    async with serving(service, calls) as (_, stub):
+        streams = [stub.StreamIsActive(REF) for _ in range(100)]
+        for stream in streams:
+            await stream.read()
+        service.may_tell.set()
+        await asyncio.sleep(0)  # the messages are on their way
+        be_busy(0.3)
+        assert [(await stream.read()).result for stream in streams] == [True] * 100
+        assert [await stream.read() for stream in streams] == [grpc.aio.EOF] * 100
+    assert calls.counts == {("StreamIsActive", "OK"): 100}
 
 
 async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back_after_2_s_and_not_after_60():
