@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import grpc
 
 from autoscaler.adapters.keda import metadata
-from autoscaler.adapters.keda.answers import NOT_LEADING, Answers, NoAnswer
+from autoscaler.adapters.keda.answers import NOT_LEADING, Answer, Answers, NoAnswer
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
@@ -29,7 +29,7 @@ from autoscaler.config.policy import PolicyBook
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject, ScaledObjects, Unavailable
 
-RESEND_S = 10.0  # an open stream says again that its workload is active, in case KEDA or a middlebox forgot
+RESEND_S = 10.0  # an open stream says again that its workload is to wake, until it does
 MAX_ADMITTED = 20_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -101,10 +101,11 @@ class KedaService(ExternalScalerServicer):
             _refuse("unavailable", str(error))
 
     async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Context) -> AsyncIterator[pb.IsActiveResponse]:
-        """The state now, then each change within the tick that brings it, and `true` again from time to time.
+        """The state now, then each change within the tick that brings it, and `true` again while there is no replica.
 
-        While there is nothing trusted to tell the stream is silent, not broken: KEDA would wait up to a minute before
-        it opens another, and the first word that counts is a `true`. A replica that does not lead ends it.
+        KEDA writes a status to the API server for every `true`, so of one that is awake it hears once. While there is
+        nothing trusted to tell the stream is silent, not broken: KEDA would wait up to a minute before it opens
+        another, and the first word that counts is a `true`. A replica that does not lead ends it.
         """
         target = self._admit(request).scaled_object.target
         changed = asyncio.Event()
@@ -114,10 +115,10 @@ class KedaService(ExternalScalerServicer):
                 changed.clear()
                 if not self._answers.leading:
                     _refuse("unavailable", NOT_LEADING)
-                active = self._known_active(target)
-                if active is not None and (active or active != told):
-                    told = active
-                    yield pb.IsActiveResponse(result=active)
+                answer = self._known(target)
+                if answer is not None and (answer.active != told or (answer.active and answer.current == 0)):
+                    told = answer.active
+                    yield pb.IsActiveResponse(result=told)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._resend_s):
                         await changed.wait()
@@ -133,9 +134,9 @@ class KedaService(ExternalScalerServicer):
             await asyncio.sleep(self._resend_s)
             self._admit_again(request, target)
 
-    def _known_active(self, target: WorkloadRef) -> bool | None:
+    def _known(self, target: WorkloadRef) -> Answer | None:
         try:
-            return self._answers.answer(target).active
+            return self._answers.answer(target)
         except NoAnswer:
             return None
 

@@ -262,10 +262,22 @@ async def test_one_bad_scaled_object_does_not_harm_another(client: Client):
 
 
 class TestStreamIsActive:
-    async def test_the_state_comes_at_once_and_true_again_from_time_to_time(self, client: Client):
-        client.world.decide()
+    async def test_the_state_comes_at_once_and_true_again_from_time_to_time_until_it_is_awake(self, client: Client):
+        client.world.decide(Row("llama", 3, current=0))
         stream = client.stub.StreamIsActive(reference(), timeout=5)
         assert [(await stream.read()).result for _ in range(4)] == [True] * 4
+        client.world.decide(Row("llama", 3, current=1))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.25):
+                for _ in range(3):  # what was on its way
+                    await stream.read()
+
+    async def test_a_workload_that_was_taken_to_zero_beside_us_is_woken_again(self, client: Client):
+        client.world.decide(Row("llama", 3, current=3))
+        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        assert (await stream.read()).result
+        client.world.decide(Row("llama", 3, current=0))
+        assert (await stream.read()).result
 
     async def test_a_change_is_pushed_within_its_tick(self):
         async with talking(World(resend_s=60)) as client:
@@ -300,7 +312,7 @@ class TestStreamIsActive:
             assert (await reading).result
 
     async def test_it_does_not_repeat_a_true_that_has_become_stale(self, client: Client):
-        client.world.decide()
+        client.world.decide(Row("llama", 3, current=0))
         stream = client.stub.StreamIsActive(reference(), timeout=5)
         await stream.read()
         client.world.clock.time_s += 61
