@@ -121,7 +121,7 @@ def check(cert: Path, key: Path) -> float:
     try:
         server.load_cert_chain(cert, key, password=_no_password)
         client.load_verify_locations(cert)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:  # OpenSSL's own errors among them
         raise CertificateError(f"{cert} with key {key}: {_reason(error)}") from error
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (
@@ -166,4 +166,6 @@ def _no_password() -> str:
 
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
-    return str(reason).lower().replace("_", " ") if reason else str(error)
+    if reason:
+        return str(reason).lower().replace("_", " ")
+    return str(getattr(error, "strerror", None) or error)

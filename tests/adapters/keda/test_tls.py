@@ -269,6 +269,8 @@ def test_files_are_not_read_while_they_do_not_change(certificates: Certificates)
 def test_the_error_is_ours_whatever_is_wrong_with_the_path(tmp_path: Path):
     with pytest.raises(CertificateError, match="Is a directory"):
         RotatingCertificates(TlsFiles(cert=tmp_path, key=tmp_path))
+    with pytest.raises(CertificateError, match=r"gone\.pem with key .*: No such file"):
+        check(tmp_path / "gone.pem", tmp_path / "gone.key")  # as where they go between two looks
 
 
 def _encrypted(key: bytes) -> bytes:
