@@ -152,7 +152,7 @@ class KedaService(ExternalScalerServicer):
         try:
             found = self._scaled_objects.scaled_object(*key)
         except Unavailable as error:
-            _refuse("unavailable", f"the cluster has not been read yet: {error}")
+            _refuse("unavailable", str(error))
         asked, book = request.scalerMetadata, self._policies()
         before = self._admitted.get(key)
         if before and before.scaled_object is found and before.book is book and before.metadata == dict(asked):

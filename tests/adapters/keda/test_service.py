@@ -129,7 +129,7 @@ async def test_a_replica_that_does_not_lead_refuses(client: Client):
 async def test_before_the_cluster_has_been_read_everything_is_unavailable(client: Client):
     client.world.cluster.synced = False
     code, text = await client.refusal("GetMetricSpec", reference())
-    assert (code, text) == (Code.UNAVAILABLE, "the cluster has not been read yet: the first list is not complete")
+    assert (code, text) == (Code.UNAVAILABLE, "the cluster is not known yet: the first list is not complete")
 
 
 async def test_a_scaled_object_that_is_not_there_is_not_found(client: Client):

@@ -48,7 +48,7 @@ class Cluster:
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
         if not self.synced:
-            raise Unavailable("the first list is not complete")
+            raise Unavailable("the cluster is not known yet: the first list is not complete")
         return self.objects.get((namespace, name))
 
     def add(self, scaled_object: ScaledObject) -> None:
