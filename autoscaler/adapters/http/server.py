@@ -53,6 +53,7 @@ HEADERS = {
 FILES = {
     "/": ("index.html", "text/html"),
     "/static/app.js": ("app.js", "text/javascript"),
+    "/static/ask.js": ("ask.js", "text/javascript"),
     "/static/chart.js": ("chart.js", "text/javascript"),
     "/static/detail.js": ("detail.js", "text/javascript"),
     "/static/format.js": ("format.js", "text/javascript"),

@@ -1,59 +1,73 @@
 // The page: follows the daemon live, keeps all workloads in memory, and shows the list or one workload by the hash.
 
+import { ask } from "./ask.js";
 import { Detail } from "./detail.js";
-import { clock, setText } from "./format.js";
+import { clock, day, setText } from "./format.js";
 import { List } from "./list.js";
 
 const PAGE = 1000; // workloads in one answer of the API
 const RETRY_MS = 3000;
-const STALLED_MS = 15000;
+const SILENT_MS = 15000; // after this the daemon is asked whether it still ticks
 
 const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
 const list = new List(workloads);
 const detail = new Detail(byId("detail"));
 
+let source = null; // the stream; none while the tab is hidden
+let retry = 0; // timer of the next attempt to follow
 let loading = null; // messages that arrive while the list is loaded
 let loads = 0; // a later load makes an earlier one void
-let heardAt = 0;
-let gapMs = 0;
+let heardAt = 0; // when the daemon last told of a tick, or was asked to
+let connected = false;
+let ticking = false; // the daemon's last tick is recent
+let toldS = null; // daemon's time of the tick that is shown
 let drawing = null;
 
+/** Follow the stream while somebody looks: a browser has six connections to one server, for all of its tabs. */
 function follow() {
-  const source = new EventSource("/api/v1/stream");
-  source.addEventListener("hello", () => load(source));
-  source.addEventListener("tick", (event) => {
+  clearTimeout(retry);
+  source?.close();
+  source = null;
+  loading = null;
+  loads++;
+  heardAt = performance.now();
+  if (document.hidden) return;
+  const mine = (source = new EventSource("/api/v1/stream"));
+  mine.addEventListener("hello", load);
+  mine.addEventListener("tick", (event) => {
     const message = JSON.parse(event.data);
     if (loading) loading.push(message);
     else apply(message);
   });
-  source.addEventListener("error", () => {
-    show("wait", "Reconnecting");
-    if (source.readyState === EventSource.CLOSED) setTimeout(follow, RETRY_MS);
+  mine.addEventListener("error", () => {
+    if (mine.readyState === EventSource.CLOSED) load(); // refused, as where too many follow; the list is had without it
+    else lost();
   });
 }
 
 /** Load the whole list, then what arrived meanwhile. */
-async function load(source) {
+async function load() {
   const mine = ++loads;
   const pending = (loading = []);
   const fresh = new Map();
   try {
     let page;
     for (let offset = 0; !page || offset < page.total; offset += PAGE) {
-      const answer = await fetch(`/api/v1/workloads?limit=${PAGE}&offset=${offset}`);
-      if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
-      page = await answer.json();
+      const { ok, body } = await ask(`/api/v1/workloads?limit=${PAGE}&offset=${offset}`);
+      if (!ok) throw new Error(body.error);
+      page = body;
       for (const row of page.workloads) fresh.set(row.id, Object.assign(row, { tick: page.tick }));
     }
+    const verdict = await ask("/readyz");
     if (mine !== loads) return;
     workloads.clear();
     for (const [id, row] of fresh) workloads.set(id, row);
     loading = null;
-    heard(page);
     setText(byId("mode"), page.mode);
     byId("mode").hidden = false;
     document.body.dataset.mode = page.mode;
+    heard(page, verdict.ok);
     list.refresh();
     detail.restart();
     pending.forEach(apply);
@@ -61,9 +75,9 @@ async function load(source) {
     if (mine !== loads) return;
     loading = null;
     source.close();
-    show("wait", "Reconnecting");
-    setTimeout(follow, RETRY_MS);
+    lost();
   }
+  if (source.readyState === EventSource.CLOSED) retry = setTimeout(follow, RETRY_MS);
 }
 
 /** Take one message of the stream. Rows that were loaded later than it was sent are left alone. */
@@ -74,7 +88,8 @@ function apply(message) {
     else if (row.tick < message.tick) Object.assign(row, cells, { tick: message.tick });
   }
   for (const id of message.gone) workloads.delete(id);
-  heard(message);
+  heard(message, true);
+  tell("failure", []);
   redraw();
   detail.update();
 }
@@ -87,46 +102,64 @@ function redraw() {
   });
 }
 
-function heard({ wall_s, leading }) {
-  const now = performance.now();
-  if (heardAt) gapMs = now - heardAt;
-  heardAt = now;
+function heard({ wall_s, leading }, recent) {
+  heardAt = performance.now();
+  connected = true;
+  ticking = recent;
+  toldS = wall_s;
   list.told = wall_s != null;
-  if (wall_s == null) {
-    show("wait", "Waiting for the first tick");
-    return;
+  if (list.told) {
+    setText(byId("clock"), clock(wall_s));
+    byId("follower").hidden = leading;
   }
-  show("ok", "Live");
-  setText(byId("clock"), clock(wall_s));
-  byId("follower").hidden = leading;
+  show();
 }
 
-function show(state, text) {
+function lost() {
+  connected = false;
+  show();
+}
+
+function show() {
+  const [state, text] = !connected
+    ? ["wait", "Reconnecting"]
+    : toldS == null
+      ? ["wait", "Waiting for the first tick"]
+      : ticking
+        ? ["ok", "Live"]
+        : ["bad", "No recent tick"];
   byId("dot").dataset.state = state;
   setText(byId("live"), text);
-  if (state === "ok") byId("failure").hidden = true;
 }
 
-/** While no tick comes, say why the last one failed. */
-async function explain() {
-  if (byId("dot").dataset.state === "ok") return;
-  let error = "";
+/** Say why a tick failed; a stream that is silent while the daemon ticks is cut, though nobody said so. */
+async function check() {
   try {
-    const answer = await fetch("/readyz");
-    error = (await answer.json()).last_error;
+    if (!source) return;
+    const { ok, body } = await ask("/readyz");
+    const silentMs = performance.now() - heardAt;
+    if (silentMs > SILENT_MS) ticking = ok;
+    if (connected) show();
+    tell("failure", [body.last_error && `The last tick failed. ${body.last_error}`]);
+    if (ok && !loading && silentMs > SILENT_MS + body.last_tick_age_s * 1000) {
+      source.close();
+      load();
+    }
   } catch {
-    // The connection is lost, and "Reconnecting" says so.
+    if (!source) return;
+    lost();
+    follow();
+    tell("failure", ["The daemon does not answer.", toldS != null && `What is shown is of ${day(toldS)}, ${clock(toldS)}.`]);
+  } finally {
+    setTimeout(check, RETRY_MS);
   }
-  if (byId("dot").dataset.state === "ok") return;
-  setText(byId("failure"), `The last tick failed. ${error}`);
-  byId("failure").hidden = !error;
 }
 
-setInterval(() => {
-  const silentMs = performance.now() - heardAt;
-  if (byId("dot").dataset.state === "ok" && silentMs > Math.max(STALLED_MS, 4 * gapMs)) show("bad", "No recent tick");
-}, 1000);
-setInterval(explain, RETRY_MS);
+function tell(id, lines) {
+  const text = lines.filter(Boolean).join("\n");
+  setText(byId(id), text);
+  byId(id).hidden = !text;
+}
 
 /** Show what the hash names: #namespace/name[/kind], or the list. */
 function route() {
@@ -150,9 +183,14 @@ function route() {
 }
 
 addEventListener("hashchange", route);
+document.addEventListener("visibilitychange", () => {
+  lost(); // until it is heard of again
+  follow();
+});
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   byId("filter").focus();
 });
 route();
 follow();
+check();

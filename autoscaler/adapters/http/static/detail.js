@@ -1,5 +1,6 @@
 // One workload: the sentence, the figures, the chart with its decisions, and the steps behind the last one.
 
+import { ask } from "./ask.js";
 import { Chart } from "./chart.js";
 import {
   UNKNOWN,
@@ -66,10 +67,9 @@ export class Detail {
       const { namespace, name, kind } = wanted;
       const query = new URLSearchParams({ since: history?.tick.at(-1) ?? -1, ...(kind && { kind }) });
       const path = `/api/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
-      const answer = await fetch(`${path}?${query}`);
-      const body = await answer.json();
+      const { ok, body } = await ask(`${path}?${query}`);
       if (this.wanted === wanted && this.history === history) {
-        if (answer.ok) this.#show(body);
+        if (ok) this.#show(body);
         else this.#miss(body.error);
       } else {
         this.again = true;

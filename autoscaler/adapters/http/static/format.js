@@ -86,6 +86,8 @@ export const clock = (wallS, seconds = true) =>
     ...(seconds && { second: "2-digit" }),
   });
 
+export const day = (wallS) => new Date(wallS * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+
 /** Format a value by the unit its name ends in. */
 export function byUnit(name, value) {
   if (value == null) return UNKNOWN;
