@@ -19,6 +19,7 @@ from autoscaler.adapters.http.history import MAX_TICKS
 from autoscaler.adapters.http.stream import MAX_CLIENTS
 from autoscaler.core.decision import Stage
 from autoscaler.core.fleet import Workload, WorkloadRef
+from autoscaler.core.samples import Samples, SourceReport
 from tests.adapters.http.conftest import Daemon
 from tests.adapters.http.records import FORECAST, START_WALL_S, World, explain
 from tests.harness.browser import screenshot
@@ -157,6 +158,24 @@ async def test_opened_while_no_tick_succeeds_the_page_does_not_call_it_live(daem
     await expect(page.get_by_role("alert")).to_contain_text("no connection")
     daemon.record(replace(world.tick(), now_s=3600.0))
     await expect(page.locator("#live")).to_have_text("Live")
+
+
+async def test_what_is_wrong_with_sources_and_policies_is_told_until_it_is_mended(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(2)
+    tick = world.tick()
+    report = SourceReport("prometheus", queries=14, failed=9, duration_s=0.02, problems=("running: HTTP 500",) * 3)
+    daemon.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,)))))
+    daemon.detail["policy_problem"] = "a.yaml:3: spec.weight: 0; allowed: above 0"
+    page = await open_page()
+    problems = page.locator("#problems")
+    await expect(problems).to_contain_text("not in force: a.yaml:3: spec.weight: 0; allowed: above 0")
+    await expect(problems).to_contain_text("prometheus: running: HTTP 500")
+    await expect(problems).to_contain_text("1 more")
+    daemon.detail.clear()
+    daemon.record(world.tick())
+    await expect(problems).to_be_hidden()
 
 
 @pytest.mark.parametrize("path", ["/api/v1/stream", "/"])

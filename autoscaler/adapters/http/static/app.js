@@ -8,6 +8,7 @@ import { List } from "./list.js";
 const PAGE = 1000; // workloads in one answer of the API
 const RETRY_MS = 3000;
 const SILENT_MS = 15000; // after this the daemon is asked whether it still ticks
+const PROBLEMS = 3; // that are told; the rest is counted
 
 const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
@@ -132,7 +133,7 @@ function show() {
   setText(byId("live"), text);
 }
 
-/** Say why a tick failed; a stream that is silent while the daemon ticks is cut, though nobody said so. */
+/** Say what is wrong with the daemon; a stream that is silent while the daemon ticks is cut, though nobody said so. */
 async function check() {
   try {
     if (!source) return;
@@ -141,6 +142,7 @@ async function check() {
     if (silentMs > SILENT_MS) ticking = ok;
     if (connected) show();
     tell("failure", [body.last_error && `The last tick failed. ${body.last_error}`]);
+    tell("problems", problemsOf(body));
     if (ok && !loading && silentMs > SILENT_MS + body.last_tick_age_s * 1000) {
       source.close();
       load();
@@ -150,9 +152,18 @@ async function check() {
     lost();
     follow();
     tell("failure", ["The daemon does not answer.", toldS != null && `What is shown is of ${day(toldS)}, ${clock(toldS)}.`]);
+    tell("problems", []);
   } finally {
     setTimeout(check, RETRY_MS);
   }
+}
+
+function problemsOf({ policy_problem, cluster_problems = [], keda_problem, sources }) {
+  const ofSources = sources.flatMap(({ source, problems }) => problems.map((problem) => `${source}: ${problem}`));
+  const policies = policy_problem && `Changed policies are not in force: ${policy_problem}`;
+  const all = [policies, ...cluster_problems, keda_problem, ...ofSources].filter(Boolean);
+  const more = all.length - PROBLEMS;
+  return more > 0 ? [...all.slice(0, PROBLEMS), `And ${more} more, see /readyz.`] : all;
 }
 
 function tell(id, lines) {
