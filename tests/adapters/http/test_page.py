@@ -407,6 +407,36 @@ async def test_the_decisions_are_reached_and_read_with_the_keyboard_alone(daemon
     await expect(page.locator(".tip")).to_contain_text(changes[-2].reason)
 
 
+async def test_a_change_of_another_day_is_listed_with_its_date(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    for tick in world.ticks(60):
+        daemon.record(replace(tick, wall_s=tick.wall_s - 86_400))
+    daemon.record(*world.ticks(60))
+    page = await open_page(f"/#{world.members[0].ref}")
+    when = page.locator("table.changes .when")
+    await expect(when.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    await expect(when.last).to_have_text(re.compile(r"^17 Nov, \d\d:\d\d$"))
+
+
+async def test_of_a_workload_that_vanishes_nothing_is_shown_as_if_it_were_still_there(
+    daemon: Daemon, chromium: Browser
+) -> None:
+    members = tuple(Workload(WorkloadRef("ns", name)) for name in ("stays", "goes"))
+    world = World(members)
+    daemon.record(*world.ticks(3))
+    page = await open_page_quietly(chromium, daemon, "/#ns/goes", [])
+    await expect(page.locator("#detail .tiles")).to_be_visible()
+    later = World(members[:1])
+    later.number = 3
+    daemon.record(later.tick())
+    await expect(page.locator(".sentence")).to_have_text("no workload ns/goes in the last tick")
+    await expect(page.locator("#detail .tiles")).to_be_hidden()
+    await expect(page.locator(".badge:visible")).to_have_text("demo")
+    world.number = 4
+    daemon.record(world.tick())
+    await expect(page.locator("#detail .tiles")).to_be_visible()
+
+
 async def test_the_chart_grows_with_each_tick(daemon: Daemon, open_page: Open) -> None:
     world = World(2)
     daemon.record(*world.ticks(3))

@@ -5,11 +5,11 @@ import { Chart } from "./chart.js";
 import {
   UNKNOWN,
   byUnit,
-  clock,
   count,
   duration,
   element,
   inputName,
+  moment,
   replicas as replicasText,
   setText,
   share,
@@ -86,9 +86,11 @@ export class Detail {
   #miss(error) {
     this.parts.sentence.dataset.state = "missed";
     setText(this.parts.sentence, error);
+    this.parts.known.hidden = true;
+    this.parts.badges.replaceChildren();
   }
 
-  #show({ workload, explanation, history, changes }) {
+  #show({ wall_s, workload, explanation, history, changes }) {
     this.#remember(history, changes);
     const { parts } = this;
     parts.known.hidden = false;
@@ -101,7 +103,7 @@ export class Detail {
     replace(parts.forecast, explanation.forecast, forecastRow);
     parts.outlook.hidden = explanation.forecast.length === 0;
     replace(parts.inputs, Object.entries(explanation.inputs), inputRow);
-    replace(parts.changes, this.changes.toReversed(), changeRow);
+    replace(parts.changes, this.changes.toReversed(), (change) => changeRow(change, wall_s));
     parts.nothing.hidden = this.changes.length > 0;
     this.chart.draw(chartOf(this.history, this.changes, workload));
   }
@@ -238,12 +240,12 @@ function inputRow([name, value]) {
   );
 }
 
-function changeRow({ wall_s, before, after, fate, reason, detail }) {
+function changeRow({ wall_s, before, after, fate, reason, detail }, nowS) {
   const bad = fate === "failed" || fate === "conflict";
   return element(
     "tr",
     {},
-    element("td", { class: "when" }, clock(wall_s)),
+    element("td", { class: "when" }, moment(wall_s, nowS)),
     element("td", { class: `number ${after > before ? "up" : "down"}` }, `${before} → ${after}`),
     element("td", { "data-state": bad ? "missed" : "" }, fate),
     element("td", {}, detail ? `${reason} (${detail})` : reason),

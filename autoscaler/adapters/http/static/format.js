@@ -88,6 +88,9 @@ export const clock = (wallS, seconds = true) =>
 
 export const day = (wallS) => new Date(wallS * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
 
+/** Say when something was, with its date where that was not the day of `nowS`. */
+export const moment = (wallS, nowS) => (day(wallS) === day(nowS) ? clock(wallS) : `${day(wallS)}, ${clock(wallS, false)}`);
+
 /** Format a value by the unit its name ends in. */
 export function byUnit(name, value) {
   if (value == null) return UNKNOWN;
