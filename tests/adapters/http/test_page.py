@@ -303,6 +303,18 @@ async def test_where_no_signal_asks_the_list_says_why_the_count_stays(daemon: Da
     await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
 
 
+async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_not_trusted(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(2).tick()
+    seen = replace(tick.decision.observation, blocked=np.array([3.0, 0.0]))
+    trusted = np.array([True, False])
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen, trusted=trusted)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons).to_have_text([re.compile("· 3 blocked$"), re.compile("· inputs not trusted$")])
+
+
 async def test_workloads_that_come_and_go_do_so_on_the_page(daemon: Daemon, open_page: Open) -> None:
     members = tuple(Workload(WorkloadRef("ns", name)) for name in ("first", "second", "third"))
     daemon.record(World(members[:2]).tick())

@@ -49,7 +49,12 @@ export function reason(row) {
   if (row.paused) return "Paused";
   if (row.rival) return `Owned by ${row.rival}`;
   if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
-  const parts = [row.signal && signalName(row.signal), row.bound && (STAGES[row.bound]?.[1] ?? words(row.bound))];
+  const parts = [
+    row.signal && signalName(row.signal),
+    row.bound && (STAGES[row.bound]?.[1] ?? words(row.bound)),
+    row.blocked && `${count(row.blocked)} blocked`,
+    !row.trusted && row.bound !== "unknown" && "inputs not trusted",
+  ];
   return words(parts.filter(Boolean).join(" · "));
 }
 
