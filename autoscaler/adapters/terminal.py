@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from autoscaler.core.words import count
 from autoscaler.ports import TickRecord, Unwritable
 
 ROWS = 40
-"""Rows of the live table; workloads that would change come first, the rest is counted."""
+"""Most rows of the table; workloads that would change come first, the rest is counted."""
 
 LEAST_REASON = 40
 """Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
@@ -98,7 +99,7 @@ class LiveTable:
             self._live.stop()
 
     def record(self, tick: TickRecord) -> None:
-        self._show(_view(tick, self._console, self._nothing))
+        self._show(_view(tick, self._console, self._nothing, fit=self._live is not None))
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         self._show(Text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", style="red"))
@@ -237,20 +238,31 @@ def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
     return tuple(map(_printable, [*([] if tick.policies or not nothing else [nothing]), *trouble]))
 
 
-def _view(tick: TickRecord, console: Console, nothing: str) -> RenderableType:
+def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> RenderableType:
+    """Return the table and what belongs below it; fit: with as many rows as the height of the terminal has room for."""
     notes = [Text(note, style="red") for note in _notes(tick, nothing)]
-    counts, sentences = _table(tick, reasons=False, expand=False)
-    if console.width - console.measure(counts).maximum >= LEAST_REASON:
-        return Group(_table(tick, reasons=True, expand=console.is_terminal)[0], *notes)
-    return Group(counts, *([""] if sentences else []), *sentences, *notes)
-
-
-def _table(tick: TickRecord, *, reasons: bool, expand: bool) -> tuple[Table, list[Text]]:
-    """Return the table, and the sentences of its rows, each with its workload."""
     rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
+    most = min(len(rows), ROWS)
+    beside = console.width - console.measure(_table(tick, rows, most)).maximum >= LEAST_REASON
+
+    def view(shown: int) -> Group:
+        if beside:
+            return Group(_table(tick, rows, shown, reasons=True, expand=console.is_terminal), *notes)
+        sentences = [Text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
+        return Group(_table(tick, rows, shown), *([""] if sentences else []), *sentences, *notes)
+
+    def too_high(shown: int) -> bool:
+        return len(console.render_lines(view(shown), pad=False)) > console.height
+
+    return view(bisect_left(range(1, most), True, key=too_high) if fit and too_high(most) else most)
+
+
+def _table(
+    tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *, reasons: bool = False, expand: bool = False
+) -> Table:
     growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
     shrinking = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted < explanation.current]
-    hidden = f", {len(rows) - ROWS} more not shown" if len(rows) > ROWS else ""
+    hidden = f", {len(rows) - shown} more not shown" if len(rows) > shown else ""
     table = Table(
         title=f"{_time(tick.wall_s)}  {count(len(rows), 'workload')}{hidden}",
         caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
@@ -263,7 +275,7 @@ def _table(tick: TickRecord, *, reasons: bool, expand: bool) -> tuple[Table, lis
     if reasons:
         table.add_column("reason", ratio=1)
     table.add_column("GPUs", justify="right", no_wrap=True)
-    for row, explanation in rows[:ROWS]:
+    for row, explanation in rows[:shown]:
         change = explanation.wanted - explanation.current
         style = "green" if change < 0 else "yellow" if change > 0 else ""
         each = _gpus(tick, row, explanation)
@@ -276,7 +288,7 @@ def _table(tick: TickRecord, *, reasons: bool, expand: bool) -> tuple[Table, lis
             *([Text(explanation.sentence)] if reasons else []),
             "?" if each is None else f"{each:+g}" if each else "0",
         )
-    return table, [Text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:ROWS]]
+    return table
 
 
 def _time(wall_s: float) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -190,6 +191,23 @@ async def test_the_same_failure_is_told_once_and_what_follows_it_anew(kind: type
     told = out.getvalue().splitlines()
     assert ["no connection" in line for line in told] == [True, False, False, False, False]
     assert ["HTTP 401" in line for line in told] == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+async def test_on_a_low_terminal_rows_are_left_out_but_neither_the_sum_nor_trouble(width: int):
+    console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None)
+    seen = replace(fleet([2] * 30), gpus_per_replica=np.full(30, 1.0))
+    record = await recorded(seen, running=200.0)
+    report = SourceReport("prometheus", queries=9, failed=1, duration_s=0.1, problems=("running: HTTP 500",))
+    samples = replace(record.input.samples, reports=(report,))
+    with LiveTable(console) as table:
+        table.record(replace(record, input=replace(record.input, samples=samples)))
+        shown = console.file.getvalue()
+    assert "would add 30 GPUs, would save 0 GPUs" in shown
+    assert "prometheus: running: HTTP 500" in shown
+    assert "Scales up from 2 to 3" in shown
+    assert re.search(r"30 workloads, \d+ more not shown", shown)
+    assert len(shown.splitlines()) <= 24
 
 
 async def test_of_many_workloads_the_first_are_shown_and_the_rest_is_counted():
