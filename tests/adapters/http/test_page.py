@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Page, expect
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.history import MAX_TICKS
 from autoscaler.adapters.http.stream import MAX_CLIENTS
-from autoscaler.core.decision import Stage
+from autoscaler.core.decision import Signal, Stage
 from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
 from tests.adapters.http.conftest import Daemon
@@ -303,6 +303,21 @@ async def test_where_no_signal_asks_the_list_says_why_the_count_stays(daemon: Da
     await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
 
 
+async def test_where_a_workload_could_idle_the_list_says_whether_it_stays_or_goes(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(2).tick()
+    wanted = np.array([0.0, 1.0])
+    stages = np.tile(wanted, (len(Stage), 1))
+    stages[: Stage.IDLE] = [1.0, 0.0]
+    asks = np.full_like(tick.decision.asks, np.nan)
+    asks[Signal.FORECAST] = stages[Stage.DEMAND]
+    daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=wanted)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons).to_have_text(["Forecast · scale to zero", "Forecast · one replica stays"])
+
+
 async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_not_trusted(
     daemon: Daemon, open_page: Open
 ) -> None:
@@ -313,6 +328,34 @@ async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_n
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
     await expect(reasons).to_have_text([re.compile("· 3 blocked$"), re.compile("· inputs not trusted$")])
+
+
+async def test_where_no_queue_is_known_the_sum_is_not_zero(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    seen = replace(tick.decision.observation, waiting=np.full(2, np.nan))
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    page = await open_page()
+    tile = page.locator("#tiles div").filter(has_text="Requests waiting").locator("dd")
+    await expect(tile).to_have_text("–")
+
+
+async def test_beside_a_long_namespace_the_name_is_still_read(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World((Workload(WorkloadRef("n" * 63, "llama-3-3-70b-instruct")),)).tick())
+    page = await open_page()
+    right = "(node) => node.getBoundingClientRect().right"
+    name = await page.locator("#rows .name").evaluate(right)
+    assert name <= await page.locator("#rows td").first.evaluate(right)
+
+
+async def test_the_first_link_of_a_workload_skips_to_it(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    daemon.record(world.tick())
+    page = await open_page(f"/#{world.members[0].ref}")
+    await expect(page.locator(".sentence")).to_contain_text("from")
+    skip = page.get_by_role("link", name="Skip to")
+    await skip.focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
 
 
 async def test_workloads_that_come_and_go_do_so_on_the_page(daemon: Daemon, open_page: Open) -> None:
@@ -532,7 +575,7 @@ async def test_when_the_daemon_restarts_the_page_says_so_and_follows_the_new_one
         await expect(rows(page)).to_have_count(3)
     await expect(page.locator("#live")).to_have_text("Reconnecting")
     silence = page.get_by_role("alert")
-    await expect(silence).to_contain_text("does not answer.\nWhat is shown is of 18 Nov, ", use_inner_text=True)
+    await expect(silence).to_contain_text("does not answer.\nWhat is shown is from 18 Nov, ", use_inner_text=True)
     async with serving(World(5), port):
         await expect(page.locator("#live")).to_have_text("Live", timeout=15_000)
         await expect(silence).to_be_hidden()

@@ -151,7 +151,7 @@ async function check() {
     if (!source) return;
     lost();
     follow();
-    tell("failure", ["The daemon does not answer.", toldS != null && `What is shown is of ${day(toldS)}, ${clock(toldS)}.`]);
+    tell("failure", ["The daemon does not answer.", toldS != null && `What is shown is from ${day(toldS)}, ${clock(toldS)}.`]);
     tell("problems", []);
   } finally {
     setTimeout(check, RETRY_MS);
@@ -200,7 +200,7 @@ document.addEventListener("visibilitychange", () => {
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
-  byId("filter").focus();
+  (byId("detail").querySelector("h1") ?? byId("filter")).focus();
 });
 route();
 follow();

@@ -30,7 +30,7 @@ const STAGES = {
   burst: ["Burst or noise", "burst passes by itself"],
   tolerance: ["Tolerance", "within tolerance"],
   stabilization: ["Stabilization", "stabilizing"],
-  idle: ["Idle", "scale to zero"],
+  idle: ["Idle", "one replica stays"],
   bounds: ["Bounds", "at min or max"],
   rate_limit: ["Rate limit", "rate limited"],
   variant: ["Variants", "shared with variants"],
@@ -51,7 +51,7 @@ export function reason(row) {
   if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
   const parts = [
     row.signal && signalName(row.signal),
-    row.bound && (STAGES[row.bound]?.[1] ?? words(row.bound)),
+    row.bound === "idle" && row.wanted === 0 ? "scale to zero" : (STAGES[row.bound]?.[1] ?? words(row.bound)),
     row.blocked && `${count(row.blocked)} blocked`,
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];

@@ -124,10 +124,11 @@ export class List {
     const gpusIdle = sum((row) => (idle(row) ?? 0) * (row.gpus_per_replica ?? 1));
     const late = judged.filter(missed).length;
     const known = (value) => (this.told ? value : UNKNOWN);
+    const waiting = !all.length || all.some((row) => waitingOf(row) != null) ? count(sum(waitingOf)) : UNKNOWN;
     tiles([
       ["Workloads", known(count(all.length))],
       ["Replicas ready / wanted", known(`${count(sum((row) => row.ready))} / ${count(sum((row) => row.wanted))}`)],
-      ["Requests waiting", known(count(sum(waitingOf)))],
+      ["Requests waiting", known(waiting)],
       ["Within TTFT objective", judged.length ? `${count(judged.length - late)} of ${count(judged.length)}` : UNKNOWN, late && "missed"],
       ["GPUs loaded but idle", all.some((row) => idle(row) != null) ? count(gpusIdle) : UNKNOWN, gpusIdle && "idle"],
     ]);
@@ -197,7 +198,10 @@ function fill(tr, row, index) {
 function nameCell(td, row) {
   const link = td.firstChild;
   const hash = hashOf(row);
-  if (link.getAttribute("href") !== hash) link.setAttribute("href", hash);
+  if (link.getAttribute("href") !== hash) {
+    link.setAttribute("href", hash);
+    link.setAttribute("aria-label", `${row.namespace}/${row.name}`); // its two parts would be read as two words
+  }
   link.title = `${row.namespace}/${row.name}${row.model ? ` · ${row.model}` : ""}`;
   setText(link.firstChild, `${row.namespace}/`);
   setText(link.lastChild, row.name);
