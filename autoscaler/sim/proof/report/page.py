@@ -126,7 +126,7 @@ def _table(proof: Proof, order: Sequence[Run], tints: dict[str, str]) -> str:
         name = f'<i class="swatch {tints[run.name]}"></i>{escape(first.write(proof, run))}'
         params = f'<span class="params">{escape(setting(run))}</span>' if run.params else ""
         cells = "".join(f"<td{_number(column.number)}>{escape(column.write(proof, run))}</td>" for column in others)
-        kind = "ours" if run.name == OURS else "missed" if proof.misses(run) else ""
+        kind = ("ours " * (run.name == OURS) + "missed" * proof.misses(run)).strip()
         rows.append(
             f'<tr class="{kind}" data-policy="{escape(run.name)}"><th scope="row">{name}{params}</th>{cells}</tr>'
         )

@@ -74,6 +74,6 @@ def _table(proof: Proof, columns: Sequence[Column]) -> Table:
             column.title, justify="right" if column.number else "left", no_wrap=column.number, overflow="fold"
         )
     for run in in_order(proof):
-        style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "dim" if proof.misses(run) else "")
+        style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "") + " dim" * proof.misses(run)
         table.add_row(*(Text(column.write(proof, run)) for column in columns), style=style)
     return table

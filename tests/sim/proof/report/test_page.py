@@ -66,6 +66,11 @@ def test_what_is_not_known_misses_nothing() -> None:
     assert "Pale rows" in page([proof(run(), UNTOLD, run("hpa", attainment=0.5))])
 
 
+def test_our_row_is_pale_as_well_where_it_misses_the_goal() -> None:
+    assert '<tr class="ours missed"' in page([proof(run(attainment=0.5), run("hpa"))])
+    assert '<tr class="ours"' in page([proof(run(), run("hpa", attainment=0.5))])
+
+
 def test_where_everybody_meets_the_goal_its_line_is_below_them() -> None:
     made = proof(run(attainment=1.0), run("hpa", attainment=1.0), frontier={})
     (goal,) = re.findall(r'class="limit" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', charts.frontier(made))

@@ -22,6 +22,13 @@ def test_the_table_has_every_column_and_tells_its_notes() -> None:
     assert "office-day: 1 request in 2.0 h" in out.getvalue()
 
 
+def test_our_row_is_dim_as_well_where_it_misses_the_goal() -> None:
+    out = StringIO()
+    print_proof(proof(run(attainment=0.5)), Console(file=out, width=200, force_terminal=True))
+    (row,) = (line for line in out.getvalue().splitlines() if "ours" in line and "│" in line)
+    assert "\x1b[1;2mours" in row
+
+
 def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
     out = StringIO()
     chosen = replace(run("keda-rps", gpu_hours=11.0), before=Before(0.995, 7.0))
