@@ -47,8 +47,7 @@ class Readiness:
 
     def check(self) -> Verdict:
         """Judge now."""
-        tick = self._tick
-        age_s = self._clock.now_s() - tick.now_s if tick else None
+        tick, age_s = self._tick, self._age_s()
         ready = age_s is not None and age_s <= self._max_age_s
         detail: dict[str, Any] = {
             "ready": ready,
@@ -61,6 +60,14 @@ class Readiness:
             "sources": _sources(tick) if tick else [],
         }
         return Verdict(ready, {**self._detail(), **detail})
+
+    def stale(self) -> str:
+        """Say why the last tick tells nothing recent, with what later ones failed of; "": it does."""
+        reason = self._reason(self._age_s())
+        return ": ".join(filter(None, (reason, self._last_error))) if reason else ""
+
+    def _age_s(self) -> float | None:
+        return self._clock.now_s() - self._tick.now_s if self._tick else None
 
     def _reason(self, age_s: float | None) -> str:
         if age_s is None:

@@ -28,7 +28,7 @@ from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
 from autoscaler.adapters.http.readiness import Readiness
 from autoscaler.adapters.http.stream import Stream, write
-from autoscaler.adapters.http.table import SORTABLE
+from autoscaler.adapters.http.table import SORTABLE, Table
 from autoscaler.adapters.http.view import MAX_TEXT
 from autoscaler.config.settings import HttpSettings
 
@@ -203,23 +203,19 @@ class HttpServer:
 
         table = self._board.table()
         if table is None:
-            never = {"tick": None, "wall_s": None, "leading": False, "total": 0, "matched": 0}
-            return _json({"mode": self._mode, **never, "limit": limit, "offset": offset, "workloads": []})
+            never = {"total": 0, "matched": 0, "limit": limit, "offset": offset, "workloads": []}
+            return _json(self._head(None) | never)
         rows = table.search(text) if text else np.arange(len(table))
         if field:
             rows = table.order(rows, field, descending)
         body = {
-            "mode": self._mode,
-            "tick": table.number,
-            "wall_s": table.wall_s,
-            "leading": table.leading,
             "total": len(table),
             "matched": len(rows),
             "limit": limit,
             "offset": offset,
             "workloads": table.rows(rows[offset : offset + limit]),
         }
-        return _json(body)
+        return _json(self._head(table) | body)
 
     async def _workload(self, request: web.Request) -> web.Response:
         query = _Query(request, ("kind", "since"))
@@ -228,13 +224,21 @@ class HttpServer:
         kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
         table = self._board.table()
         if table is None:
-            detail = self._readiness.check().detail
-            raise web.HTTPNotFound(text=": ".join(filter(None, (detail["reason"], detail["last_error"]))))
+            raise web.HTTPNotFound(text=self._readiness.stale())
         row = table.find(namespace, name, kind)
         if row is None:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
-        head = {"mode": self._mode, "tick": table.number, "wall_s": table.wall_s, "leading": table.leading}
-        return _json(head | self._board.workload(row, since))
+        return _json(self._head(table) | self._board.workload(row, since))
+
+    def _head(self, table: Table | None) -> dict[str, Any]:
+        """Say which tick an answer is of."""
+        return {
+            "mode": self._mode,
+            "tick": table.number if table else None,
+            "wall_s": table.wall_s if table else None,
+            "stale": self._readiness.stale(),
+            "leading": bool(table and table.leading),
+        }
 
     async def _follow(self, request: web.Request) -> web.StreamResponse:
         _Query(request, ())

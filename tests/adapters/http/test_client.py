@@ -41,6 +41,14 @@ async def test_a_replica_that_only_watches_says_so_first(exposition_server: Expo
     assert lines[-1] == "Keeps 4 replicas."
 
 
+async def test_of_a_daemon_whose_last_tick_is_old_that_is_said_first(exposition_server: ExpositionServer):
+    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
+    stale = "the last successful tick is 3600.0 s old, more than 40 s: OSError: no connection"
+    exposition_server.serve(PATH, f'{{"stale": "{stale}", "explanation": {explained}}}')
+    lines = await explanation(exposition_server.url, "ns", "llama")
+    assert lines == [f"What follows may no longer be so: {stale}.", "Keeps 4 replicas."]
+
+
 async def test_what_the_daemon_refuses_is_told_in_its_words_and_where_it_was_asked(exposition_server: ExpositionServer):
     exposition_server.serve(PATH, Answer('{"error": "no workload ns/llama in the last tick"}', status=404))
     url = exposition_server.url

@@ -98,6 +98,20 @@ async def test_ready_from_the_first_tick_until_the_last_good_one_is_too_old(
     assert detail["reason"] == "the last successful tick is 41.0 s old, more than 40 s"
 
 
+async def test_an_answer_says_itself_that_the_last_tick_is_old_and_why(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    assert (await get(client, API))["stale"] == "no tick has succeeded yet"
+    world = World(1)
+    daemon.record(world.tick())
+    one = f"{API}/{world.members[0].ref}"
+    daemon.readiness.failed(0.0, OSError("no connection"))
+    assert [(await get(client, path))["stale"] for path in (API, one)] == ["", ""]
+    daemon.clock.time_s = MAX_AGE_S + 1
+    why = "the last successful tick is 41.0 s old, more than 40 s: OSError: no connection"
+    assert [(await get(client, path))["stale"] for path in (API, one)] == [why, why]
+
+
 async def test_failed_ticks_are_told_and_forgotten_when_one_succeeds(
     daemon: Daemon, client: aiohttp.ClientSession
 ) -> None:

@@ -60,7 +60,6 @@ async function load() {
       page = body;
       for (const row of page.workloads) fresh.set(row.id, Object.assign(row, { tick: page.tick }));
     }
-    const verdict = await ask("/readyz");
     if (mine !== loads) return;
     workloads.clear();
     for (const [id, row] of fresh) workloads.set(id, row);
@@ -68,7 +67,7 @@ async function load() {
     setText(byId("mode"), page.mode);
     byId("mode").hidden = false;
     document.body.dataset.mode = page.mode;
-    heard(page, verdict.ok);
+    heard(page, !page.stale);
     list.refresh();
     detail.restart();
     pending.forEach(apply);
