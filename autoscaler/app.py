@@ -122,16 +122,25 @@ def allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def until_signalled(work: Awaitable[int | None]) -> int:
-    """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code."""
+async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
+    """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code.
+
+    endless: the work ends by a signal alone, which is then no failure; else the code tells that it was cut short.
+    """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
+    heard: list[int] = []
+
+    def stop(number: int) -> None:
+        heard.append(number)
+        task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, stop, number)
     try:
         return await task or 0
     except asyncio.CancelledError:
-        return 0
+        return 128 + heard[0] if heard and not endless else 0
     except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
         raise StartError(str(error)) from error
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 it found a problem, 2 bad usage or configuration.
+"""The command line. Exit codes: 0 done, 1 it found a problem, 2 bad usage or configuration, 128 + signal if cut short.
 
 Only `click` is imported here; each command imports what it needs, so that `--help` answers at once.
 """
@@ -114,7 +114,7 @@ def run(**given: Any) -> None:
 
     settings = _settings(given)
     app.configure_log(given["log_format"], given["log_level"])
-    _main(app.run(settings))
+    _main(app.run(settings), endless=True)
 
 
 @main.command("dry-run")
@@ -145,7 +145,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
         refuse_unused(given, ("http_", "period", "history"), "with --once")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     app.configure_log("console", "error")
-    _main(app.dry_run(settings, as_json=as_json, once=once))
+    _main(app.dry_run(settings, as_json=as_json, once=once), endless=not once)
 
 
 @main.command(short_help="Try the daemon on simulated vLLM replicas.")
@@ -178,7 +178,8 @@ def demo(duration: float | None, speed: float, seed: int, as_json: bool, http_po
     app.configure_log("console", "error" if as_json else "info")
     if duration is None and as_json:
         duration = 60.0
-    _main(app.demo(duration_s=duration, speed=speed, seed=seed, as_json=as_json, http_port=http_port))
+    work = app.demo(duration_s=duration, speed=speed, seed=seed, as_json=as_json, http_port=http_port)
+    _main(work, endless=True)
 
 
 @main.command()
@@ -194,7 +195,7 @@ def explain(workload: tuple[str, str], url: str) -> None:
     """Explain why a workload has its current number of replicas."""
     from autoscaler import app
 
-    _main(app.explain(url, *workload))
+    _main(app.explain(url, *workload), endless=False)
 
 
 @main.command()
@@ -265,11 +266,11 @@ def _settings(given: dict[str, Any]) -> Settings:
         raise click.UsageError("; ".join(faults)) from None
 
 
-def _main(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run to the end. Ctrl-C and SIGTERM end it cleanly."""
+def _main(work: Coroutine[Any, Any, int | None], *, endless: bool) -> None:
+    """Run to the end. Ctrl-C and SIGTERM end it cleanly; endless: they are how it is meant to end."""
     from autoscaler import app
 
-    _end(lambda: asyncio.run(app.until_signalled(work)))
+    _end(lambda: asyncio.run(app.until_signalled(work, endless=endless)))
 
 
 def _end(work: Callable[[], int]) -> None:

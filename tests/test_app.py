@@ -129,7 +129,7 @@ async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowh
         "    while True:\n"
         "        print('decision', flush=True)\n"
         "        await asyncio.sleep(0.01)\n"
-        "sys.exit(asyncio.run(app.until_signalled(work())))\n"
+        "sys.exit(asyncio.run(app.until_signalled(work(), endless=True)))\n"
     )
     piped = 'set -o pipefail; "$0" -c "$1" | head -1'
     speaker = await asyncio.create_subprocess_exec(
@@ -184,3 +184,39 @@ def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path
     child.send_signal(signal.SIGINT)
     assert child.communicate(timeout=30) == (b"", b"")
     assert child.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "codes"),
+    [
+        (("dry-run", "--once", "--prometheus"), (130, 143)),
+        (("explain", "llm/llama", "--url"), (130, 143)),
+        (("dry-run", "--http-port", "0", "--prometheus"), (0, 0)),
+    ],
+)
+async def test_who_is_stopped_before_a_server_answers_ends_quietly_and_with_0_only_if_nothing_else_would_end_it(
+    tmp_path: Path, nowhere: dict[str, str], arguments: tuple[str, ...], codes: tuple[int, int]
+):
+    asked = asyncio.Event()
+
+    async def never_answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await closed.wait()
+        writer.close()
+
+    closed = asyncio.Event()
+    server = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        for number, code in zip((signal.SIGINT, signal.SIGTERM), codes, strict=True):
+            asked.clear()
+            running = Command(tmp_path, COMMAND, *arguments, url, environment=nowhere)
+            try:
+                await asyncio.wait_for(asked.wait(), 20)
+                running.signal(number)
+                assert (await running.ended(), running.out, running.err) == (code, "", "")
+            finally:
+                running.kill()
+    finally:
+        closed.set()
+        server.close()

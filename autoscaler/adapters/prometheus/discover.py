@@ -68,7 +68,11 @@ class DiscoveredFleet:
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
-        await self.refresh(self._timeout_s)
+        try:
+            await self.refresh(self._timeout_s)
+        except BaseException:  # Ctrl-C while a slow server is asked
+            await self._client.__aexit__(None, None, None)
+            raise
         self._task = asyncio.create_task(self._run(), name="discovery of workloads")
         return self
 
