@@ -212,7 +212,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
         console = output()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:
-            parts.recorders.append(JsonLines(sys.stdout))
+            parts.recorders.append(JsonLines(sys.stdout, nothing))
         elif once or console.is_terminal:
             parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
         else:

@@ -38,6 +38,8 @@ FILE_COLUMNS = 2000
 TROUBLE = 3
 """Problems of the sources that are told, of all of them together."""
 
+OVER = "no source reports a problem any more"
+
 
 def output() -> Console:
     """Return the console of standard output; in a file or a pipe no sentence is broken into lines."""
@@ -115,8 +117,10 @@ class LiveTable:
 class _Lines(ABC):
     """Base of what writes lines: the same failure is told once. Raises like `_room`."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, nothing: str = "") -> None:
+        """nothing: what to say where there is no workload."""
         self._out = out
+        self._nothing = nothing
         self._failure = ""  # "": the last tick succeeded
 
     def record(self, tick: TickRecord) -> None:
@@ -143,13 +147,11 @@ class _Lines(ABC):
 class ChangeLines(_Lines):
     """One line per workload at first and after a failure, then whenever another count is there or wanted.
 
-    And one for each problem of a source, whenever these are others than before.
+    And one for each problem of a source, whenever these are others than before, or over.
     """
 
     def __init__(self, out: TextIO, nothing: str = "") -> None:
-        """nothing: what to say where there is no workload."""
-        super().__init__(out)
-        self._nothing = nothing
+        super().__init__(out, nothing)
         self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # there and wanted
         self._notes: tuple[str, ...] = ()
 
@@ -163,18 +165,20 @@ class ChangeLines(_Lines):
                 yield _printable(f"{_time(tick.wall_s)}  {ref}: {_explained(tick, row).sentence}")
         told, self._notes = self._notes, _notes(tick, self._nothing)
         if self._notes != told:
-            yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes)
+            yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes or (OVER,))
 
     def _told_failure(self, time: str, reason: str) -> str:
         return _printable(f"{time}  no recommendation: {reason}")
 
 
 class JsonLines(_Lines):
-    """One line per decision and tick."""
+    """One line per decision and tick, and one per problem: a program need not remember what was told before."""
 
     def _told(self, tick: TickRecord) -> Iterator[str]:
         for row, explanation in _explanations(tick):
             yield json.dumps(_line(tick, row, explanation), allow_nan=False)
+        for note in _notes(tick, self._nothing):
+            yield json.dumps({"time": _time(tick.wall_s), "problem": note})
 
     def _told_failure(self, time: str, reason: str) -> str:
         return json.dumps({"time": time, "error": reason})

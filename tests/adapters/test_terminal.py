@@ -103,21 +103,50 @@ async def test_the_table_shows_what_would_be_added_and_a_hostile_name_as_it_is_w
     assert "would add" in text
 
 
-async def test_trouble_at_a_source_is_told_below_the_table_and_in_lines_when_it_changes():
-    console, out = Console(file=io.StringIO(), width=160), io.StringIO()
+async def troubled() -> tuple[TickRecord, TickRecord]:
+    """A tick, and the same with trouble at a source."""
     record = await recorded(fleet([2]))
     report = SourceReport("prometheus", queries=1, failed=1, problems=("running: [b]no\nanswer",))
-    troubled = replace(record.input.samples, reports=(report,))
-    broken = replace(record, input=replace(record.input, samples=troubled))
+    samples_then = replace(record.input.samples, reports=(report,))
+    return record, replace(record, input=replace(record.input, samples=samples_then))
+
+
+async def test_trouble_at_a_source_is_told_below_the_table_and_in_lines_when_it_changes_and_when_it_is_over():
+    console, out = Console(file=io.StringIO(), width=160), io.StringIO()
+    record, broken = await troubled()
     LiveTable(console, once=True).record(broken)
     lines = ChangeLines(out)
-    for each in (record, broken, broken, record, broken):
+    for each in (record, broken, broken, record, record, broken):
         lines.record(each)
     assert "prometheus: running: [b]no answer" in console.file.getvalue()
     assert [line.partition("  ")[2] for line in out.getvalue().splitlines()[1:]] == [
         "prometheus: running: [b]no answer",
+        "no source reports a problem any more",
         "prometheus: running: [b]no answer",
     ]
+
+
+async def test_programs_are_told_of_trouble_at_a_source_with_every_decision_that_it_may_have_changed():
+    out = io.StringIO()
+    record, broken = await troubled()
+    lines = JsonLines(out, nothing="no workload was found")
+    for each in (record, broken, broken):
+        lines.record(each)
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line.get("workload", line.get("problem")) for line in told] == [
+        "ns/w0",
+        "ns/w0",
+        "prometheus: running: [b]no answer",
+        "ns/w0",
+        "prometheus: running: [b]no answer",
+    ]
+    assert told[2].keys() == {"time", "problem"}
+
+
+async def test_programs_are_told_that_there_is_no_workload():
+    out = io.StringIO()
+    JsonLines(out, nothing="no workload was found").record(await recorded(fleet([])))
+    assert json.loads(out.getvalue())["problem"] == "no workload was found"
 
 
 async def test_where_a_sentence_does_not_fit_beside_the_counts_it_stands_below_them():

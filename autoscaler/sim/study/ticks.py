@@ -44,8 +44,8 @@ class TicksError(ValueError):
 def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = math.inf, told: Told = untold) -> Past:
     """Return the past of `workload` (`namespace/name`) between two Unix times, as its ticks knew it.
 
-    Lines of other workloads and of failed ticks are passed over, and ticks that know no rate of the replicas there are.
-    Raises TicksError.
+    Lines of other workloads, of failed ticks and of problems are passed over, and ticks that know no rate of the
+    replicas there are. Raises TicksError.
     """
     times: list[float] = []
     rows: list[list[float]] = []
