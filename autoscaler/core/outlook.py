@@ -184,8 +184,9 @@ def _budget(known: Figures, finished_per_s: float) -> str:
         # On paper some arrived; or no engine tells its gaps, without which nothing is put on paper.
         came = not math.isnan(known.paper_missed_fraction) or (not known.readings > 0 and finished_per_s > 0)
         return f"{promised}; {'those that do are not counted' if came else 'no request was counted yet'}"
-    less_than_a_day = 0 < known.watched_s < BUDGET_S
-    when = f"did in {seconds(known.watched_s)} of demand watched" if less_than_a_day else "of the last day did"
+    when = "of the last day did" if known.watched_s >= BUDGET_S else "of those counted did"
+    if 0 < known.watched_s < BUDGET_S:
+        when = f"did in {seconds(known.watched_s)} of demand watched"
     burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"
     anyway = known.unavoidable_fraction
     always = f"; {percent(anyway)} miss on any number of replicas" if anyway >= WORTH_TELLING else ""

@@ -181,7 +181,11 @@ def test_of_more_demand_than_is_asked_for_it_is_told_how_much_is_missing():
 def test_misses_are_of_the_last_day_only_where_a_day_was_watched():
     assert "2.5% of the last day did" in told(watched_s=90_000.0)["budget"]
     assert "2.5% did in 13.1 min of demand watched" in told(watched_s=786.0)["budget"]
-    assert "2.5% of the last day did" in told(watched_s=0.0)["budget"]  # counted by another version of the rules
+
+
+def test_where_nobody_knows_for_how_long_misses_were_counted_no_time_is_named():
+    """Just learned from history, or counted by another version of the rules."""
+    assert ", 2.5% of those counted did: " in told(watched_s=0.0)["budget"]
 
 
 def test_what_is_promised_has_no_noise_of_its_own():
