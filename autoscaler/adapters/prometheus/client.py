@@ -65,6 +65,7 @@ class PrometheusClient:
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock
         self._places = asyncio.Semaphore(IN_FLIGHT)
+        self._secrets = tuple(filter(None, [url.password]))  # that were sent: an answer may repeat them
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -107,7 +108,7 @@ class PrometheusClient:
         try:
             return Answer(decode_vector(body), sent_s, received_s)
         except UnreadableAnswer as error:
-            raise QueryFailed(f"{self.name}: HTTP 200, but {error}", HTTPStatus.OK) from error
+            raise QueryFailed(f"{self.name}: HTTP 200, but {self._hide(str(error))}", HTTPStatus.OK) from error
 
     async def _ask(self, expression: str, at_s: float | None, wait_s: float) -> bytes:
         if self._session is None:
@@ -119,6 +120,8 @@ class PrometheusClient:
         headers = dict(self._headers)
         if authorization := self._credentials.authorization():
             headers["Authorization"] = authorization
+            # The last two: one may change while an answer to the other is on its way.
+            self._secrets = tuple(dict.fromkeys((authorization.partition(" ")[2], *self._secrets)))[:2]
         async with self._session.post(
             self._url, data=form, headers=headers, ssl=self._credentials.context(), allow_redirects=False
         ) as response:
@@ -132,12 +135,15 @@ class PrometheusClient:
             said = decode_error((await _read(response, MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES])
             if where := response.headers.get("Location"):
                 said = f"redirects are not followed; it points to {clean(where.partition('?')[0])}"
-            for secret in filter(None, [(authorization or "").partition(" ")[2], self._url.password]):
-                said = said.replace(secret, "***")
+            said = self._hide(said) or "no reason given"
             raise QueryFailed(
-                f"{self.name}: HTTP {response.status} {clean(response.reason or '')}: {said or 'no reason given'}",
-                response.status,
+                f"{self.name}: HTTP {response.status} {clean(response.reason or '')}: {said}", response.status
             )
+
+    def _hide(self, said: str) -> str:
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        return said
 
     @staticmethod
     def _harmless(error: Exception) -> str:

@@ -17,6 +17,7 @@ from autoscaler.core.columns import FloatColumn
 
 MAX_NOTES = 8  # warnings of one answer that are kept
 MAX_NOTE_CHARACTERS = 300
+MAX_PAGE_BYTES = 8 << 10  # of what is no answer; its first words say what it is
 
 
 class UnreadableAnswer(Exception):
@@ -116,7 +117,8 @@ def _explain(body: bytes, error: Exception | None) -> str:
     try:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        return f"not an answer of the query API: {clean(str(fault))}"
+        is_json = body.lstrip().startswith((b"{", b"["))
+        return f"not an answer of the query API: {clean(str(fault)) if is_json else _words(body) or 'no text'}"
     if envelope.status != "success":
         return _said(envelope) or f"status {clean(envelope.status)!r}, not 'success'"
     if envelope.data is not None and envelope.data.result_type != "vector":
@@ -129,7 +131,7 @@ def decode_error(body: bytes) -> str:
     try:
         return _said(_ENVELOPE.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return clean(_without_tags(body.decode(errors="replace")))
+        return _words(body)
 
 
 def parse_labels(raw: bytes) -> dict[str, str]:
@@ -150,6 +152,7 @@ def _said(envelope: _Envelope) -> str:
     return clean(": ".join(filter(None, [envelope.error_type, envelope.error])))
 
 
-def _without_tags(page: str) -> str:
-    parts = page.split("<")
-    return " ".join([parts[0], *(part.partition(">")[2] for part in parts[1:])])
+def _words(page: bytes) -> str:
+    """Return what a page says that some other server made, without its tags."""
+    parts = page[:MAX_PAGE_BYTES].decode(errors="replace").split("<")
+    return clean(" ".join([parts[0], *(part.partition(">")[2] for part in parts[1:])]))

@@ -187,7 +187,19 @@ async def test_an_html_page_is_told_in_words(exposition_server: ExpositionServer
     said = await refusal(exposition_server, html(status))
     assert f"HTTP {status}" in said
     assert "<" not in said
-    assert status == 200 or said.endswith("Oops Bad gateway nginx")
+    assert said.endswith("not an answer of the query API: Oops Bad gateway nginx" if status == 200 else "nginx")
+
+
+async def test_a_page_that_repeats_the_token_is_told_without_it(exposition_server: ExpositionServer, tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    said = await refusal(exposition_server, f"<html>who is {SECRET}?</html>", token_file=token)
+    assert said.endswith("not an answer of the query API: who is ***?")
+
+
+@pytest.mark.parametrize("body", ["", " \n", "<html></html>"])
+async def test_an_answer_without_a_word_is_told_to_be_empty(exposition_server: ExpositionServer, body: str):
+    assert (await refusal(exposition_server, body)).endswith("HTTP 200, but not an answer of the query API: no text")
 
 
 @pytest.mark.parametrize("gzip", [False, True])
