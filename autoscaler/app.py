@@ -208,7 +208,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
         else:
             assert settings.prometheus  # the command line has seen to it
             discovered = await stack.enter_async_context(DiscoveredFleet(settings.prometheus, clock))
-            parts = Parts(clock, discovered, sources, RecordingActuator(), policies)
+            parts = Parts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
         console = output()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:

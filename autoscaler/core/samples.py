@@ -75,7 +75,7 @@ class Objectives(Columns):
 class SourceReport:
     """How one source fared in one sampling; goes into metrics, readiness and explanations."""
 
-    source: str  # "prometheus", "scrape", "dcgm", "gateway"
+    source: str  # "prometheus", "discovery", "scrape", "dcgm", "gateway"
     queries: int = 0  # requests sent
     failed: int = 0  # requests that brought nothing
     problems: tuple[str, ...] = ()  # one line each, bounded, without secrets

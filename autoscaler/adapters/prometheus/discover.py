@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -26,6 +27,7 @@ from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     METRIC,
     POD,
+    TARGET,
     convention_query,
     devices_query,
     engines_presence,
@@ -38,10 +40,16 @@ from autoscaler.adapters.prometheus.server_clock import ServerClock
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.fleet import Fleet, Pool
+from autoscaler.core.samples import Objectives, Samples, SourceReport
 from autoscaler.ports import Clock, Unavailable
 
 log = structlog.get_logger(__name__)
 
+SOURCE = "discovery"
+NO_PODS = (
+    "series of engines have none, so each scrape target counts as a pod, and all that serve one model in one job as a "
+    "workload; the labels namespace and pod would tell more"
+)
 PERIOD_S = 10.0  # metrics are scraped every 15 or 30 s
 MAX_DEVICES = 1024  # of one pod; no node has more
 _NOTHING = Vector(math.nan, [], np.empty(0))
@@ -51,7 +59,8 @@ class DiscoveredFleet:
     """A WorkloadSource over one server: `async with DiscoveredFleet(settings, clock) as workloads`.
 
     It looks once on entering, and then every `PERIOD_S` in a task of its own. Entering does not raise when the server
-    is down: `fleet` says so until it is there.
+    is down: `fleet` says so until it is there. It is also a SampleSource that reads nothing, so that its problems are
+    told where those of readings are.
     """
 
     def __init__(self, settings: PrometheusSettings, clock: Clock) -> None:
@@ -64,7 +73,7 @@ class DiscoveredFleet:
         self._fleet: Fleet | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure = ""  # why the last look brought nothing; "": it brought something
-        self.problems: tuple[str, ...] = ()  # of the last look, one line each
+        self._report = SourceReport(SOURCE)  # of the last look, with the queries since it was given on
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -94,6 +103,17 @@ class DiscoveredFleet:
             raise Unavailable(f"no workloads found: {reason}")
         return self._fleet
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was wrong with the last look, one line each."""
+        return self._report.problems
+
+    async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
+        """Tell how the last look fared, but for a failure that all readings share."""
+        report = replace(self._report, problems=() if self._failure else self.problems)
+        self._report = replace(self._report, queries=0, failed=0)
+        return Samples.nothing(len(fleet.workloads), len(fleet.pods), (report,))
+
     async def refresh(self, deadline_s: float) -> None:
         """Look again, within so many seconds. What fails leaves the snapshot as it was, and `problems` tell."""
         sampling = Sampling(self._client, self._clock, deadline_s)
@@ -103,7 +123,9 @@ class DiscoveredFleet:
         except Exception as error:  # the boundary of a look: an odd answer must not end all later ones
             log.error("discovery failed", exc_info=error)
             sampling.note("discovery", f"{type(error).__name__}: {clean(str(error))}")
-        self.problems = sampling.report().problems
+        report, untold = sampling.report(), self._report
+        queries, failed = report.queries + untold.queries, report.failed + untold.failed
+        self._report = replace(report, source=SOURCE, queries=queries, failed=failed)
         self._failure = "" if looked else sampling.reason
 
     async def _take_in(self, sampling: Sampling) -> bool:
@@ -135,6 +157,8 @@ class DiscoveredFleet:
         identity, gpu_identity = read_conventions(
             parse_labels(labels).get(METRIC, "") for labels in conventions.vector.labels
         )
+        if identity == TARGET:
+            sampling.note(CONVENTIONS, NO_PODS)
         queries = {"engines": seen_engines_query(ENGINES.values(), identity)}
         if identity == POD:
             present = engines_presence(ENGINES.values())

@@ -33,6 +33,7 @@ from autoscaler.adapters.prometheus.queries import (
     GPU_COLUMNS,
     METRIC,
     POD,
+    TARGET,
     Identity,
     PodQuery,
     convention_query,
@@ -208,7 +209,9 @@ class PrometheusSource:
         """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
         if fleet.pod_ready.any() and np.isnan(running).all() and not sampling.failed:
             labels = " and ".join(self._identity)
-            sampling.note("running", f"no series has labels {labels} that name a ready pod of the fleet")
+            needed = "; series of engines have no label pod: give them the labels namespace and pod"
+            advice = needed if self._identity == TARGET else ""
+            sampling.note("running", f"no series has labels {labels} that name a ready pod of the fleet{advice}")
 
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
         """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""

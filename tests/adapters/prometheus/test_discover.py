@@ -4,12 +4,14 @@ import asyncio
 import math
 import re
 
+import numpy as np
 import pytest
 from aiohttp import web
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.samples import Objectives, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.prometheus.answers import pod, serving, vector
 from tests.harness.process import free_port
@@ -85,13 +87,51 @@ async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str)
         assert workloads.problems == ()
 
 
-async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod():
+async def told(workloads: DiscoveredFleet) -> SourceReport:
+    """Return what discovery tells beside the readings of others, of which it has none."""
+    fleet = workloads.fleet()
+    samples = await workloads.sample(fleet, Objectives(*np.full((2, len(fleet.workloads)), math.nan)), 1)
+    assert np.isnan(samples.pods.time_s).all()
+    (report,) = samples.reports
+    return report
+
+
+async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod_and_is_told():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         before = names(workloads)
+        assert (await told(workloads)).problems == ()
         server.rules["kube_pod_created"] = 503
         await workloads.refresh(1)
         assert names(workloads) == before
+        report = await told(workloads)
+        assert (report.source, report.failed) == ("discovery", 1)
+        assert report.problems[0].startswith(f"pods: {url}/api/v1/query: HTTP 503")
+        again = await told(workloads)
+        assert (again.queries, again.failed) == (0, 0), "each query is counted once"
+        assert again.problems == report.problems
+
+
+async def test_what_every_reading_suffers_from_is_not_told_by_discovery_too():
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        server.rules = {"": 503}
+        await workloads.refresh(1)
+        assert (await told(workloads)).problems == ()
+
+
+async def test_where_metrics_name_no_pods_it_is_told_what_stands_for_them():
+    target = {"job": "inference", "instance": "10.0.0.1:8000", "metric": "vllm", "model_name": "llama"}
+    rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1)), "^label_replace.count by": vector((target, 1))}
+    async with (
+        serving(Server(**rules).answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert [str(each.ref) for each in workloads.fleet().workloads] == ["inference/llama"]
+        assert (await told(workloads)).problems == (
+            "labels that name pods: series of engines have none, so each scrape target counts as a pod, and all that "
+            "serve one model in one job as a workload; the labels namespace and pod would tell more",
+        )
 
 
 async def test_a_partial_answer_about_labels_loses_no_pod():

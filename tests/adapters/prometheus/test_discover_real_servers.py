@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.prometheus.discover import DiscoveredFleet
+from autoscaler.adapters.prometheus.discover import NO_PODS, DiscoveredFleet
+from autoscaler.adapters.prometheus.queries import CONVENTIONS
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.fleet import Blocked, Fleet, Pool, WorkloadRef
@@ -82,10 +83,10 @@ async def servers(
             yield running
 
 
-async def found(server: PromqlServer) -> Fleet:
+async def found(server: PromqlServer, *problems: str) -> Fleet:
     async with DiscoveredFleet(PrometheusSettings(url=server.url), SystemClock()) as workloads:
         fleet = workloads.fleet()
-        assert workloads.problems == ()
+        assert workloads.problems == problems
         return fleet
 
 
@@ -124,7 +125,7 @@ async def test_without_kube_state_metrics_the_names_of_the_pods_tell(servers: di
 
 async def test_where_metrics_know_no_pods_the_targets_are_found_and_read(servers: dict[str, PromqlServer]):
     settings = PrometheusSettings(url=servers["plain"].url)
-    fleet = await found(servers["plain"])
+    fleet = await found(servers["plain"], f"{CONVENTIONS}: {NO_PODS}")
     assert [str(each.ref) for each in fleet.workloads] == ["inference/tiny"]
     async with PrometheusSource(settings, SystemClock()) as source:
         samples = await source.sample(fleet, objectives(fleet), 10)

@@ -375,6 +375,16 @@ async def test_when_metrics_and_cluster_do_not_meet_it_is_told(series: list):
     assert report(at_zero).problems == ()
 
 
+async def test_where_no_series_names_a_pod_it_is_told_which_labels_are_needed():
+    target = {"job": "inference", "instance": "10.0.0.1:8000"}
+    conventions = vector(({"metric": "engine/instance"}, 1), ({"metric": "clock"}, 1))
+    samples = await Server(**{**healthy(num_requests_running=vector((target, 4))), "engine/pod": conventions}).sample()
+    assert report(samples).problems == (
+        "running: no series has labels job and instance that name a ready pod of the fleet; "
+        "series of engines have no label pod: give them the labels namespace and pod",
+    )
+
+
 async def test_a_fleet_without_workloads_is_no_reason_to_fail():
     samples = await Server(**healthy()).sample(fleet_of({}))
     assert len(samples.pods.running) == len(samples.front.waiting) == 0
