@@ -58,6 +58,13 @@ A missing value is unknown, never 0: a signal without its metric has no opinion.
 that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
 line.
 
+**Labels.** In Prometheus, series of engines name their pod by the labels `namespace` and `pod`; where federation
+without `honor_labels` has moved these, by `exported_namespace` and `exported_pod`. Where no series has either, dry-run
+without `--cluster` takes each scrape target (`job`, `instance`) for a pod, and says so; every other mode needs them.
+
+**Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
+a quarter of `--rate-window`.
+
 **Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of each pod over the window of rates (`--rate-window`, 2
 minutes by default). Pods are averaged, weighted by first tokens (TTFT) or generated tokens (ITL) per second.
 

@@ -4,6 +4,7 @@ A workload is what owns pods from which an engine reports. Owners, readiness, ti
 kube-state-metrics where it is scraped; else the owner is read from the pod's name, and the pods that report are the
 ready ones. A workload that has had no pod since the daemon started is not found: nothing in the metrics names it.
 Where metrics know no pods, the scrape targets stand for them, and all that serve one model in one job are a workload.
+Where federation has moved the labels of pods, kube-state-metrics is not asked: its own are moved as well.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class DiscoveredFleet:
             controllers=read_controllers(answers.get("controllers", _NOTHING)),
             gpus=_devices(answers.get("devices", _NOTHING)),
             whole=len(answers) == len(queries) and not any(vector.partial for vector in vectors),
-            named=identity == POD,
+            named=identity != TARGET,
         )
 
 

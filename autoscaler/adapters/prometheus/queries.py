@@ -45,6 +45,7 @@ _JOB_LABELS = ("job", "endpoint")  # of who scraped; two servers of one job diff
 Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
 Identity = tuple[str, str]  # the two labels that name a pod
 POD: Identity = ("namespace", "pod")
+EXPORTED: Identity = ("exported_namespace", "exported_pod")  # of federation without `honor_labels`: POD is the server
 TARGET: Identity = ("job", "instance")  # of a plain scrape configuration, which knows no pods
 CONVENTIONS = "labels that name pods"  # what problems call the query for them
 
@@ -173,10 +174,11 @@ def convention_query(engines: Iterable[Engine]) -> str:
     """
     engine_names = "|".join(sorted({row.name for engine in engines for row in _clock_of(engine.renamed(underscored))}))
     gpu_names = "|".join(sorted(gpus.metric_names()))
-    asked = [("engine", engine_names, identity) for identity in (POD, TARGET)]
-    asked += [("gpu", gpu_names, identity) for identity in gpus.POD_LABELS]
+    asked = [("engine", engine_names, f'{POD[1]}!="",{EXPORTED[1]}=""', POD)]
+    asked += [("engine", engine_names, f'{identity[1]}!=""', identity) for identity in (EXPORTED, TARGET)]
+    asked += [("gpu", gpu_names, f'{identity[1]}!=""', identity) for identity in gpus.POD_LABELS]
     counts = {
-        f"{kind}/{identity[1]}": f'count({{__name__=~"{names}",{identity[1]}!=""}})' for kind, names, identity in asked
+        f"{kind}/{identity[1]}": f'count({{__name__=~"{names}",{held}}})' for kind, names, held, identity in asked
     }
     counts["clock"] = "vector(1)"
     return _either(f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
@@ -188,7 +190,7 @@ def read_conventions(found: Iterable[str]) -> tuple[Identity, Identity | None]:
     The first convention that exists decides for the whole backend. None: no GPU series name any pod.
     """
     present = set(found)
-    engine = POD if f"engine/{POD[1]}" in present or f"engine/{TARGET[1]}" not in present else TARGET
+    engine = next((identity for identity in (POD, EXPORTED, TARGET) if f"engine/{identity[1]}" in present), POD)
     gpu = next((identity for identity in gpus.POD_LABELS if f"gpu/{identity[1]}" in present), None)
     return engine, gpu
 

@@ -23,6 +23,7 @@ from autoscaler.adapters.prometheus.owners import owner_of
 from autoscaler.adapters.prometheus.queries import (
     METRIC,
     POD,
+    TARGET,
     Identity,
     Where,
     bounds_query,
@@ -172,10 +173,10 @@ class _Reading:
         where: Where = (
             (self._identity[0], tuple(map(_quoted, namespaces)) if len(namespaces) > 1 else (*namespaces,)),
         )
-        if self._identity != POD:
+        if self._identity == TARGET:
             return where
         names = f"({'|'.join(sorted({_quoted(ref.name) for ref in refs}))})"
-        return (*where, (POD[1], (f"{names}-[a-z0-9]+", f"{names}-[a-z0-9]+-[a-z0-9]+")))
+        return (*where, (self._identity[1], (f"{names}-[a-z0-9]+", f"{names}-[a-z0-9]+-[a-z0-9]+")))
 
     def _known_bounds(self, engine: str, column: str) -> Bounds:
         """Return the bounds of a histogram, those of all pods together, as ticks use them."""

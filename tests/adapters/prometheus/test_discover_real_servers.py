@@ -53,13 +53,24 @@ DCGM_FI_DEV_FB_USED{gpu="2",UUID="GPU-3",modelName="NVIDIA H100"} 4
 """
 
 
+def labelled(page: str, namespace: str, pod: str) -> str:
+    """Return the series of a page with the labels of a pod."""
+    series = (line for line in page.splitlines() if "{" in line and not line.startswith("#"))
+    return "".join(line.replace("{", f'{{namespace="{namespace}",pod="{pod}",', 1) + "\n" for line in series)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[prometheus, victoria_metrics])
 async def servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[dict[str, PromqlServer]]:
-    """Three servers: `cluster` scrapes all there is, `pods` the engines alone, `plain` does not know of pods."""
+    """Four servers: `cluster` scrapes all there is, `pods` the engines alone, `plain` does not know of pods.
+
+    `federated` scrapes what another server knows, without `honor_labels`.
+    """
     async with exposition_server() as endpoints:
-        for path, text in (("/vllm", SATURATED), ("/kube-state", KUBE_STATE), ("/dcgm", DCGM)):
+        federated = "".join(labelled(SATURATED, "llm", pod) for pod in LLAMA)
+        pages = {"/vllm": SATURATED, "/federate": federated, "/kube-state": KUBE_STATE, "/dcgm": DCGM}
+        for path, text in pages.items():
             endpoints.serve(path, text)
 
         def engine(pod: str) -> Target:
@@ -72,6 +83,7 @@ async def servers(
             "cluster": (engine(LLAMA[0]), engine("mixtral-0"), kube_state, dcgm),
             "pods": (engine(LLAMA[0]), engine(LLAMA[1])),
             "plain": (Target(endpoints.address, "/vllm", job="inference"),),
+            "federated": (Target(endpoints.address, "/federate", {"namespace": "monitoring", "pod": "prometheus-0"}),),
         }
         async with AsyncExitStack() as stack:
             running = {
@@ -131,3 +143,15 @@ async def test_where_metrics_know_no_pods_the_targets_are_found_and_read(servers
         samples = await source.sample(fleet, objectives(fleet), 10)
     assert samples.pods.waiting.tolist() == [30]
     assert samples.pods.running.tolist() == [4]
+
+
+async def test_labels_that_federation_moved_away_name_the_pods_and_not_those_of_the_other_server(
+    servers: dict[str, PromqlServer],
+):
+    fleet = await found(servers["federated"])
+    assert [each.ref for each in fleet.workloads] == [WorkloadRef("llm", "llama")]
+    assert sorted(pod.name for pod in fleet.pods) == sorted(LLAMA)
+    async with PrometheusSource(PrometheusSettings(url=servers["federated"].url), SystemClock()) as source:
+        samples = await source.sample(fleet, objectives(fleet), 10)
+    assert samples.pods.waiting.tolist() == [30, 30]
+    assert samples.reports[0].problems == ()

@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 
 from autoscaler.adapters.prometheus.queries import (
+    EXPORTED,
     POD,
     TARGET,
     bounds_query,
@@ -73,6 +74,8 @@ def test_the_window_of_quantiles_is_that_of_the_settings():
     [
         ([], POD, None),
         (["engine/pod", "engine/instance"], POD, None),
+        (["engine/pod", "engine/exported_pod"], POD, None),
+        (["engine/exported_pod", "engine/instance"], EXPORTED, None),
         (["engine/instance"], TARGET, None),
         (["gpu/pod", "gpu/exported_pod"], POD, ("exported_namespace", "exported_pod")),
         (["gpu/pod", "gpu/pod_name"], POD, ("pod_namespace", "pod_name")),
