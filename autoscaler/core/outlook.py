@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from autoscaler.core.decision import Decision, Signal, TickInput
 from autoscaler.core.error_budget import BUDGET_S
 from autoscaler.core.family import describe
@@ -108,7 +110,7 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
         "rule": _rule(known, cold_start_s) if speaks else "",
         "paper": _paper(known) if speaks else "",
-        "budget": _budget(known, float(decision.observation.finished_per_s[row])),
+        "budget": _budget(known, inp, decision, row),
         "replica": _replica(known),
         "confidence": _confidence(known),
     }
@@ -176,14 +178,25 @@ def _paper(known: Figures) -> str:
     return f"that rule would have missed {missed} of requests so far, {allowed} are allowed now"
 
 
-def _budget(known: Figures, finished_per_s: float) -> str:
+def _uncountable(known: Figures, inp: TickInput, decision: Decision, row: int) -> bool:
+    """Say whether requests end of which nobody can say whether they missed.
+
+    On paper some arrived; or no engine tells its gaps, without which nothing is put on paper.
+    """
+    if not math.isnan(known.paper_missed_fraction):
+        return True
+    if known.readings > 0 or not decision.observation.finished_per_s[row] > 0:
+        return False
+    return bool(np.isnan(inp.samples.pods.gaps[inp.fleet.pod_workload == row]).all())
+
+
+def _budget(known: Figures, inp: TickInput, decision: Decision, row: int) -> str:
     if math.isnan(known.promised_fraction):
         return ""
     promised = f"{percent(known.promised_fraction)} of requests may miss"
     if math.isnan(known.missed_fraction):
-        # On paper some arrived; or no engine tells its gaps, without which nothing is put on paper.
-        came = not math.isnan(known.paper_missed_fraction) or (not known.readings > 0 and finished_per_s > 0)
-        return f"{promised}; {'those that do are not counted' if came else 'no request was counted yet'}"
+        uncountable = _uncountable(known, inp, decision, row)
+        return f"{promised}; {'those that do are not counted' if uncountable else 'no request was counted yet'}"
     when = "of the last day did" if known.watched_s >= BUDGET_S else "of those counted did"
     if 0 < known.watched_s < BUDGET_S:
         when = f"did in {seconds(known.watched_s)} of demand watched"

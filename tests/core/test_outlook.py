@@ -166,6 +166,16 @@ def test_of_an_engine_that_tells_no_gaps_requests_are_known_by_their_rate(finish
     assert {line.name: line.text for line in lines}["budget"].endswith(said)
 
 
+def test_before_the_first_judgement_of_an_engine_that_tells_gaps_no_request_was_counted_yet():
+    inp, decision = made(really_missed=NAN, paper_missed=NAN, readings=0.0)
+    observation = replace(decision.observation, finished_per_s=np.array([1.0]))
+    gaps = replace(inp.samples.pods, gaps=np.array([NAN, 5.0, NAN, 7.0]))
+    inp = replace(inp, samples=replace(inp.samples, pods=gaps))
+    decision = replace(decision, observation=observation)
+    lines = outlook.lines(outlook.read(inp, decision, 0), inp, decision, 0)
+    assert {line.name: line.text for line in lines}["budget"].endswith("no request was counted yet")
+
+
 def test_a_slope_too_flat_to_be_true_is_no_limit():
     said = told(prompt_token_s=0.0, output_token_s=1e-14)
     assert said["replica"] == "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle"
