@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import grpc
 
 from autoscaler.adapters.keda import metadata
-from autoscaler.adapters.keda.answers import NOT_LEADING, Answer, Answers, NoAnswer
+from autoscaler.adapters.keda.answers import Answer, Answers, NoAnswer
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
@@ -105,16 +105,15 @@ class KedaService(ExternalScalerServicer):
 
         KEDA writes a status to the API server for every `true`, so of one that is awake it hears once. While there is
         nothing trusted to tell the stream is silent, not broken: KEDA would wait up to a minute before it opens
-        another, and the first word that counts is a `true`. A replica that does not lead ends it.
+        another, and the first word that counts is a `true`. A replica that does not lead ends it with OK, after which
+        KEDA waits 2 s.
         """
         target = self._admit(request).scaled_object.target
         changed = asyncio.Event()
         told: bool | None = None
         with self._answers.watching(target, changed.set):
-            while True:
+            while self._answers.leading:
                 changed.clear()
-                if not self._answers.leading:
-                    _refuse("unavailable", NOT_LEADING)
                 answer = self._known(target)
                 if answer is not None and (answer.active != told or (answer.active and answer.current == 0)):
                     told = answer.active

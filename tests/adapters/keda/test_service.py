@@ -11,11 +11,10 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from autoscaler.adapters.keda.answers import NOT_LEADING
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import KedaServer
-from autoscaler.adapters.keda.service import KedaService, Refused
+from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
 from tests.harness.process import eventually
@@ -321,12 +320,13 @@ class TestStreamIsActive:
                 while True:  # what was on its way
                     await stream.read()
 
-    async def test_a_replica_that_does_not_lead_ends_it(self):
-        world = World()
-        world.lease.leading = False
-        with pytest.raises(Refused, match=NOT_LEADING):
-            async with asyncio.timeout(1):
-                await anext(world.service.StreamIsActive(reference(), None))
+    async def test_a_replica_that_does_not_lead_ends_it_cleanly_so_that_keda_comes_back_after_2_s(self, client: Client):
+        client.world.decide()
+        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        await stream.read()
+        client.world.lease.leading = False
+        assert await stream.read() is grpc.aio.EOF
+        assert await stream.code() == Code.OK
 
     async def test_it_ends_when_the_scaled_object_is_gone_or_means_another_workload(self, client: Client):
         client.world.decide()
