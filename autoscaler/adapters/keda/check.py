@@ -6,6 +6,7 @@ as a scaler at all; a warning says where the HPA or KEDA will do something else 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -187,6 +188,18 @@ def _check_trigger(document: Document, index: int, book: PolicyBook) -> Iterator
         if key in texts or key not in stated:
             words, _, allowed = problem.partition("; allowed: ")
             yield replace(document.finding((*place, "metadata", key), words, allowed), value="")
+    yield from _check_address(document, (*place, "metadata", "scalerAddress"))
+
+
+def _check_address(document: Document, place: Loc) -> Iterator[Finding]:
+    """Find addresses under which KEDA's gRPC client reaches nobody, so that no answer could tell of them."""
+    address = at(document.value, *place)
+    if not isinstance(address, str):
+        return
+    if address.startswith(("http://", "https://")):
+        yield document.finding(place, "a URL", "host:port")
+    elif not re.search(r":\d+$", address):
+        yield document.warning(place, "no port number; without one KEDA would dial 443", "host:port")
 
 
 def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:

@@ -64,6 +64,7 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         (f"{METADATA}.polciy", "x", "metadata.polciy", "unknown key"),
         (f"{METADATA}.policy", 5, "metadata.policy", "not text"),
         (f"{METADATA}.scalerAddress", None, "metadata", "missing"),
+        (f"{METADATA}.scalerAddress", "http://vllm-autoscaler-keda:6000", "scalerAddress", "a URL, found 'http://vllm"),
         (f"{METADATA}.objective\\.ttft", "fast", "objective.ttft", "found 'fast'"),
         (f"{METADATA}.replicas\\.min", "99", "replicas.min", "above max"),
         ("spec.triggers.0.metricType", "Value", "metricType", "drifts"),
@@ -124,6 +125,8 @@ def test_an_error_is_found_where_it_stands(place: str, value: object, key: str, 
     [
         ("spec.triggers.0.type", "external", "type", "waits for the next poll"),
         ("spec.triggers.0.useCachedMetrics", True, "useCachedMetrics", "last poll"),
+        (f"{METADATA}.scalerAddress", "vllm-autoscaler-keda", "scalerAddress", "KEDA would dial 443, found 'vllm"),
+        (f"{METADATA}.scalerAddress", "dns:///vllm-autoscaler-keda:grpc", "scalerAddress", "no port number"),
         ("spec.advanced.scalingModifiers", {"formula": "a"}, "scalingModifiers", "formula"),
         ("spec.maxReplicaCount", 8, "maxReplicaCount", "below replicas.max of the policy, which is 16"),
         ("spec.fallback", {"failureThreshold": 3, "replicas": 0}, "fallback.replicas", "takes the workload to zero"),
@@ -141,6 +144,11 @@ def test_a_warning_says_what_the_hpa_or_keda_will_do_instead(place: str, value: 
     (finding,) = findings(changed((place, value)))
     assert finding.severity is Severity.WARNING
     assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
+
+
+@pytest.mark.parametrize("address", ["dns:///vllm-autoscaler-keda:6000", "10.0.0.7:6000", "[fd00::7]:6000"])
+def test_an_address_may_be_any_that_grpc_dials(address: str):
+    assert findings(changed((f"{METADATA}.scalerAddress", address))) == []
 
 
 def test_an_empty_kind_and_version_are_those_of_a_deployment():
