@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from autoscaler.adapters.kube.client import BODY_LIMIT_BYTES, JSON, ApiError, Kube, TooLarge, object_path
+from autoscaler.adapters.kube.decode import decode
 from autoscaler.adapters.kube.objects import Event, Object, Page, StatusObject
 from autoscaler.ports import Clock
 
@@ -30,8 +31,9 @@ QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reco
 ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 ACCEPT_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 ABSENT = (403, 404)
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # JSON nested without end is the last
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 GONE = 410
+_PAGE, _EVENT, _OBJECT = msgspec.json.Decoder(Page), msgspec.json.Decoder(Event), msgspec.json.Decoder(Object)
 
 Kind = TypeVar("Kind", bound=Object)
 Kind_contra = TypeVar("Kind_contra", bound=Object, contravariant=True)
@@ -101,7 +103,7 @@ class Watch(Generic[Kind]):
         self._times = times or WatchTimes()
         self._on_sync = on_sync
         self._path = object_path(resource.root, self.namespace, resource.plural)
-        self._decode = msgspec.json.Decoder(resource.type)
+        self._decoder = msgspec.json.Decoder(resource.type)
         self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
         self._version = ""  # resume from here; "": list first
         self._failures = 0
@@ -158,7 +160,7 @@ class Watch(Generic[Kind]):
                     accept=ACCEPT_METADATA_LIST if self.resource.metadata_only else JSON,
                     timeout_s=LIST_TIMEOUT_S,
                 )
-                page = msgspec.json.decode(body, type=Page)
+                page = decode(_PAGE, body)
             except TooLarge:
                 if limit == 1:
                     raise
@@ -215,13 +217,13 @@ class Watch(Generic[Kind]):
 
     def _follow(self, line: bytes) -> None:
         try:
-            event = msgspec.json.decode(line, type=Event)
+            event = decode(_EVENT, line)
             if event.type == "ERROR":
                 status = msgspec.json.decode(event.object, type=StatusObject)
                 if status.code == GONE or status.reason in ("Expired", "Gone"):
                     raise _Expired
                 raise ApiError(f"watch {self._path}", status.code, status.message[:300])
-            metadata = msgspec.json.decode(event.object, type=Object).metadata
+            metadata = decode(_OBJECT, event.object).metadata
         except UNREADABLE as error:
             raise ApiError(f"watch {self._path}", 0, f"not a watch event: {error}") from error
         if event.type == "DELETED":
@@ -234,11 +236,11 @@ class Watch(Generic[Kind]):
     def _take(self, raw: msgspec.Raw) -> tuple[str, str] | None:
         """Hand one object on unless it is known; return its key. One that cannot be read keeps its last state."""
         try:
-            seen: Kind = self._decode.decode(raw)
+            seen = decode(self._decoder, raw)
         except UNREADABLE as error:
             self.unreadable += 1
             try:
-                metadata = msgspec.json.decode(raw, type=Object).metadata
+                metadata = decode(_OBJECT, raw).metadata
             except UNREADABLE:
                 return None
             log.warning(

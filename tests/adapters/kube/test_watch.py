@@ -3,12 +3,14 @@
 import asyncio
 import io
 import random
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -552,3 +554,40 @@ async def test_the_largest_object_that_an_api_server_takes_can_be_listed_and_wat
         await sees("first", "second")
     for name in ("first", "second"):
         await world.delete("Pod", name, "v1")
+
+
+@pytest.mark.integration
+async def test_an_object_with_managed_fields_nested_without_end_can_be_listed_and_watched(
+    kube: Kube, clock: SystemClock, world: World
+):
+    """Whoever may make pods writes them, and the API server keeps thousands of levels."""
+    fields = '{"f:x":' * 5_000 + "{}" + "}" * 5_000
+    owner = '"manager": "m", "operation": "Update", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z"'
+    managed = f'[{{{owner}, "fieldsType": "FieldsV1", "fieldsV1": {{"f:spec": {fields}}}}}]'
+    spec = '{"containers": [{"name": "c", "image": "c"}]}'
+    headers = {"Authorization": f"Bearer {world.api.admin.token}", "Content-Type": "application/json"}
+    trust = ssl.create_default_context(cafile=world.api.ca)
+
+    async def make(name: str) -> None:
+        url = f"{world.api.url}/api/v1/namespaces/{world.namespace}/pods"
+        pod = f'{{"metadata": {{"name": "{name}", "managedFields": {managed}}}, "spec": {spec}}}'
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, data=pod, headers=headers, ssl=trust) as answer,
+        ):
+            assert (await answer.text()).count("f:x") == 5_000
+
+    seen = Names()
+    watch = Watch(kube, PODS, seen, clock, world.namespace)
+
+    async def sees(*expected: str) -> None:
+        async def holds() -> bool:
+            return watch.live and sorted(seen.there) == sorted(expected)
+
+        await eventually(holds, f"exactly {expected} are there")
+
+    await make("first")
+    async with running(watch):
+        await sees("first")
+        await make("second")
+        await sees("first", "second")
