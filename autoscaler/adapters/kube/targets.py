@@ -24,7 +24,7 @@ DEFAULT_PORT = 8000
 DEFAULT_ENGINE = "vllm"
 ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
 SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
-SCRIPT_LIMIT = 16_384  # characters
+SCRIPT_LIMIT = 16_384  # characters, of all scripts in a template: to split them takes 20 ms
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MIG_RESOURCE = "nvidia.com/mig-"
 # Labels that say what GPU a node has: GPU feature discovery first, then the clouds and provisioners.
@@ -145,11 +145,12 @@ def _writer(metadata: TargetMetadata) -> str:
 def read_template(spec: PodSpec) -> Facts:
     counts: dict[str, int] = {}
     model, port = "", 0
+    shell = _Shell()
     for container in spec.containers or ():
         gpus = _gpus(container.resources.limits or container.resources.requests) if container.resources else {}
         for resource, count in gpus.items():
             counts[resource] = counts.get(resource, 0) + count
-        own_model, own_port = _command_line([*(container.command or ()), *(container.args or ())])
+        own_model, own_port = _command_line(shell.words([*(container.command or ()), *(container.args or ())]))
         model, port = model or own_model, port or own_port
     total = float(sum(counts.values()))
     return Facts(
@@ -193,7 +194,7 @@ def _command_line(words: Iterable[str]) -> tuple[str, int]:
     """Find the served model's name and the port in a server's arguments; "" and 0 where they cannot be read."""
     options: dict[str, str] = {}
     before = ""
-    for word in _words(words):
+    for word in words:
         if word.startswith("--") and "=" in word:
             name, _, value = word.partition("=")
             options.setdefault(name, value)
@@ -211,19 +212,29 @@ def _command_line(words: Iterable[str]) -> tuple[str, int]:
 _OPTIONS = ("--served-model-name", "--model", "--port")
 
 
-def _words(words: Iterable[str]) -> Iterator[str]:
-    """Split what a shell would split (`sh -c "vllm serve ..."`); what does not parse is left out."""
-    left = ARGUMENTS_LIMIT
-    before = ""
-    for word in words:
-        parts = [word]
-        if SCRIPT_FOLLOWS.fullmatch(before) and len(word) < SCRIPT_LIMIT:
-            try:
-                parts = shlex.split(word)
-            except ValueError:
-                parts = []
-        yield from parts[:left]
-        left -= len(parts)
-        if left <= 0:
-            return
-        before = word
+class _Shell:
+    """Splits what a shell would split (`sh -c "vllm serve ..."`), up to `SCRIPT_LIMIT` for all command lines."""
+
+    def __init__(self) -> None:
+        self._left = SCRIPT_LIMIT
+
+    def words(self, words: Iterable[str]) -> Iterator[str]:
+        """Return the words of a command line; scripts that do not parse, or are too long, are left out."""
+        left = ARGUMENTS_LIMIT
+        before = ""
+        for word in words:
+            parts = self._split(word) if SCRIPT_FOLLOWS.fullmatch(before) else [word]
+            yield from parts[:left]
+            left -= len(parts)
+            if left <= 0:
+                return
+            before = word
+
+    def _split(self, script: str) -> list[str]:
+        if len(script) > self._left:
+            return []
+        self._left -= len(script)
+        try:
+            return shlex.split(script)
+        except ValueError:
+            return []

@@ -5,6 +5,7 @@ import pytest
 
 from autoscaler.adapters.kube.objects import LeaderWorkerSet, PodSpec, Target
 from autoscaler.adapters.kube.targets import DEPLOYMENT, read_group, read_target, read_template
+from tests.harness.calls import counted_calls
 
 
 def template(container: dict | None = None, **spec: object):
@@ -31,6 +32,16 @@ def test_the_served_model_and_port_are_read_from_arguments_where_that_is_easy(
 ):
     facts = template({"name": "vllm", "args": arguments})
     assert (facts.model, facts.port) == (model, port)
+
+
+def test_many_long_scripts_in_one_template_take_no_longer_than_one():
+    """Whoever may make a Deployment must not hold up the daemon with each change of it."""
+    container = {"args": ["-c", "x" * 16_000]}
+    with counted_calls() as one:
+        template(container)
+    with counted_calls() as many:
+        template(containers=[container] * 90)
+    assert many.made < 2 * one.made
 
 
 @pytest.mark.parametrize(
