@@ -15,6 +15,7 @@ from autoscaler.config.model import OVERRIDES
 from autoscaler.config.specs import OverrideError, override_value
 
 PROBLEM_LIMIT = 800  # characters: every annotation wrong at once fits
+MOST_TOLD = 40  # ... and one that nobody knows is not told beyond: thousands fit into an object
 VALUE_LIMIT = 256  # characters of one override
 TOO_LONG = "(too long)"
 KNOWN = (*ANNOTATIONS, *SHORT_OVERRIDES, f"{OVERRIDE}<field>")
@@ -54,10 +55,14 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
             found[name] = _read(name, value, problems)
         elif (path := override_path(name)) in overrides:
             problems.append(f"{shown(name)}: {path} is given twice, {shown(overrides[path])} is used; allowed: once")
-        elif path or name.startswith(OVERRIDE):
-            overrides |= read_override(path or name.removeprefix(OVERRIDE), value, problems, name if path else "")
+        elif path:
+            overrides |= read_override(path, value, problems, name)
             if path in BOUNDS and path not in overrides:
                 overrides[path] = value if len(value) <= VALUE_LIMIT else TOO_LONG
+        elif len(problems) >= MOST_TOLD:
+            continue
+        elif name.startswith(OVERRIDE):
+            read_override(name.removeprefix(OVERRIDE), value, problems)
         else:
             problems.append(f"{PREFIX}{shown(name)} is not known; allowed: {one_of(KNOWN, name)}")
     return Declared(

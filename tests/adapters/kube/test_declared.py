@@ -1,8 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kube.declared import NOTHING, PROBLEM_LIMIT, read_annotations
 from tests.adapters.kube.world import PREFIX, annotated
+from tests.harness.calls import counted_calls
 
 
 def test_a_workload_without_our_annotations_is_not_ours():
@@ -70,6 +72,18 @@ def test_an_unknown_annotation_is_told_with_those_that_there_are():
     assert "'polcy' is not known; allowed: " in problem
     assert "metrics-port" in problem
     assert "(did you mean policy?)" in problem
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, f"{PREFIX}override."])
+def test_thousands_of_unknown_annotations_take_no_longer_than_some(prefix: str):
+    """Each change of the workload reads them, and whoever may change it must not hold up the daemon."""
+    unknown = [{f"{prefix}{number}": "" for number in range(count)} for count in (50, 5_000)]
+    with counted_calls() as some:
+        read_annotations(unknown[0])
+    with counted_calls() as thousands:
+        read_annotations(unknown[1] | annotated(policy="batch"))
+    assert read_annotations(unknown[1] | annotated(policy="batch")).policy == "batch"
+    assert thousands.made - some.made < 10 * 5_000
 
 
 @given(st.dictionaries(st.text(max_size=30).map(PREFIX.__add__), st.text(max_size=300), max_size=12))
