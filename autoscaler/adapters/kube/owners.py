@@ -11,7 +11,7 @@ from collections.abc import Callable
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, TargetKey
 from autoscaler.adapters.kube.history import OwnWrites
-from autoscaler.adapters.kube.pods import PodTable
+from autoscaler.adapters.kube.pods import Key, PodTable
 from autoscaler.adapters.kube.targets import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
@@ -35,13 +35,14 @@ class TargetTable:
         self._writes = writes
         self._autoscaler = autoscaler
         self._next_id = 0
-        self._id: dict[str, int] = {}  # by uid
+        self._id: dict[Key, int] = {}  # by namespace, uid: owners are in the namespace of what they own
         self._uid: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
-        self._replica_sets: dict[tuple[str, str], tuple[str, str]] = {}  # by namespace, name: own uid, Deployment's uid
-        self._sets: Counter[str] = Counter()  # ReplicaSets by Deployment's uid
+        self._replica_sets: dict[Key, tuple[str, str]] = {}  # by namespace, name: own uid, Deployment's uid
+        self._sets: Counter[Key] = Counter()  # ReplicaSets by namespace, Deployment's uid
 
     def put(self, row: Row) -> None:
-        target_id = self._number(row.uid)
+        owner = row.ref.namespace, row.uid
+        target_id = self._number(owner)
         before = self.rows.get(target_id)
         if before == row:
             return
@@ -52,7 +53,7 @@ class TargetTable:
             self._hands.changed(row.uid, row.replicas, row.writer)
         self.rows[target_id] = row
         if row.ref.kind == STATEFUL_SET.kind:
-            self._pods.own(row.uid, target_id)
+            self._pods.own(owner, target_id)
         elif row.ref.kind == LEADER_WORKER_SET.kind:
             self._pods.own((row.ref.namespace, row.ref.name), target_id)
         self._pods.set_port(target_id, row.workload.metrics_port)
@@ -62,10 +63,10 @@ class TargetTable:
         uid = self._uid.pop((kind, namespace, name), None)
         if uid is None:
             return
-        target_id = self._id.pop(uid)
+        target_id = self._id.pop((namespace, uid))
         del self.rows[target_id]
         self._pods.forget_target(target_id)
-        self._pods.disown((namespace, name) if kind == LEADER_WORKER_SET.kind else uid)
+        self._pods.disown((namespace, name if kind == LEADER_WORKER_SET.kind else uid))
         self._hands.forget(uid)
         self._writes.forget(uid)
         self.version += 1
@@ -74,28 +75,31 @@ class TargetTable:
         owner = seen.metadata.controller()
         if owner is None or owner.kind != DEPLOYMENT.kind:
             return
-        key = seen.metadata.namespace, seen.metadata.name
+        namespace, uid = seen.metadata.namespace, seen.metadata.uid
+        deployment = namespace, owner.uid
+        key = namespace, seen.metadata.name
         if key not in self._replica_sets:
-            self._replica_sets[key] = seen.metadata.uid, owner.uid
-            self._sets[owner.uid] += 1
-        self._pods.own(seen.metadata.uid, self._number(owner.uid))
+            self._replica_sets[key] = uid, owner.uid
+            self._sets[deployment] += 1
+        self._pods.own((namespace, uid), self._number(deployment))
 
     def remove_replica_set(self, namespace: str, name: str) -> None:
         if (namespace, name) not in self._replica_sets:
             return
         uid, deployment_uid = self._replica_sets.pop((namespace, name))
-        self._pods.disown(uid)
-        self._sets[deployment_uid] -= 1
-        if not self._sets[deployment_uid]:
-            del self._sets[deployment_uid]
-            if self._id.get(deployment_uid, -1) not in self.rows:  # its Deployment is gone already
-                self._id.pop(deployment_uid, None)
+        deployment = namespace, deployment_uid
+        self._pods.disown((namespace, uid))
+        self._sets[deployment] -= 1
+        if not self._sets[deployment]:
+            del self._sets[deployment]
+            if self._id.get(deployment, -1) not in self.rows:  # its Deployment is gone already
+                self._id.pop(deployment, None)
 
-    def _number(self, uid: str) -> int:
-        if uid not in self._id:
-            self._id[uid] = self._next_id
+    def _number(self, owner: Key) -> int:
+        if owner not in self._id:
+            self._id[owner] = self._next_id
             self._next_id += 1
-        return self._id[uid]
+        return self._id[owner]
 
 
 class Targets:

@@ -44,7 +44,7 @@ UNSCHEDULED = {"Unschedulable": Blocked.UNSCHEDULABLE, "SchedulingGated": Blocke
 FIRST_ROWS = 64
 
 Key = tuple[str, str]  # namespace, name
-OwnerKey = str | Key  # uid of a ReplicaSet or StatefulSet; namespace and name of a LeaderWorkerSet
+OwnerKey = Key  # namespace, and uid of a ReplicaSet or StatefulSet or name of a LeaderWorkerSet
 Group = tuple[str, str, str]  # namespace, LeaderWorkerSet, index
 
 _ROW = np.dtype(
@@ -104,8 +104,8 @@ class PodTable:
             self.remove(*key)
             return
         labels = seen.metadata.labels or {}
-        if isinstance(owner, tuple):
-            group = *owner, labels.get(LWS_GROUP, "")
+        group = (*owner, labels.get(LWS_GROUP, "")) if labels.get(LWS_NAME) else None
+        if group is not None:
             self._group[key] = group
             if labels.get(LWS_WORKER) != LEADER:
                 self._workers.setdefault(group, {})[key] = _blocked(seen)
@@ -114,8 +114,8 @@ class PodTable:
             self._leader[group] = key, _blocked(seen)
         self._attach(key, owner)
         self._write(key, seen)
-        if isinstance(owner, tuple):
-            self._judge_group(self._group[key])
+        if group is not None:
+            self._judge_group(group)
 
     def remove(self, namespace: str, name: str, /) -> None:
         key = namespace, name
@@ -280,14 +280,17 @@ _COPIED = (
 
 
 def _owner(seen: Object) -> OwnerKey | None:
-    """Return who makes such pods. A LeaderWorkerSet makes its pods through StatefulSets, so its label wins."""
+    """Return who makes such pods. A LeaderWorkerSet makes its pods through StatefulSets, so its label wins.
+
+    An owner is in its pods' namespace, whatever uid they claim: the API server does not look.
+    """
     labels = seen.metadata.labels or {}
     if labels.get(LWS_NAME):
         return seen.metadata.namespace, labels[LWS_NAME]
     controller = seen.metadata.controller()
     if controller is None or controller.kind not in ("ReplicaSet", "StatefulSet"):
         return None
-    return controller.uid
+    return seen.metadata.namespace, controller.uid
 
 
 def _blocked(seen: SeenPod) -> Blocked:

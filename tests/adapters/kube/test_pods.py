@@ -71,7 +71,7 @@ def test_pods_follow_their_owner_in_whichever_order_they_are_seen():
     table = PodTable(StillClock())
     table.put(pod("early"))
     assert seen(table, 7) == []
-    table.own("rs-1", 7)
+    table.own(("ns", "rs-1"), 7)
     table.put(pod("late"))
     assert seen(table, 7) == ["early", "late"]
     assert seen(table, 8) == []
@@ -79,7 +79,7 @@ def test_pods_follow_their_owner_in_whichever_order_they_are_seen():
 
 def test_times_are_on_the_clock_of_the_tick():
     table = PodTable(StillClock())
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     table.put(pod("a", ready_s=90))
     rows = table.rows(ids(0))
     assert (rows.created_s[0], rows.scheduled_s[0], rows.started_s[0], rows.ready_s[0]) == (5, 10, 20, 90)
@@ -87,7 +87,7 @@ def test_times_are_on_the_clock_of_the_tick():
 
 def test_readiness_that_flaps_does_not_make_the_cold_start_longer():
     table = PodTable(StillClock())
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     table.put(pod("a", ready_s=90))
     table.put(pod("a"))
     assert math.isnan(table.rows(ids(0)).ready_s[0])
@@ -97,7 +97,7 @@ def test_readiness_that_flaps_does_not_make_the_cold_start_longer():
 
 def test_an_engine_that_started_again_became_ready_again():
     table = PodTable(StillClock())
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     table.put(pod("a", ready_s=90))
     table.put(pod("a", ready_s=700, started_s=600))
     assert table.rows(ids(0)).ready_s[0] == 700
@@ -106,7 +106,7 @@ def test_an_engine_that_started_again_became_ready_again():
 def test_when_an_engine_that_was_started_again_ran_first_is_not_known():
     """Met after a crash, it would look as if it had taken all the time since the pod was made."""
     table = PodTable(StillClock())
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     table.put(pod("a", ready_s=700, started_s=600, restarts=1))
     rows = table.rows(ids(0))
     assert math.isnan(rows.started_s[0])
@@ -118,7 +118,7 @@ def test_when_an_engine_that_was_started_again_ran_first_is_not_known():
 def test_a_wall_clock_that_is_set_right_moves_no_times_between_each_other():
     clock = StillClock()
     table = PodTable(clock)
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     table.put(pod("a"))
     clock.wall += 3600
     table.put(pod("a", ready_s=90))
@@ -128,7 +128,7 @@ def test_a_wall_clock_that_is_set_right_moves_no_times_between_each_other():
 
 def test_the_metrics_port_of_a_target_reaches_its_pods_before_and_after():
     table = PodTable(StillClock())
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     table.put(pod("before"))
     table.set_port(0, 9000)
     table.put(pod("after"))
@@ -165,7 +165,7 @@ def test_the_table_holds_what_a_plain_dictionary_would(steps: list[tuple[str, st
     for step, first, second in steps:
         if step == "own":
             target_of[first] = int(second)
-            table.own(first, int(second))
+            table.own(("ns", first), int(second))
             continue
         if step == "remove" or owner_of.get(first, second) != second:
             table.remove("ns", first)
@@ -187,7 +187,7 @@ def test_the_table_holds_what_a_plain_dictionary_would(steps: list[tuple[str, st
 def test_an_event_costs_no_more_among_many_pods_and_a_snapshot_one_call_a_pod():
     pods = 20_000
     table = PodTable(SystemClock())
-    table.own("rs-1", 0)
+    table.own(("ns", "rs-1"), 0)
     one = pod("x")
     many = [
         msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name=f"p{index}"))

@@ -28,6 +28,7 @@ from tests.adapters.kube.world import (
     running,
     shipped_roles,
     synced,
+    template,
     until,
     waiting_status,
 )
@@ -138,6 +139,33 @@ async def test_a_pod_about_to_be_evicted_is_terminating_and_a_finished_one_is_go
         view = await synced(fleet)
     assert [pod.name for pod in view.pods] == ["leaving"]
     assert view.pod_terminating.tolist() == [True]
+
+
+async def test_nobody_is_given_pods_or_replica_sets_of_another_namespace_whatever_owner_they_claim(
+    kube: Kube, clock: SystemClock, world: World, kube_api: KubeApi
+):
+    """The API server does not look whether an owner exists: else another tenant's pods could speak for a workload."""
+    made = await world.deployment("llama")
+    await world.pod("llama", "llama-0")
+    mine = await kube_api.get("apps/v1", "ReplicaSet", world.namespace, "llama-1")
+    other = World(kube_api, await kube_api.namespace())
+
+    def owned(kind: str, owner: dict) -> list[dict]:
+        name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+        return [{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+    spec = {"selector": {"matchLabels": {"app": "x"}}, "template": template({"app": "x"})}
+    metadata = {"name": "llama-1", "ownerReferences": owned("Deployment", made)}
+    replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
+    (theirs,) = await kube_api.apply(replica_set, namespace=other.namespace)
+    for name, owner in (("direct", mine), ("through", theirs)):
+        metadata = {"name": name, "ownerReferences": owned("ReplicaSet", owner)}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template({})["spec"]}
+        await kube_api.apply(pod, namespace=other.namespace)
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace])
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [pod.name for pod in view.pods] == ["llama-0"]
 
 
 async def test_stateful_sets_own_their_pods_directly(kube: Kube, clock: SystemClock, world: World):
