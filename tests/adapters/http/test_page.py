@@ -640,6 +640,17 @@ async def test_at_any_width_the_list_fills_its_card_and_no_head_is_cut(daemon: D
                 assert await head.evaluate("(button) => button.clientWidth") > 110, width
 
 
+async def test_on_a_tablet_a_common_reason_is_not_cut(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(*World(20).ticks(60))
+    page = await open_page(viewport={"width": 900, "height": 800})
+    reasons = page.locator("#rows td[data-key=reason]").filter(has_text="Concurrency · stabilizing")
+    await expect(reasons.first).to_be_visible()
+    await page.evaluate("document.querySelector('td[data-key=reason]').textContent = 'Concurrency · within tolerance'")
+    assert await page.locator("td[data-key=reason]").evaluate_all(
+        "(all) => all.every((c) => c.scrollWidth <= c.clientWidth)"
+    )
+
+
 async def test_on_a_phone_nothing_is_wider_than_the_screen(daemon: Daemon, open_page: Open) -> None:
     daemon.record(*World(20).ticks(60))
     page = await open_page(viewport=PHONE)
