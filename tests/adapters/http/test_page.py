@@ -165,17 +165,33 @@ async def test_what_is_wrong_with_sources_and_policies_is_told_until_it_is_mende
 ) -> None:
     world = World(2)
     tick = world.tick()
-    report = SourceReport("prometheus", queries=14, failed=9, duration_s=0.02, problems=("running: HTTP 500",) * 3)
+    report = SourceReport("prometheus", queries=14, failed=3, duration_s=0.02, problems=("running: HTTP 500",) * 3)
     daemon.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,)))))
     daemon.detail["policy_problem"] = "a.yaml:3: spec.weight: 0; allowed: above 0"
     page = await open_page()
     problems = page.locator("#problems")
     await expect(problems).to_contain_text("not in force: a.yaml:3: spec.weight: 0; allowed: above 0")
-    await expect(problems).to_contain_text("prometheus: running: HTTP 500")
-    await expect(problems).to_contain_text("1 more")
+    await expect(problems).to_contain_text("prometheus: 3 of 14 queries failed: running: HTTP 500 (and 2 more)")
     daemon.detail.clear()
     daemon.record(world.tick())
     await expect(problems).to_be_hidden()
+
+
+async def test_a_pod_that_did_not_answer_once_is_no_problem_to_tell(daemon: Daemon, open_page: Open) -> None:
+    world = World(2)
+    daemon.record(world.tick())
+    page = await open_page()
+    await page.evaluate(
+        "new MutationObserver(() => { window.told ||= !problems.hidden; }).observe(problems, { attributes: true })"
+    )
+    tick = world.tick()
+    report = SourceReport("scrape", queries=9, failed=1, duration_s=0.02, problems=("ns/pod: connection refused",))
+    once = replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,))))
+    for seen in (once, world.tick(), world.tick()):
+        async with page.expect_response("**/readyz"):
+            pass
+        daemon.record(seen)
+    assert not await page.evaluate("window.told")
 
 
 @pytest.mark.parametrize("path", ["/api/v1/stream", "/"])

@@ -8,7 +8,6 @@ import { List } from "./list.js";
 const PAGE = 1000; // workloads in one answer of the API
 const RETRY_MS = 3000;
 const SILENT_MS = 15000; // after this the daemon is asked whether it still ticks
-const PROBLEMS = 3; // that are told; the rest is counted
 
 const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
@@ -23,6 +22,7 @@ let heardAt = 0; // when the daemon last told of a tick, or was asked to
 let connected = false;
 let ticking = false; // the daemon's last tick is recent
 let toldS = null; // daemon's time of the tick that is shown
+let failedBefore = new Set(); // sources that had a problem when last asked
 let drawing = null;
 
 /** Follow the stream while somebody looks: a browser has six connections to one server, for all of its tabs. */
@@ -157,12 +157,18 @@ async function check() {
   }
 }
 
+/** Name what is wrong; of a source what was wrong the last time as well, for a pod that comes or goes fails once. */
 function problemsOf({ policy_problem, cluster_problems = [], keda_problem, sources }) {
-  const ofSources = sources.flatMap(({ source, problems }) => problems.map((problem) => `${source}: ${problem}`));
+  const failing = sources.filter(({ problems }) => problems.length > 0);
+  const lasting = failing.filter(({ source }) => failedBefore.has(source));
+  failedBefore = new Set(failing.map(({ source }) => source));
   const policies = policy_problem && `Changed policies are not in force: ${policy_problem}`;
-  const all = [policies, ...cluster_problems, keda_problem, ...ofSources].filter(Boolean);
-  const more = all.length - PROBLEMS;
-  return more > 0 ? [...all.slice(0, PROBLEMS), `And ${more} more, see /readyz.`] : all;
+  return [policies, ...cluster_problems, keda_problem, ...lasting.map(sourceText)];
+}
+
+function sourceText({ source, queries, failed, problems: [first, ...others] }) {
+  const share = failed ? `${failed} of ${queries} queries failed: ` : "";
+  return `${source}: ${share}${first}${others.length ? ` (and ${others.length} more)` : ""}`;
 }
 
 function tell(id, lines) {
