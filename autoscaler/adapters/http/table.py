@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.adapters.http.view import SIGNALS, STAGES, binding_stage, bounded, strongest_signal
-from autoscaler.core.columns import BoolColumn, IntColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.decision import Stage
 from autoscaler.core.fleet import Workload
 from autoscaler.ports import TickRecord
@@ -46,6 +46,7 @@ FIELDS = {
     "ttft_objective_s": "its objective",
     "itl_s": "inter-token latency, seconds: 95th percentile of each pod, averaged by generated tokens",
     "itl_objective_s": "its objective",
+    "burnt_budgets": "requests that missed within about a day, in error budgets: above 1 the promise is broken",
     "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
     "gpu_active": "replicas whose tensor cores work",
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
@@ -111,6 +112,7 @@ class Table:
             "wanted": decision.replicas,
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
+            "burnt_budgets": _burnt(decision.forecast.really_missed, tick.input.spec.error_budget),
             "gpu_active": seen.active,
             "gpus_per_replica": fleet.gpus_per_replica,
         }
@@ -163,6 +165,11 @@ class Table:
                 changed.setdefault(row, {"id": int(ids[row])})[field] = column[row : row + 1].tolist()[0]
         cells = [changed[row] for row in sorted(changed)]
         return cells + self.rows(np.flatnonzero(~known)), old_ids[~np.isin(old_ids, ids)].tolist()
+
+
+def _burnt(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
+    """Say how many error budgets were missed, in whole percent: finer steps come with every tick and tell nothing."""
+    return np.round(missed / np.where(budget > 0, budget, np.nan), 2)
 
 
 def _holds(wanted: str, namespace: str, name: str, rest: list[str]) -> bool:

@@ -319,6 +319,19 @@ async def test_where_no_signal_asks_the_list_says_why_the_count_stays(daemon: Da
     await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
 
 
+async def test_the_list_shows_whose_error_budget_is_burnt_and_puts_the_worst_first(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(3).tick()
+    forecast = replace(tick.decision.forecast, really_missed=np.array([0.004, np.nan, 0.025]))
+    daemon.record(replace(tick, decision=replace(tick.decision, forecast=forecast)))
+    page = await open_page()
+    await page.get_by_role("button", name="Budget burnt").click()
+    burnt = page.locator("#rows td[data-key=budget]")
+    await expect(burnt).to_have_text(["250%", "40%", "–"])
+    await expect(page.locator("#rows td[data-key=budget][data-state=missed]")).to_have_text("250%")
+
+
 async def test_where_a_workload_could_idle_the_list_says_whether_it_stays_or_goes(
     daemon: Daemon, open_page: Open
 ) -> None:
@@ -460,7 +473,7 @@ async def test_the_decisions_are_reached_and_read_with_the_keyboard_alone(daemon
     daemon.record(*ticks)
     page = await open_page()
     await page.get_by_role("searchbox").focus()
-    for _ in range(9):  # the heads of eight columns, then the first workload
+    for _ in range(10):  # the heads of nine columns, then the first workload
         await page.keyboard.press("Tab")
     name = await page.evaluate("document.activeElement.textContent")
     await page.keyboard.press("Enter")
@@ -644,7 +657,7 @@ async def test_at_any_width_the_list_fills_its_card_and_no_head_is_cut(daemon: D
     page = await open_page()
     await expect(page.locator("#rows a").first).to_be_visible()
     right = "(nodes) => nodes.at(-1).getBoundingClientRect().right"
-    for width in (320, 390, 641, 700, 768, 861, 961, 1000, 1081, 1400):
+    for width in (320, 390, 641, 700, 768, 861, 961, 1000, 1081, 1241, 1400):
         await page.set_viewport_size({"width": width, "height": 800})
         card = await page.locator("#scroll").evaluate_all(right)
         assert await page.locator("#head th:visible").evaluate_all(right) == pytest.approx(card, abs=1.5), width

@@ -61,6 +61,13 @@ def test_who_applies_every_difference_knows_what_a_whole_list_says(fleets: list[
         before = table
 
 
+def test_a_budget_of_nothing_is_not_known_to_be_burnt() -> None:
+    tick = World(2).tick()
+    spec = replace(tick.input.spec, attainment=np.array([0.99, 1.0]))
+    table = Table.of(replace(tick, input=replace(tick.input, spec=spec)))
+    np.testing.assert_array_equal(table.columns["burnt_budgets"], [2.5, np.nan])
+
+
 def test_a_tick_that_changes_nothing_makes_no_difference() -> None:
     tick = World(20).tick()
     assert Table.of(tick).changes(Table.of(tick)) == ([], [])

@@ -1,6 +1,6 @@
 // The table of all workloads. Only the rows in view are in the document, so a thousand cost what thirty do.
 
-import { UNKNOWN, count, duration, element, hashOf, reason, setText } from "./format.js";
+import { UNKNOWN, count, duration, element, hashOf, reason, setText, share } from "./format.js";
 
 const ROW_PX = 38; // as in style.css
 const SPARE_ROWS = 8; // above and below the view
@@ -25,6 +25,15 @@ const COLUMNS = [
     sort: (row) => (row.ttft_s == null ? null : row.ttft_s / (row.ttft_objective_s ?? Infinity)),
     text: (row) => `${duration(row.ttft_s)} / ${duration(row.ttft_objective_s)}`,
     state: (row) => (missed(row) ? "missed" : ""),
+  },
+  {
+    key: "budget",
+    title: "Budget burnt",
+    note: "Share of the error budget, within about a day",
+    number: true,
+    sort: (row) => row.burnt_budgets,
+    text: (row) => share(row.burnt_budgets),
+    state: (row) => (row.burnt_budgets > 1 ? "missed" : ""),
   },
   {
     key: "idle",
