@@ -51,6 +51,11 @@ NO_PODS = (
     "series of engines have none, so each scrape target counts as a pod, and all that serve one model in one job as a "
     "workload; the labels namespace and pod would tell more"
 )
+SILENT = (
+    "no engine of {} reports any more, and kube-state-metrics does not say how many replicas there should be: "
+    "that is taken for zero"
+)
+MAX_SILENT = 100  # namespaces in which no engine reports any more, and that are named to kube-state-metrics
 PERIOD_S = 10.0  # metrics are scraped every 15 or 30 s
 MAX_DEVICES = 1024  # of one pod; no node has more
 _NOTHING = Vector(math.nan, [], np.empty(0))
@@ -100,7 +105,9 @@ class DiscoveredFleet:
         if self._fleet is None and self._failure:
             raise Unavailable(f"could not look for workloads: {self._failure}")
         if self._fleet is None:
-            reason = "; ".join(self.problems) or f"no engine reports metrics to {self._client.name}"
+            sought = ", ".join(next(iter(engine.readings["running"])).name for engine in ENGINES.values())
+            nobody = f"no engine reports metrics to {self._client.name}, which has none of {sought}"
+            reason = "; ".join(self.problems) or nobody
             raise Unavailable(f"no workloads found: {reason}")
         return self._fleet
 
@@ -137,6 +144,9 @@ class DiscoveredFleet:
         self._roster.update(sighting, sampling.started_s)
         fleet = self._roster.fleet(sampling.started_s, self._server_clock.tick_s)
         self._fleet = fleet if fleet.workloads or self._fleet else None
+        if silent := self._roster.silent():
+            more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+            sampling.note("engines", SILENT.format(f"{clean(str(silent[0]))}{more}"))
         if self._roster.full():
             sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
         return True
@@ -160,20 +170,23 @@ class DiscoveredFleet:
         )
         if identity == TARGET:
             sampling.note(CONVENTIONS, NO_PODS)
-        queries = {"engines": seen_engines_query(ENGINES.values(), identity)}
+        engines = await sampling.ask("engines", seen_engines_query(ENGINES.values(), identity))
+        if engines is None:
+            return None
+        reporting = _reporting(engines.vector)
+        queries: dict[str, str] = {}
         if identity == POD:
             present = engines_presence(ENGINES.values())
-            queries |= {"pods": pods_query(present), "controllers": controllers_query(present)}
+            silent = sorted(self._roster.namespaces() - {namespace for namespace, _ in reporting})[:MAX_SILENT]
+            queries |= {"pods": pods_query(present, silent), "controllers": controllers_query(present, silent)}
         if gpu_identity is not None:
             queries["devices"] = devices_query(gpu_identity)
         async with asyncio.TaskGroup() as group:
             tasks = {name: group.create_task(sampling.ask(name, query)) for name, query in queries.items()}
         answers = {name: answer.vector for name, task in tasks.items() if (answer := task.result()) is not None}
-        if "engines" not in answers:
-            return None
-        vectors = conventions.vector, *answers.values()
+        vectors = conventions.vector, engines.vector, *answers.values()
         return Sighting(
-            reporting=_reporting(answers["engines"]),
+            reporting=reporting,
             pods=read_pods(answers.get("pods", _NOTHING)),
             controllers=read_controllers(answers.get("controllers", _NOTHING)),
             gpus=_devices(answers.get("devices", _NOTHING)),

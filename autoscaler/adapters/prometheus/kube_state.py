@@ -1,12 +1,14 @@
 """What kube-state-metrics says about pods and their controllers, where it is scraped. It is optional everywhere.
 
-Both queries are bounded to the namespaces in which an engine reports. Source: kube-state-metrics v2.20 `docs/metrics`.
+Both queries are bounded to the namespaces in which an engine reports or has reported.
+Source: kube-state-metrics v2.20 `docs/metrics`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
@@ -48,6 +50,7 @@ _BLOCKED = {
     "CreateContainerError": Blocked.MISCONFIGURED,
     "RunContainerError": Blocked.MISCONFIGURED,
 }
+_NAMESPACE = re.compile(r"[a-z0-9-]{1,63}")
 _MIG = re.compile(r"nvidia_com_mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
 
 
@@ -75,14 +78,17 @@ class Controllers:
     replicas: dict[tuple[str, str, str], float]  # spec.replicas, by (namespace, kind, name)
 
 
-def pods_query(engines: str) -> str:
-    """Return the query for the pods of all namespaces in which `engines`, a vector expression, has a series."""
-    return _within(_POD_METRICS, _POD_LABELS, _POD_FILTER, engines)
+def pods_query(engines: str, silent: Sequence[str] = ()) -> str:
+    """Return the query for the pods of all namespaces in which `engines`, a vector expression, has a series.
+
+    silent: further namespaces, where none has one any more; what is no name of a namespace is left out.
+    """
+    return _within(_POD_METRICS, _POD_LABELS, _POD_FILTER, engines, silent)
 
 
-def controllers_query(engines: str) -> str:
+def controllers_query(engines: str, silent: Sequence[str] = ()) -> str:
     """Return the query for ReplicaSets and spec.replicas in the same namespaces."""
-    return _within(_OWNER_METRICS, _OWNER_LABELS, 'owner_is_controller=~"|true"', engines)
+    return _within(_OWNER_METRICS, _OWNER_LABELS, 'owner_is_controller=~"|true"', engines, silent)
 
 
 def read_pods(vector: Vector) -> dict[Name, PodFacts]:
@@ -143,6 +149,11 @@ def resource_name(label: str) -> str:
     return label.replace("nvidia_com_", "nvidia.com/", 1)
 
 
-def _within(metrics: tuple[str, ...], labels: tuple[str, ...], matchers: str, engines: str) -> str:
-    selector = f'{{__name__=~"{"|".join(metrics)}",{matchers}}}'
-    return f"max by (__name__, {', '.join(labels)}) ({selector} and on (namespace) group by (namespace) ({engines}))"
+def _within(
+    metrics: tuple[str, ...], labels: tuple[str, ...], matchers: str, engines: str, silent: Sequence[str]
+) -> str:
+    known = f'__name__=~"{"|".join(metrics)}",{matchers}'
+    series = f"{{{known}}} and on (namespace) group by (namespace) ({engines})"
+    if names := [name for name in silent if _NAMESPACE.fullmatch(name)]:
+        series += f' or {{{known},namespace=~"{"|".join(names)}"}}'
+    return f"max by (__name__, {', '.join(labels)}) ({series})"

@@ -70,6 +70,15 @@ class Roster:
         """Say whether something may have been left out because the bounds were reached."""
         return len(self._members) >= MAX_PODS or len(self._found) >= MAX_WORKLOADS
 
+    def namespaces(self) -> set[str]:
+        """Return where something was found."""
+        return {ref.namespace for ref in self._found}
+
+    def silent(self) -> list[WorkloadRef]:
+        """Return the workloads that have no pod, of which nobody says that they should have none."""
+        manned = {member.ref for member in self._members.values()}
+        return [ref for ref, found in self._found.items() if ref not in manned and math.isnan(found.replicas)]
+
     def update(self, sighting: Sighting, now_s: float) -> None:
         """Take in what was seen at a time of the tick."""
         for name, (engine, model) in sorted(sighting.reporting.items()):

@@ -58,8 +58,9 @@ async def test_a_server_without_engines_is_told():
         serving(Server().answer) as url,
         DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
     ):
-        with pytest.raises(Unavailable, match=f"no workloads found: no engine reports metrics to {url}"):
+        with pytest.raises(Unavailable, match=f"no workloads found: no engine reports metrics to {url}") as empty:
             workloads.fleet()
+        assert "has none of vllm:num_requests_running, sglang:num_running_reqs, " in str(empty.value)
 
 
 async def test_workloads_are_found_on_entering():

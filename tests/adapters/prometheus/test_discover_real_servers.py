@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.prometheus.discover import NO_PODS, DiscoveredFleet
+from autoscaler.adapters.prometheus.discover import NO_PODS, SILENT, DiscoveredFleet
 from autoscaler.adapters.prometheus.queries import CONVENTIONS
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
@@ -155,3 +155,33 @@ async def test_labels_that_federation_moved_away_name_the_pods_and_not_those_of_
         samples = await source.sample(fleet, objectives(fleet), 10)
     assert samples.pods.waiting.tolist() == [30, 30]
     assert samples.reports[0].problems == ()
+
+
+@pytest.mark.parametrize(
+    ("others", "replicas", "pods", "problems"),
+    [
+        ({"/kube-state": KUBE_STATE}, [3], set(LLAMA), ()),
+        ({}, [0], set(), (f"engines: {SILENT.format('llm/llama')}",)),
+    ],
+    ids=["with kube-state-metrics", "without"],
+)
+async def test_engines_that_fall_silent_are_not_taken_for_pods_that_are_gone_where_anybody_knows_better(
+    tmp_path: Path, others: dict[str, str], replicas: list[int], pods: set[str], problems: tuple[str, ...]
+):
+    """As when an engine has renamed its metrics."""
+    async with exposition_server() as endpoints:
+        endpoints.serve("/vllm", SATURATED)
+        targets = [Target(endpoints.address, "/vllm", {"namespace": "llm", "pod": LLAMA[0]})]
+        for path, text in others.items():
+            endpoints.serve(path, text)
+            targets.append(Target(endpoints.address, path, {"job": "kube-state-metrics"}, job="kube-state-metrics"))
+        async with prometheus(tmp_path, *targets) as server:
+            await server.wait_for("up == 1", len(targets), timeout_s=30)
+            async with DiscoveredFleet(PrometheusSettings(url=server.url), SystemClock()) as workloads:
+                assert workloads.problems == ()
+                endpoints.serve("/vllm", "some_other_metric 1\n")
+                await server.wait_for("absent(vllm:num_requests_running)", timeout_s=30)
+                await workloads.refresh(10)
+                fleet = workloads.fleet()
+                assert (fleet.replicas.tolist(), {pod.name for pod in fleet.pods}) == (replicas, pods)
+                assert workloads.problems == problems
