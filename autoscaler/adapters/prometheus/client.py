@@ -90,6 +90,7 @@ class PrometheusClient:
         Raises QueryFailed, and nothing else but cancellation.
         """
         wait_s = min(self._timeout_s, timeout_s if timeout_s is not None else self._timeout_s)
+        queued = self._places.locked()
         try:
             async with asyncio.timeout(wait_s), self._places:
                 sent_s = self._clock.now_s()
@@ -100,6 +101,7 @@ class PrometheusClient:
             if wait_s < self._timeout_s:
                 # Without the number: what is left differs from query to query, and nobody has set it.
                 limit = f"within the time left for all queries, at most {self._timeout_s:g} s"
+            limit += ", in which it also waited for earlier queries" if queued else ""
             raise QueryFailed(f"{self.name}: no answer {limit}") from error
         except CredentialError as error:
             raise QueryFailed(f"{self.name}: not queried: {clean(str(error))}") from error

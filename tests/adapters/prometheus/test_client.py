@@ -262,6 +262,19 @@ async def test_no_more_than_a_few_queries_are_under_way_at_once():
     assert most == IN_FLIGHT
 
 
+async def test_who_had_to_wait_for_earlier_queries_does_not_say_that_the_server_took_all_the_time(
+    exposition_server: ExpositionServer,
+):
+    exposition_server.serve(PATH, Answer(vector(), delay_s=0.3))
+    async with client(exposition_server.url, timeout_s=0.5) as prometheus:
+        failed = await asyncio.gather(*(prometheus.query("up") for _ in range(3 * IN_FLIGHT)), return_exceptions=True)
+    told = [str(each) for each in failed if isinstance(each, QueryFailed)]
+    assert len(told) == 2 * IN_FLIGHT
+    assert {each.partition(": ")[2] for each in told} == {
+        "no answer within 0.5 s, in which it also waited for earlier queries"
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
