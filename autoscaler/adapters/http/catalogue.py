@@ -225,7 +225,7 @@ KEDA = (
     Family(
         "keda_swallowed",
         "gauge",
-        "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise.",
+        "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise. At most 1,000 are named.",
         WORKLOAD_LABELS,
     ),
 )

@@ -50,7 +50,8 @@ class KedaCollector(Collector):
         )
         each = GaugeMetricFamily(
             "vllm_autoscaler_keda_swallowed",
-            "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise.",
+            "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise. "
+            "At most 1,000 are named.",
             labels=("namespace", "workload", "kind"),
         )
         for ref in swallowed[:MAX_SWALLOWED]:
