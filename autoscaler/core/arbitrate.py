@@ -31,7 +31,7 @@ def share(
     trusted: BoolColumn,
     free: BoolColumn,
     rests: BoolColumn,
-    holds: BoolColumn,
+    standing: FloatColumn,
     arrivals_per_s: FloatColumn,
 ) -> FloatColumn:
     """Grant each workload what its pool can give.
@@ -39,14 +39,15 @@ def share(
     wanted: float64[W], replicas. needed: float64[W], how many of them are no reserve. trusted: bool[W];
     of what is not trusted nothing is known, so it keeps what it has. free: bool[W]; what is not free to change holds
     what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
-    holds: bool[W]; these have GPUs. arrivals_per_s: float64[W], requests; NaN: not known.
+    standing: float64[W], replicas that have GPUs: of a count that somebody else set only these take any from others.
+    arrivals_per_s: float64[W], requests; NaN: not known.
     Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum),
     then what is needed, then what is wanted are each served priority by priority, by weight where what is left does not
     suffice for all of one priority.
     """
     granted = wanted.copy()
     gpus_each = fleet.gpus_per_replica
-    held = np.where(free, wanted, fleet.replicas)
+    held = np.where(free, wanted, np.fmin(fleet.replicas, standing))
     known = (fleet.pool >= 0) & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(held)
     gpus = np.where(known, held * gpus_each, 0.0)
     asked = np.bincount(fleet.pool[known], gpus[known], len(fleet.pools))
@@ -61,7 +62,7 @@ def share(
             or_zero(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
             rests[rows],
-            np.where(kept > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], holds[rows])),
+            np.where(kept > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], standing[rows] > 0)),
             max(float(fleet.pool_gpus[pool] - np.sum(kept * gpus_each[rows])), 0.0),
         )
     return np.where(free, granted, wanted)

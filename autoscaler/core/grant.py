@@ -7,6 +7,7 @@ import numpy as np
 from autoscaler.core import arbitrate, variants, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, Stage, TickInput
+from autoscaler.core.fleet import Blocked, Fleet
 from autoscaler.core.memory import Memory
 from autoscaler.core.target import Target
 
@@ -31,7 +32,7 @@ def share(
     ours = free(inp)
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
-    resting, holding = rests(inp, observation, target.idle_s), observation.ready + observation.starting > 0
+    resting, standing = rests(inp, observation, target.idle_s), placed(inp.fleet)
     arrivals_per_s = zero.pressing_per_s(memory.workloads.zero, observation.cold_start_s)
 
     def among(
@@ -56,7 +57,7 @@ def share(
         # What one variant takes over from another for the load is no reserve there either.
         unreserved = np.fmin(unreserved, chosen)
         given = arbitrate.share(
-            chosen, unreserved, inp.fleet, inp.spec, trusted, governed, resting, holding, arrivals_per_s
+            chosen, unreserved, inp.fleet, inp.spec, trusted, governed, resting, standing, arrivals_per_s
         )
         return chosen, given, unreserved
 
@@ -76,6 +77,13 @@ def share(
 def free(inp: TickInput) -> BoolColumn:
     """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
     return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))
+
+
+def placed(fleet: Fleet) -> FloatColumn:
+    """Return how many replicas have GPUs, or will have them in a moment; float64[W]."""
+    waits = (fleet.pod_blocked == Blocked.UNSCHEDULABLE) | (fleet.pod_blocked == Blocked.GATED)
+    has = ~fleet.pod_terminating & ~waits
+    return np.bincount(fleet.pod_workload[has], minlength=len(fleet.workloads)).astype(np.float64)
 
 
 def rests(inp: TickInput, observation: Observation, idle_s: FloatColumn) -> BoolColumn:

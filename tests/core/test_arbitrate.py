@@ -18,7 +18,7 @@ def shared(
     gpus_each=1.0,
     free=None,
     rests=None,
-    holds=None,
+    standing=None,
     arrivals=None,
     **columns,
 ):
@@ -35,9 +35,9 @@ def shared(
     rules = spec(rows, **{"min_replicas": 0.0, **columns})
     unbound = np.ones(rows, dtype=bool) if free is None else np.array(free)
     idle = np.zeros(rows, dtype=bool) if rests is None else np.array(rests)
-    standing = np.array(current or [0] * rows) > 0 if holds is None else np.array(holds)
+    placed = np.array((current or [0] * rows) if standing is None else standing, float)
     coming = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
-    return arbitrate.share(wanted, needed, cluster, rules, known, unbound, idle, standing, coming).tolist()
+    return arbitrate.share(wanted, needed, cluster, rules, known, unbound, idle, placed, coming).tolist()
 
 
 def test_a_pool_that_suffices_grants_everything():
@@ -96,7 +96,7 @@ def test_who_is_under_no_policy_takes_nothing_from_the_shares_of_others():
 
 
 def test_arrivals_below_zero_are_none():
-    assert shared([1, 1], gpus=1, arrivals=[-1.0, 0.0], holds=[True, False], min_replicas=1.0) == [1, 0]
+    assert shared([1, 1], gpus=1, arrivals=[-1.0, 0.0], standing=[1, 0], min_replicas=1.0) == [1, 0]
 
 
 def test_a_floor_that_does_not_fit_is_cut_by_priority():
@@ -152,6 +152,13 @@ def test_what_is_kept_beyond_the_pool_leaves_nothing_for_others():
     assert shared([9, 2], gpus=4, current=[6, 2], free=[False, True], min_replicas=1.0) == [9, 0]
 
 
+def test_a_count_that_somebody_else_set_takes_from_others_only_what_it_has():
+    """Paused at nine with GPUs for two: the six beside it are no less for the seven that will not come."""
+    assert shared([9, 6], gpus=8, current=[9, 6], free=[False, True], standing=[2, 6]) == [9, 6]
+    assert shared([9, 8], gpus=8, current=[9, 6], free=[False, True], standing=[2, 6]) == [9, 6]
+    assert shared([9, 8], gpus=8, current=[9, 6], free=[False, True], standing=[0, 6]) == [9, 8]
+
+
 def test_a_claim_that_cannot_fit_does_not_block_the_small_ones_behind_it():
     assert shared([1, 2], gpus=2, gpus_each=[4.0, 1.0], weight=[2.0, 1.0]) == [0, 2]
 
@@ -200,28 +207,28 @@ def test_who_rests_gives_way_to_no_lower_priority():
 
 
 def test_of_equals_with_one_replica_each_to_give_those_come_first_to_whom_most_requests_come():
-    assert shared([1, 1, 1], gpus=2, arrivals=[0.1, 3.0, 2.0], holds=[False] * 3, min_replicas=1.0) == [0, 1, 1]
+    assert shared([1, 1, 1], gpus=2, arrivals=[0.1, 3.0, 2.0], standing=[0] * 3, min_replicas=1.0) == [0, 1, 1]
 
 
 def test_who_has_a_replica_keeps_it_unless_far_more_requests_come_to_another():
-    holds = [True, False]
-    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 0.9], holds=holds, min_replicas=1.0) == [1, 0]
-    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 1.1], holds=holds, min_replicas=1.0) == [0, 1]
+    standing = [1, 0]
+    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 0.9], standing=standing, min_replicas=1.0) == [1, 0]
+    assert shared([1, 1], gpus=1, arrivals=[1.0, arbitrate.HELD * 1.1], standing=standing, min_replicas=1.0) == [0, 1]
 
 
 def test_beyond_the_floor_what_comes_now_hands_no_replica_to_another():
     for arrivals in ([1.0, 100.0], [100.0, 1.0]):
-        assert shared([3, 3], gpus=5, arrivals=arrivals, holds=[True, True], min_replicas=1.0) == [3, 2]
+        assert shared([3, 3], gpus=5, arrivals=arrivals, standing=[1, 1], min_replicas=1.0) == [3, 2]
 
 
 def test_who_is_not_heard_and_keeps_its_replicas_gets_no_other_before_its_equals():
-    silent = {"current": [2, 2], "trusted": [True, False], "holds": [True, True], "min_replicas": 1.0}
+    silent = {"current": [2, 2], "trusted": [True, False], "standing": [2, 2], "min_replicas": 1.0}
     for arrivals in ([1.0, 100.0], [100.0, 1.0]):
         assert shared([3, 3], gpus=4, arrivals=arrivals, **silent) == [2, 2]
 
 
 def test_requests_are_weighed_by_the_gpus_they_take():
-    two = {"gpus_each": [4.0, 1.0], "holds": [False] * 2, "min_replicas": 1.0}
+    two = {"gpus_each": [4.0, 1.0], "standing": [0] * 2, "min_replicas": 1.0}
     assert shared([1, 1], gpus=4, arrivals=[2.0, 1.0], **two) == [0, 1]
     assert shared([1, 1], gpus=4, arrivals=[8.0, 1.0], **two) == [1, 0]
 
@@ -237,7 +244,7 @@ def test_a_large_replica_at_work_is_not_taken_away_for_one_request_to_a_small_or
 def test_the_first_replica_of_each_comes_before_the_second_of_anybody():
     assert shared([1, 3], gpus=5, gpus_each=[4.0, 1.0]) == [1, 1]
     assert shared([4, 4], gpus=5, weight=[1.0, 30.0]) == [1, 4]
-    assert shared([4, 4, 4], gpus=2, arrivals=[1.0, 9.0, 5.0], holds=[False] * 3) == [0, 1, 1]
+    assert shared([4, 4, 4], gpus=2, arrivals=[1.0, 9.0, 5.0], standing=[0] * 3) == [0, 1, 1]
 
 
 def test_what_a_first_replica_takes_counts_towards_the_share_of_its_weight():

@@ -380,6 +380,22 @@ def test_what_a_paused_workload_holds_is_not_given_away():
     assert decision.replicas.tolist() == [6, 3]
 
 
+@pytest.mark.parametrize("theirs", [{"paused": np.array([False, True])}, {"rival": ("", "HorizontalPodAutoscaler/b")}])
+def test_a_count_of_another_hand_that_has_no_pods_takes_no_replica_from_a_neighbour(theirs):
+    """Whoever writes 100 into a paused Deployment would else take every GPU of its pool from those that serve."""
+    cluster = fleet([6, 2], replicas=[6, 100], pool_gpus=np.array([8.0]), **theirs)
+    busy = np.where(cluster.pod_workload == 0, 9.0, 0.0)
+    assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 100]
+
+
+def test_pods_of_another_hand_that_wait_for_gpus_take_no_replica_from_a_neighbour():
+    cluster = fleet([6, 0], [0, 9], pool_gpus=np.array([8.0]), paused=np.array([False, True]))
+    waiting = np.where(cluster.pod_workload == 1, Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64)
+    cluster = replace(cluster, pod_blocked=waiting)
+    busy = np.where(cluster.pod_workload == 0, 9.0, 0.0)
+    assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 9]
+
+
 def test_what_a_paused_workload_wants_is_not_kept_for_it():
     rules = spec(2, priority=[1000.0, 10.0])
     cluster = fleet([2, 2], pool_gpus=np.array([9.0]), paused=np.array([True, False]))
