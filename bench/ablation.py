@@ -8,6 +8,7 @@ the others missed it, and GPU-hours beside those of the whole.
 
     python bench/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile NAME]
     python bench/ablation.py --traces FOLDER --window 6 --seeds 1 2 3 4
+    python bench/ablation.py --traces FOLDER --start 54 --end 66 --scale 30
     python bench/ablation.py --traces FOLDER --without "doubt of the young" "margins by a share"
 
 Without `--traces`, two small traces are generated.
@@ -35,7 +36,7 @@ from autoscaler.core import demand, error_budget, family, levels, misses, paper,
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.seen import Seen
 from autoscaler.sim.engine.profile_file import find
-from autoscaler.sim.proof.subject import goal_of
+from autoscaler.sim.proof.subject import goal_of, started
 from autoscaler.sim.study import trace as traces
 from autoscaler.sim.study.case import Case
 from autoscaler.sim.study.ours import Ours
@@ -124,13 +125,18 @@ def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
     _, offer = find(given.profile)
     goal = goal_of(load_policies().policies["interactive"])
     for models in found(folder) if folder else generated():
-        if len(models) > 1:
+        start_s, end_s = given.start * 3600, min(given.end * 3600, models[0].duration_s)
+        within = traces.part(models, start_s, end_s) if start_s < end_s else []
+        if len(within) != 1:
             continue
         for seed in given.seeds:
-            (model,) = anywhere(models, given.window * 3600, seed)
+            (model,) = anywhere(within, given.window * 3600, seed)
             fitting, _ = traces.cut(model, offer.profile.max_model_len)
             case = Case(fitting, offer.profile, goal, given.cold_start, gpus_per_replica=offer.gpus, seed=seed)
-            yield sized(fitting, given.size, case, given.max_requests)
+            if given.scale is None:
+                yield sized(fitting, given.size, case, given.max_requests)
+            else:
+                yield started(replace(case, trace=traces.scale(fitting, given.scale, seed)))
 
 
 def in_all(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
@@ -147,7 +153,10 @@ def in_all(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--traces", type=Path, help="folder of traces; default: generated ones")
+    parser.add_argument("--start", type=float, default=0.0, metavar="HOURS", help="begin each trace there")
+    parser.add_argument("--end", type=float, default=math.inf, metavar="HOURS", help="end each trace there")
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the clairvoyant bound")
+    parser.add_argument("--scale", type=float, help="copies of each trace, all of it, instead of a size")
     parser.add_argument(
         "--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start of a replica"
     )
