@@ -21,6 +21,7 @@ from autoscaler.sim.study.work import attainable
 COUNTS = 10.0  # about, that are run to find the least that meets the goal
 STEPS = 8  # at the most, beyond the ends of the grid
 MORE = 0.001  # of the requests: where none meets the goal, a step that serves fewer more comes no nearer to it
+ALWAYS = 1.05  # replicas: one that is always there, and serves its last requests after the trace
 BEYOND = 2.25  # times the runs of the grid, with those beyond its ends, around its best and with other floors
 
 
@@ -101,10 +102,10 @@ class _Tries:
     def best(self) -> tuple[Params, Row]:
         """Return the cheapest that meets the goal, else the nearest to it.
 
-        Of equals it is the highest setting of the grid, beyond which it may get cheaper; a step beyond that changes
-        nothing is the last. Else it is the first that was run.
+        Of equals it is the highest setting of the grid, beyond which it may get cheaper. Else it is the first that was
+        run.
         """
-        ranged, grid = self.baseline.ranged(self.case), len(self.grid())
+        ranged, grid = self.ranged, len(self.grid())
 
         def order(place: int) -> tuple[bool, float, float, bool, list[float]]:
             params, row = self.found[place]
@@ -119,17 +120,27 @@ class _Tries:
     def tried(self) -> list[Params]:
         return [params for params, _ in self.found]
 
+    @property
+    def ranged(self) -> list[str]:
+        return self.baseline.ranged(self.case)
+
     def grid(self) -> list[Params]:
         return self.baseline.grid(self.case)
 
     def beyond(self) -> list[Params]:
-        """Return what lies one step beyond the grid and was not run; nothing, where that was and is not better."""
-        from_here, row = self.best
-        if not self.case.goal.met_by(row.attainment):
+        """Return what lies one step beyond the grid and was not run; nothing, where that was and is worse.
+
+        Replicas are whole: after a step that changes nothing the next one may, unless there is one replica alone.
+        """
+        best, row = self.best
+        if self.case.goal.met_by(row.attainment):
+            from_here = self._laxest(row)
+            if from_here != best and not self._may_cost_less(row):
+                return []
+        else:
             if not self._comes_nearer(row):
                 return []
-            lowest = {name: min(float(each[name]) for each in self.tried) for name in self.baseline.ranged(self.case)}
-            from_here = {**from_here, **lowest}
+            from_here = {**best, **{name: min(float(each[name]) for each in self.tried) for name in self.ranged}}
         return [params for params in self.baseline.beyond(self.case, from_here) if params not in self.tried]
 
     def around(self) -> list[Params]:
@@ -150,6 +161,17 @@ class _Tries:
     def _has_floor(self) -> bool:
         params, _ = self.best
         return FLOOR in params and number(params, FLOOR) > 1
+
+    def _laxest(self, row: Row) -> Params:
+        """Return the highest setting that meets the goal at the same cost."""
+        met = self.case.goal.met_by
+        equals = [params for params, other in self.found if met(other.attainment) and other.gpu_hours == row.gpu_hours]
+        return max(equals, key=lambda params: [float(params[name]) for name in self.ranged])
+
+    def _may_cost_less(self, row: Row) -> bool:
+        """Say whether it costs more than one replica does that is always there."""
+        counted_s = self.case.trace.duration_s - self.case.counted_from_s
+        return row.gpu_hours * 3600 > ALWAYS * counted_s * self.case.gpus_per_replica
 
     def _comes_nearer(self, row: Row) -> bool:
         """Say whether the best serves more by now, or could; where nobody can meet the goal a thousandth more is asked.

@@ -1,14 +1,16 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autoscaler.sim.proof.search import side_by_side
 from autoscaler.sim.proof.tune import MORE, STEPS, Tuned, tuning
 from autoscaler.sim.study.baselines import BASELINES
+from autoscaler.sim.study.baselines.base import request_rates
 from autoscaler.sim.study.case import Case, Goal
 from autoscaler.sim.study.run import run
 from autoscaler.sim.study.score import summarize
-from tests.sim.study.small import poisson, study
+from tests.sim.study.small import poisson, study, trace
 
 
 def tune(case: Case, *names: str, workers: int = 1) -> list[Tuned]:
@@ -112,6 +114,20 @@ def test_a_step_that_changes_nothing_is_the_last(case: Case) -> None:
     (best,) = tune(light, "hpa-inflight")
     targets = sorted({float(params["target"]) for params, _ in best.found})
     assert (best.params["target"], targets[-1]) == (256.0, 512.0)
+
+
+def test_a_step_that_changes_nothing_is_not_the_last_where_there_are_replicas_to_give_up(case: Case) -> None:
+    """A twentieth more than two replicas can do: the last target of the grid wants three, and so does the next."""
+    rule, most = BASELINES["skyserve"], request_rates(case)[-1] / 0.85
+    arrivals = trace(np.arange(0, 480, 1 / (2.1 * most)), duration_s=480.0)
+    steady = replace(case, trace=arrivals, goal=Goal(60.0, 0.5, 0.99), start_replicas=3)
+    (best,) = tune(steady, "skyserve")
+    last, beyond = (
+        summarize(steady, run(steady, rule(steady, {**best.params, "target": share * most}))) for share in (0.85, 1.03)
+    )
+    assert last.gpu_hours == beyond.gpu_hours
+    assert best.row.gpu_hours < 0.9 * beyond.gpu_hours
+    assert steady.goal.met_by(best.row.attainment)
 
 
 def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:
