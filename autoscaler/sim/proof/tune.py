@@ -80,6 +80,7 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
         yield from run_all(_Tries.grid)
         yield from run_all(_Tries.beyond, STEPS)
         yield from run_all(_Tries.around)
+        yield from run_all(_Tries.beside)
         for one, found in zip(tries, (yield counting), strict=True):
             one.enough = int(number(_Tries(STATIC, one.case, found).best[0], REPLICAS))
         yield from run_all(_Tries.floored)
@@ -145,6 +146,9 @@ class _Tries:
 
     def around(self) -> list[Params]:
         return self.baseline.around(self.case, self.best[0], self.tried)
+
+    def beside(self) -> list[Params]:
+        return self.baseline.beside(self.case, self.best[0])
 
     def floored(self) -> list[Params]:
         """Return the best above floors."""

@@ -130,6 +130,14 @@ def test_a_step_that_changes_nothing_is_not_the_last_where_there_are_replicas_to
     assert steady.goal.met_by(best.row.attainment)
 
 
+def test_dynamos_correction_is_tried_beside_the_best_setting_without_it(case: Case) -> None:
+    (best,) = tune(case, "dynamo-throughput")
+    corrected = [params for params, _ in best.found if params["correction"] == "decode" and params["min_replicas"] == 1]
+    assert len(corrected) == 3
+    assert len({params["sla_share"] for params in corrected}) == 3
+    assert len({(params["predictor"], params["interval_s"]) for params in corrected}) == 1
+
+
 def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:
     static, again = tune(case, "static", "keda-rps", workers=2)
     assert again == tuned["keda-rps"]

@@ -29,6 +29,7 @@ class Axis:
     name: str
     values: tuple[float | str, ...]
     within: tuple[float, float] | None = None  # what it may be, the less the more replicas; None: these values alone
+    beside: tuple[float | str, ...] = ()  # values that are tried only beside the best setting of the others
 
     def beyond(self, here: float) -> float | None:
         """Return the next value outward; None where `here` lies inside, or there is nothing further."""
@@ -118,6 +119,15 @@ class Baseline:
             between = [axis.allowed(math.sqrt(here * other)) for other in (below, above)]
             found += [{**params, axis.name: value} for value in between if value != here]
         return found
+
+    def beside(self, case: Case, params: Params) -> list[Params]:
+        """Return `params` at the values that are tried only beside the best, alone and with what lies around it."""
+        return [
+            {**each, axis.name: value}
+            for axis in self.axes(case)
+            for value in axis.beside
+            for each in (params, *self.around(case, params))
+        ]
 
     def floored(self, case: Case, params: Params, enough: int) -> list[Params]:
         """Return `params` above floors: some shares of `enough`, with what has a range asking for less, and all of it.

@@ -6,24 +6,25 @@ predicted requests over what one engine does at the largest batch that keeps TTF
 all engines are expected to break an objective, one less if the rest stays under 80 % of it, nothing while a change is
 under way.
 
-Two deviations from the published rule. It sizes one aggregate engine (mode `agg`; the default is `disagg`), for every
-replica here does prefill and decode. And its correction is fixed at 1: its model of a step is fitted on profiling runs,
-here it is the simulator's own, the best fit there is, so the factors of its earlier versions (observed over expected
-latency) would follow queues alone; the commits above have none. Its load mode reads every forward pass as it happens;
-here it reads the last scrape, as everybody does.
+Deviations from the published rule. It sizes one aggregate engine (mode `agg`; the default is `disagg`), for every
+replica here does prefill and decode. The correction of its earlier versions (0.8, decode), which the commits above do
+not have, is a setting: the expected ITL times observed over expected ITL of the last interval must keep the objective.
+That for prefill, min(1, observed over expected TTFT), is 1 here: no prompt is cached, so none is quicker than on an
+idle engine. Its load mode reads every forward pass as it happens; here it reads the last scrape, as everybody does.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.sim.study.baselines.base import FLOOR, Axis, Baseline, Params, number
-from autoscaler.sim.study.baselines.loadtest import engine_rps, step_s, ttft_s
+from autoscaler.sim.study.baselines.loadtest import engine_rps, steady_itl_s, step_s, ttft_s
 from autoscaler.sim.study.baselines.predictors import Series
-from autoscaler.sim.study.baselines.signals import mean_itl_s, mean_lengths, rate
+from autoscaler.sim.study.baselines.signals import inflight, mean_itl_s, mean_lengths, rate
 from autoscaler.sim.study.case import Case, Goal, Scaler, View
 
 INTERVAL_S = 180.0
@@ -45,8 +46,10 @@ class DynamoThroughput:
         interval_s: float = INTERVAL_S,
         sla: float = 1.0,
         least: int = 1,
+        corrected: bool = False,
     ) -> None:
         self.period_s = interval_s
+        self._scrape_s, self._corrected = case.scrape_s, corrected
         self._profile, self._least, self._most = case.profile, least, case.max_replicas
         self._goal = _share_of(case.goal, sla)
         self._requests, self._isl, self._osl = (Series(predictor) for _ in range(3))
@@ -59,8 +62,19 @@ class DynamoThroughput:
         isl, osl = self._isl.next(self.period_s), self._osl.next(self.period_s)
         if isl < 1 or osl < 1:
             return max(view.wanted, self._least)
-        wanted = math.ceil(self._requests.next(self.period_s) / engine_rps(self._profile, self._goal, isl, osl) - 1e-9)
+        goal = replace(self._goal, itl_s=self._goal.itl_s / self.correction(view)) if self._corrected else self._goal
+        wanted = math.ceil(self._requests.next(self.period_s) / engine_rps(self._profile, goal, isl, osl) - 1e-9)
         return min(max(wanted, self._least), self._most)
+
+    def correction(self, view: View) -> float:
+        """Return the ITL of the last interval over what its concurrency and lengths let expect; 1 if not known."""
+        (isl, osl), itl_s = mean_lengths(view, self.period_s), mean_itl_s(view, self.period_s)
+        if math.isnan(isl + osl + itl_s):
+            return 1.0
+        scrapes = [view.ago(ago_s) for ago_s in np.arange(0.0, self.period_s, self._scrape_s)]
+        concurrency = np.mean([inflight(seen) / max(len(seen.running), 1) for seen in scrapes])
+        batch = np.clip([concurrency], 1.0, self._profile.max_num_seqs)
+        return itl_s / float(steady_itl_s(self._profile, batch, isl, osl)[0])
 
 
 class DynamoLoad:
@@ -136,7 +150,8 @@ def _share_of(goal: Goal, share: float) -> Goal:
 
 def _throughput(case: Case, params: Params) -> Scaler:
     interval_s, sla = number(params, "interval_s"), number(params, "sla_share")
-    return DynamoThroughput(case, str(params["predictor"]), interval_s, sla, int(number(params, FLOOR)))
+    least, corrected = int(number(params, FLOOR)), params["correction"] == "decode"
+    return DynamoThroughput(case, str(params["predictor"]), interval_s, sla, least, corrected)
 
 
 def _load(case: Case, params: Params) -> Scaler:
@@ -148,6 +163,7 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
         Axis("predictor", ("constant", "arima", "kalman", "prophet", "seasonal")),
         Axis("interval_s", (60.0, INTERVAL_S)),
         Axis("sla_share", (0.25, 0.5, 1.0), within=SLA_SHARES),
+        Axis("correction", ("none",), beside=("decode",)),
         Axis(FLOOR, (1.0,)),  # `min_endpoint`
     )
 
@@ -162,7 +178,7 @@ def _load_axes(case: Case) -> tuple[Axis, ...]:
 
 def _throughput_default(case: Case) -> Params:
     """As in config/defaults.py."""
-    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0, FLOOR: 1.0}
+    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0, "correction": "none", FLOOR: 1.0}
 
 
 def _load_default(case: Case) -> Params:

@@ -28,18 +28,28 @@ def ttft_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens:
     return seconds
 
 
+def steady_prompt(profile: Profile, batch: FloatColumn, isl: float, osl: float) -> FloatColumn:
+    """Return the prompt tokens of a step: a batch of b sequences takes in b / osl requests per step."""
+    tokens: FloatColumn = np.minimum(batch * isl / max(osl, 1.0), profile.max_batched_tokens)
+    return tokens
+
+
+def steady_itl_s(profile: Profile, batch: FloatColumn, isl: float, osl: float) -> FloatColumn:
+    """Return how long a step takes with a batch of mean requests that come as fast as they end."""
+    return step_s(profile, steady_prompt(profile, batch, isl, osl), batch, batch * (isl + osl / 2))
+
+
 def engine_rps(profile: Profile, goal: Goal, isl: float, osl: float) -> float:
     """Return the requests per second of one engine at the largest batch that keeps both objectives.
 
-    A batch of b sequences takes in b / osl requests per step. If even one breaks an objective, one it is.
+    If even a batch of one breaks an objective, one it is.
     """
     context = isl + osl / 2
     most = min(profile.max_num_seqs, int(profile.kv_capacity_tokens / max(context, 1.0)))
     most = min(most, int(osl * profile.max_batched_tokens / (isl + osl)))  # or prompts would pile up
     batch = np.arange(1, max(most, 1) + 1, dtype=np.float64)
-    prompt = np.minimum(batch * isl / max(osl, 1.0), profile.max_batched_tokens)
-    itl_s = step_s(profile, prompt, batch, batch * context)
-    first_s = ttft_s(profile, np.floor(prompt) + isl, batch, batch * context)
+    itl_s = steady_itl_s(profile, batch, isl, osl)
+    first_s = ttft_s(profile, np.floor(steady_prompt(profile, batch, isl, osl)) + isl, batch, batch * context)
     broken = (itl_s > goal.itl_s) | (first_s > goal.ttft_s)
     best = max(int(np.argmax(broken)) if broken.any() else len(batch), 1) - 1
     return float(batch[best] / (osl * itl_s[best]))

@@ -75,7 +75,13 @@ DOCUMENTED = {
     "llmd-slo": {"high": 0.55, "low_share": 0.40 / 0.55, "min_replicas": 1.0},
     "wva-saturation": {"scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
     "wva-throughput": {"kv_usage": 0.8, "scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
-    "dynamo-throughput": {"predictor": "arima", "interval_s": 180.0, "sla_share": 1.0, "min_replicas": 1.0},
+    "dynamo-throughput": {
+        "predictor": "arima",
+        "interval_s": 180.0,
+        "sla_share": 1.0,
+        "correction": "none",
+        "min_replicas": 1.0,
+    },
     "dynamo-load": {"sensitivity": 0.8, "sla_share": 1.0, "min_replicas": 1.0},
     "ray-serve": {"target": 2.0, "upscale_delay_s": 30.0, "downscale_delay_s": 600.0, "min_replicas": 1.0},
 }

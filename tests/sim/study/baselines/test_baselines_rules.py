@@ -215,6 +215,39 @@ def test_throughput_mode_without_any_request_keeps_what_there_is() -> None:
     assert scaler.decide(HandView(wanted=3).tell(180.0)) == 3
 
 
+def test_the_correction_asks_for_as_much_less_itl_as_was_observed_above_what_was_expected() -> None:
+    goal = Goal(1.0, 0.05, 0.99)
+    case = study(poisson([5.0], 60.0), max_replicas=5000, goal=goal)
+    prompt = 50 * 1000 / 100  # 50 requests of 100 tokens: a prompt begins in every other step
+    expected_s = (
+        PROFILE.step_s + 50 * (PROFILE.sequence_s + PROFILE.kv_token_s * 1050) + PROFILE.prompt_token_s * prompt
+    )
+
+    def decided(observed_s: float, corrected: bool) -> int:
+        view = HandView(wanted=2, ready=2)
+        for now_s in np.arange(15.0, 181.0, 15.0):  # as many requests are in flight at every scrape
+            seen = view.tell(now_s, running=np.array([30.0, 50.0]), waiting=np.array([0.0, 20.0]))
+        seen.tell(
+            180.0,
+            arrivals=180_000.0,
+            first_tokens=180_000.0,
+            prompt_tokens=180e6,
+            finished=180_000.0,
+            generation_tokens=18e6,
+            itl_sum_s=observed_s * 18e6,
+            itl_buckets=np.full(len(GAPS), 18e6),
+        )
+        return dynamo.DynamoThroughput(case, "constant", 180.0, corrected=corrected).decide(view)
+
+    for factor in (0.8, 1.0, 1.5):
+        corrected = loadtest.engine_rps(PROFILE, Goal(1.0, 0.05 / factor, 0.99), 1000, 100)
+        assert decided(factor * expected_s, corrected=True) == math.ceil(1000 / corrected)
+        assert decided(factor * expected_s, corrected=False) == math.ceil(
+            1000 / loadtest.engine_rps(PROFILE, goal, 1000, 100)
+        )
+    assert decided(math.nan, corrected=True) == decided(1.0, corrected=False)
+
+
 def load_view(queue: float, kv_usage: float, ready: int = 3) -> HandView:
     view = HandView(wanted=3, ready=ready, starting=3 - ready)
     return view.tell(
