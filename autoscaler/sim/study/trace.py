@@ -92,7 +92,7 @@ def scale(trace: Trace, factor: float, seed: int) -> Trace:
         return trace if factor == 1 else thin(trace, factor, seed)
     count = len(trace.arrival_s)
     if count * factor > MOST_REQUESTS:
-        raise ValueError(f"{count} requests x {factor:g} are more than {MOST_REQUESTS:,}, the limit")
+        raise ValueError(f"{trace.name}: {count} requests x {factor:g} are more than {MOST_REQUESTS:,}, the limit")
     copies, rest = int(factor), factor - int(factor)
     kept = [np.ones(count, np.bool_)] * copies
     if rest > 0:
@@ -142,7 +142,7 @@ def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:
     """Superpose copies of a trace, each of the given requests; the first copy stays where it is."""
     total = sum(int(kept.sum()) for kept in copies)
     if total > MOST_REQUESTS:
-        raise ValueError(f"{total} requests are more than {MOST_REQUESTS:,}, the limit")
+        raise ValueError(f"{trace.name}: {total} requests are more than {MOST_REQUESTS:,}, the limit")
     rng = np.random.default_rng((seed, 0))
     times, prompts, outputs = [], [], []
     for number, kept in enumerate(copies):
