@@ -165,6 +165,10 @@ async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     assert await tab.locator(".curve:not(.on)").first.evaluate("(e) => e.matches('.lit *')")
     await screenshot(tab, f"proof-{scheme}")
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await tab.set_viewport_size({"width": 1200, "height": 900})
+    assert await tab.evaluate("[...document.querySelectorAll('.scroll')].every(e => e.scrollWidth <= e.clientWidth)")
+    columns = "getComputedStyle(document.querySelector('.timelines')).gridTemplateColumns.split(' ').length"
+    assert await tab.evaluate(columns) == 2
     await tab.set_viewport_size({"width": 390, "height": 800})
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     sizes = "(all) => all.map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
