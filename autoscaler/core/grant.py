@@ -34,6 +34,7 @@ def share(
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
     resting, standing = rests(inp, observation, target.idle_s), placed(inp.fleet)
     arrivals_per_s = zero.pressing_per_s(memory.workloads.zero, observation.cold_start_s)
+    lack = lacking(observation)
 
     def among(
         wanted: FloatColumn, needed: FloatColumn, vacant: FloatColumn
@@ -45,7 +46,7 @@ def share(
                 variants.choose(
                     count,
                     inp.fleet.replicas,
-                    observation.blocked,
+                    lack,
                     vacant,
                     planned_requests,
                     target.informed & governed,
@@ -64,8 +65,7 @@ def share(
     vacant = np.where(observation.blocked > 0, 0.0, np.inf)
     chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.needed, vacant)
     if inp.variants is not None and (refused := (given < unreserved) & (inp.variants.service >= 0)).any():
-        serving = inp.fleet.replicas - observation.blocked
-        vacant = np.where(refused, np.fmax(given - serving, 0.0), vacant)
+        vacant = np.where(refused, np.fmax(given - (inp.fleet.replicas - lack), 0.0), vacant)
         together = np.isin(inp.variants.service, inp.variants.service[refused])
         chosen, given, unreserved = among(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
     stages = target.stages.copy()
@@ -77,6 +77,15 @@ def share(
 def free(inp: TickInput) -> BoolColumn:
     """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
     return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))
+
+
+def lacking(observation: Observation) -> FloatColumn:
+    """Return how many of the replicas that there are to be are blocked; float64[W].
+
+    While a new version is rolled out there are more pods than these: one of those that is blocked is nobody's lack.
+    """
+    pods = observation.ready + observation.starting + observation.blocked
+    return np.fmax(observation.blocked - np.fmax(pods - observation.replicas, 0.0), 0.0)
 
 
 def placed(fleet: Fleet) -> FloatColumn:

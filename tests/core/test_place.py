@@ -59,3 +59,13 @@ def test_who_is_alone_is_told_what_its_pool_did_not_give_while_a_service_looks_e
     decision = story.watch(fleet([4, 2, 1], **pools), 60, running=10.0, waiting=np.array([5.0] * 6 + [25.0]))
     assert decision.replicas[1] > 2
     assert decision.stages[Stage.VARIANT, 2] > decision.stages[Stage.GRANT, 2] == 1
+
+
+def test_a_new_version_that_waits_for_a_gpu_moves_nothing_to_another_variant():
+    """Rolled out with a pod beyond the count, where GPUs are short: all four of the old version serve."""
+    story = Story(spec(2))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    assert story.watch(fleet([4, 2]), 120, running=10.0).replicas.tolist() == [4, 2]
+    rolled = fleet([4, 2], [1, 0], replicas=[4, 2])
+    rolled = replace(rolled, pod_blocked=np.where(rolled.pod_ready, 0, 1).astype(np.int64))
+    assert story.watch(rolled, 120, running=10.0).replicas.tolist() == [4, 2]
