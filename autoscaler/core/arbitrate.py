@@ -39,7 +39,7 @@ def share(
     wanted: float64[W], replicas. needed: float64[W], how many of them are no reserve. trusted: bool[W];
     of what is not trusted nothing is known, so it keeps what it has. free: bool[W]; what is not free to change holds
     what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
-    standing: float64[W], replicas that have GPUs: of a count that somebody else set only these take any from others.
+    standing: float64[W], replicas that have GPUs: of what is kept only these take any from others.
     arrivals_per_s: float64[W], requests; NaN: not known.
     Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum),
     then what is needed, then what is wanted are each served priority by priority, by weight where what is left does not
@@ -53,8 +53,9 @@ def share(
     asked = np.bincount(fleet.pool[known], gpus[known], len(fleet.pools))
     for pool in np.flatnonzero(asked > fleet.pool_gpus):  # only pools that are short; NaN sizes compare False
         rows = np.flatnonzero(known & (fleet.pool == pool))
-        kept = np.where(free[rows] & trusted[rows], 0.0, np.fmin(fleet.replicas[rows], held[rows]))
-        granted[rows] = kept + _share_pool(
+        least = np.where(free[rows] & trusted[rows], 0.0, np.fmin(fleet.replicas[rows], held[rows]))
+        kept = np.fmin(least, standing[rows])
+        shared = kept + _share_pool(
             np.where(free[rows], wanted[rows] - kept, 0.0),
             or_zero(spec.min_replicas[rows]) - kept,
             needed[rows] - kept,
@@ -65,6 +66,7 @@ def share(
             np.where(kept > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], standing[rows] > 0)),
             max(float(fleet.pool_gpus[pool] - np.sum(kept * gpus_each[rows])), 0.0),
         )
+        granted[rows] = np.fmax(shared, least)
     return np.where(free, granted, wanted)
 
 

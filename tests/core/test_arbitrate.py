@@ -159,6 +159,13 @@ def test_a_count_that_somebody_else_set_takes_from_others_only_what_it_has():
     assert shared([9, 8], gpus=8, current=[9, 6], free=[False, True], standing=[0, 6]) == [9, 8]
 
 
+def test_what_is_not_trusted_takes_from_others_only_what_has_gpus_and_competes_for_the_rest():
+    """Six, of which two have GPUs since a node is gone: whoever ranks higher serves on, and who ranks lower waits."""
+    story = {"gpus": 4, "current": [6, 2], "trusted": [False, True], "standing": [2, 2]}
+    assert shared([6, 2], **story, priority=[10.0, 1000.0]) == [6, 2]
+    assert shared([6, 2], **story, priority=[1000.0, 10.0]) == [6, 0]
+
+
 def test_a_claim_that_cannot_fit_does_not_block_the_small_ones_behind_it():
     assert shared([1, 2], gpus=2, gpus_each=[4.0, 1.0], weight=[2.0, 1.0]) == [0, 2]
 

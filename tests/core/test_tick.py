@@ -409,6 +409,18 @@ def test_in_a_short_pool_silence_keeps_what_it_has_against_any_priority():
     assert Story(rules).tick(cluster, running=40.0, time_s=silent).replicas.tolist() == [5, 3]
 
 
+def test_silence_in_a_pool_that_lost_a_node_takes_no_replica_from_a_higher_priority():
+    """Of six replicas four wait for GPUs, and one more is not heard: for their sake nobody gives up what serves."""
+    cluster = fleet([2, 2], [4, 0], pool_gpus=np.array([4.0]))
+    waiting = np.where(cluster.pod_ready, Blocked.NO, Blocked.UNSCHEDULABLE).astype(np.int64)
+    cluster = replace(cluster, pod_blocked=waiting)
+    story = Story(spec(2, priority=[10.0, 1000.0]))
+    deaf = np.where(np.arange(len(cluster.pods)) == 0, NAN, 10.0)
+    decision = story.watch(cluster, 120, running=deaf)
+    assert decision.trusted.tolist() == [False, True]
+    assert decision.replicas.tolist() == [6, 2]
+
+
 def test_a_pool_that_lost_a_node_cuts_the_lowest_priority():
     story = Story(spec(2, priority=[10.0, 1000.0]))
     assert story.watch(fleet([4, 4], pool_gpus=np.array([8.0])), 60, running=10.0).replicas.tolist() == [4, 4]
