@@ -47,7 +47,7 @@ class Gateway:
     keys: tuple[Key, ...]
     waiting: Readings = ()  # gauges: requests held
     arrivals: Readings = ()  # counters: requests that arrived, whether or not anybody could serve them
-    waiting_includes_served: bool = False  # the gauge is the queue only while no pod serves
+    waiting_includes_served: bool = False  # the gauge is the queue while no pod serves; while one does, nothing is held
 
     def labels(self) -> tuple[str, ...]:
         """Return every label a query must keep for this row: of keys and filters, each with its `exported_` form."""
@@ -215,13 +215,13 @@ def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> t
     """
     names = WorkloadNames(fleet)
     served = np.zeros(len(fleet.workloads), dtype=bool)
-    served[fleet.pod_workload[fleet.pod_ready]] = True
+    served[fleet.pod_workload[fleet.pod_ready & ~fleet.pod_terminating]] = True
     total_waiting = np.full(len(fleet.workloads), np.nan)
     total_arrivals = total_waiting.copy()
     for gateway in GATEWAYS.values():
         held = _read(names, gateway, gateway.waiting, waiting, len(fleet.workloads))
         if gateway.waiting_includes_served:
-            held = np.where(served, np.nan, held)
+            held = np.where(served, np.minimum(held, 0.0), held)
         total_waiting = add_known(total_waiting, held)
         total_arrivals = add_known(
             total_arrivals, _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads))

@@ -65,8 +65,11 @@ def test_requests_at_llm_d_are_arrivals(name: str) -> None:
 def test_the_keda_http_interceptor_holds_requests_while_nothing_serves() -> None:
     series = ({"route_name": "qwen", "route_namespace": "llm"}, 2.0)
     assert same(waiting(fleet(*TWO), "interceptor_request_concurrency", series), [2.0, NAN])
-    # Once a pod serves, the gauge counts requests being answered as well, which the engine counts already.
-    assert same(waiting(fleet(*TWO, ready=[1, 0]), "interceptor_request_concurrency", series), [NAN, NAN])
+    # Once a pod serves, the gauge counts requests being answered, which the engine counts already: none is held.
+    serving = fleet(*TWO, ready=[1, 0])
+    assert same(waiting(serving, "interceptor_request_concurrency", series), [0.0, NAN])
+    leaving = replace(serving, pod_terminating=np.array([True]))
+    assert same(waiting(leaving, "interceptor_request_concurrency", series), [2.0, NAN])
     assert same(arrivals(fleet(*TWO), "interceptor_request_count_total", series), [2.0, NAN])
 
 
