@@ -48,6 +48,7 @@ class Gateway:
     waiting: Readings = ()  # gauges: requests held
     arrivals: Readings = ()  # counters: requests that arrived, whether or not anybody could serve them
     waiting_includes_served: bool = False  # the gauge is the queue while no pod serves; while one does, nothing is held
+    refuses_unserved: bool = False  # holds requests for pods that serve, and none without: then its 0 says nothing
 
     def labels(self) -> tuple[str, ...]:
         """Return every label a query must keep for this row: of keys and filters, each with its `exported_` form."""
@@ -131,11 +132,12 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 ),
                 arrivals=(Series("istio_requests_total", where=(("reporter", ("source",)),)),),
             ),
-            # A request that finds no healthy endpoint is in none_healthy and not in upstream_rq_total.
+            # A request that finds no healthy endpoint gets a 503; it is in none_healthy and not in upstream_rq_total.
             Gateway(
                 "envoy",
                 keys=tuple(Key(name="envoy_cluster_name", pattern=pattern) for pattern in _CLUSTERS),
                 waiting=first("envoy_cluster_upstream_rq_pending_active"),
+                refuses_unserved=True,
                 arrivals=(
                     Series("envoy_cluster_upstream_rq_total", plus=first("envoy_cluster_upstream_cx_none_healthy")),
                 ),
@@ -222,6 +224,8 @@ def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> t
         held = _read(names, gateway, gateway.waiting, waiting, len(fleet.workloads))
         if gateway.waiting_includes_served:
             held = np.where(served, np.minimum(held, 0.0), held)
+        if gateway.refuses_unserved:
+            held = np.where(held > 0, held, np.nan)
         total_waiting = add_known(total_waiting, held)
         total_arrivals = add_known(
             total_arrivals, _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads))

@@ -81,8 +81,9 @@ IN_FRONT = """
 # In front of the workloads
 
 Gateways and routers run while a workload has no pod, so requests that arrive there wake it from zero. Only those
-that report how many requests they *hold* also let `scaleToZero.idleAfter: auto` send a workload to zero: others may
-refuse the requests that arrive meanwhile. llm-d's endpoint picker holds requests with its feature gate `flowControl`.
+that report how many requests they *hold* while there is no pod also let `scaleToZero.idleAfter: auto` send a workload
+to zero: others may refuse the requests that arrive meanwhile. llm-d's endpoint picker holds requests with its feature
+gate `flowControl`.
 
 | gateway | requests held | requests that arrive |
 |---|---|---|
@@ -121,6 +122,7 @@ def markdown() -> str:
     parts.append(IN_FRONT.rstrip())
     for gateway in GATEWAYS.values():
         held, arrivals = (", ".join(_names(readings)) for readings in (gateway.waiting, gateway.arrivals))
+        held += " (for pods that serve; without one it refuses)" if gateway.refuses_unserved else ""
         parts.append(f"| {gateway.name} | {held or '-'} | {arrivals} |")
     parts.append(GPUS.rstrip().format(names=", ".join(f"`{name}`" for name in gpus.metric_names())))
     parts.append(KUBE_STATE.rstrip())

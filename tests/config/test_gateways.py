@@ -133,6 +133,11 @@ def test_an_envoy_cluster_is_understood_in_the_spelling_of_each_control_plane(cl
     assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
 
 
+def test_that_envoy_holds_nothing_does_not_say_that_it_would_without_a_pod() -> None:
+    series = ({"envoy_cluster_name": "qwen"}, 0.0)
+    assert same(waiting(fleet(*TWO, ready=[1, 0]), "envoy_cluster_upstream_rq_pending_active", series), [NAN, NAN])
+
+
 def test_ingress_nginx_names_the_service_also_as_prometheus_renames_its_labels() -> None:
     plain = {"namespace": "llm", "service": "phi-svc", "ingress": "models"}
     moved = {"namespace": "ingress", "exported_namespace": "llm", "service": "metrics", "exported_service": "phi-svc"}
