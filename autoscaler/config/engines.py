@@ -113,8 +113,13 @@ VLLM = Engine(
 _SGLANG_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 
 
-def _sglang(*names: str, fold: Fold = Fold.SUM) -> Readings:
-    return tuple(Series(f"sglang:{name}", fold, repeated=_SGLANG_RANKS) for name in names)
+def _sglang(*names: str, fold: Fold = Fold.SUM, repeated: tuple[str, ...] = _SGLANG_RANKS) -> Readings:
+    return tuple(Series(f"sglang:{name}", fold, repeated=repeated) for name in names)
+
+
+def _sglang_queue(name: str) -> Series:
+    """Where requests have priorities a queue is told as a whole, priority="", and once more for each of them."""
+    return _sglang(name, repeated=(*_SGLANG_RANKS, "priority"))[0]
 
 
 SGLANG = Engine(
@@ -122,19 +127,21 @@ SGLANG = Engine(
     model_label="model_name",
     readings=MappingProxyType(
         {
-            "running": _sglang("num_running_reqs"),
+            "running": (_sglang_queue("num_running_reqs"),),
             "waiting": (
-                Series(
-                    "sglang:num_queue_reqs",
-                    repeated=_SGLANG_RANKS,
-                    plus=_sglang(
-                        "num_paused_reqs",
-                        "num_grammar_queue_reqs",
-                        "num_prefill_bootstrap_queue_reqs",
-                        "num_prefill_prealloc_queue_reqs",
-                        "num_prefill_inflight_queue_reqs",
-                        "num_decode_prealloc_queue_reqs",
-                        "num_decode_transfer_queue_reqs",
+                replace(
+                    _sglang_queue("num_queue_reqs"),
+                    plus=tuple(
+                        _sglang_queue(f"num_{name}_reqs")
+                        for name in (
+                            "paused",
+                            "grammar_queue",
+                            "prefill_bootstrap_queue",
+                            "prefill_prealloc_queue",
+                            "prefill_inflight_queue",
+                            "decode_prealloc_queue",
+                            "decode_transfer_queue",
+                        )
                     ),
                 ),
             ),

@@ -38,6 +38,8 @@ _DISTINCT = (
     "finished_reason",
     "reason",
     "err",
+    "is_streaming",
+    "priority",
 )
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 _JOB_LABELS = ("job", "endpoint")  # of who scraped; two servers of one job differ by `instance`

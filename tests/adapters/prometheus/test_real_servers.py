@@ -44,6 +44,15 @@ vllm:num_requests_swapped{model_name="m"} 1
 vllm:gpu_cache_usage_perc{model_name="m"} 0.25
 vllm:prompt_tokens_total{model_name="m"} 100
 """
+# SGLang that schedules by priority tells a queue as a whole, too, and counts requests with and without a stream apart.
+SGLANG = """\
+sglang:num_running_reqs{model_name="m",priority=""} 5
+sglang:num_running_reqs{model_name="m",priority="0"} 2
+sglang:num_running_reqs{model_name="m",priority="7"} 3
+sglang:generation_tokens_total{is_streaming="true",model_name="m",priority="0"} 100
+sglang:generation_tokens_total{is_streaming="false",model_name="m",priority="0"} 50
+sglang:generation_tokens_total{is_streaming="true",model_name="m",priority="7"} 7
+"""
 # What vLLM's production-stack router shows: the engines' names, with a label `server`.
 ROUTER = """\
 vllm:num_requests_running{server="http://10.0.0.1:8000"} 400
@@ -106,6 +115,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("sleepy-0", recorded("sleeping-queued")),
             target("renamed-0", recorded("running").replace("vllm:", "vllm_")),
             target("old-0", OLD_VLLM),
+            target("sglang-0", SGLANG),
             target("gone-0", saturated),
             target("router-0", ROUTER, job="router"),
             target("epp-0", EPP, job="epp"),
@@ -183,6 +193,13 @@ async def test_an_old_engine_is_read_by_its_old_names(scene: Scene):
     assert scene.value(samples, "old-0", "waiting") == 3  # two waiting and one swapped out
     assert scene.value(samples, "old-0", "kv_usage") == 0.25
     assert np.isnan(scene.value(samples, "old-0", "asleep"))
+
+
+async def test_requests_of_every_priority_and_kind_are_added_and_queues_counted_once(scene: Scene):
+    there = scene._replace(fleet=fleet_of({"llm/sglang": ["sglang-0"]}, engine="sglang"))
+    samples = await sampled(there)
+    assert there.value(samples, "sglang-0", "running") == 5
+    assert there.value(samples, "sglang-0", "generation_tokens") == 157
 
 
 async def test_a_pod_without_metrics_is_unknown_and_not_zero(scene: Scene):

@@ -194,6 +194,20 @@ def test_sglang_counts_a_tensor_parallel_group_once_and_adds_data_parallel_ranks
     }
 
 
+def test_sglang_counts_its_queues_once_and_adds_requests_of_every_priority_and_kind() -> None:
+    """By priority a queue is told as a whole and for each; requests are counted apart, with and without a stream."""
+    text = ""
+    for priority, running, queued in (("", 5, 4), ("0", 2, 0), ("7", 3, 4)):
+        labels = f'model_name="m",priority="{priority}",tp_rank="0"'
+        text += f"sglang:num_running_reqs{{{labels}}} {running}\nsglang:num_queue_reqs{{{labels}}} {queued}\n"
+        text += f"sglang:num_decode_transfer_queue_reqs{{{labels}}} {queued}\n"
+    for streaming, priority, tokens in (("true", "0", 100), ("false", "0", 50), ("true", "7", 7)):
+        labels = f'is_streaming="{streaming}",model_name="m",priority="{priority}"'
+        text += f"sglang:generation_tokens_total{{{labels}}} {tokens}\nsglang:num_requests_total{{{labels}}} 1\n"
+    found = {"running": 5.0, "waiting": 8.0, "generation_tokens": 157.0, "finished": 3.0}
+    assert read(ENGINES["sglang"], text) == found
+
+
 @pytest.mark.parametrize("name", ["inter_token_latency_seconds", "time_per_output_token_seconds"])
 def test_sglang_before_and_from_0_4_6_names_its_token_gap_differently(name: str) -> None:
     text = buckets(f"sglang:{name}", 'model_name="m"', le_0_01=0, le_0_02=100, le_inf=100)
