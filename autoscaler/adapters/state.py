@@ -2,15 +2,18 @@
 
 The format is that of `numpy.savez`: one array for each column, not compressed, and `about`, JSON as bytes, which says
 whose rows they are. Nothing in it is code, a reader takes no more than the file is long, and the checksums of the
-archive tell what was damaged. It is written whole or not at all: to a file beside it that then takes its name.
+archive tell what was damaged. It is written whole or not at all: to a file beside it that then takes its name. Each
+save has a file of its own, so that two at one time do not write into one, as when the daemon is asked to end meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import glob
 import io
 import math
 import os
+import secrets
 import stat
 import struct
 import tokenize
@@ -90,14 +93,20 @@ class StateFile:
                 f"{self._path}: not written: {len(kept.workloads):,} workloads in {size:,} bytes; "
                 f"allowed: at most {MAX_WORKLOADS:,} in {MAX_BYTES:,}"
             )
-        beside = self._path.with_name(f"{self._path.name}.new")
+        name = self._path.name
+        beside = self._path.with_name(f"{name}.{secrets.token_hex(4)}.new")
         try:
-            with open(beside, "wb", opener=_open_for_us) as file:
-                os.fchmod(file.fileno(), 0o600)  # it may be left over from a process that was killed
-                np.savez(file, allow_pickle=False, **members)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self._path)
+            # What was left by a process that was killed; a save that is on its way elsewhere fails at its last step.
+            for other in self._path.parent.glob(f"{glob.escape(name)}.{'?' * 8}.new"):
+                other.unlink(missing_ok=True)
+            try:
+                with open(beside, "xb", opener=_open_for_us) as file:
+                    np.savez(file, allow_pickle=False, **members)
+                    file.flush()
+                    os.fsync(file.fileno())
+                beside.replace(self._path)
+            finally:
+                beside.unlink(missing_ok=True)
         except OSError as error:
             raise Unavailable(f"{self._path}: not written: {error.strerror or error}") from error
 
@@ -108,7 +117,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _open_for_us(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _read(archive: zipfile.ZipFile) -> Kept:

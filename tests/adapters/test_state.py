@@ -4,8 +4,10 @@ import asyncio
 import io
 import json
 import os
+import resource
 import stat
 import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,29 +117,67 @@ def test_without_a_file_nothing_is_kept(path: Path):
     assert load(path) is None
 
 
-def test_only_its_owner_may_read_it_even_where_a_killed_process_left_another(path: Path):
-    left = path.with_name("state.npz.new")
-    left.write_bytes(b"half")
-    left.chmod(0o644)
+def test_only_its_owner_may_read_it(path: Path):
     saved(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(path: Path):
+    left = path.with_name("state.npz.0123abcd.new")
+    left.write_bytes(b"half")
+    others = {path.with_name(name) for name in ("state.npz.b.0123abcd.new", "state.npz.new", "other")}
+    for other in others:
+        other.write_text("precious")
+    saved(path)
+    assert set(path.parent.iterdir()) == {path, *others}
 
 
 def test_a_file_that_cannot_be_written_leaves_the_one_before(path: Path):
     before = saved(path)
-    path.with_name("state.npz.new").mkdir()
+    path.with_name("state.npz.0123abcd.new").mkdir()
     with pytest.raises(Unavailable, match=r"state\.npz: not written: Is a directory"):
         saved(path, kept(4))
     same(before, load(path))
 
 
+@pytest.fixture
+def little_room() -> Iterator[None]:
+    """Writing ends as on a full disk, in the middle of a file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("little_room")
+def test_what_does_not_fit_the_disk_leaves_the_one_before_and_takes_no_room(path: Path):
+    before = saved(path)
+    with pytest.raises(Unavailable, match=r"state\.npz: not written: File too large"):
+        saved(path, kept(1000))
+    same(before, load(path))
+    assert list(path.parent.iterdir()) == [path]
+
+
+async def test_saves_at_one_time_leave_a_whole_file(path: Path):
+    # So it is when the daemon is asked to end while it saves, or where two processes share a file.
+    one, other = kept(5000, 1), kept(5000, 2)
+    for _ in range(5):
+        saves = (StateFile(path).save(one), StateFile(path).save(other))
+        failures = [error for error in await asyncio.gather(*saves, return_exceptions=True) if error]
+        assert len(failures) < 2
+        assert all(isinstance(error, Unavailable) for error in failures)
+        found = await StateFile(path).load()
+        assert found is not None
+        same(one if found.wall_s == one.wall_s else other, found)
+        assert list(path.parent.iterdir()) == [path]
+
+
 def test_a_link_in_the_way_is_not_followed(path: Path):
     other = path.with_name("other")
     other.write_text("precious")
-    path.with_name("state.npz.new").symlink_to(other)
-    with pytest.raises(Unavailable, match="not written"):
-        saved(path)
+    path.symlink_to(other)
+    path.with_name("state.npz.0123abcd.new").symlink_to(other)
+    same(saved(path), load(path))
     assert other.read_text() == "precious"
 
 
