@@ -157,7 +157,7 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]
         for node in yaml.compose_all(text, Loader=_LOADER):
             document = Document(file, _line(node), None)
             try:
-                value = _Reader(document).value(node, (), 0)
+                value = _Reader(document, _most_values(node)).value(node, (), 0)
             except _Refused as refused:
                 found = shown(refused.node.value) if isinstance(refused.node, yaml.ScalarNode) else ""
                 line = _line(refused.node)
@@ -215,19 +215,29 @@ def _line(place: yaml.Node | yaml.Event) -> int:
     return place.start_mark.line + 1 if place.start_mark else 1
 
 
+def _most_values(node: yaml.Node) -> int:
+    """Return how many values a document may have.
+
+    Each takes a character, what aliases write out takes none: without aliases none has more, and with them no number of
+    small documents becomes large. Beyond, as many as it takes to find an alias that contains itself.
+    """
+    return min(MAX_NODES, node.end_mark.index - node.start_mark.index + MAX_DEPTH + 1)
+
+
 class _Reader:
     """Turns the nodes of one document into values; notes where they stood."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, most: int) -> None:
         self._document = document
-        self._nodes = 0
+        self._left = most
 
     def value(self, node: yaml.Node, loc: Loc, depth: int) -> object:
-        self._nodes += 1
+        self._left -= 1
         # An alias leads here once for each time it is written, so a bomb of aliases ends at this bound, and one that
         # contains itself at the next.
-        if self._nodes > MAX_NODES:
-            raise _Refused(node, loc, "too large with its aliases written out", f"{MAX_NODES} values in a document")
+        if self._left < 0:
+            allowed = f"{MAX_NODES} values in a document, and hardly more than it has characters"
+            raise _Refused(node, loc, "too large with its aliases written out", allowed)
         if depth > MAX_DEPTH:
             raise _Refused(node, loc, "nested too deeply, or an alias that contains itself", f"{MAX_DEPTH} levels")
         self._document.lines.setdefault(loc, _line(node))

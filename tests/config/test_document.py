@@ -75,6 +75,22 @@ def test_a_bomb_of_aliases_is_refused_before_it_is_written_out():
     assert "aliases written out" in finding.problem
 
 
+def test_aliases_do_not_make_much_of_little_in_any_number_of_documents():
+    levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 4)]
+    text = "---\n".join(["\n".join(["l0: &l0 [x]", *levels, ""])] * MAX_DOCUMENTS)  # of 34 KB, half a million values
+    documents, findings = read_documents("f.yaml", text)
+    assert documents == []
+    assert len(findings) == MAX_DOCUMENTS
+    assert all("aliases written out" in finding.problem for finding in findings)
+
+
+@pytest.mark.parametrize("part", ["-\n", "- - - -\n", "- {a,b,c}\n", "- [[],[],~]\n", "- a:\n", "- ü\n"])
+def test_without_aliases_no_document_has_more_values_than_it_may(part: str):
+    text = part * 1000
+    for around in (text, f"---\n{text}...\n", f"# ü\n---\n{text}---\n{text}"):
+        assert read_documents("f.yaml", around)[1] == []
+
+
 def test_a_document_of_too_many_values_is_refused_with_the_line_where_it_is_enough():
     values = "- 1\n" * (3 * MAX_NODES)
     for text, line in ((values, 2 * MAX_NODES), (f"a: 1\n---\n{values}", 2 * MAX_NODES + 2)):
