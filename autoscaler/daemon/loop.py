@@ -41,6 +41,9 @@ FIRST_TRY_S = 0.5
 """Until the second try, and twice as long until each further one, up to a period, until one succeeds: at the start the
 cluster is not listed yet, and soon will be."""
 
+SAMPLING, ACTING = 0.5, 0.4
+"""Shares of a tick's deadline. The rest is for deciding: a tick that is cut as a whole tells of none of its changes."""
+
 
 class Loop:
     """Drives ticks until it is cancelled.
@@ -159,7 +162,7 @@ class Loop:
 
     async def _sample(self, fleet: Fleet, objectives: Objectives) -> Samples:
         """Read all sources side by side; one that raises costs its own readings only."""
-        budget_s = self._deadline_s / 2  # the other half is for deciding and acting
+        budget_s = SAMPLING * self._deadline_s
         answers = await asyncio.gather(
             *(source.sample(fleet, objectives, budget_s) for source in self._sources), return_exceptions=True
         )
@@ -178,7 +181,7 @@ class Loop:
         return merge(read)
 
     async def _act(self, changes: Sequence[Change]) -> Sequence[Outcome]:
-        return await self._actuator.apply(changes, self._deadline_s / 2) if changes else ()
+        return await self._actuator.apply(changes, ACTING * self._deadline_s) if changes else ()
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:

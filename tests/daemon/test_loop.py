@@ -249,6 +249,28 @@ async def test_a_tick_that_hangs_is_cut_at_its_deadline_and_counted():
     assert world.clock.now_s() == pytest.approx(3.0)
 
 
+async def test_what_was_changed_is_recorded_though_sources_and_cluster_take_all_the_time_they_are_given():
+    class Slow(MemorySamples):
+        async def sample(self, seen, objectives, deadline_s):
+            await asyncio.sleep(deadline_s)
+            return await super().sample(seen, objectives, deadline_s)
+
+    class Late:
+        async def apply(self, changes, deadline_s):
+            outcomes = await world.cluster.apply(changes, deadline_s)
+            await asyncio.sleep(deadline_s)  # until the last of the others has failed
+            await asyncio.sleep(0.1)  # and that is told
+            return outcomes
+
+    world = World(actuator=Late())
+    world.sources[0] = Slow(world.read)
+    world.load = {"running": 200.0, "waiting": 200.0}
+    record = await world.loop.attempt()
+    assert record is not None
+    assert [outcome.fate for outcome in record.outcomes] == [Fate.APPLIED]
+    assert world.replicas == record.decision.replicas[0]
+
+
 async def test_a_workload_deleted_between_reading_and_acting_harms_no_other():
     world = World()
     gone = fleet([2, 2])
