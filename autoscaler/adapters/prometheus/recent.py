@@ -43,7 +43,7 @@ from autoscaler.core.samples import Objectives
 from autoscaler.ports import Clock, Unavailable
 
 STEP_S = 60.0  # of usual scrapes every fourth; shorter than what is learned takes to change
-MOST_PODS = 2500  # altogether, gone ones too: some 60 MB while they are learned from
+MOST_PODS = 2500  # altogether, gone ones too: each takes some 90 KB while it is read and learned from
 PART_PODS = 250  # of one query, as far as the fleet tells: its answer then is about a megabyte
 PART_CHARACTERS = 300  # names in one query, which is sent within a URL
 QUERY_TIMEOUT_S = 5.0  # whoever ends the daemon waits no longer for a query that is on its way
