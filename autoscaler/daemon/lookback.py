@@ -36,6 +36,9 @@ DEADLINE_S = 20.0
 UNTOLD = ("workloads.gateway_s", "workloads.loaded_idle_s")
 """What history says nothing of: there are neither gateways nor GPUs in it. What is known of these by now stays."""
 
+SETTLED_S = 300.0
+"""A pod that reported for longer before it became ready had been ready before: engines report when they can serve."""
+
 AGAIN_S = 1.0
 """Between two looks at a cluster that is not known yet."""
 
@@ -95,7 +98,8 @@ class Course:
 
 def lay_out(recent: Recent, fleet: Fleet) -> Course:
     """Give the past a fleet of its own: some workloads of the present one, and pods that are gone beside those here."""
-    read = ~np.isnan(recent.columns.get("running", np.full((len(recent.time_s), len(recent.pod)), np.nan)))
+    recent = _apart(recent, fleet)
+    read = _read(recent)
     order = np.flatnonzero(read.any(axis=0))
     workload, pod = recent.pod_workload[order], recent.pod[order]
     rows = np.unique(workload)
@@ -103,6 +107,12 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
 
     def of_pod(column: FloatColumn) -> FloatColumn:
         return np.where(there, column[pod], np.nan) if len(column) else np.full(len(pod), np.nan)
+
+    seen = read[:, order]
+    begun = np.logical_or.accumulate(seen)
+    reporting = begun & np.logical_or.accumulate(seen[::-1])[::-1]
+    ready_s = of_pod(fleet.pod_ready_s)
+    settled = ready_s - recent.time_s[begun.argmax(axis=0)] <= SETTLED_S
 
     alive = replace(
         fleet,
@@ -122,13 +132,10 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         pod_created_s=of_pod(fleet.pod_created_s),
         pod_scheduled_s=of_pod(fleet.pod_scheduled_s),
         pod_started_s=of_pod(fleet.pod_started_s),
-        pod_ready_s=of_pod(fleet.pod_ready_s),
+        pod_ready_s=np.where(settled, ready_s, np.nan),
         pools=(),
         pool_gpus=np.empty(0),
     )
-    seen = read[:, order]
-    begun = np.logical_or.accumulate(seen)
-    reporting = begun & np.logical_or.accumulate(seen[::-1])[::-1]
     known = replace(
         recent,
         pod_workload=alive.pod_workload,
@@ -136,6 +143,33 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         columns={name: column[:, order] for name, column in recent.columns.items()},
     )
     return Course(alive, known, reporting, ~begun & (alive.pod_created_s <= recent.time_s[:, None]))
+
+
+def _read(recent: Recent) -> BoolColumn:
+    """Say when which pod was read; bool[T, P]."""
+    return ~np.isnan(recent.columns.get("running", np.full((len(recent.time_s), len(recent.pod)), np.nan)))
+
+
+def _apart(recent: Recent, fleet: Fleet) -> Recent:
+    """Give what was read before a pod was created to another one, that is gone: StatefulSets give names again."""
+    nobody = np.full(1, np.nan)
+    created_s = np.concatenate([fleet.pod_created_s, nobody])[recent.pod]  # -1 is nobody
+    former = _read(recent) & (recent.columns.get("time_s", recent.time_s[:, None]) < created_s)
+    twice = np.flatnonzero(former.any(axis=0))
+    if not len(twice):
+        return recent
+    columns = {
+        name: np.concatenate(
+            [np.where(former, np.nan, column), np.where(former[:, twice], column[:, twice], np.nan)], axis=1
+        )
+        for name, column in recent.columns.items()
+    }
+    return replace(
+        recent,
+        pod_workload=np.concatenate([recent.pod_workload, recent.pod_workload[twice]]),
+        pod=np.concatenate([recent.pod, np.full(len(twice), -1)]),
+        columns=columns,
+    )
 
 
 def relive(course: Course, rules: Compiled, offset_s: float) -> Kept:

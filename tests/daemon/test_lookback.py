@@ -128,6 +128,46 @@ def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
     assert kept.columns["workloads.cold_start_mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
 
 
+def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
+    """Engines with room, whose speed and misses are told as well."""
+    load = busy(steps, pods)
+    load |= {"running": np.full((steps, pods), 6.0), "waiting": np.zeros((steps, pods))}
+    tokens, requests = load["generation_tokens"], load["finished"]
+    return load | {"gaps": tokens, "gap_s": 0.03 * tokens, "ttft_met": 0.99 * requests}
+
+
+def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
+    # As a StatefulSet makes them: 100 minutes of one, 5 of none, then 15 of the one that is there.
+    born_s = NOW_S - 20 * STEP_S
+    made_again = replace(
+        fleet([1]), **{f"pod_{name}_s": np.array([born_s]) for name in ("created", "scheduled", "started")}
+    )
+    made_again = replace(made_again, pod_ready_s=np.array([born_s + 290.0]))
+    load = paced(120, 2)
+    first, then = np.arange(120) < 100, np.arange(120) >= 105
+    for name, column in load.items():
+        if name not in ("running", "waiting"):
+            column[:, 1] -= column[104, 1]
+        load[name] = np.where(np.stack([first, then], axis=1), column, np.nan)
+    apart = learned(course(np.array([-1, 0]), made_again, workload=[0, 0], **load), made_again)
+    as_one = {name: np.where(then, column[:, 1], column[:, 0])[:, None] for name, column in load.items()}
+    together = learned(course(np.array([0]), made_again, **as_one), made_again)
+    for place, column in apart.columns.items():
+        np.testing.assert_array_equal(together.columns[place], column, err_msg=place)
+    assert together.columns["rules.paper.watched_s"][0] > 100 * STEP_S
+    assert together.columns["workloads.cold_start_mean_s"][0] == 290.0
+
+
+def test_a_pod_that_became_ready_again_served_before():
+    served = fleet([2], created_s=-20_000.0)
+    again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))
+    before, after = (learned(course(np.arange(2), each, **paced(120, 2)), each) for each in (served, again))
+    assert before.columns["rules.paper.watched_s"][0] > 100 * STEP_S
+    for place in ("rules.paper.watched_s", "rules.budget.counted", "rules.traffic.requests"):
+        np.testing.assert_array_equal(after.columns[place], before.columns[place], err_msg=place)
+    assert np.isnan(after.columns["workloads.cold_start_mean_s"][0])  # how long its first start took nobody knows
+
+
 def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
     present = fleet([1, 1, 1], created_s=-20_000.0)
     load = busy(10, 2)
