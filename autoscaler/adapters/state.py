@@ -141,7 +141,8 @@ def _columns(archive: zipfile.ZipFile, known: Mapping[str, Column], rows: int) -
     columns: dict[str, Column] = {}
     for place, empty in known.items():
         column = _array(archive, members[place], empty, rows) if place in members else None
-        if column is not None and not np.isinf(column).any():
+        # All that is kept counts something. With one sum below zero a tick raises, and so would each one after it.
+        if column is not None and not (np.isinf(column) | (column < 0)).any():
             columns[place] = column
     return columns
 

@@ -307,6 +307,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path):
         pytest.param(npy(np.zeros((4, 3))), id="other shape"),
         pytest.param(npy(np.zeros(3, np.float32)), id="other type"),
         pytest.param(npy(np.array([1.0, np.inf, 2.0])), id="endless"),
+        pytest.param(npy(np.array([1.0, -1e6, 2.0])), id="less than nothing"),
         pytest.param(npy(np.zeros(3000)), id="far too long"),
         pytest.param(npy(np.zeros(3)).replace(b"\x93NUMPY\x01", b"\x93NUMPY\x03", 1), id="other version"),
     ],
