@@ -112,7 +112,7 @@ class _Reading:
 
     def read(self, offset_s: float) -> Recent:
         """Return what could be read; `offset_s` leads from Unix time to the clock of the tick."""
-        problem = ""
+        problem, failures = "", list[Unavailable]()
         asked = self._reader.ask(convention_query(ENGINES.values()), self._until_s, self._until_s, STEP_S)
         self._identity, _ = read_conventions(row["metric"].get(METRIC, "") for row in asked)
         for part in self._parts():
@@ -123,11 +123,15 @@ class _Reading:
             try:
                 self._read_part(part)
             except Unavailable as error:
-                if not before:
-                    raise
                 problem = str(error)
                 self._drop(before)
-                break
+                failures.append(error)
+                if len(failures) == 2:  # in a row: it is not this part that is too much for the server
+                    break
+            else:
+                failures.clear()
+        if failures and not self._pods:
+            raise failures[0]
         return self._recent(offset_s, problem)
 
     def _parts(self) -> Iterator[_Part]:

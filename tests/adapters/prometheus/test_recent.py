@@ -240,6 +240,38 @@ async def test_more_pods_than_there_is_room_for_are_not_read():
     assert found.problem == f"no more than {MOST_PODS} pods are read from history"
 
 
+async def refusing(refused: Sequence[str]) -> tuple[Recent, Server]:
+    """Read workloads of one query each from a server to which some of them are too much."""
+    names = [("team", f"model-{row}") for row in range(4)]
+    pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(PART_PODS)]
+    server = Server()
+
+    async def answer(request: web.Request) -> web.Response:
+        names = names_in(request.query["query"])
+        server.pods = [(namespace, pod) for namespace, pod, row in pods if f"model-{row}" in names]
+        answered = await server.answer(request)
+        error = {"status": "error", "errorType": "execution", "error": "too many samples"}
+        return web.json_response(error, status=422) if names & set(refused) else answered
+
+    async with serving(answer) as url:
+        return await read(url, cluster(names, pods)), server
+
+
+async def test_a_workload_that_is_too_much_for_the_server_costs_its_own_history_only():
+    found, _ = await refusing(["model-0"])
+    assert sorted(set(found.pod_workload.tolist())) == [1, 2, 3]
+    assert "too many samples" in found.problem
+
+
+async def test_after_two_failures_in_a_row_the_server_is_left_alone():
+    found, server = await refusing(["model-1", "model-2"])
+    assert sorted(set(found.pod_workload.tolist())) == [0]
+    assert "too many samples" in found.problem
+    assert not server.asked_for("model-3")
+    with pytest.raises(Unavailable, match="too many samples"):
+        await refusing(["model-0", "model-1"])
+
+
 def names_in(query: str) -> set[str]:
     """The names of workloads that a query asks for."""
     _, _, rest = query.partition('pod=~"(')
