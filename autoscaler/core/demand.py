@@ -14,6 +14,7 @@ from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory, WorkloadMemory
+from autoscaler.core.readings import NOTHING_PER_S, RATE_WINDOW_S
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.work import QUEUED
 
@@ -95,7 +96,7 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks[Signal.KV_CACHE] = kv_cache(inp, observation)
     asks[Signal.TTFT] = ttft(inp, observation, memory)
     asks[Signal.ITL] = itl(inp, observation, memory)
-    asks[Signal.REJECTIONS] = rejections(observation)
+    asks[Signal.REJECTIONS] = rejections(inp, observation, memory)
     asks = _beside_sleepers(observation, asks)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
@@ -170,16 +171,24 @@ def itl(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn
     return _latency_step(inp, observation, observation.itl_s / inp.spec.itl_objective_s, memory)
 
 
-def rejections(observation: Observation) -> FloatColumn:
-    """Replicas for the requests that an admission limit refused: the queue gauge does not show them.
+def rejections(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn:
+    """Replicas for the requests that an admission limit refuses: the queue gauge does not show them.
 
-    One more where it is not known how many were served beside them.
+    One more where it is not known how many were served beside them. The rates are of the last half minute: of what was
+    refused before nothing is asked, and who is ready for less has refused nobody. Else each replica that becomes ready
+    would call for another.
     """
+    refused = inp.now_s - memory.workloads.last_refused_s <= RATE_WINDOW_S
+    if not refused.any():  # as in most ticks
+        return np.full(len(refused), np.nan)
+    fleet, awake = inp.fleet, _awake(observation)
+    new = fleet.pod_ready & ~fleet.pod_terminating & (inp.now_s - fleet.pod_ready_s < RATE_WINDOW_S)
+    before = awake - np.bincount(fleet.pod_workload[new], minlength=len(refused))
+    refusing = np.where(before > 0, before, awake)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
-    refused, awake = observation.rejections_per_s > 1e-3, _awake(observation)
-    step = np.where(np.isnan(offered), awake + 1, awake * np.fmin(offered, LARGEST_LATENCY_STEP))
-    return np.where(refused, step, np.nan)
+    step = np.where(np.isnan(offered), refusing + 1, refusing * np.fmin(offered, LARGEST_LATENCY_STEP))
+    return np.where(refused & (observation.rejections_per_s > NOTHING_PER_S), step, np.nan)
 
 
 def schedule(inp: TickInput, observation: Observation) -> FloatColumn:

@@ -52,6 +52,7 @@ class WorkloadMemory(Columns):
     trusted_since_s: Present[MomentColumn]  # since when it has been watched without a long gap in trust
     last_trusted_s: Present[MomentColumn]  # time of the last trusted tick; NaN: none
     last_busy_s: Present[MomentColumn]  # last moment with work, or of not knowing
+    last_refused_s: Present[MomentColumn]  # last moment at which a pod had refused requests; NaN: never
     gateway_s: MomentColumn  # last moment at which its gateway told something; NaN: never. State files call it so
     last_queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
     last_forecast_s: Present[MomentColumn]  # when it spoke, or load was unknown; NaN: nobody served since

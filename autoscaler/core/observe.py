@@ -99,7 +99,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     pledged_s = _pledged_s(inp, cold_start_s)
     (all_pledged_s,) = of_pods.totals([pledged_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
-    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work = of_pods.counts(
+    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing = of_pods.counts(
         [
             pods.serving,
             pods.starting,
@@ -109,6 +109,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
             pods.joining,
             asleep,
             pods.serving & worked,
+            pods.serving & (grown["rejections"] > 0),
         ]
     )
     kv_usage, ttft_s, itl_s = of_pods.means(
@@ -154,6 +155,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     memory = replace(memory, pods=replace(pod_memory, seen_ready=seen_ready))
     return observation, memory.noting(
         last_busy_s=np.where(at_work > 0, inp.now_s, workloads.last_busy_s),
+        last_refused_s=np.where(refusing > 0, inp.now_s, workloads.last_refused_s),
         gateway_s=gateway_s,
         written_tokens=written_tokens,
         served_requests=served_requests,

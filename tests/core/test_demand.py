@@ -162,27 +162,73 @@ def test_after_a_restart_latency_is_not_believed_before_the_histogram_has_forgot
 
 # --- rejections
 
+REFUSING = {"remembered": memory(last_refused_s=NOW_S)}
+
 
 def test_refused_requests_ask_for_replicas_that_the_queue_gauge_hides():
     """Finding 7: ten are refused for every ten served; the gauge stays at 6 waiting."""
     limited = columns((DATA / "admission-limit.prom").read_text())
     assert (limited["waiting"], limited["rejections"]) == (6, 10)
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=10, rejections_per_s=5)) == pytest.approx(3)
+    assert asked(Signal.REJECTIONS, observation(finished_per_s=10, rejections_per_s=5), **REFUSING) == pytest.approx(3)
 
 
 def test_refusals_where_nothing_is_served_ask_for_double():
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=0, rejections_per_s=5)) == 4
+    assert asked(Signal.REJECTIONS, observation(finished_per_s=0, rejections_per_s=5), **REFUSING) == 4
 
 
 def test_refusals_beside_which_it_is_not_known_what_is_served_ask_for_one_more():
     """Double, whenever the last ones are ready, would be all there are within minutes."""
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=NAN, rejections_per_s=5)) == 3
+    assert asked(Signal.REJECTIONS, observation(finished_per_s=NAN, rejections_per_s=5), **REFUSING) == 3
 
 
 @pytest.mark.parametrize("rejections_per_s", [0.0, 1e-9, NAN])
 def test_no_refusals_are_no_opinion(rejections_per_s):
     found = observation(finished_per_s=1, rejections_per_s=rejections_per_s)
-    assert math.isnan(asked(Signal.REJECTIONS, found))
+    assert math.isnan(asked(Signal.REJECTIONS, found, **REFUSING))
+
+
+@pytest.mark.parametrize("last_refused_s", [NAN, NOW_S - 31])
+def test_refusals_that_are_over_are_no_opinion_while_their_rate_fades(last_refused_s):
+    found = observation(finished_per_s=1, rejections_per_s=5)
+    assert math.isnan(asked(Signal.REJECTIONS, found, remembered=memory(last_refused_s=last_refused_s)))
+
+
+class Refusing(Story):
+    """Replicas that serve two requests a second each and refuse what comes beyond; a new one takes a minute to load."""
+
+    def __init__(self, rules, replicas):
+        super().__init__(rules)
+        self.born_s, self.finished, self.refused = [-10_000.0] * replicas, 0.0, 0.0
+
+    def receive(self, per_s, for_s):
+        """Let so many requests a second come; returns how many replicas there are at each tick."""
+        counts = []
+        for _ in range(int(for_s / 5)):
+            born_s = np.array(self.born_s)
+            ready = self.now_s + 5 - born_s >= 60
+            served = min(per_s, 2.0 * ready.sum())
+            self.finished, self.refused = self.finished + 5 * served, self.refused + 5 * (per_s - served)
+            cluster = fleet([len(born_s)], pod_ready=ready, pod_ready_s=np.where(ready, born_s + 60, NAN))
+            first = np.arange(len(born_s)) == 0
+            shown = {"finished": self.finished * first, "rejections": self.refused * first}
+            wanted = int(self.tick(cluster, 5, running=served / ready.sum(), **shown).replicas[0])
+            self.born_s = self.born_s[:wanted] + [self.now_s] * (wanted - len(born_s))
+            counts.append(wanted)
+        return counts
+
+
+def test_a_burst_that_was_refused_orders_nothing_more_once_it_is_over():
+    """Half of it was refused: four more are ordered, and these refused nobody and call for no others."""
+    story = Refusing(spec(down_stabilization_s=600.0), 4)
+    story.receive(8.0, 120)
+    assert max(story.receive(16.0, 60)) == 8
+    assert max(story.receive(0.0, 600)) == 8
+
+
+def test_as_many_are_ordered_as_refuse_nobody():
+    story = Refusing(spec(down_stabilization_s=600.0), 4)
+    story.receive(8.0, 120)
+    assert 24 <= max(story.receive(48.0, 600)) <= 30
 
 
 # --- schedule
@@ -281,9 +327,9 @@ readings = st.fixed_dictionaries(
 @given(readings, st.integers(0, 50), st.integers(0, 50))
 def test_more_running_or_waiting_never_asks_for_fewer(found, running, waiting):
     inp = world(NOW_S, fleet([2]), spec())
-    less = demand.ask(inp, observation(**found), capacity(), memory())
+    less = demand.ask(inp, observation(**found), capacity(), memory(last_refused_s=NOW_S))
     more = {**found, "running": found["running"] + running, "waiting": found["waiting"] + waiting}
-    more = demand.ask(inp, observation(**more), capacity(), memory())
+    more = demand.ask(inp, observation(**more), capacity(), memory(last_refused_s=NOW_S))
     assert (np.nan_to_num(more) >= np.nan_to_num(less)).all()
 
 

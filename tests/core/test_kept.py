@@ -92,7 +92,7 @@ def test_a_column_says_in_its_name_whether_it_is_a_moment():
 
 
 def busy_story(start_s: float) -> Story:
-    """A while of load, queue, growth and rest, on clocks that differ by a multiple of every slot of a window."""
+    """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window."""
     rules = spec(2, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
     for step in range(30):
@@ -109,6 +109,7 @@ def busy_story(start_s: float) -> Story:
             prompt_tokens=900.0 * count,
             gap_s=40.0 * count,
             gaps=2000.0 * count,
+            rejections=count,
         )
     return story
 
