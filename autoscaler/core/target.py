@@ -13,7 +13,6 @@ from autoscaler.core import burst, demand, shape, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory
-from autoscaler.core.readings import NOTHING_PER_S
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _working(observation: Observation, asks: FloatColumn) -> BoolColumn:
         (observation.running > 0)
         | (observation.waiting > 0)
         | (observation.gateway_waiting > 0)
-        | (observation.gateway_arrivals_per_s > NOTHING_PER_S)
+        | (observation.gateway_arrivals_per_s > 0)  # as little as wakes it
         | (observation.active > 0)
         | (observation.starting > 0)
         | (asks[Signal.SCHEDULE] > 0)

@@ -125,6 +125,13 @@ def test_idle_goes_to_zero_one_request_wakes_it_at_the_next_tick():
     assert replicas(story.tick(fleet([0], [1], starting_since_s=story.now_s), front_waiting=1.0)) == 1
 
 
+def test_so_few_requests_at_the_gateway_as_wake_it_keep_it_awake():
+    """One within two minutes is shared by ten variants of a service: each has a rate of 0.0008 a second."""
+    story, trickle = Story(spec(idle_after_s=60.0)), {"front_waiting": 0.0, "front_arrivals_per_s": 1 / 1200}
+    assert replicas(story.tick(fleet([0]), **trickle)) == 1
+    assert replicas(story.watch(fleet([1]), 600, **trickle)) == 1
+
+
 def test_a_tier_that_grows_slowly_still_wakes_at_once():
     story = Story(spec(**NIGHT, up_stabilization_s=120.0, up_step_fraction=0.5, up_period_s=60.0))
     story.watch(fleet([0]), 300, front_waiting=0.0)
