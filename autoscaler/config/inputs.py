@@ -61,6 +61,8 @@ line.
 **Labels.** In Prometheus, series of engines name their pod by the labels `namespace` and `pod`; where federation
 without `honor_labels` has moved these, by `exported_namespace` and `exported_pod`. Where no series has either, dry-run
 without `--cluster` takes each scrape target (`job`, `instance`) for a pod, and says so; every other mode needs them.
+Of series of one pod that differ only in labels which no engine sets by itself, the largest counts, since two Prometheus
+replicas may have scraped that pod. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count.
 
 **Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
 a quarter of `--rate-window`.
