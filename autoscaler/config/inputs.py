@@ -85,7 +85,8 @@ IN_FRONT = """
 Gateways and routers run while a workload has no pod, so requests that arrive there wake it from zero. Only those
 that report how many requests they *hold* while there is no pod also let `scaleToZero.idleAfter: auto` send a workload
 to zero: others may refuse the requests that arrive meanwhile. llm-d's endpoint picker holds requests with its feature
-gate `flowControl`.
+gate `flowControl`. In Prometheus a counter that begins with the first request for a workload (Istio, ingress-nginx)
+shows no rate before the second one: that one wakes it.
 
 | gateway | requests held | requests that arrive |
 |---|---|---|
