@@ -286,7 +286,7 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-RUNS = {"beginnings": 48, "fifty": 12, "learned": 20, "mooncake": 8, "small": 24, "windows": 12}
+RUNS = {"beginnings": 48, "fifty": 12, "hours": 10, "learned": 20, "mooncake": 8, "small": 24, "windows": 12}
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "benchmark").glob("*.jsonl")), ids=lambda file: file.stem)
