@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import aiohttp
 import pytest
+from playwright.async_api import Browser, Page
 
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
@@ -17,6 +19,8 @@ from autoscaler.ports import TickRecord
 from tests.adapters.http.records import START_WALL_S, explain
 
 MAX_AGE_S = 40.0
+Open = Callable[..., Awaitable[Page]]
+WIDE = {"width": 1400, "height": 900}
 
 
 class HandClock:
@@ -75,3 +79,38 @@ async def client(daemon: Daemon) -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=10)
     async with aiohttp.ClientSession(daemon.url, timeout=timeout) as session:
         yield session
+
+
+@pytest.fixture
+async def open_page(daemon: Daemon, chromium: Browser) -> AsyncIterator[Open]:
+    """Open the page; what it complains of on the console, or fails to load, fails the test."""
+    complaints: list[str] = []
+
+    async def opened(
+        path: str = "/",
+        scheme: Literal["light", "dark"] = "light",
+        viewport: dict[str, int] = WIDE,
+    ) -> Page:
+        page = await chromium.new_page(color_scheme=scheme, viewport=viewport, timezone_id="Europe/Berlin")
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        await page.goto(daemon.url + path)
+        return page
+
+    yield opened
+    assert complaints == []
+
+
+async def open_page_quietly(chromium: Browser, daemon: Daemon, path: str, said: list[str]) -> Page:
+    """Open a page whose console may tell of answers other than 200; they are collected."""
+    page = await chromium.new_page()
+    page.set_default_timeout(10_000)
+    page.on("console", lambda message: said.append(message.text))
+    await page.goto(daemon.url + path)
+    return page
+
+
+def rows(page: Page) -> object:
+    return page.locator("#rows tr:not(.spacer)")
