@@ -467,24 +467,24 @@ async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
     assert sorted(pod.name for pod in after.pods) == [f"llama-{index}" for index in range(4)]
 
 
+async def sees(watch: Watch[Any], seen: Names, *expected: str) -> None:
+    async def holds() -> bool:
+        return watch.live and sorted(seen.there) == sorted(expected)
+
+    await eventually(holds, f"exactly {expected} are there")
+
+
 @pytest.mark.integration
 async def test_certificates_that_are_replaced_interrupt_no_watch(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.pod("llama", "a")
     seen = Names()
     watch = Watch(kube, PODS, seen, clock, world.namespace)
-
-    async def sees(*expected: str) -> None:
-        async def holds() -> bool:
-            return watch.live and sorted(seen.there) == sorted(expected)
-
-        await eventually(holds, f"exactly {expected} are there")
-
     async with running(watch):
-        await sees("a")
+        await sees(watch, seen, "a")
         await kube.reconnect()
         await world.pod("llama", "b")
-        await sees("a", "b")
+        await sees(watch, seen, "a", "b")
 
 
 @pytest.mark.integration
@@ -541,17 +541,10 @@ async def test_the_largest_object_that_an_api_server_takes_can_be_listed_and_wat
     await world.api.request("POST", pods, with_environment("first", largest))
     seen = Names()
     watch = Watch(kube, PODS, seen, clock, world.namespace)
-
-    async def sees(*expected: str) -> None:
-        async def holds() -> bool:
-            return watch.live and sorted(seen.there) == sorted(expected)
-
-        await eventually(holds, f"exactly {expected} are there")
-
     async with running(watch):
-        await sees("first")
+        await sees(watch, seen, "first")
         await world.api.request("POST", pods, with_environment("second", largest))
-        await sees("first", "second")
+        await sees(watch, seen, "first", "second")
     for name in ("first", "second"):
         await world.delete("Pod", name, "v1")
 
@@ -580,14 +573,8 @@ async def test_an_object_with_managed_fields_nested_without_end_can_be_listed_an
     seen = Names()
     watch = Watch(kube, PODS, seen, clock, world.namespace)
 
-    async def sees(*expected: str) -> None:
-        async def holds() -> bool:
-            return watch.live and sorted(seen.there) == sorted(expected)
-
-        await eventually(holds, f"exactly {expected} are there")
-
     await make("first")
     async with running(watch):
-        await sees("first")
+        await sees(watch, seen, "first")
         await make("second")
-        await sees("first", "second")
+        await sees(watch, seen, "first", "second")
