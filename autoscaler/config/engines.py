@@ -109,17 +109,14 @@ VLLM = Engine(
     ),
 )
 
-# Ranks of one tensor- or pipeline-parallel group all report the group's numbers; data-parallel ranks their own.
-_SGLANG_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 
-
-def _sglang(*names: str, fold: Fold = Fold.SUM, repeated: tuple[str, ...] = _SGLANG_RANKS) -> Readings:
+def _sglang(*names: str, fold: Fold = Fold.SUM, repeated: tuple[str, ...] = ()) -> Readings:
     return tuple(Series(f"sglang:{name}", fold, repeated=repeated) for name in names)
 
 
 def _sglang_queue(name: str) -> Series:
     """Where requests have priorities a queue is told as a whole, priority="", and once more for each of them."""
-    return _sglang(name, repeated=(*_SGLANG_RANKS, "priority"))[0]
+    return _sglang(name, repeated=("priority",))[0]
 
 
 SGLANG = Engine(

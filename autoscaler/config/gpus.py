@@ -11,6 +11,12 @@ from types import MappingProxyType
 
 from autoscaler.config.series import Fold, Readings, Series, first
 
+# DCGM has marks for what it could not read, and exporters pass them on as numbers: 2^47 for ratios, 2^31 - 16 and
+# 2^63 - 16 for whole numbers, each with a few above it (`DCGM_FP64_BLANK`, `DCGM_INT32_BLANK`, `DCGM_INT64_BLANK`).
+# So what no GPU can show is unknown.
+MOST_RATIO = 2.0  # SM_ACTIVE of a MIG instance has been seen at 1.3; what is above 1 counts as 1
+MOST_MIB = 1 << 21  # framebuffer; GPUs of 2026 have up to 0.3 million
+
 # Framebuffer in MiB; usage is used / (used + free). A ratio is taken from DEV_FB_USED_* only where these are absent.
 FB_USED = "DCGM_FI_DEV_FB_USED"
 FB_FREE = "DCGM_FI_DEV_FB_FREE"
@@ -48,6 +54,11 @@ def metric_names() -> tuple[str, ...]:
     """Return the name of every metric of the table."""
     rows: tuple[Series, ...] = (*FB_RATIO, *(row for readings in ACTIVITY.values() for row in readings))
     return (FB_USED, FB_FREE, *(row.name for row in rows))
+
+
+def most(name: str) -> float:
+    """Return the largest believable value of a metric of the table; the least is 0."""
+    return MOST_MIB if name in (FB_USED, FB_FREE) else MOST_RATIO
 
 
 def pod_of(labels: Mapping[str, str]) -> tuple[str, str] | None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from autoscaler.config import gpus
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.config.gateways import GATEWAYS
-from autoscaler.config.series import Readings
+from autoscaler.config.series import DISTINCT, Readings
 
 _LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
 _NO_FORECAST = "no forecast: how busy a replica is cannot be told"
@@ -61,8 +61,14 @@ line.
 **Labels.** In Prometheus, series of engines name their pod by the labels `namespace` and `pod`; where federation
 without `honor_labels` has moved these, by `exported_namespace` and `exported_pod`. Where no series has either, dry-run
 without `--cluster` takes each scrape target (`job`, `instance`) for a pod, and says so; every other mode needs them.
-Of series of one pod that differ only in labels which no engine sets by itself, the largest counts, since two Prometheus
-replicas may have scraped that pod. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count.
+Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
+Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and where pods are read
+directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count.
+
+**Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million
+requests. Of a GPU also ratios above 2 (those between count as 1) and more framebuffer than any has: DCGM writes
+140737488355328 or 9223372036854775794 for what it could not read. Activity is then unknown for three minutes where
+Prometheus tells it.
 
 **Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
 a quarter of `--rate-window`.
@@ -116,7 +122,7 @@ From kube-state-metrics, which is optional; every other mode asks the Kubernetes
 
 def markdown() -> str:
     """Print the reference of all metrics that are read."""
-    parts = [INTRODUCTION.rstrip()]
+    parts = [INTRODUCTION.rstrip().replace("{distinct}", ", ".join(f"`{label}`" for label in DISTINCT))]
     for engine in ENGINES.values():
         parts += ["", f"## {engine.name}", "", "| column | metric | without it |", "|---|---|---|"]
         parts += [

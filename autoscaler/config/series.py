@@ -14,6 +14,25 @@ from enum import StrEnum
 Labels = Mapping[str, str]
 SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # sample name to its series, of one pod or one gateway
 
+# Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod. Series that
+# differ in other labels repeat one number: ranks of a tensor-, pipeline- or context-parallel group, processes (`pid`),
+# Prometheus replicas.
+DISTINCT = (
+    "instance",
+    "engine",
+    "engine_type",
+    "dp_rank",
+    "model_name",
+    "model",
+    "version",
+    "lora_name",
+    "finished_reason",
+    "reason",
+    "err",
+    "is_streaming",
+    "priority",
+)
+
 
 class Fold(StrEnum):
     """How the series of one pod (engines, data-parallel ranks, adapters, reasons) become one number."""
@@ -26,15 +45,15 @@ class Fold(StrEnum):
 class Series:
     """One reading: which samples, and how they become one number.
 
-    Computed in this order: keep the series that pass `where`; among those that differ only in `repeated` labels keep
-    the largest; `fold` the rest; add each of `plus` that is present; then `1 - value` if `inverted`; then multiply by
-    `scale`. A reading is present if `name` or one of `plus` is.
+    Computed in this order: keep the series that pass `where`; among those that are equal in their `DISTINCT` labels,
+    `repeated` ones left out, keep the largest; `fold` the rest; add each of `plus` that is present; then `1 - value` if
+    `inverted`; then multiply by `scale`. A reading is present if `name` or one of `plus` is.
     """
 
     name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
     fold: Fold = Fold.SUM
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # label and the values it may have; "" is an absent label
-    repeated: tuple[str, ...] = ()  # labels whose series all report the same thing
+    repeated: tuple[str, ...] = ()  # of the `DISTINCT` labels, those whose series all report the same thing here
     plus: tuple[Series, ...] = ()  # further readings to add where they are present
     inverted: bool = False  # a gauge of the opposite
     scale: float = 1.0  # to the column's unit
@@ -42,6 +61,10 @@ class Series:
     def accepts(self, labels: Labels) -> bool:
         """Say whether a series with these labels passes `where`."""
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
+
+    def apart(self) -> tuple[str, ...]:
+        """Return the labels whose values tell series apart that are folded; those equal in them repeat one number."""
+        return tuple(label for label in DISTINCT if label not in self.repeated)
 
     def parts(self) -> tuple[Series, ...]:
         """Return this row and the rows it adds."""
@@ -96,14 +119,12 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
     if not values and not added:
         return None
-    if row.repeated:
-        once: dict[frozenset[tuple[str, str]], float] = {}
-        for labels, value in values:
-            key = frozenset(item for item in labels.items() if item[0] not in row.repeated)
-            once[key] = _largest((once.get(key, 0.0), value))
-        numbers = list(once.values())
-    else:
-        numbers = [value for _, value in values]
+    once: dict[tuple[str, ...], float] = {}
+    apart = row.apart()
+    for labels, value in values:
+        key = tuple(labels.get(label, "") for label in apart)
+        once[key] = _largest((once.get(key, 0.0), value))
+    numbers = list(once.values())
     value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
     value += sum(added)
     if row.inverted:

@@ -1,6 +1,6 @@
 """Which pod and which device a DCGM series is about, under every convention of labels."""
 
-from autoscaler.config.gpus import ACTIVITY, device_of, metric_names, pod_of
+from autoscaler.config.gpus import ACTIVITY, FB_FREE, FB_USED, device_of, metric_names, most, pod_of
 
 
 def test_a_pod_is_found_with_honor_labels() -> None:
@@ -39,3 +39,10 @@ def test_old_names_come_before_those_of_dcgm_4_6_and_gpu_util_is_never_read() ->
         "DCGM_FI_PROF_TENSOR_UTIL_RATIO",
     ]
     assert not any("GPU_UTIL" in name for name in metric_names())
+
+
+def test_blank_values_of_dcgm_are_never_believed() -> None:
+    blanks = [float(2**power) + mark for power in (31, 47, 63) for mark in range(-16, -10)]
+    blanks += [140737488355328.0 + mark for mark in range(5)]
+    assert not any(blank <= most(name) for blank in blanks for name in metric_names())
+    assert most(FB_USED) == most(FB_FREE) > 2 * 288 * 1024

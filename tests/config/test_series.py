@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from autoscaler.config.series import Fold, Series, counter, first, read, renamed, underscored
+from autoscaler.config.series import DISTINCT, Fold, Series, counter, first, read, renamed, underscored
 
 
 def test_the_first_alternative_present_wins_and_they_are_never_added() -> None:
@@ -35,15 +35,22 @@ def test_a_filter_keeps_only_its_values_and_an_empty_value_means_no_such_label()
     assert math.isnan(read((row,), {"x": [({"server": "http://10.0.0.1"}, 100.0)]}))
 
 
-def test_ranks_that_report_the_same_thing_count_once_and_others_are_added() -> None:
-    row = Series("x", repeated=("tp_rank",))
-    series = [({"dp_rank": str(dp), "tp_rank": str(tp)}, 10.0 + dp) for dp in range(2) for tp in range(4)]
-    assert read((row,), {"x": series}) == 21.0
+@pytest.mark.parametrize("label", ["tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "pid", "prometheus_replica"])
+def test_a_number_counts_once_when_a_label_only_repeats_it(label: str) -> None:
+    series = [({"dp_rank": str(dp), label: str(rank)}, 10.0 + dp) for dp in range(2) for rank in range(4)]
+    assert read((Series("x"),), {"x": series}) == 21.0
+
+
+@pytest.mark.parametrize("label", DISTINCT)
+def test_numbers_are_added_when_an_engine_label_differs(label: str) -> None:
+    series = {"x": [({label: "a"}, 3.0), ({label: "b"}, 4.0)]}
+    assert read((Series("x"),), series) == 7.0
+    assert read((Series("x", repeated=(label,)),), series) == 4.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
 @pytest.mark.parametrize("fold", [Fold.SUM, Fold.MAX])
-@pytest.mark.parametrize("repeated", [(), ("rank",)])
+@pytest.mark.parametrize("repeated", [(), ("engine",)])
 def test_one_value_that_is_no_count_makes_the_whole_reading_unknown(
     bad: float, fold: Fold, repeated: tuple[str, ...]
 ) -> None:
@@ -57,7 +64,7 @@ def test_an_unknown_reading_gives_way_to_the_next_alternative() -> None:
 
 
 def test_a_sum_too_large_for_a_number_is_unknown() -> None:
-    assert math.isnan(read(first("x"), {"x": [({"i": str(i)}, 1e308) for i in range(20)]}))
+    assert math.isnan(read(first("x"), {"x": [({"engine": str(i)}, 1e308) for i in range(20)]}))
 
 
 def test_further_readings_are_added_where_they_are_present() -> None:

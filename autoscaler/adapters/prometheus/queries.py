@@ -16,7 +16,7 @@ from itertools import groupby
 from autoscaler.config import gpus
 from autoscaler.config.engines import QUANTILES, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
-from autoscaler.config.series import Fold, Readings, Series, renamed, underscored
+from autoscaler.config.series import DISTINCT, Fold, Readings, Series, renamed, underscored
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
@@ -25,22 +25,6 @@ SLOW = frozenset({"max_running"})  # of the engine: set at its start
 _PART = "part"  # label that parts the series which are added to others
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
-# Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod.
-_DISTINCT = (
-    "instance",
-    "engine",
-    "engine_type",
-    "dp_rank",
-    "model_name",
-    "model",
-    "version",
-    "lora_name",
-    "finished_reason",
-    "reason",
-    "err",
-    "is_streaming",
-    "priority",
-)
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 _JOB_LABELS = ("job", "endpoint")  # of who scraped; two servers of one job differ by `instance`
 
@@ -129,40 +113,41 @@ def series_query(engine: Engine, column: str) -> str:
         f'label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", "")'
         for number, part in enumerate(dict.fromkeys(part for row in rows for part in row.plus))
     ]
-    return f"max {_by(*POD, *_DISTINCT, _PART)} ({_either([alternatives, *added])})"
+    return f"max {_by(*POD, *DISTINCT, _PART)} ({_either([alternatives, *added])})"
 
 
 def sampled_query(engine: Engine) -> str:
     """Return the query for when each series of an engine was last scraped: Unix times."""
     rows = _clock_of(engine.renamed(underscored))
     times = _either(f"timestamp({_selector(row, row.name)})" for row in rows)
-    return f"max {_by(*POD, *_DISTINCT)} ({times})"
+    return f"max {_by(*POD, *DISTINCT)} ({times})"
 
 
 def latency_query(engine: Engine, column: str, window_s: float) -> str:
     """Return the query for a latency histogram of all pods of an engine together: how much each bucket grew."""
     rows = engine.renamed(underscored).readings[column]
     grown = (f"increase({_selector(row, row.name + '_bucket')}[{_duration(window_s)}])" for row in rows)
-    return f"sum by (le) (max {_by('le', *POD, *_DISTINCT)} ({_either(grown)}))"
+    return f"sum by (le) (max {_by('le', *POD, *DISTINCT)} ({_either(grown)}))"
 
 
 def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
     """Return the queries that read the GPUs of all pods; identity is the backend's label convention (`gpus`)."""
     held = f'{{{identity[1]}!=""}}'
-    device = _by(*identity, *gpus.DEVICE_LABELS)
-    used, free = (f"max {device} ({name}{held})" for name in (gpus.FB_USED, gpus.FB_FREE))
-    pod = _by(*identity)
-    usage = [f"max {pod} ({used} / ({used} + {free}))", *(f"max {pod} ({row.name}{held})" for row in gpus.FB_RATIO)]
+    device, pod = _by(*identity, *gpus.DEVICE_LABELS), _by(*identity)
+    used, free = (f"max {device} ({_believable(name, name + held)})" for name in (gpus.FB_USED, gpus.FB_FREE))
     named = [gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"]))]
     window = _duration(GPU_WINDOW_S)
+
+    def ratio(row: Series, reading: str) -> str:
+        return f"clamp_max(max {pod} ({_believable(row.name, reading)}), 1)"
+
+    usage = [f"max {pod} ({used} / ({used} + {free}))", *(ratio(row, row.name + held) for row in gpus.FB_RATIO)]
     return (
         PodQuery("gpu_time_s", _either(f"max {pod} (timestamp({name}{held}))" for name in named), slow=True),
         PodQuery("fb_usage", _either(usage), slow=True),
         *(
             PodQuery(
-                column,
-                _either(f"max {pod} (max_over_time({row.name}{held}[{window}]))" for row in rows),
-                slow=True,
+                column, _either(ratio(row, f"max_over_time({row.name}{held}[{window}])") for row in rows), slow=True
             )
             for column, rows in gpus.ACTIVITY.items()
         ),
@@ -266,8 +251,7 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     pod = _by(*identity)
     series = _either(_selector(row, name) for name in names)
     if row.fold is Fold.SUM:
-        apart = [label for label in _DISTINCT if label not in row.repeated]
-        expression = f"sum {pod} (max {_by(*identity, *apart)} ({series}))"
+        expression = f"sum {pod} (max {_by(*identity, *row.apart())} ({series}))"
     else:
         expression = f"max {pod} ({series})"
     if row.plus:
@@ -317,6 +301,11 @@ def _by(*labels: str) -> str:
 
 def _either(alternatives: Iterable[str]) -> str:
     return " or ".join(alternatives)
+
+
+def _believable(name: str, reading: str) -> str:
+    """Leave out the series of a GPU metric whose reading no GPU can show."""
+    return f"{reading} >= 0 <= {gpus.most(name):g}"
 
 
 def _duration(seconds: float) -> str:

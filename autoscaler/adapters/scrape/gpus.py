@@ -98,13 +98,13 @@ def _fill(
         for labels, value in samples:
             pod = gpus.pod_of(labels)
             row = row_of.get(pod) if pod else None
-            if row is not None and 0 <= value < np.inf:
+            if row is not None and 0 <= value <= gpus.most(name):
                 readings.setdefault(name, {}).setdefault(row, {})[gpus.device_of(labels)] = value
     found = {"fb_usage": _largest(gpus.FB_RATIO, readings) | _framebuffer(readings)}
     found |= {column: _largest(rows, readings) for column, rows in gpus.ACTIVITY.items()}
     for column, values in found.items():
         for row, value in values.items():
-            columns[column][row] = np.fmax(columns[column][row], min(value, 1.0))  # SM_ACTIVE has been seen at 1.3
+            columns[column][row] = np.fmax(columns[column][row], min(value, 1.0))
             columns["gpu_time_s"][row] = now_s
 
 

@@ -76,7 +76,7 @@ def start_time_s(exposition: Exposition) -> float:
 
 def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
     """Add the histograms of engines and ranks; None: one of them is broken, so their sum would be too small."""
-    groups: dict[frozenset[tuple[str, str]], dict[frozenset[tuple[str, str]], dict[float, float]]] = {}
+    found: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
     for labels, count in buckets:
         if not row.accepts(labels):
             continue
@@ -86,15 +86,16 @@ def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
             return None
         if math.isnan(bound) or not 0 <= count < math.inf:
             return None
-        group = groups.setdefault(
-            frozenset(item for item in labels.items() if item[0] not in ("le", *row.repeated)), {}
-        )
-        rank = frozenset(item for item in labels.items() if item[0] in row.repeated)
-        counts = group.setdefault(rank, {})
+        counts = found.setdefault(frozenset(item for item in labels.items() if item[0] != "le"), {})
         counts[bound] = count
         if len(counts) > MAX_BUCKETS:
             return None
-    return fold([max(map(_histogram, group.values()), key=_total) for group in groups.values()])
+    apart = row.apart()
+    groups: dict[tuple[str, ...], list[Histogram]] = {}
+    for key, counts in found.items():
+        labels = dict(key)
+        groups.setdefault(tuple(labels.get(label, "") for label in apart), []).append(_histogram(counts))
+    return fold([max(group, key=_total) for group in groups.values()])
 
 
 def _histogram(counts: dict[float, float]) -> Histogram:

@@ -53,6 +53,13 @@ sglang:generation_tokens_total{is_streaming="true",model_name="m",priority="0"} 
 sglang:generation_tokens_total{is_streaming="false",model_name="m",priority="0"} 50
 sglang:generation_tokens_total{is_streaming="true",model_name="m",priority="7"} 7
 """
+# SGLang with metrics of all schedulers: gauges of a tensor-parallel group, some with the process that set them.
+SGLANG_RANKS = "".join(
+    f'sglang:num_running_reqs{{model_name="m",tp_rank="{rank}"}} 10\n'
+    f'sglang:num_queue_reqs{{model_name="m",tp_rank="{rank}"}} 2\n'
+    f'sglang:num_paused_reqs{{model_name="m",pid="{900 + rank}",tp_rank="{rank}"}} 3\n'
+    for rank in range(4)
+)
 # What vLLM's production-stack router shows: the engines' names, with a label `server`.
 ROUTER = """\
 vllm:num_requests_running{server="http://10.0.0.1:8000"} 400
@@ -78,7 +85,19 @@ DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="0",UUID="GPU-1",Hostname="n1",namespace="ll
 DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="1",UUID="GPU-2",Hostname="n1",namespace="llm",pod="tiny-saturated"} 0.3
 DCGM_FI_PROF_TENSOR_UTIL_RATIO{gpu="2",UUID="GPU-3",GPU_I_ID="2",GPU_I_PROFILE="3g.40gb",namespace="llm",pod="dp-0"} 0.2
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="2",UUID="GPU-3",GPU_I_ID="2",GPU_I_PROFILE="3g.40gb",namespace="llm",pod="dp-0"} 0.5
+DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-2",Hostname="n1",namespace="llm",pod="tiny-saturated"} 1.3
 """
+# DCGM could not read these, and the exporter passed its marks on.
+DCGM += "".join(
+    f'{name}{{gpu="4",UUID="GPU-5",Hostname="n2",namespace="llm",pod="tiny-twice"}} {value}\n'
+    for name, value in (
+        ("DCGM_FI_DEV_FB_USED", "9223372036854775794"),
+        ("DCGM_FI_DEV_FB_FREE", "80000"),
+        ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "140737488355328"),
+        ("DCGM_FI_PROF_SM_ACTIVE", "140737488355330"),
+        ("DCGM_FI_PROF_DRAM_ACTIVE", "2.01"),
+    )
+)
 
 
 class Scene(NamedTuple):
@@ -116,6 +135,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("renamed-0", recorded("running").replace("vllm:", "vllm_")),
             target("old-0", OLD_VLLM),
             target("sglang-0", SGLANG),
+            target("sglang-1", SGLANG_RANKS),
             target("gone-0", saturated),
             target("router-0", ROUTER, job="router"),
             target("epp-0", EPP, job="epp"),
@@ -196,10 +216,11 @@ async def test_an_old_engine_is_read_by_its_old_names(scene: Scene):
 
 
 async def test_requests_of_every_priority_and_kind_are_added_and_queues_counted_once(scene: Scene):
-    there = scene._replace(fleet=fleet_of({"llm/sglang": ["sglang-0"]}, engine="sglang"))
+    there = scene._replace(fleet=fleet_of({"llm/sglang": ["sglang-0", "sglang-1"]}, engine="sglang"))
     samples = await sampled(there)
     assert there.value(samples, "sglang-0", "running") == 5
     assert there.value(samples, "sglang-0", "generation_tokens") == 157
+    assert (there.value(samples, "sglang-1", "running"), there.value(samples, "sglang-1", "waiting")) == (10, 5)
 
 
 async def test_a_pod_without_metrics_is_unknown_and_not_zero(scene: Scene):
@@ -249,6 +270,9 @@ async def test_gpus_are_read_by_the_pod_that_holds_them_and_not_by_the_exporter(
     assert scene.value(samples, "dp-0", "sm_active") == 0.5
     assert np.isnan(scene.value(samples, "dp-0", "dram_active"))
     assert not np.isnan(scene.value(samples, "dp-0", "gpu_time_s"))
+    assert scene.value(samples, "tiny-saturated", "sm_active") == 1
+    unknown = ("fb_usage", "tensor_active", "sm_active", "dram_active")
+    assert all(np.isnan(scene.value(samples, "tiny-twice", column)) for column in unknown)
 
 
 async def test_a_gateway_queue_under_old_and_new_names_and_of_two_jobs_is_counted_once(scene: Scene):

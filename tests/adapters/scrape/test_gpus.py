@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.scrape.gpus import WINDOW_S, DcgmScraper
+from autoscaler.config import gpus
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import PodSamples, Samples
@@ -135,12 +136,33 @@ async def test_a_ratio_above_one_as_seen_under_mig_is_one(exposition_server: Exp
     assert (await sample(exposition_server, f"DCGM_FI_PROF_SM_ACTIVE{labels} 1.3")).sm_active[0] == 1.0
 
 
-@pytest.mark.parametrize("value", ["NaN", "-1", "+Inf", "9223372036854775794x"])
-async def test_a_blank_or_senseless_value_is_absent_and_not_zero(
-    exposition_server: ExpositionServer, value: str
+BLANKS = ["NaN", "-1", "+Inf", "9223372036854775794x", "140737488355328", "140737488355330", "2147483632", "2.01"]
+
+
+@pytest.mark.parametrize("value", BLANKS)
+@pytest.mark.parametrize(
+    ("name", "column"), [(row.name, column) for column, rows in gpus.ACTIVITY.items() for row in rows[:1]]
+)
+async def test_activity_is_unknown_when_dcgm_could_not_read_it(
+    exposition_server: ExpositionServer, value: str, name: str, column: str
 ) -> None:
-    pods = await sample(exposition_server, f"DCGM_FI_PROF_DRAM_ACTIVE{device()} {value}")
-    assert np.isnan(pods.dram_active[0])
+    pods = await sample(exposition_server, f"{name}{device()} {value}")
+    assert np.isnan([getattr(pods, column)[0], pods.gpu_time_s[0]]).all()
+
+
+@pytest.mark.parametrize("blank", ["9223372036854775794", "2147483632", "1.4e14", "3000000", "-2", "NaN"])
+@pytest.mark.parametrize("used", [True, False])
+async def test_framebuffer_is_unknown_when_no_gpu_has_so_much(
+    exposition_server: ExpositionServer, blank: str, used: bool
+) -> None:
+    lines = f"DCGM_FI_DEV_FB_USED{device()} {blank if used else 500}", f"DCGM_FI_DEV_FB_FREE{device()} 80000"
+    lines = lines if used else (lines[0], f"DCGM_FI_DEV_FB_FREE{device()} {blank}")
+    assert np.isnan((await sample(exposition_server, *lines)).fb_usage[0])
+
+
+async def test_other_gpus_of_a_pod_count_when_one_is_unknown(exposition_server: ExpositionServer) -> None:
+    lines = [f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{device(gpu=gpu)} {value}" for gpu, value in ((0, 0.2), (1, 2**47))]
+    assert (await sample(exposition_server, *lines)).tensor_active[0] == 0.2
 
 
 async def test_framebuffer_used_without_free_is_unknown(exposition_server: ExpositionServer) -> None:

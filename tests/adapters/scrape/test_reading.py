@@ -194,6 +194,20 @@ def test_sglang_counts_a_tensor_parallel_group_once_and_adds_data_parallel_ranks
     }
 
 
+@pytest.mark.parametrize("label", ["tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "pid"])
+def test_sglang_counts_a_group_once_when_a_label_repeats_it(label: str) -> None:
+    text = ""
+    for rank in range(4):
+        labels = f'dp_rank="0",model_name="m",{label}="{900 + rank}"'
+        text += f"sglang:num_running_reqs{{{labels}}} 10\nsglang:num_queue_reqs{{{labels}}} 2\n"
+        text += f"sglang:num_paused_reqs{{{labels}}} 3\nsglang:time_to_first_token_seconds_count{{{labels}}} 7\n"
+        text += buckets("sglang:time_to_first_token_seconds", labels, le_1_0=5, le_inf=7)
+    assert read(ENGINES["sglang"], text) == {"running": 10.0, "waiting": 5.0, "first_tokens": 7.0}
+    found = histogram(ENGINES["sglang"].readings["ttft_s"], parsed(ENGINES["sglang"], text))
+    assert found is not None
+    assert found.counts.tolist() == [5.0, 7.0]
+
+
 def test_sglang_counts_its_queues_once_and_adds_requests_of_every_priority_and_kind() -> None:
     """By priority a queue is told as a whole and for each; requests are counted apart, with and without a stream."""
     text = ""
