@@ -56,9 +56,9 @@ class KedaServer:
     """Serves KEDA while this process leads.
 
     A follower closes the port instead of refusing calls. Behind one Service a connection then reaches the leader or
-    is refused at once and tried again, where a follower that answers UNAVAILABLE would cost KEDA an event and a step
-    towards its fallback on every call. Entering binds the port in any case, so that a wrong port or certificate is
-    told at start by every replica.
+    is refused at once and tried again, where a follower that answers the spec and refuses the value would cost KEDA an
+    event and a step towards its fallback on every call. Entering binds the port in any case, so that a wrong port or
+    certificate is told at start by every replica.
     """
 
     def __init__(

@@ -1,9 +1,11 @@
 """The external scaler: what each call means. How calls are carried, bounded and counted is in `guard` and `server`.
 
 A request names a ScaledObject; the one in the cluster says which workload that is, and must agree with the request.
-Every call is answered from memory. Codes: INVALID_ARGUMENT for what a tenant wrote, NOT_FOUND for a ScaledObject that
-is not there, UNAVAILABLE while there is nothing to tell. KEDA treats all of them alike: it leaves replicas as they are
-and counts towards the ScaledObject's fallback; the code and the text are for the people who read its events.
+Every call is answered from memory. GetMetricSpec is never refused: KEDA asks it first, and after an error there it
+writes the HPA without our metric, does not count towards the fallback, and tells no tenant the reason. What is wrong is
+told by the calls that follow. Codes: INVALID_ARGUMENT for what a tenant wrote, NOT_FOUND for a ScaledObject that is not
+there, UNAVAILABLE while there is nothing to tell. KEDA treats all of them alike: it leaves replicas as they are and
+counts towards the ScaledObject's fallback; the code and the text are for the people who read its events.
 Source: KEDA 2.20 pkg/scalers/external_scaler.go, pkg/scaling/scale_handler.go.
 """
 
@@ -86,8 +88,7 @@ class KedaService(ExternalScalerServicer):
             _refuse("unavailable", str(error))
 
     async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
-        """One metric with target 1. The same from every replica and at any time, so that the HPA can be made."""
-        self._admit(request)
+        """One metric with target 1, whatever is asked: the HPA must hold our metric before a refusal can count."""
         return self._specs
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
@@ -126,12 +127,9 @@ class KedaService(ExternalScalerServicer):
     async def StreamMetricSpec(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.GetMetricSpecResponse]:
-        """The current specs, and silence: they never change. Ends when the ScaledObject does."""
-        target = self._admit(request).scaled_object.target
+        """The current specs, and silence: they never change, and KEDA ends the stream with its ScaledObject."""
         yield self._specs
-        while True:
-            await asyncio.sleep(self._resend_s)
-            self._admit_again(request, target)
+        await asyncio.Event().wait()
 
     def _known(self, target: WorkloadRef) -> Answer | None:
         try:
