@@ -66,6 +66,23 @@ def _vllm_counter(name: str) -> Readings:
     return _vllm(f"{name}_total", name)
 
 
+# Prompt tokens that this engine computed: what came from a cache, or from another pod with its KV cache, is no prefill
+# here. From 0.16 on they are told apart by source. Before, hits are counted when a request is scheduled, a little
+# earlier than its prompt, so that the difference may go back by a request.
+_VLLM_COMPUTED = (
+    Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)), *_ENGINE_ONLY)),
+    *(
+        replace(
+            row,
+            minus=(
+                _vllm("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+                _vllm("vllm:external_prefix_cache_hits_total"),
+            ),
+        )
+        for row in _vllm_counter("vllm:prompt_tokens")
+    ),
+)
+
 VLLM = Engine(
     name="vllm",
     model_label="model_name",
@@ -88,7 +105,7 @@ VLLM = Engine(
                 ),
             ),
             "kv_usage": _vllm("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold=Fold.MAX),
-            "prompt_tokens": _vllm_counter("vllm:prompt_tokens"),
+            "prompt_tokens": _VLLM_COMPUTED,
             "generation_tokens": _vllm_counter("vllm:generation_tokens"),
             "finished": _vllm_counter("vllm:request_success"),
             "first_tokens": _vllm("vllm:time_to_first_token_seconds_count"),
@@ -143,7 +160,10 @@ SGLANG = Engine(
                 ),
             ),
             "kv_usage": _sglang("token_usage", fold=Fold.MAX),
-            "prompt_tokens": _sglang("prompt_tokens_total", "prompt_tokens"),
+            "prompt_tokens": tuple(
+                replace(row, minus=(_sglang("cached_tokens_total"),))
+                for row in _sglang("prompt_tokens_total", "prompt_tokens")
+            ),
             "generation_tokens": _sglang("generation_tokens_total", "generation_tokens"),
             "finished": _sglang("num_requests_total", "num_requests"),  # aborted ones are counted in it
             "first_tokens": _sglang("time_to_first_token_seconds_count"),

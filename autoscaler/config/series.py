@@ -31,6 +31,7 @@ DISTINCT = (
     "err",
     "is_streaming",
     "priority",
+    "cache_source",
 )
 
 
@@ -46,8 +47,9 @@ class Series:
     """One reading: which samples, and how they become one number.
 
     Computed in this order: keep the series that pass `where`; among those that are equal in their `DISTINCT` labels,
-    `repeated` ones left out, keep the largest; `fold` the rest; add each of `plus` that is present; then `1 - value` if
-    `inverted`; then multiply by `scale`. A reading is present if `name` or one of `plus` is.
+    `repeated` ones left out, keep the largest; `fold` the rest; add each of `plus` that is present; subtract each of
+    `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A reading is present if
+    `name` or one of `plus` is.
     """
 
     name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
@@ -55,6 +57,7 @@ class Series:
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # label and the values it may have; "" is an absent label
     repeated: tuple[str, ...] = ()  # of the `DISTINCT` labels, those whose series all report the same thing here
     plus: tuple[Series, ...] = ()  # further readings to add where they are present
+    minus: tuple[tuple[Series, ...], ...] = ()  # further readings to subtract, each with its alternatives
     inverted: bool = False  # a gauge of the opposite
     scale: float = 1.0  # to the column's unit
 
@@ -67,8 +70,15 @@ class Series:
         return tuple(label for label in DISTINCT if label not in self.repeated)
 
     def parts(self) -> tuple[Series, ...]:
-        """Return this row and the rows it adds."""
-        return (self, *(part for row in self.plus for part in row.parts()))
+        """Return this row and the rows it adds or subtracts."""
+        rows = (*self.plus, *(row for readings in self.minus for row in readings))
+        return (self, *(part for row in rows for part in row.parts()))
+
+    def each(self, change: Callable[[Series], Series]) -> Series:
+        """Return this row, and the rows it adds or subtracts, as `change` makes each of them."""
+        plus = tuple(part.each(change) for part in self.plus)
+        minus = tuple(tuple(row.each(change) for row in readings) for readings in self.minus)
+        return replace(change(self), plus=plus, minus=minus)
 
 
 Readings = tuple[Series, ...]  # alternatives in order: the first that is present wins, they are never added together
@@ -89,11 +99,8 @@ def renamed(readings: Readings, rename: Callable[[str], str]) -> Readings:
 
     The original comes first, so a server that has both names is still read once.
     """
-
-    def variant(row: Series) -> Series:
-        return replace(row, name=rename(row.name), plus=tuple(variant(part) for part in row.plus))
-
-    return readings + tuple(row for row in map(variant, readings) if row not in readings)
+    variants = (row.each(lambda part: replace(part, name=rename(part.name))) for row in readings)
+    return readings + tuple(row for row in variants if row not in readings)
 
 
 def underscored(name: str) -> str:
@@ -127,6 +134,7 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     numbers = list(once.values())
     value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
     value += sum(added)
+    value -= sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
     if row.inverted:
         value = 1.0 - value
     return _count(value * row.scale)

@@ -31,7 +31,7 @@ class PodSamples(Columns):
     held: FloatColumn  # requests inside the server, /load; counts those a sleeping engine hides
     asleep: FloatColumn  # 1 while the engine sleeps, 0 awake
     kv_usage: FloatColumn  # 0..1, used share of KV-cache blocks, the largest of the engines
-    prompt_tokens: FloatColumn  # counter
+    prompt_tokens: FloatColumn  # counter, those computed here: not from a cache, nor from another pod
     generation_tokens: FloatColumn  # counter
     finished: FloatColumn  # counter, requests ended for whatever reason
     first_tokens: FloatColumn  # counter, requests that got their first token (count of the TTFT histogram)

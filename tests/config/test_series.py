@@ -75,6 +75,17 @@ def test_further_readings_are_added_where_they_are_present() -> None:
     assert math.isnan(read((row,), {"z": [({"err": "b"}, 50.0)]}))
 
 
+def test_further_readings_are_subtracted_when_they_are_known() -> None:
+    row = Series("x", minus=(first("y", "z"), first("w")))
+    assert read((row,), {"x": [({}, 10.0)]}) == 10.0
+    assert read((row,), {"x": [({}, 10.0)], "y": [({}, 2.0)], "z": [({}, 2.0)], "w": [({}, 3.0)]}) == 5.0
+    assert read((row,), {"x": [({}, 10.0)], "z": [({}, math.nan)]}) == 10.0
+    assert math.isnan(read((row,), {"y": [({}, 2.0)]}))
+    assert math.isnan(read((row,), {"x": [({}, 1.0)], "y": [({}, 2.0)]}))
+    assert [part.name for part in row.parts()] == ["x", "y", "z", "w"]
+    assert read(renamed((row,), str.upper), {"X": [({}, 9.0)], "Y": [({}, 2.0)]}) == 7.0
+
+
 def test_inversion_and_scale_come_last() -> None:
     assert read((Series("awake", inverted=True),), {"awake": [({}, 0.0)]}) == 1.0
     assert read((Series("ms", scale=1e-3),), {"ms": [({}, 250.0)]}) == 0.25

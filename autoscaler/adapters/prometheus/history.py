@@ -16,13 +16,21 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.owners import pods_of
-from autoscaler.adapters.prometheus.queries import POD, latency_query, of_pods, sampled_query, series_query
+from autoscaler.adapters.prometheus.queries import (
+    POD,
+    latency_query,
+    of_pods,
+    sampled_query,
+    series_query,
+    subtracted_query,
+)
 from autoscaler.adapters.prometheus.ranges import RangeReader, beside
 from autoscaler.config.engines import ENGINES, Engine
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, gather, seen_late, silence
+from autoscaler.core.histogram import increase
+from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, filled, gather, seen_late, silence
 from autoscaler.ports import Unavailable
 
 ENGINE = ENGINES["vllm"]  # whose history is read
@@ -32,6 +40,7 @@ LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TT
 LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
 WHOLE_S = 1.0  # the library asks for whole seconds
 COLUMNS = ("running", "waiting", *COUNTERS)
+CACHED = "cached_prompt_tokens"  # prompt tokens that were not computed, where `prompt_tokens` has them
 Told = Callable[[float], None]
 Points = dict[float, float]  # value by the time it was asked for
 _Labels = frozenset[tuple[str, str]]
@@ -95,12 +104,13 @@ class PrometheusHistory:
         windows = math.ceil((end_s - start_s) / window_s)
         plan = [("time_s", sampled_query(engine), step_s, start_s)]
         plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
+        plan.append((CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))
         plan += [
             (name, latency_query(engine, name, window_s), window_s, start_s + window_s)
             for name in LATENCIES
             if name in engine.readings
         ]
-        read: dict[str, dict[_Labels, Points]] = {name: {} for name in ("time_s", *COLUMNS, *LATENCIES)}
+        read: dict[str, dict[_Labels, Points]] = {name: {} for name in ("time_s", *COLUMNS, CACHED, *LATENCIES)}
         pieces = [
             (name, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
             for name, expression, every_s, first_s in plan
@@ -138,7 +148,7 @@ def _engines(read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s
     """
     names = frozenset(name for labels in read["time_s"] for name, _ in labels)
     by_engine: dict[str, dict[_Labels, list[Points]]] = {}
-    for column in COLUMNS:
+    for column in (*COLUMNS, CACHED):
         found = by_engine.setdefault(column, {})
         for labels, points in read[column].items():
             found.setdefault(frozenset(item for item in labels if item[0] in names), []).append(points)
@@ -151,6 +161,8 @@ def _engines(read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s
         if not new.any():
             continue
         columns = {column: _sum(by_engine[column].get(labels, []), asked[new]) for column in COLUMNS}
+        cached = _sum(by_engine[CACHED].get(labels, []), asked[new])
+        columns["prompt_tokens"] = _less(columns["prompt_tokens"], cached)
         engine = EngineSeries(pod=dict(labels).get(POD[1], ""), time_s=sampled[new], **columns)
         chain = ended.setdefault(engine.pod, [])
         before = next((at for at, other in enumerate(chain) if other.time_s[-1] < engine.time_s[0]), None)
@@ -169,6 +181,15 @@ def _sum(series: list[Points], asked: FloatColumn) -> FloatColumn:
         values = np.where((values >= 0) & (values <= MOST_COUNT), values, np.nan)
         total = np.where(np.isnan(total), values, total + np.nan_to_num(values))
     return total
+
+
+def _less(counter: FloatColumn, part: FloatColumn) -> FloatColumn:
+    """Return a counter without the part of it that another one counts, which may be ahead of it; both float64[n]."""
+    if np.isnan(part).all() or np.isnan(counter).all():
+        return counter
+    whole, less = filled(counter), filled(part)
+    grown = np.maximum(increase(whole[:-1], whole[1:]) - increase(less[:-1], less[1:]), 0.0)
+    return np.concatenate([[max(whole[0] - less[0], 0.0)], grown]).cumsum()
 
 
 def _joined(one: EngineSeries, other: EngineSeries) -> EngineSeries:

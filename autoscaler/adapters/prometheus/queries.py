@@ -97,23 +97,46 @@ def narrowed(engine: Engine, where: Where) -> Engine:
     """
 
     def only(row: Series) -> Series:
-        return replace(row, where=(*row.where, *where), plus=tuple(only(part) for part in row.plus))
+        return replace(row, where=(*row.where, *where))
 
     return replace(
-        engine, readings={column: tuple(only(row) for row in rows) for column, rows in engine.readings.items()}
+        engine, readings={column: tuple(row.each(only) for row in rows) for column, rows in engine.readings.items()}
     )
 
 
 def series_query(engine: Engine, column: str) -> str:
-    """Return the query for each series of a column, apart, with the labels that tell engines apart: for history."""
+    """Return the query for each series of a column, apart, with the labels that tell engines apart: for history.
+
+    What a row subtracts stays in: see `subtracted_query`.
+    """
     rows = engine.renamed(underscored).readings[column]
-    alternatives = _either(_selector(row, row.name) for row in rows)
+    labels = _by(*POD, *DISTINCT, _PART)
+    alternatives = [f"max {labels} ({_selector(row, row.name)})" for row in rows]
     # `or` drops a series whose labels its left side has, so what is added gets a label of its own.
     added = [
-        f'label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", "")'
+        f'max {labels} (label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", ""))'
         for number, part in enumerate(dict.fromkeys(part for row in rows for part in row.plus))
     ]
-    return f"max {_by(*POD, *DISTINCT, _PART)} ({_either([alternatives, *added])})"
+    return _either([*alternatives, *added])
+
+
+def subtracted_query(engine: Engine, column: str) -> str:
+    """Return the query for what is to be subtracted from the series of `series_query`; "": nothing is.
+
+    Nothing either where a row without `minus` answers, which comes before those with it.
+    """
+    rows = engine.renamed(underscored).readings[column]
+    whole = _either(f"max {_by(*POD)} ({_selector(row, row.name)})" for row in rows if not row.minus)
+    parts = [
+        f'label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", "")'
+        for row in rows
+        for number, readings in enumerate(row.minus)
+        for part in readings
+    ]
+    if not parts:
+        return ""
+    parted = f"max {_by(*POD, *DISTINCT, _PART)} ({_either(dict.fromkeys(parts))})"
+    return f"{parted} unless on ({', '.join(POD)}) ({whole})" if whole else parted
 
 
 def sampled_query(engine: Engine) -> str:
@@ -254,17 +277,21 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
         expression = f"sum {pod} (max {_by(*identity, *row.apart())} ({series}))"
     else:
         expression = f"max {pod} ({series})"
-    if row.plus:
-        # `or` drops a series whose labels its left side has, so each further part gets a label of its own.
-        parts = [expression]
-        parts += [
-            f'label_replace({_values([part], identity)}, "part", "{number}", "", "")'
-            for number, part in enumerate(row.plus)
-        ]
-        expression = f"sum {pod} ({_either(parts)})"
+    if row.plus or row.minus:
+        parts = [expression, *(_values([part], identity) for part in row.plus)]
+        parts += [f"0 - ({_values(readings, identity)})" for readings in row.minus]
+        expression = f"sum {pod} ({_apart(parts)})"
+    if row.minus:
+        expression = f"({expression} >= 0)"  # below it, or where there is nothing to subtract from, it is no count
     if row.inverted:
         expression = f"(1 - {expression})"
     return _scaled(expression, row.scale)
+
+
+def _apart(vectors: Sequence[str]) -> str:
+    """Join vectors so that all their series stay: `or` drops a series whose labels its left side has."""
+    labelled = (f'label_replace({vector}, "{_PART}", "{number}", "", "")' for number, vector in enumerate(vectors[1:]))
+    return _either([vectors[0], *labelled])
 
 
 def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: float) -> str:

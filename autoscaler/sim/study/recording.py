@@ -37,7 +37,8 @@ _SERIES = {  # column -> name of the sample
     "steps": "vllm:iteration_tokens_total_count",
     "cached_prompt_tokens": "vllm:prompt_tokens_cached_total",
 }
-_LATER = {"vllm:prompt_tokens_cached_total"}  # older versions lack it; 0 then
+_LATER = {"vllm:prompt_tokens_cached_total"}  # older versions lack it: their hits, 0 where they have none either
+_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total")
 _CACHE = "vllm:cache_config_info"
 _BUCKET = "vllm:iteration_tokens_total_bucket"
 
@@ -124,13 +125,16 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], fl
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError(f'{where}: not {{"t": seconds, "text": metrics}}: {error}') from error
     names = tuple(_SERIES.values())
-    kept = (text for text in scrape.text.splitlines() if text.startswith((*names, _CACHE, _BUCKET)))
+    kept = (text for text in scrape.text.splitlines() if text.startswith((*names, *_HITS, _CACHE, _BUCKET)))
     found: dict[str, list[float]] = {name: [] for name in names}
+    hits = dict.fromkeys(_HITS, 0.0)
     labels: dict[str, str] = {}
     buckets: dict[float, float] = {}
     for name, its_labels, value in _samples(kept, where):
         if name in found:
             found[name].append(value)
+        elif name in hits:
+            hits[name] += value
         elif name == _CACHE:
             labels = its_labels
         elif name == _BUCKET:
@@ -143,6 +147,9 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], fl
         raise RecordingError(
             f"{where}: {engines} engines; allowed: one (record each engine of a data-parallel server apart)"
         )
+    if not found[_SERIES["cached_prompt_tokens"]]:
+        local, renamed, external = hits.values()
+        found[_SERIES["cached_prompt_tokens"]] = [local or renamed, external]
     sums = [sum(values) for values in found.values()]
     for name, value in zip(("t", *names), (scrape.t, *sums), strict=True):
         if not 0 <= value <= MOST_VALUE:

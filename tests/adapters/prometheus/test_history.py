@@ -116,6 +116,32 @@ async def test_victoria_metrics_tells_the_same(told: Told, victoria_metrics: Sta
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("by_source", [True, False])
+async def test_cached_prompt_tokens_are_no_prefill_in_history(
+    told: Told, victoria_metrics: StartPromql, by_source: bool
+):
+    """A quarter is computed; before 0.16 only hits are told."""
+    server = await victoria_metrics()
+    await load_into(server, told.samples)
+    computed = np.nansum((await read(server)).prompt_tokens) / 4
+    prompts = [sample for sample in told.samples if sample.name == "vllm:prompt_tokens_total"]
+    more = []
+    for prompt in prompts:
+        if by_source:
+            name = "vllm:prompt_tokens_by_source_total"
+            shares = {"local_compute": 0.25, "local_cache_hit": 0.25, "external_kv_transfer": 0.5}
+            more += [
+                replace(prompt, name=name, labels={**prompt.labels, "source": source}, value=share * prompt.value)
+                for source, share in shares.items()
+            ]
+        more.append(replace(prompt, name="vllm:prefix_cache_hits_total", value=0.25 * prompt.value))
+        more.append(replace(prompt, name="vllm:external_prefix_cache_hits_total", value=0.5 * prompt.value))
+    past = await read_with(server, tuple(more))
+    assert np.nansum(past.prompt_tokens) == pytest.approx(computed, rel=0.02)
+    assert not any("went back" in problem for problem in past.problems)
+
+
+@pytest.mark.integration
 async def test_where_only_gaps_of_tokens_are_told_these_count_and_it_is_said(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
     await load_into(server, told.samples)

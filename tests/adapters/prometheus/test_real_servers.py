@@ -44,6 +44,13 @@ vllm:num_requests_swapped{model_name="m"} 1
 vllm:gpu_cache_usage_perc{model_name="m"} 0.25
 vllm:prompt_tokens_total{model_name="m"} 100
 """
+# Pods whose prompt tokens mostly come with the KV cache of others: as told from 0.16 on, and before.
+DECODE = OLD_VLLM + "".join(
+    f'vllm:prompt_tokens_by_source_total{{model_name="m",source="{source}"}} {tokens}\n'
+    for source, tokens in (("local_compute", 2), ("local_cache_hit", 8), ("external_kv_transfer", 90))
+)
+OLD_DECODE = OLD_VLLM + 'vllm:gpu_prefix_cache_hits_total{model_name="m"} 30\n'
+OLD_DECODE += 'vllm:external_prefix_cache_hits_total{model_name="m"} 60\n'
 # SGLang that schedules by priority tells a queue as a whole, too, and counts requests with and without a stream apart.
 SGLANG = """\
 sglang:num_running_reqs{model_name="m",priority=""} 5
@@ -134,6 +141,8 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("sleepy-0", recorded("sleeping-queued")),
             target("renamed-0", recorded("running").replace("vllm:", "vllm_")),
             target("old-0", OLD_VLLM),
+            target("decode-0", DECODE),
+            target("decode-1", OLD_DECODE),
             target("sglang-0", SGLANG),
             target("sglang-1", SGLANG_RANKS),
             target("gone-0", saturated),
@@ -213,6 +222,12 @@ async def test_an_old_engine_is_read_by_its_old_names(scene: Scene):
     assert scene.value(samples, "old-0", "waiting") == 3  # two waiting and one swapped out
     assert scene.value(samples, "old-0", "kv_usage") == 0.25
     assert np.isnan(scene.value(samples, "old-0", "asleep"))
+
+
+async def test_prompt_tokens_from_elsewhere_are_no_prefill(scene: Scene):
+    there = scene._replace(fleet=fleet_of({"llm/decode": ["decode-0", "decode-1", "old-0"]}))
+    samples = await sampled(there)
+    assert [there.value(samples, pod, "prompt_tokens") for pod in ("decode-0", "decode-1", "old-0")] == [2, 10, 100]
 
 
 async def test_requests_of_every_priority_and_kind_are_added_and_queues_counted_once(scene: Scene):

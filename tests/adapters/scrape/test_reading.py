@@ -168,6 +168,29 @@ def test_lora_adapters_of_one_engine_are_one_pod() -> None:
     assert read(VLLM, text) == {"running": 3.0, "generation_tokens": 15.0}
 
 
+def test_vllm_prompt_tokens_are_those_that_it_computed() -> None:
+    total = f"vllm:prompt_tokens_total{{{V1}}} 100\n"
+    old_hits = f"vllm:gpu_prefix_cache_hits_total{{{V1}}} 30\n"
+    hits = f"vllm:prefix_cache_hits_total{{{V1}}} 30\nvllm:external_prefix_cache_hits_total{{{V1}}} 50\n"
+    sources = {"local_compute": 15, "local_cache_hit": 35, "external_kv_transfer": 50}
+    by_source = "".join(
+        f'vllm:prompt_tokens_by_source_total{{{V1},source="{source}"}} {tokens}\n' for source, tokens in sources.items()
+    )
+    assert read(VLLM, total) == {"prompt_tokens": 100.0}
+    assert read(VLLM, total + old_hits) == {"prompt_tokens": 70.0}
+    assert read(VLLM, total + old_hits + hits) == {"prompt_tokens": 20.0}
+    assert read(VLLM, total + old_hits + hits + by_source) == {"prompt_tokens": 15.0}
+
+
+def test_sglang_prompt_tokens_are_those_that_it_computed() -> None:
+    text = 'sglang:prompt_tokens_total{model_name="m"} 100\n'
+    text += "".join(
+        f'sglang:cached_tokens_total{{cache_source="{source}",model_name="m"}} {tokens}\n'
+        for source, tokens in (("device", 30), ("host", 20), ("storage", 10))
+    )
+    assert read(ENGINES["sglang"], text) == {"prompt_tokens": 40.0}
+
+
 # The other engines, one test each.
 
 

@@ -133,8 +133,12 @@ def test_prompt_tokens_from_the_prefix_cache_are_read_where_the_engine_counts_th
     series = r"(vllm:prompt_tokens_cached_total\{.*\}) .*\n"
     path.write_text(line(1) + line(2, re.sub(series, r"\1 7.0\n", TEXT)))
     assert read(path).cached_prompt_tokens.tolist() == [0.0, 7.0]
-    path.write_text(line(1, re.sub(series, "", TEXT)))  # of an older version
+    older = re.sub(series, "", TEXT)
+    path.write_text(line(1, older))
     assert read(path).cached_prompt_tokens.tolist() == [0.0]
+    hits = re.sub(r"(vllm:(external_)?prefix_cache_hits_total\{.*\}) .*\n", r"\1 7.0\n", older)
+    path.write_text(line(1, hits))
+    assert read(path).cached_prompt_tokens.tolist() == [14.0]
 
 
 def test_a_small_file_that_unpacks_to_a_large_one_is_read_no_further_than_a_limit(
