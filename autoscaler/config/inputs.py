@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from autoscaler.config import gpus
+from autoscaler.config.accelerators import ACCELERATORS, BY_CLASS
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.config.gateways import GATEWAYS
 from autoscaler.config.series import DISTINCT, Readings
@@ -116,8 +117,29 @@ From kube-state-metrics, which is optional; every other mode asks the Kubernetes
 | whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
 | cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
 | why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
-| GPUs of a replica | `kube_pod_container_resource_requests` | counted from DCGM, else unknown |
+| GPUs of a replica | `kube_pod_container_resource_requests`, `kube_pod_init_container_resource_requests` | counted from DCGM, else unknown |
 """  # noqa: E501
+
+TEMPLATES = """
+# Pod templates
+
+Every other mode reads them from the Kubernetes API.
+
+**The engine's container** is the one that requests accelerators. Without any it is the container with a probe or with a
+port named `metrics` or `http`, then the one whose command line names a model. Options of other containers say nothing
+of the engine.
+
+**Model and port** are those of the annotations, else of the engine's command line. Scripts of `sh -c` are read, with
+variables whose value the template states. Without a readable `--port`, the port named `metrics` counts, then the
+probed one, then the one named `http`, then 8000.
+
+**Accelerators of a replica** are Kubernetes' effective request: containers and native sidecars together, or an init
+container that needs more, and the overhead. Requests that are not stated are the limits. Known are those of
+{domains} (`autoscaler/config/accelerators.py`).
+Their number is unknown (`gpus_per_replica` is null, and `/readyz` says why) if the pod has `resourceClaims`, requests
+`{by_class}/...`, or has no known accelerator but an extended resource of another domain. A workload
+whose number is unknown takes part in no pool.
+"""
 
 
 def markdown() -> str:
@@ -135,6 +157,8 @@ def markdown() -> str:
         parts.append(f"| {gateway.name} | {held or '-'} | {arrivals} |")
     parts.append(GPUS.rstrip().format(names=", ".join(f"`{name}`" for name in gpus.metric_names())))
     parts.append(KUBE_STATE.rstrip())
+    domains = ", ".join(f"`{domain}`" for domain in ACCELERATORS)
+    parts.append(TEMPLATES.rstrip().format(domains=domains, by_class=BY_CLASS))
     return "\n".join(parts) + "\n"
 
 

@@ -76,13 +76,42 @@ class ContainerStatus(Fields, frozen=True):
 class Resources(Fields, frozen=True):
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
+    claims: list[Any] | None = None
+
+
+class Port(Fields, frozen=True):
+    name: str = ""
+    container_port: int = 0
+
+
+class PortAction(Fields, frozen=True):
+    port: str | int = 0  # a number, or the name of one of the container's ports
+
+
+class Probe(Fields, frozen=True):
+    http_get: PortAction | None = None
+    tcp_socket: PortAction | None = None
+
+
+class Variable(Fields, frozen=True):
+    """A variable of a container's environment."""
+
+    name: str = ""
+    value: str | None = ""
+    value_from: Any = None  # a Secret or the like, whose value is not read
 
 
 class Container(Fields, frozen=True):
     name: str = ""
     command: list[str] | None = None
     args: list[str] | None = None
+    env: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded only where it is needed
+    ports: list[Port] | None = None
     resources: Resources | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    restart_policy: str | None = None  # of an init container
 
 
 class Expression(Fields, frozen=True):
@@ -110,6 +139,8 @@ class Affinity(Fields, frozen=True):
 class PodSpec(Fields, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     resource_claims: list[Any] | None = None

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.kube.objects import ContainerStatus, Object, Resources
+from autoscaler.adapters.kube.objects import ContainerStatus, Object
 from autoscaler.adapters.kube.objects import Pod as SeenPod
-from autoscaler.adapters.kube.targets import DEFAULT_PORT, is_gpu
+from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Blocked, Pod
 from autoscaler.ports import Clock
@@ -312,18 +312,13 @@ def _states(statuses: Iterable[ContainerStatus]) -> Iterable[str]:
 
 
 def _started(seen: SeenPod, offset_s: float) -> tuple[float, bool]:
-    """Return when the engine's container (that with a GPU, else the first) began to run, and whether it ran before."""
-    containers = seen.spec.containers or []
-    engine = next((container.name for container in containers if _has_gpu(container.resources)), "")
-    for status in seen.status.container_statuses or ():
-        if status.name == engine or not engine:
+    """Return when the engine's container began to run, and whether it ran before."""
+    engine = engine_container(seen.spec)
+    for status in (*(seen.status.container_statuses or ()), *(seen.status.init_container_statuses or ())):
+        if engine is not None and status.name == engine.name:
             running = status.state.running if status.state is not None else None
             return _at_s(running.started_at if running is not None else None, offset_s), status.restart_count > 0
     return math.nan, False
-
-
-def _has_gpu(resources: Resources | None) -> bool:
-    return resources is not None and any(is_gpu(name) for name in (resources.limits or resources.requests or ()))
 
 
 def _at_s(moment: datetime | None, offset_s: float) -> float:

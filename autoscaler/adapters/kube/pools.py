@@ -1,4 +1,4 @@
-"""GPUs by resource and product: how many the nodes have, and which pool a workload draws from."""
+"""Accelerators by resource and product: how many the nodes have, and which pool a workload draws from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kube.objects import Node
-from autoscaler.adapters.kube.targets import PRODUCT_LABELS, Facts, is_gpu
+from autoscaler.adapters.kube.template import PRODUCT_LABELS, Facts
+from autoscaler.config.accelerators import is_accelerator
 from autoscaler.core.fleet import Pool
 from autoscaler.ports import Clock
 
@@ -124,7 +125,9 @@ class NodeTable:
 
 
 def _gpus(offered: Mapping[str, str | int | float] | None) -> dict[str, int]:
-    return {name: int(count) for name, count in (offered or {}).items() if is_gpu(name) and str(count).isdigit()}
+    return {
+        name: int(count) for name, count in (offered or {}).items() if is_accelerator(name) and str(count).isdigit()
+    }
 
 
 def _limit(pool: Pool, offered: Mapping[str, float], anywhere: set[str]) -> float:

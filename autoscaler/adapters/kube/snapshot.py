@@ -270,8 +270,8 @@ class KubeFleet:
         declared = row.declared
         if declared.policy is None:
             return None
-        if declared.problem:
-            self._problems[row.ref] = declared.problem
+        if problem := worded((declared.problem, row.facts.unclear)):
+            self._problems[row.ref] = problem
         rival = "" if self._mode is Mode.DRY_RUN else self._rival(row)
         return row.workload, declared.paused, rival
 
@@ -289,7 +289,7 @@ class KubeFleet:
         asked = next((claim for claim in claims if claim.ours), None)
         if asked is None:
             return None
-        problem = worded((_told(asked), row.declared.problem, _unread(row, asked)))
+        problem = worded((_told(asked), row.declared.problem, _unread(row, asked), row.facts.unclear))
         if problem:
             self._problems[row.ref] = problem
         others = [claim.port.name for claim in claims if claim is not asked]

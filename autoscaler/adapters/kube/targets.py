@@ -1,14 +1,11 @@
 """Scale targets: Deployments, StatefulSets and LeaderWorkerSets as rows, read from their objects alone.
 
-Pods, nodes and rivals are elsewhere. What a row says about GPUs and the model is what its pod template says.
+Pods, nodes, rivals and pod templates are elsewhere.
 """
 
 from __future__ import annotations
 
-import math
-import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -16,25 +13,11 @@ import msgspec
 from autoscaler.adapters.kube.claims import TargetKey, target_key
 from autoscaler.adapters.kube.declared import Declared, read_annotations
 from autoscaler.adapters.kube.objects import LeaderWorkerSet, OwnedFields, PodSpec, Target, TargetMetadata
-from autoscaler.config.annotations import MODEL
+from autoscaler.adapters.kube.template import NO_FACTS, Facts, read_template
 from autoscaler.config.scaledobject import TARGETS
 from autoscaler.core.fleet import Workload, WorkloadRef
 
-DEFAULT_PORT = 8000
 DEFAULT_ENGINE = "vllm"
-ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
-SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
-SCRIPT_LIMIT = 16_384  # characters, of all scripts in a template: to split them takes 20 ms
-GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-MIG_RESOURCE = "nvidia.com/mig-"
-# Labels that say what GPU a node has: GPU feature discovery first, then the clouds and provisioners.
-PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "eks.amazonaws.com/instance-gpu-name",
-    "karpenter.azure.com/sku-gpu-name",
-)
 
 
 class ScaleKind(NamedTuple):
@@ -57,16 +40,6 @@ DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
     ScaleKind(kind, api_version, f"{kind.lower()}s") for kind, api_version in TARGETS.items()
 )
 KINDS: Mapping[str, ScaleKind] = {kind.kind: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
-
-
-class Facts(NamedTuple):
-    """What a pod template says."""
-
-    gpus: float  # of one replica; NaN: unknown
-    resource: str  # "" when there is no GPU, or more than one sort
-    product: tuple[str, str] | None  # node label and value that the template insists on
-    model: str
-    port: int
 
 
 class Row(NamedTuple):
@@ -100,6 +73,7 @@ def read_group(seen: LeaderWorkerSet) -> Row:
             gpus=leader.gpus + (workers * worker.gpus if workers else 0.0),
             resource=(leader.resource or (worker.resource if workers else "")) if same else "",
             product=leader.product or worker.product,
+            unclear=leader.unclear or (worker.unclear if workers else ""),
         )
     return _row(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts)
 
@@ -140,101 +114,3 @@ def _writer(metadata: TargetMetadata) -> str:
         if owned.spec.replicas is not msgspec.UNSET:
             return "".join(letter for letter in entry.manager[:128] if letter.isprintable())
     return ""
-
-
-def read_template(spec: PodSpec) -> Facts:
-    counts: dict[str, int] = {}
-    model, port = "", 0
-    shell = _Shell()
-    for container in spec.containers or ():
-        gpus = _gpus(container.resources.limits or container.resources.requests) if container.resources else {}
-        for resource, count in gpus.items():
-            counts[resource] = counts.get(resource, 0) + count
-        own_model, own_port = _command_line(shell.words([*(container.command or ()), *(container.args or ())]))
-        model, port = model or own_model, port or own_port
-    total = float(sum(counts.values()))
-    return Facts(
-        gpus=math.nan if spec.resource_claims else total,  # what a claim brings is not written here
-        resource=next(iter(counts)) if len(counts) == 1 else "",
-        product=_product(spec),
-        model=model,
-        port=port or DEFAULT_PORT,
-    )
-
-
-NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
-
-
-def _gpus(resources: Mapping[str, str | int | float] | None) -> dict[str, int]:
-    """Pick GPUs from a resource list. Extended resources are whole numbers; anything else is not one."""
-    return {
-        name: int(count)
-        for name, count in (resources or {}).items()
-        if is_gpu(name) and str(count).isascii() and str(count).isdigit() and 0 < int(count) <= 1024
-    }
-
-
-def is_gpu(resource: str) -> bool:
-    return resource in GPU_RESOURCES or resource.startswith(MIG_RESOURCE)
-
-
-def _product(spec: PodSpec) -> tuple[str, str] | None:
-    """Return the product label that every node for this template must have, if it says one."""
-    demanded = dict(spec.node_selector or {})
-    affinity = spec.affinity.node_affinity if spec.affinity else None
-    terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
-    if len(terms) == 1:  # several terms are alternatives: then none of them must hold
-        for expression in terms[0].match_expressions or ():
-            if expression.operator == "In" and len(expression.values or ()) == 1:
-                demanded.setdefault(expression.key, (expression.values or [""])[0])
-    return next(((label, demanded[label]) for label in PRODUCT_LABELS if demanded.get(label)), None)
-
-
-def _command_line(words: Iterable[str]) -> tuple[str, int]:
-    """Find the served model's name and the port in a server's arguments; "" and 0 where they cannot be read."""
-    options: dict[str, str] = {}
-    before = ""
-    for word in words:
-        if word.startswith("--") and "=" in word:
-            name, _, value = word.partition("=")
-            options.setdefault(name, value)
-        elif before in _OPTIONS or before == "serve":
-            options.setdefault(before, word)
-        before = word
-    model = next((options[name] for name in ("--served-model-name", "--model", "serve") if name in options), "")
-    port = options.get("--port", "")
-    return (
-        model if re.fullmatch(MODEL.expression, model) and "$" not in model and not model.startswith("-") else "",
-        int(port) if port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536 else 0,
-    )
-
-
-_OPTIONS = ("--served-model-name", "--model", "--port")
-
-
-class _Shell:
-    """Splits what a shell would split (`sh -c "vllm serve ..."`), up to `SCRIPT_LIMIT` for all command lines."""
-
-    def __init__(self) -> None:
-        self._left = SCRIPT_LIMIT
-
-    def words(self, words: Iterable[str]) -> Iterator[str]:
-        """Return the words of a command line; scripts that do not parse, or are too long, are left out."""
-        left = ARGUMENTS_LIMIT
-        before = ""
-        for word in words:
-            parts = self._split(word) if SCRIPT_FOLLOWS.fullmatch(before) else [word]
-            yield from parts[:left]
-            left -= len(parts)
-            if left <= 0:
-                return
-            before = word
-
-    def _split(self, script: str) -> list[str]:
-        if len(script) > self._left:
-            return []
-        self._left -= len(script)
-        try:
-            return shlex.split(script)
-        except ValueError:
-            return []

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.config.accelerators import from_label
+from autoscaler.config.accelerators import labels as accelerator_labels
 from autoscaler.core.fleet import Blocked
 
 Name = tuple[str, str]  # (namespace, name)
@@ -29,16 +31,18 @@ _POD_METRICS = (
     "kube_pod_container_status_restarts_total",
     "kube_pod_container_status_waiting_reason",
     "kube_pod_container_resource_requests",
+    "kube_pod_init_container_resource_requests",
 )
-_POD_LABELS = ("namespace", "pod", "owner_kind", "owner_name", "phase", "reason", "resource")
-_POD_FILTER = 'owner_is_controller=~"|true",condition=~"|true",phase=~"|Failed|Succeeded",resource=~"|nvidia_com_.+"'
+_POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner_name", "phase", "reason", "resource")
+_POD_FILTER = (
+    f'owner_is_controller=~"|true",condition=~"|true",phase=~"|Failed|Succeeded",resource=~"|{accelerator_labels()}"'
+)
 _OWNER_METRICS = ("kube_replicaset_owner", "kube_deployment_spec_replicas", "kube_statefulset_replicas")
 _OWNER_LABELS = ("namespace", "replicaset", "owner_kind", "owner_name", "deployment", "statefulset")
 
 _TIMES = {
     "kube_pod_created": "created_s",
     "kube_pod_status_scheduled_time": "scheduled_s",
-    "kube_pod_container_state_started": "started_s",
     "kube_pod_status_ready_time": "ready_s",
 }
 _BLOCKED = {
@@ -51,7 +55,6 @@ _BLOCKED = {
     "RunContainerError": Blocked.MISCONFIGURED,
 }
 _NAMESPACE = re.compile(r"[a-z0-9-]{1,63}")
-_MIG = re.compile(r"nvidia_com_mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
 
 
 @dataclass
@@ -68,6 +71,31 @@ class PodFacts:
     started_s: float = math.nan
     ready_s: float = math.nan
     gpus: dict[str, float] = field(default_factory=dict)  # devices requested, by resource name
+
+
+@dataclass
+class _Containers:
+    """What is said of the containers of a pod, by name."""
+
+    devices: dict[tuple[str, str], float] = field(default_factory=dict)  # requested, by container and resource
+    before: dict[str, float] = field(default_factory=dict)  # requested by the init container with most, by resource
+    started_s: dict[str, float] = field(default_factory=dict)
+    restarted: set[str] = field(default_factory=set)
+
+    def tell(self, pod: PodFacts) -> None:
+        """Tell of a pod what only all of its containers say. The engine's is the one with devices, where that is known.
+
+        An engine that was started again says only when that was.
+        """
+        for (_, resource), count in self.devices.items():
+            pod.gpus[resource] = pod.gpus.get(resource, 0.0) + count
+        for resource, count in self.before.items():
+            pod.gpus[resource] = max(pod.gpus.get(resource, 0.0), count)
+        engines = {container for container, _ in self.devices}
+        engines &= self.started_s.keys() | self.restarted
+        started_s = [at_s for name, at_s in self.started_s.items() if not engines or name in engines]
+        again = self.restarted & engines if engines else self.restarted
+        pod.started_s = max(started_s) if started_s and not again else math.nan
 
 
 @dataclass(frozen=True)
@@ -94,14 +122,17 @@ def controllers_query(engines: str, silent: Sequence[str] = ()) -> str:
 def read_pods(vector: Vector) -> dict[Name, PodFacts]:
     """Return the facts about each pod by (namespace, name)."""
     pods: dict[Name, PodFacts] = {}
-    restarted: list[PodFacts] = []
+    containers: dict[Name, _Containers] = {}
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
         labels = parse_labels(raw)
         namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get("__name__", "")
         if not namespace or not name or not math.isfinite(value):
             continue
         pod = pods.setdefault((namespace, name), PodFacts())
-        if metric == "kube_pod_owner":
+        if "container_" in metric:
+            of_pod = containers.setdefault((namespace, name), _Containers())
+            _hear_container(pod, of_pod, metric, labels, value)
+        elif metric == "kube_pod_owner":
             pod.controller = labels.get("owner_kind", ""), labels.get("owner_name", "")
         elif metric == "kube_pod_status_ready":
             pod.ready = value == 1
@@ -111,18 +142,29 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
             pod.ended |= value == 1
         elif metric == "kube_pod_status_unschedulable":
             pod.blocked = Blocked.UNSCHEDULABLE if value == 1 else pod.blocked
-        elif metric == "kube_pod_container_status_waiting_reason":
-            pod.blocked = _BLOCKED.get(labels.get("reason", ""), pod.blocked) if value == 1 else pod.blocked
-        elif metric == "kube_pod_container_status_restarts_total":
-            if value > 0:
-                restarted.append(pod)
-        elif metric == "kube_pod_container_resource_requests":
-            pod.gpus[resource_name(labels.get("resource", ""))] = value
         elif metric in _TIMES:
             setattr(pod, _TIMES[metric], value)
-    for pod in restarted:
-        pod.started_s = math.nan  # told is when it was started again
+    for of_name, told in containers.items():
+        told.tell(pods[of_name])
     return pods
+
+
+def _hear_container(
+    pod: PodFacts, containers: _Containers, metric: str, labels: Mapping[str, str], value: float
+) -> None:
+    """Take in a series of one container."""
+    container, resource = labels.get("container", ""), from_label(labels.get("resource", ""))
+    if metric == "kube_pod_container_status_waiting_reason":
+        pod.blocked = _BLOCKED.get(labels.get("reason", ""), pod.blocked) if value == 1 else pod.blocked
+    elif metric == "kube_pod_container_status_restarts_total":
+        if value > 0:
+            containers.restarted.add(container)
+    elif metric == "kube_pod_container_state_started":
+        containers.started_s[container] = value
+    elif metric == "kube_pod_container_resource_requests" and resource:
+        containers.devices[container, resource] = value
+    elif metric == "kube_pod_init_container_resource_requests" and resource:
+        containers.before[resource] = max(containers.before.get(resource, 0.0), value)
 
 
 def read_controllers(vector: Vector) -> Controllers:
@@ -140,13 +182,6 @@ def read_controllers(vector: Vector) -> Controllers:
                 if name := labels.get(label):
                     replicas[namespace, kind, name] = value
     return Controllers(of_replica_set, replicas)
-
-
-def resource_name(label: str) -> str:
-    """Return the name of an extended resource from its label: `nvidia_com_mig_3g_40gb` is nvidia.com/mig-3g.40gb."""
-    if match := _MIG.fullmatch(label):
-        return f"nvidia.com/mig-{match['compute']}.{match['memory']}{match['rest'].replace('_', '.')}"
-    return label.replace("nvidia_com_", "nvidia.com/", 1)
 
 
 def _within(

@@ -5,7 +5,7 @@ import pytest
 
 from autoscaler.adapters.kube.objects import Node
 from autoscaler.adapters.kube.pools import HELD_S, NodeTable
-from autoscaler.adapters.kube.targets import NO_FACTS, Facts
+from autoscaler.adapters.kube.template import NO_FACTS, Facts
 from autoscaler.core.fleet import Pool
 from tests.adapters.keda.world import HandClock
 
@@ -45,6 +45,21 @@ def test_a_template_without_a_product_takes_the_only_one_there_is():
     rows, pools, gpus = nodes(({PRODUCT: "H100"}, {GPU: "8"})).pools([wants(), wants(product=(PRODUCT, "H100"))])
     assert rows == [0, 0]
     assert (pools, gpus) == ((Pool(GPU, "H100"),), [8.0])
+
+
+@pytest.mark.parametrize(
+    ("resource", "label"),
+    [
+        ("amd.com/gpu", "amd.com/gpu.product-name"),
+        ("google.com/tpu", "cloud.google.com/gke-tpu-accelerator"),
+        ("aws.amazon.com/neuron", "karpenter.k8s.aws/instance-accelerator-name"),
+        ("gpu.intel.com/xe", ""),
+    ],
+)
+def test_devices_of_any_vendor_are_a_pool(resource: str, label: str):
+    labels = {label: "X"} if label else {}
+    rows, pools, gpus = nodes((labels, {resource: "4", "example.com/nic": "2"})).pools([wants(resource)])
+    assert (rows, pools, gpus) == ([0], (Pool(resource, "X" if label else ""),), [4.0])
 
 
 def test_nodes_that_name_no_product_are_shared_out_as_one_pool():

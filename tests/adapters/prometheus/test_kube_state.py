@@ -5,7 +5,7 @@ import math
 import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
-from autoscaler.adapters.prometheus.kube_state import PodFacts, read_controllers, read_pods, resource_name
+from autoscaler.adapters.prometheus.kube_state import PodFacts, read_controllers, read_pods
 from autoscaler.core.fleet import Blocked
 from tests.adapters.prometheus.answers import pod, vector
 
@@ -60,18 +60,35 @@ def test_a_pod_that_ended_or_leaves_says_so():
     assert facts(("kube_pod_deletion_timestamp", {}, 1_000)).terminating
 
 
+def requests(container: str, resource: str, count: int, init: str = "") -> tuple[str, dict[str, str], object]:
+    return f"kube_pod_{init}container_resource_requests", {"container": container, "resource": resource}, count
+
+
 @pytest.mark.parametrize(
-    ("label", "resource"),
+    ("series", "gpus"),
     [
-        ("nvidia_com_gpu", "nvidia.com/gpu"),
-        ("nvidia_com_mig_3g_40gb", "nvidia.com/mig-3g.40gb"),
-        ("nvidia_com_mig_1g_10gb_me", "nvidia.com/mig-1g.10gb.me"),
-        ("nvidia_com_gpu_shared", "nvidia.com/gpu_shared"),
-        ("", ""),
+        ([requests("vllm", "nvidia_com_mig_3g_40gb", 1)], {"nvidia.com/mig-3g.40gb": 1}),
+        ([requests("vllm", "amd_com_gpu", 4), requests("guard", "amd_com_gpu", 1)], {"amd.com/gpu": 5}),
+        (
+            [requests("vllm", "habana_ai_gaudi", 2), requests("load", "habana_ai_gaudi", 4, "init_")],
+            {"habana.ai/gaudi": 4},
+        ),
+        ([requests("vllm", "rdma_ib", 1), requests("vllm", "example_com_gpu", 1)], {}),
     ],
 )
-def test_the_name_of_a_resource_is_read_back_from_its_label(label: str, resource: str):
-    assert resource_name(label) == resource
+def test_the_devices_of_a_pod_are_those_of_all_its_containers(series: list[tuple], gpus: dict[str, float]):
+    assert facts(*series).gpus == gpus
+
+
+def test_the_engine_is_the_container_with_devices():
+    series = [
+        requests("vllm", "amd_com_gpu", 1),
+        ("kube_pod_container_state_started", {"container": "vllm"}, 1_010),
+        ("kube_pod_container_state_started", {"container": "proxy"}, 2_000),
+        ("kube_pod_container_status_restarts_total", {"container": "proxy"}, 3),
+    ]
+    assert facts(*series).started_s == 1_010
+    assert math.isnan(facts(*series, ("kube_pod_container_status_restarts_total", {"container": "vllm"}, 1)).started_s)
 
 
 def test_owners_of_replica_sets_and_spec_replicas():

@@ -1,0 +1,151 @@
+"""The model and the port that a container's command line states, with its environment and a shell's script in it.
+
+Everything here was written by whoever may edit a workload: how much of it is looked at is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from autoscaler.adapters.kube.objects import Container, Variable
+from autoscaler.config.annotations import MODEL
+
+ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
+SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
+SCRIPT_LIMIT = 16_384  # characters, of all scripts of a container: to split them takes 20 ms
+VALUE_LIMIT = 256  # characters of a variable that are put in where it is named
+
+_MODELS = ("--served-model-name", "--model", "--model-path", "--model-id", "serve")  # the first that is stated wins
+_OPTIONS = (*_MODELS, "--port")
+_SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS)})(=|\s|$)")
+_REFERENCE = re.compile(r"\$(?:\$|\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\))")  # Kubernetes': $(PORT); $$ is a $
+_PARAMETER = re.compile(r"\$(?:(?P<plain>[a-zA-Z_]\w*)|\{(?P<braced>[a-zA-Z_]\w*)(?::?-(?P<default>[^}$]*))?\})")
+_ASSIGNMENT = re.compile(r"(?P<name>[a-zA-Z_]\w*)=(?P<value>.*)", re.DOTALL)
+_ENDS_COMMAND = ";&|()\n"
+
+
+class Served(NamedTuple):
+    """What a command line states; "" and 0 where it does not, or where that cannot be read."""
+
+    model: str
+    port: int
+
+
+def served(container: Container) -> Served:
+    """Read the command line of an engine's container. Of several commands in a script the one with a model counts."""
+    environment = _environment(container)
+    words = (_refer(word, environment) for word in (*(container.command or ()), *(container.args or ())))
+    found = [_read(command) for command in _commands(words, environment)]
+    return next((each for each in found if each.model), next((each for each in found if each.port), Served("", 0)))
+
+
+def states_model(container: Container) -> bool:
+    """Say whether a command line looks like that of an engine."""
+    return any(_SAYS_MODEL.search(word) for word in (*(container.command or ()), *(container.args or ())))
+
+
+def as_port(number: object) -> int:
+    """Return a port's number; 0: it is none."""
+    text = str(number)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65_536 else 0
+
+
+def _read(words: Iterable[str]) -> Served:
+    """Find the options of one command. As in argparse, the last of several counts."""
+    options: dict[str, str] = {}
+    before = ""
+    for word in words:
+        if word.startswith("--") and "=" in word:
+            name, _, value = word.partition("=")
+            options[name] = value
+        elif before == "serve":
+            options.setdefault(before, word)
+        elif before in _OPTIONS:
+            options[before] = word
+        before = word
+    model = next((options[name] for name in _MODELS if name in options), "")
+    known = re.fullmatch(MODEL.expression, model) and "$" not in model and not model.startswith("-")
+    return Served(model if known else "", as_port(options.get("--port", "")))
+
+
+def _commands(words: Iterable[str], environment: Mapping[str, str]) -> Iterator[list[str]]:
+    """Split a command line into commands: one, unless a shell's script is in it (`sh -c "proxy & vllm serve ..."`)."""
+    plain: list[str] = []
+    left, script_left = ARGUMENTS_LIMIT, SCRIPT_LIMIT
+    before = ""
+    for word in words:
+        if left <= 0:
+            break
+        if not SCRIPT_FOLLOWS.fullmatch(before):
+            plain.append(word)
+            left -= 1
+        elif len(word) <= script_left:
+            script_left -= len(word)
+            for command in _split(word, dict(environment)):
+                yield command[:left]
+                left -= len(command)
+                if left <= 0:
+                    break
+        before = word
+    yield plain
+
+
+def _split(script: str, environment: dict[str, str]) -> Iterator[list[str]]:
+    """Split a script into commands, with the variables that it sets itself; one that does not parse has none."""
+    lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=_ENDS_COMMAND)
+    lexer.whitespace, lexer.whitespace_split = " \t\r", True
+    try:
+        tokens = list(lexer)
+    except ValueError:
+        return
+    command: list[str] = []
+    for token in (*tokens, "\n"):
+        if not token.strip(_ENDS_COMMAND):
+            yield command
+            command = []
+            continue
+        word = _PARAMETER.sub(lambda match: _parameter(match, environment), token)
+        assigned = _ASSIGNMENT.fullmatch(word) if command in ([], ["export"]) else None
+        if assigned:
+            environment[assigned["name"]] = assigned["value"][:VALUE_LIMIT]
+        else:
+            command.append(word)
+
+
+def _parameter(match: re.Match[str], environment: Mapping[str, str]) -> str:
+    value = environment.get(match["plain"] or match["braced"])
+    if value is None:
+        value = match["default"]
+    return match[0] if value is None else value
+
+
+def _environment(container: Container) -> dict[str, str]:
+    """Return the variables that the container states itself; what comes from a Secret or ConfigMap is not known."""
+    try:
+        variables = msgspec.json.decode(container.env, type=list[Variable] | None) or []
+    except msgspec.MsgspecError:
+        return {}
+    known: dict[str, str] = {}
+    for variable in variables:
+        value = _refer(variable.value or "", known)
+        if variable.value_from is not None or len(value) > VALUE_LIMIT:
+            known.pop(variable.name, None)
+        else:
+            known[variable.name] = value
+    return known
+
+
+def _refer(word: str, environment: Mapping[str, str]) -> str:
+    """Put in variables as Kubernetes does before it starts a container; a name that is not known stays."""
+    if "$" not in word or len(word) > SCRIPT_LIMIT:
+        return word
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match["name"] is None else environment.get(match["name"], match[0])
+
+    return _REFERENCE.sub(value, word)

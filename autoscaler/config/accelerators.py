@@ -1,0 +1,108 @@
+"""Names of extended resources: which are devices that run models, which are certainly none, and what is not known.
+
+Sources: the READMEs of the vendors' device plugins, GKE for TPUs, the AWS Neuron documentation, and the Kubernetes 1.36
+documentation of DRA (extended resources). kube-state-metrics writes names as labels, `nvidia_com_gpu`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+ACCELERATORS: Mapping[str, str] = MappingProxyType(
+    {
+        "nvidia.com": r"gpu([._]shared)?|mig[-_].+",
+        "amd.com": r"gpu|[a-z]px_nps\d",  # cpx_nps4: a partition
+        "gpu.intel.com": r"i915|xe",  # not ..._monitoring, millicores, memory.max: shares of the same device
+        "npu.intel.com": r"accel",
+        "habana.ai": r"gaudi|goya",
+        "google.com": r"tpu",
+        "aws.amazon.com": r"neuron(core|device)?",
+        "huawei.com": r"npu|Ascend[0-9A-Za-z]+([-_]\d+c([._]\w+)*)?",  # Ascend310P-4c: a slice; ...-memory: MiB
+        "cambricon.com": r"mlu\d*",
+        "hygon.com": r"dcu",
+        "kunlunxin.com": r"xpu",
+        "baidu.com": r"xpu",
+        "metax-tech.com": r"gpu",
+        "mthreads.com": r"v?gpu",
+        "birentech.com": r"gpu",
+        "iluvatar.com": r"gpu",
+        "iluvatar.ai": r"gpu",
+        "enflame.com": r"gcu",
+        "furiosa.ai": r"npu|rngd|warboy",
+        "beta.furiosa.ai": r"npu",
+        "rebellions.ai": r"npu|ATOM",
+        "tenstorrent.com": r"[0-9a-z]+",
+        "qualcomm.com": r"qaic",
+        "ibm.com": r"spyre_[pv]f",
+    }
+)
+"""By domain, what follows it, as it is and in a label. One unit is one device, or one slice of a device."""
+
+OTHER_DOMAINS = (
+    "rdma",
+    "vpc.amazonaws.com",  # Elastic Fabric Adapters
+    "networking.gke.io",
+    "networking.gke.io.networks",
+    "mellanox.com",
+    "sgx.intel.com",
+    "qat.intel.com",
+    "dsa.intel.com",
+    "iaa.intel.com",
+    "dlb.intel.com",
+    "smarter-devices",  # fuse, kvm
+    "devices.kubevirt.io",
+)
+"""Domains of which nothing is an accelerator."""
+
+BY_CLASS = "deviceclass.resource.kubernetes.io"
+"""Domain of the extended resource that every DeviceClass of DRA has: a GPU, or a network card."""
+
+
+class Sort(Enum):
+    """What a resource is, by its name."""
+
+    ACCELERATOR = "accelerator"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+
+
+_ACCELERATORS = {domain: re.compile(rest) for domain, rest in ACCELERATORS.items()}
+_LABELS = {f"{re.sub(r'[^0-9A-Za-z]', '_', domain)}_": domain for domain in ACCELERATORS}
+_MIG = re.compile(r"mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
+
+
+def sort_of(resource: str) -> Sort:
+    """Say what a resource is. Names without a domain are Kubernetes' own: cpu, memory, hugepages-2Mi."""
+    domain, slash, rest = resource.partition("/")
+    if domain in _ACCELERATORS and _ACCELERATORS[domain].fullmatch(rest):
+        return Sort.ACCELERATOR
+    if domain == BY_CLASS:
+        return Sort.UNKNOWN
+    if not slash or domain in OTHER_DOMAINS or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
+        return Sort.OTHER
+    return Sort.UNKNOWN
+
+
+def is_accelerator(resource: str) -> bool:
+    return sort_of(resource) is Sort.ACCELERATOR
+
+
+def labels() -> str:
+    """Return a regular expression for the labels of kube-state-metrics that may name an accelerator."""
+    return f"({'|'.join(_LABELS)}).+"
+
+
+def from_label(label: str) -> str:
+    """Return the accelerator that a label names: `nvidia_com_mig_3g_40gb` is nvidia.com/mig-3g.40gb; "": none."""
+    for prefix, domain in _LABELS.items():
+        rest = label.removeprefix(prefix)
+        if rest != label and _ACCELERATORS[domain].fullmatch(rest):
+            if match := _MIG.fullmatch(rest):
+                rest = f"mig-{match['compute']}.{match['memory']}{match['rest'].replace('_', '.')}"
+            elif rest == "gpu_shared":
+                rest = "gpu.shared"
+            return f"{domain}/{rest}"
+    return ""
