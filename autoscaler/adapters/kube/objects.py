@@ -154,7 +154,12 @@ class PodStatus(Fields, frozen=True):
     init_container_statuses: list[ContainerStatus] | None = None
 
 
+class PodMetadata(Metadata, frozen=True):
+    annotations: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded only where they are needed
+
+
 class Pod(Object, frozen=True):
+    metadata: PodMetadata = PodMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 

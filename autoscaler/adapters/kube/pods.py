@@ -7,11 +7,12 @@ ids ascend. Who owns a pod is resolved when its owner is known, in whichever ord
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import compress
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -25,6 +26,7 @@ from autoscaler.ports import Clock
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: pods of the group
 LEADER = "0"
 
 FINISHED = ("Succeeded", "Failed")  # holds no GPU and is replaced by its owner
@@ -79,6 +81,17 @@ class PodRows(NamedTuple):
     ready_s: FloatColumn
 
 
+class _Member(NamedTuple):
+    """A pod of a LeaderWorkerSet's group."""
+
+    key: Key
+    blocked: Blocked
+    serves: bool  # ready, and not about to go
+    ready_s: float
+    scheduled_s: float
+    size: int  # pods of its group
+
+
 class PodTable:
     """Receives pods; `own` tells it which target the pods of an owner belong to."""
 
@@ -93,8 +106,8 @@ class PodTable:
         self._owned: dict[OwnerKey, set[Key]] = {}
         self._target: dict[OwnerKey, int] = {}
         self._port: dict[int, int] = {}
-        self._workers: dict[Group, dict[Key, Blocked]] = {}
-        self._leader: dict[Group, tuple[Key, Blocked]] = {}
+        self._workers: dict[Group, dict[Key, _Member]] = {}
+        self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
 
     def put(self, seen: SeenPod, /) -> None:
@@ -108,13 +121,13 @@ class PodTable:
         if group is not None:
             self._group[key] = group
             if labels.get(LWS_WORKER) != LEADER:
-                self._workers.setdefault(group, {})[key] = _blocked(seen)
+                self._workers.setdefault(group, {})[key] = self._member(key, seen)
                 self._judge_group(group)
                 return
-            self._leader[group] = key, _blocked(seen)
         self._attach(key, owner)
         self._write(key, seen)
         if group is not None:
+            self._leader[group] = self._member(key, seen)
             self._judge_group(group)
 
     def remove(self, namespace: str, name: str, /) -> None:
@@ -196,31 +209,36 @@ class PodTable:
             node=seen.spec.node_name or "",
         )
         line = self._rows[row]
-        offset_s = self._clock.now_s() - self._clock.wall_s()
-        conditions = {condition.type: condition for condition in seen.status.conditions or ()}
-
-        def since_s(condition_type: str) -> float:
-            condition = conditions.get(condition_type)
-            true = condition is not None and condition.status == "True"
-            return _at_s(condition.last_transition_time if condition and true else None, offset_s)
-
-        disrupted = conditions.get("DisruptionTarget")
-        ready_s, (started_s, again) = since_s("Ready"), _started(seen, offset_s)
+        offset_s = self._offset_s()
+        ready_s, (started_s, again) = _since_s(seen, "Ready", offset_s), _started(seen, offset_s)
         if not math.isnan(ready_s):
             first_s = float(line["first_ready_s"])
             # A probe that fails for a moment moves the condition's time; when the engine began to serve has not moved.
             line["first_ready_s"] = ready_s if math.isnan(first_s) or started_s > first_s else first_s
-        ready = "Ready" in conditions and conditions["Ready"].status == "True"
+        ready = _holds(seen, "Ready")
         line["ready"] = ready
-        line["terminating"] = seen.metadata.deletion_timestamp is not None or (
-            disrupted is not None and disrupted.status == "True"
-        )
+        line["terminating"] = _leaves(seen)
         line["blocked"] = _blocked(seen)
         line["created_s"] = _at_s(seen.metadata.creation_timestamp, offset_s)
-        line["scheduled_s"] = since_s("PodScheduled")
+        line["scheduled_s"] = _since_s(seen, "PodScheduled", offset_s)
         line["started_s"] = math.nan if again else started_s
         line["ready_s"] = line["first_ready_s"] if ready else math.nan
         self.version += 1
+
+    def _member(self, key: Key, seen: SeenPod) -> _Member:
+        offset_s = self._offset_s()
+        return _Member(
+            key,
+            _blocked(seen),
+            _holds(seen, "Ready") and not _leaves(seen),
+            _since_s(seen, "Ready", offset_s),
+            _since_s(seen, "PodScheduled", offset_s),
+            _size(seen),
+        )
+
+    def _offset_s(self) -> float:
+        """Return what turns Unix times into those of the tick."""
+        return self._clock.now_s() - self._clock.wall_s()
 
     def _append(self) -> int:
         dead = len(self._pods) - len(self._row)
@@ -247,14 +265,20 @@ class PodTable:
         self._row = {key: int(place[row]) for key, row in self._row.items()}
 
     def _judge_group(self, group: Group) -> None:
-        """A group serves through its leader and starts only as a whole: a blocked worker blocks it."""
-        if group not in self._leader:
+        """A group serves through its leader and only as a whole: it is as ready, and as stuck, as its worst pod."""
+        leader = self._leader.get(group)
+        row = self._row.get(leader.key) if leader is not None else None
+        if leader is None or row is None:
             return
-        key, own = self._leader[group]
-        row = self._row.get(key)
-        if row is not None and not self._rows["ready"][row]:
-            self._rows["blocked"][row] = max([own, *self._workers.get(group, {}).values()])
-            self.version += 1
+        line, workers = self._rows[row], self._workers.get(group, {}).values()
+        serves = leader.serves and all(worker.serves for worker in workers) and len(workers) + 1 >= leader.size
+        # A leader that is about to go still counts as ready: then it is its row that leaves.
+        line["ready"] = serves or (bool(line["terminating"]) and not math.isnan(leader.ready_s))
+        line["blocked"] = Blocked.NO if serves else max([leader.blocked, *(worker.blocked for worker in workers)])
+        line["scheduled_s"] = _last_s([leader.scheduled_s, *(worker.scheduled_s for worker in workers)])
+        ready_s = _last_s([float(line["first_ready_s"]), *(worker.ready_s for worker in workers)])
+        line["ready_s"] = ready_s if line["ready"] else math.nan
+        self.version += 1
 
     def _leave_group(self, key: Key, group: Group) -> None:
         workers = self._workers.get(group, {})
@@ -262,7 +286,7 @@ class PodTable:
             self._judge_group(group)
         if not workers:
             self._workers.pop(group, None)
-        if self._leader.get(group, (None,))[0] == key:
+        if group in self._leader and self._leader[group].key == key:
             del self._leader[group]
 
 
@@ -291,6 +315,37 @@ def _owner(seen: Object) -> OwnerKey | None:
     if controller is None or controller.kind not in ("ReplicaSet", "StatefulSet"):
         return None
     return seen.metadata.namespace, controller.uid
+
+
+def _size(seen: SeenPod) -> int:
+    """Return how many pods a group has; 1 where that is not told."""
+    try:
+        annotations = msgspec.json.decode(seen.metadata.annotations, type=dict[str, str] | None) or {}
+    except msgspec.MsgspecError:
+        return 1
+    size = annotations.get(LWS_SIZE, "")
+    return int(size) if size.isascii() and size.isdigit() and len(size) < 6 else 1
+
+
+def _holds(seen: SeenPod, condition_type: str) -> bool:
+    return any(each.type == condition_type and each.status == "True" for each in seen.status.conditions or ())
+
+
+def _since_s(seen: SeenPod, condition_type: str, offset_s: float) -> float:
+    """Say since when a condition has held; NaN: it does not."""
+    for each in seen.status.conditions or ():
+        if each.type == condition_type and each.status == "True":
+            return _at_s(each.last_transition_time, offset_s)
+    return math.nan
+
+
+def _leaves(seen: SeenPod) -> bool:
+    return seen.metadata.deletion_timestamp is not None or _holds(seen, "DisruptionTarget")
+
+
+def _last_s(moments_s: Sequence[float]) -> float:
+    """Return the latest of moments; NaN: one has not come yet."""
+    return math.nan if any(map(math.isnan, moments_s)) else max(moments_s)
 
 
 def _blocked(seen: SeenPod) -> Blocked:

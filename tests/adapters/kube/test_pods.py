@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.pods import PodTable
+from autoscaler.adapters.kube.pods import LWS_GROUP, LWS_NAME, LWS_SIZE, LWS_WORKER, PodRows, PodTable
 from autoscaler.core.fleet import Blocked
 from tests.harness.calls import counted_calls
 
@@ -205,3 +206,69 @@ def test_an_event_costs_no_more_among_many_pods_and_a_snapshot_one_call_a_pod():
     assert snapshot.made < 1.1 * pods
     assert len(rows.pods) == pods
     assert rows.blocked.tolist() == [Blocked.NO] * pods
+
+
+def member(index: int, ready_s: float | None = None, size: int = 3, leaves: bool = False, **more: Any) -> objects.Pod:
+    """Return a pod of a LeaderWorkerSet's only group."""
+    name = f"m-0-{index}" if index else "m-0"
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "ns",
+        "uid": name,
+        "creationTimestamp": stamp(5),
+        "labels": {LWS_NAME: "m", LWS_GROUP: "0", LWS_WORKER: str(index)},
+        "annotations": {LWS_SIZE: str(size)},
+    }
+    if leaves:
+        metadata["deletionTimestamp"] = stamp(500)
+    return pod(name, ready_s=ready_s, metadata=metadata, **more)
+
+
+def group(*members: objects.Pod) -> PodRows:
+    table = PodTable(StillClock())
+    table.own(("ns", "m"), 7)
+    for each in members:
+        table.put(each)
+    return table.rows(ids(7))
+
+
+@pytest.mark.parametrize(
+    ("members", "ready"),
+    [
+        ([member(0, 100), member(1, 110), member(2, 90)], True),
+        ([member(2, 90), member(1, 110), member(0, 100)], True),
+        ([member(0, 100), member(1, 110), member(2)], False),
+        ([member(0), member(1, 110), member(2, 90)], False),
+        ([member(0, 100), member(1, 110)], False),  # startupPolicy LeaderReady: the workers come later
+        ([member(0, 100), member(1, 110), member(2, 90, leaves=True)], False),
+        ([member(0, 100, size=1)], True),
+    ],
+)
+def test_a_group_is_as_ready_as_its_worst_pod(members: list[objects.Pod], ready: bool):
+    rows = group(*members)
+    assert [each.name for each in rows.pods] == ["m-0"]
+    assert rows.ready.tolist() == [ready]
+    assert math.isnan(rows.ready_s[0]) != ready
+
+
+def test_a_group_is_ready_since_its_last_pod_is():
+    unready, table = member(2), PodTable(StillClock())
+    table.own(("ns", "m"), 7)
+    for each in (member(0, 100), member(1, 110), unready):
+        table.put(each)
+    assert not table.rows(ids(7)).ready[0]
+    table.put(member(2, 400))
+    assert table.rows(ids(7)).ready_s.tolist() == [400]
+    table.remove("ns", "m-0-1")
+    assert not table.rows(ids(7)).ready[0]
+
+
+def test_a_ready_leader_does_not_hide_a_worker_that_is_stuck():
+    crashing = {"name": "vllm", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    stuck = member(1, status={"phase": "Running", "containerStatuses": [crashing]})
+    assert group(member(0, 100, size=2), stuck).blocked.tolist() == [Blocked.CRASHING]
+
+
+def test_a_group_whose_leader_goes_leaves():
+    rows = group(member(0, 100, size=2, leaves=True), member(1, 100, size=2))
+    assert (rows.terminating.tolist(), rows.ready.tolist()) == ([True], [True])
