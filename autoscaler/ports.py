@@ -155,6 +155,11 @@ class Leadership(Protocol):
     @property
     def leading(self) -> bool: ...
 
+    @property
+    def led_elsewhere(self) -> bool:
+        """Whether another process is known to lead. Both are false while no process leads, or that is not known."""
+        ...
+
 
 class Wakeup(Protocol):
     """Interrupts the pause between two ticks: something happened that should not wait."""

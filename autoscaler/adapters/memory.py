@@ -35,6 +35,10 @@ class AlwaysLeading:
     def leading(self) -> bool:
         return True
 
+    @property
+    def led_elsewhere(self) -> bool:
+        return False
+
 
 @dataclass
 class MemoryCluster:

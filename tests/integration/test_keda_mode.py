@@ -169,7 +169,7 @@ async def test_one_request_waiting_in_the_gateway_wakes_from_zero_over_the_strea
         assert took_s < period_s + 0.7, "the next tick, and what a tick takes"
 
 
-async def test_of_two_daemons_the_follower_does_not_serve(site: Site):
+async def test_follower_sends_calls_on_when_another_daemon_leads(site: Site):
     await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
     await site.serve_pods()
     await scaled_object(site)
@@ -182,9 +182,15 @@ async def test_of_two_daemons_the_follower_does_not_serve(site: Site):
         await eventually(answered(asks_first), "the first answers")
         async with running(site, user, ports[1]) as second:
             await ticks(second, 4)
-            refused = await asks_second.refusal()
-            assert refused is not None
-            assert refused[0] is grpc.StatusCode.UNAVAILABLE
+
+            async def calls_wait() -> bool:
+                try:
+                    await asks_second.stub.IsActive(asks_second.reference, timeout=1)
+                except grpc.aio.AioRpcError as error:
+                    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                return False
+
+            await eventually(calls_wait, "calls to the follower wait for the leader")
             assert await asks_first.refusal() is None
             assert [(await daemon.readyz())["leader"] for daemon in (first, second)] == [True, False]
             first.signal(15)

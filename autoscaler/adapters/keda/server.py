@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_health.v1.health import aio as health_aio  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from autoscaler.adapters.keda.door import Door
 from autoscaler.adapters.keda.guard import Guard
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
@@ -30,6 +32,8 @@ MAX_CALLS = 32_768  # at once, streams included: two streams and a call for each
 GRACE_S = 1.0  # for calls under way when the server stops
 SETTLE_S = 0.1  # for answers to be read: a connection closed while its peer sends is reset, and what is unread is lost
 FOLLOW_S = 0.25  # how soon a change of the leader is followed
+BIND_S = 0.005  # between looks whether what this process had on the port has freed it
+TURN_S = 1.0  # while no process leads: how long a connection is kept, and then how long its calls may go on
 
 KEEPALIVE_S = 30.0  # KEDA's client sends no pings, and a stream that idles would be dropped unseen on its way
 
@@ -48,17 +52,38 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 log = structlog.get_logger(__name__)
 
 
+# The client finds out by this that another process has come to lead, where this one has not heard of it.
+TURNING = (
+    ("grpc.max_connection_age_ms", round(TURN_S * 1000)),
+    ("grpc.max_connection_age_grace_ms", round(TURN_S * 1000)),
+)
+
+
+class _Role(Enum):
+    LEADS = auto()  # serves
+    FOLLOWS = auto()  # another leads: sends connections on to it
+    WAITS = auto()  # no process is known to lead: refuses calls, so that KEDA's fallback counts them
+
+
+_SAID = {
+    _Role.LEADS: "serving KEDA",
+    _Role.FOLLOWS: "sending KEDA on to the leader",
+    _Role.WAITS: "refusing KEDA until a leader is known",
+}
+
+
 class CannotServe(Exception):
     """The server cannot start: names the port or the certificate and what is wrong."""
 
 
 class KedaServer:
-    """Serves KEDA while this process leads.
+    """Serves KEDA while this process leads, and keeps KEDA's client close to it otherwise.
 
-    A follower closes the port instead of refusing calls. Behind one Service a connection then reaches the leader or
-    is refused at once and tried again, where a follower that answers the spec and refuses the value would cost KEDA an
-    event and a step towards its fallback on every call. Entering binds the port in any case, so that a wrong port or
-    certificate is told at start by every replica.
+    A closed port would make the client wait, up to two minutes, before it looks for a new leader. So the port is
+    always open. While another process leads, each connection is sent on (`door`): behind one Service it reaches the
+    leader soon, and its calls wait for that. While no process leads, calls are refused with UNAVAILABLE, except for
+    GetMetricSpec: KEDA's fallback counts failures of the other calls only when that one is answered. Entering binds the
+    port in any case, so that a wrong port or certificate is told at start by every replica.
     """
 
     def __init__(
@@ -84,7 +109,8 @@ class KedaServer:
         self._options = server_options(keepalive_s)
         self._certificates: RotatingCertificates | None = None
         self._port = settings.port
-        self._serving: _Serving | None = None
+        self._listening: _Serving | Door | None = None
+        self._role: _Role | None = None  # that the port is open for
         self._following: asyncio.Task[None] | None = None
         self._problem = ""
         self._ending = False
@@ -97,7 +123,7 @@ class KedaServer:
                 self._certificates = RotatingCertificates(tls)
             except CertificateError as error:
                 raise CannotServe(f"gRPC certificate: {error}") from error
-        await self._open()
+        await self._take_port(_Role.LEADS if self._leadership.leading else _Role.WAITS)
         self._following = asyncio.create_task(self._follow(), name="keda-server")
         return self
 
@@ -109,7 +135,10 @@ class KedaServer:
             self._ending = True
             self._following.cancel()
             await asyncio.wait([self._following])
-        await self._close()
+        if self._listening:
+            await self._listening.stop(self._grace_s)
+            self._listening, self._role = None, None
+            log.info("stopped serving KEDA", port=self._port)
 
     @property
     def port(self) -> int:
@@ -118,8 +147,8 @@ class KedaServer:
 
     @property
     def serving(self) -> bool:
-        """Whether the port is open."""
-        return self._serving is not None
+        """Whether calls are answered."""
+        return self._role is _Role.LEADS
 
     @property
     def problem(self) -> str:
@@ -130,11 +159,10 @@ class KedaServer:
         while not self._ending:
             await asyncio.sleep(self._follow_s)
             try:
-                if self._leadership.leading and not self._serving:
-                    await self._open()
+                role = self._wanted()
+                if role is not self._role:
+                    await self._take_port(role)
                     self._problem = ""
-                elif self._serving and not self._leadership.leading:
-                    await self._close()
             except CannotServe as error:  # the port was taken meanwhile; tried again
                 self._tell(str(error))
             except Exception as error:  # a new leader that stops following would never serve: tried again as well
@@ -146,21 +174,40 @@ class KedaServer:
             log.error("cannot serve KEDA", problem=problem, exc_info=unexpected)
         self._problem = problem
 
-    async def _open(self) -> None:
-        self._serving, self._port = await _Serving.start(
+    def _wanted(self) -> _Role:
+        if self._leadership.leading:
+            return _Role.LEADS
+        return _Role.FOLLOWS if self._leadership.led_elsewhere else _Role.WAITS
+
+    async def _take_port(self, role: _Role) -> None:
+        """Open the port for a role, the moment it is free of what was there before. Raises CannotServe."""
+        before, self._listening, self._role = self._listening, None, None
+        freeing = asyncio.create_task(before.stop(self._grace_s), name="keda-port") if before else None
+        try:
+            await asyncio.sleep(0)  # a door is shut by this alone
+            while freeing and not freeing.done() and _bind_problem(self._settings.host, self._port):  # noqa: ASYNC110
+                await asyncio.sleep(BIND_S)
+            self._listening, self._role = await self._listen(role), role
+        finally:
+            if freeing:
+                await asyncio.wait([freeing])
+        log.info(_SAID[role], port=self._port, tls=self._certificates is not None)
+
+    async def _listen(self, role: _Role) -> _Serving | Door:
+        if role is _Role.FOLLOWS:
+            tls = self._certificates.context() if self._certificates else None
+            try:
+                return await Door.start(self._settings.host, self._port, tls)
+            except OSError as error:
+                raise _cannot_bind(self._settings.host, self._port) from error
+        serving, self._port = await _Serving.start(
             self._settings.host,
             self._port,
             Guard(self._service, self._settings.deadline_s, self._calls),
             self._certificates,
-            self._options,
+            self._options if role is _Role.LEADS else (*self._options, *TURNING),
         )
-        log.info("serving KEDA", port=self._port, tls=self._certificates is not None)
-
-    async def _close(self) -> None:
-        if self._serving:
-            await self._serving.stop(self._grace_s)
-            self._serving = None
-            log.info("stopped serving KEDA", port=self._port)
+        return serving
 
 
 class _Serving:
@@ -195,7 +242,7 @@ class _Serving:
                 bound = serving._server.add_insecure_port(address)
         except RuntimeError as error:  # gRPC says only that it failed
             await serving._server.stop(None)
-            raise CannotServe(f"gRPC port {port} on {host}: {_bind_error(host, port)}") from error
+            raise _cannot_bind(host, port) from error
         try:
             await serving._server.start()
             for name in ("", SERVICE):
@@ -230,14 +277,17 @@ def server_options(keepalive_s: float = KEEPALIVE_S) -> tuple[tuple[str, int], .
     )
 
 
-def _bind_error(host: str, port: int) -> str:
-    """Say why a port cannot be bound, by binding it once more."""
+def _cannot_bind(host: str, port: int) -> CannotServe:
+    return CannotServe(f"gRPC port {port} on {host}: {_bind_problem(host, port) or 'could not be bound'}")
+
+
+def _bind_problem(host: str, port: int) -> str:
+    """Say why a port cannot be bound, by binding it; "": it can."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-            probe.listen()
     except OSError as error:
         return str(error.strerror or error)
-    return "could not be bound"
+    return ""

@@ -40,7 +40,7 @@ class RotatingCertificates:
         self._wall_s = wall_s
         self._refused = ""
         self._seen = self._stamp()
-        self._in_force, self._expires_s = self._load()
+        self._in_force, self._context, self._expires_s = self._load()
         self._handed = self._in_force
 
     @property
@@ -57,6 +57,17 @@ class RotatingCertificates:
         # The stubs know nothing of None, which the library documents as "no change".
         changed = cast(Callable[[], grpc.ServerCertificateConfiguration], self.changed)
         return grpc.dynamic_ssl_server_credentials(self._handed, changed, self._ca is not None)
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context for HTTP/2 that follows the files. It asks no client for a certificate."""
+
+        def follow(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            self._look()
+            connection.context = self._context
+
+        context = _context(self._cert, self._key)
+        context.sni_callback = follow
+        return context
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what to use from now on, or None to go on as before. Called by gRPC for each new connection."""
@@ -75,7 +86,7 @@ class RotatingCertificates:
             stamp = self._stamp()
             if stamp == self._seen and not self._refused:
                 return
-            self._in_force, self._expires_s = self._load()
+            self._in_force, self._context, self._expires_s = self._load()
         except CertificateError as error:
             if str(error) != self._refused:
                 log.error("certificate kept; the new one is refused", problem=str(error))
@@ -95,18 +106,26 @@ class RotatingCertificates:
             stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
         return tuple(stamps)
 
-    def _load(self) -> tuple[grpc.ServerCertificateConfiguration, float]:
+    def _load(self) -> tuple[grpc.ServerCertificateConfiguration, ssl.SSLContext, float]:
         before = self._stamp()
         cert, key, *ca = (_read(path) for path in self._paths())
         expires_s = check(self._cert, self._key)
         if ca:
             _check_ca(self._ca or self._cert, ca[0])
+        context = _context(self._cert, self._key)
         if before != self._stamp():
             raise CertificateError(f"{self._cert}: changed while it was read")
-        return grpc.ssl_server_certificate_configuration([(key, cert)], ca[0] if ca else None), expires_s
+        return grpc.ssl_server_certificate_configuration([(key, cert)], ca[0] if ca else None), context, expires_s
 
     def _paths(self) -> tuple[Path, ...]:
         return (self._cert, self._key) if self._ca is None else (self._cert, self._key, self._ca)
+
+
+def _context(cert: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key, password=_no_password)
+    context.set_alpn_protocols(["h2"])
+    return context
 
 
 def check(cert: Path, key: Path) -> float:

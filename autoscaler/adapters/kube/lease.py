@@ -81,6 +81,12 @@ class Elector:
         return renewed_s is not None and self._clock.now_s() < renewed_s + self._settings.renew_deadline_s
 
     @property
+    def led_elsewhere(self) -> bool:
+        """Whether another process leads: it holds the lease and was seen to renew it within our own duration."""
+        renewed = self._clock.now_s() < self._seen_s + self._settings.duration_s
+        return self.holder not in ("", self.identity) and renewed
+
+    @property
     def holder(self) -> str:
         """Return the identity of who leads, as last seen; "": nobody."""
         return (self._lease.spec.holder_identity or "") if self._lease else ""
@@ -212,13 +218,23 @@ class Elector:
         self._renewed_s = None
         if lease is None or not led:
             return
-        spec = self._spec(lease.spec) | {"holderIdentity": "", "leaseDurationSeconds": RELEASED_S}
         try:
-            await self._write("PUT", self._path, lease, spec)
+            await self._give_back(lease)
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning("lease could not be released", lease=self._settings.name, error=str(error))
         finally:
             self._renewed_s = None
+
+    async def _give_back(self, lease: _Lease) -> None:
+        spec = self._spec(lease.spec) | {"holderIdentity": "", "leaseDurationSeconds": RELEASED_S}
+        try:
+            await self._write("PUT", self._path, lease, spec)
+        except ApiError as error:
+            # A renewal that was cut short may have been applied: then the version is not the one that was last seen.
+            current = await self._read() if error.status == CONFLICT else None
+            if current is None or current.spec.holder_identity != self.identity:
+                raise
+            await self._write("PUT", self._path, current, spec)
 
 
 def micro_time(wall_s: float) -> str:

@@ -1,10 +1,11 @@
 """The port, who serves when, health and reflection."""
 
 import asyncio
+import json
 import socket
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import grpc
@@ -14,8 +15,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from autoscaler.adapters.keda.server import SERVICE, CannotServe, KedaServer
+from autoscaler.adapters.keda.server import FOLLOW_S, SERVICE, CannotServe, KedaServer
 from autoscaler.config.settings import KedaSettings
+from tests.adapters.keda.test_door import GOAWAY, HELLO, sent_away
 from tests.adapters.keda.test_service import reference
 from tests.adapters.keda.world import World
 from tests.harness.process import eventually
@@ -34,7 +36,7 @@ def channel(port: int) -> grpc.aio.Channel:
 async def is_listening(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(HERE, port)
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, ConnectionResetError):  # reset: it was accepted by a listener that closed
         return False
     writer.close()
     await writer.wait_closed()
@@ -80,23 +82,99 @@ async def test_after_the_server_has_stopped_its_port_is_free(world: World):
         assert second.port == port
 
 
-async def test_a_follower_does_not_listen_and_a_new_leader_serves_on_the_same_port(world: World):
-    world.lease.leading = False
+def role(world: World, *, leading: bool = False, led_elsewhere: bool = False) -> None:
+    world.lease.leading, world.lease.led_elsewhere = leading, led_elsewhere
+
+
+def balanced(*servers: KedaServer) -> grpc.aio.Channel:
+    """Connect to several servers as KEDA does to the addresses of a headless Service."""
+    balancing = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+    addresses = ",".join(f"{HERE}:{server.port}" for server in servers)
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", balancing)]
+    return grpc.aio.insecure_channel(f"ipv4:{addresses}", options)
+
+
+async def serves(serving: KedaServer) -> bool:
+    return serving.serving
+
+
+async def sends_away(port: int) -> bool:
+    """Say whether a connection is sent on to the leader, before it could make a call."""
+    with suppress(ConnectionError, asyncio.IncompleteReadError):  # the port is between two roles
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(HELLO)
+        try:
+            return await sent_away(reader)
+        finally:
+            writer.close()
+    return False
+
+
+async def test_calls_go_to_the_leader_when_followers_share_its_name(world: World):
+    other = World()
+    role(other, led_elsewhere=True)
+    async with server(world) as leader, server(other) as follower, balanced(follower, leader) as connection:
+        await eventually(lambda: sends_away(follower.port), "the follower sends connections on")
+        stub = ExternalScalerStub(connection)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 1.5:  # the follower has sent the connection away a few times by then
+            assert (await stub.IsActive(reference(), timeout=3)).result
+            await asyncio.sleep(0.02)
+
+
+async def test_call_waits_for_the_new_leader_when_another_led(world: World):
+    role(world, led_elsewhere=True)
+    async with server(world) as serving, channel(serving.port) as connection:
+        await eventually(lambda: sends_away(serving.port), "the follower sends connections on")
+        call = asyncio.ensure_future(_answer(ExternalScalerStub(connection).IsActive(reference(), timeout=10)))
+        _, waiting = await asyncio.wait([call], timeout=1.2)  # sent away twice meanwhile
+        assert waiting
+        role(world, leading=True)
+        assert (await call).result
+
+
+async def _answer(call: Any) -> Any:
+    return await call
+
+
+async def test_calls_are_refused_but_for_the_spec_when_no_process_leads(world: World):
+    role(world)
+    async with server(world) as serving, channel(serving.port) as connection:
+        stub = ExternalScalerStub(connection)
+        assert (await stub.GetMetricSpec(reference(), timeout=3)).metricSpecs
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.IsActive(reference(), timeout=3)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        role(world, leading=True)
+        await eventually(lambda: serves(serving), "the new leader serves")
+        assert (await stub.IsActive(reference(), timeout=5, wait_for_ready=True)).result
+
+
+async def test_connection_is_sent_to_look_elsewhere_when_no_process_leads(world: World):
+    role(world)
     async with server(world) as serving:
-        port = serving.port
-        assert await eventually(follows_as(serving, world, port), "the follower has closed its port")
-        async with channel(port) as connection:
-            stub = ExternalScalerStub(connection)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.IsActive(reference(), timeout=2)
-            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        reader, writer = await asyncio.open_connection(HERE, serving.port)
+        writer.write(HELLO)
+        kinds = set()
+        async with asyncio.timeout(10):
+            while GOAWAY not in kinds:
+                header = await reader.readexactly(9)
+                kinds.add(header[3])
+                await reader.readexactly(int.from_bytes(header[:3]))
+        writer.close()
+        await writer.wait_closed()
 
-            world.lease.leading = True
-            assert await eventually(follows_as(serving, world, port), "the leader listens")
-            assert (await stub.IsActive(reference(), timeout=5, wait_for_ready=True)).result
 
-            world.lease.leading = False
-            assert await eventually(follows_as(serving, world, port), "the old leader has closed its port")
+async def test_port_is_never_closed_for_long_when_the_leader_changes(world: World):
+    async with server(world) as serving:
+        for leading, led_elsewhere in [(False, True), (True, False), (False, False), (False, True), (True, False)]:
+            role(world, leading=leading, led_elsewhere=led_elsewhere)
+            closed, end_s = 0, time.monotonic() + 3 * FOLLOW_S
+            while time.monotonic() < end_s:
+                closed += not await is_listening(serving.port)
+                await asyncio.sleep(0.02)
+            assert closed <= 3
+            assert serving.serving == leading
 
 
 class Lapsing:
@@ -110,6 +188,10 @@ class Lapsing:
         if self.lapsed:
             self.noticed.set()
         return not self.lapsed
+
+    @property
+    def led_elsewhere(self) -> bool:
+        return self.lapsed
 
 
 def be_busy() -> None:
@@ -138,33 +220,20 @@ async def test_an_end_at_any_moment_of_closing_as_a_follower_is_an_end(world: Wo
         assert not await is_listening(serving.port)
 
 
-def follows_as(serving: KedaServer, world: World, port: int) -> Any:
-    async def follows() -> bool:
-        return serving.serving == world.lease.leading and await is_listening(port) == world.lease.leading
-
-    return follows
-
-
 async def test_a_port_lost_while_following_is_told_and_taken_back_when_it_is_free(world: World):
-    world.lease.leading = False
     async with server(world) as serving:
-
-        async def closed() -> bool:
-            return not serving.serving
-
-        await eventually(closed, "the follower has closed its port")
+        assert serving.serving
+        await serving._listening.stop(0)
         with closing(socket.create_server((HERE, serving.port))):
-            world.lease.leading = True
+            role(world, led_elsewhere=True)
 
             async def told() -> bool:
                 return "Address already in use" in serving.problem
 
             await eventually(told, "the loss is told")
+            role(world, leading=True)
 
-        async def serves() -> bool:
-            return serving.serving
-
-        await eventually(serves, "the port is taken back")
+        await eventually(lambda: serves(serving), "the port is taken back")
         assert serving.problem == ""
 
 
@@ -231,7 +300,7 @@ async def test_a_peer_that_no_longer_answers_pings_is_let_go(world: World):
     settings = KedaSettings(host=HERE, port=0)
     async with KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=0.3) as serving:
         reader, writer = await asyncio.open_connection(HERE, serving.port)
-        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # and SETTINGS
+        writer.write(HELLO)
         kinds = set()
         async with asyncio.timeout(5):
             while len(header := await reader.read(9)) == 9:

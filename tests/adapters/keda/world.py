@@ -37,6 +37,7 @@ class HandClock:
 @dataclass
 class Lease:
     leading: bool = True
+    led_elsewhere: bool = False
 
 
 @dataclass

@@ -69,6 +69,7 @@ async def test_one_of_three_leads_and_gives_the_lease_back_when_it_ends(
         assert first.transitions == 0
         await asyncio.sleep(0.5)
         assert {elector.holder for elector in electors} == {first.identity}
+        assert all(elector.led_elsewhere != (elector is first) for elector in electors)
         began = time.monotonic()
         tasks[first.identity].cancel()
         await asyncio.sleep(0)
@@ -165,7 +166,7 @@ async def test_through_an_outage_of_the_api_server_the_leader_stops_in_time_and_
             await eventually(leader_stops, "the leader stops", every_s=0.01)
             assert time.monotonic() - began <= settings.renew_deadline_s + 0.3
             await asyncio.sleep(max(0.0, settings.duration_s + 0.5 - (time.monotonic() - began)))
-            assert not any(elector.leading for elector in electors)
+            assert not any(elector.leading or elector.led_elsewhere for elector in electors)
         await one_leads(electors)
         await asyncio.sleep(1.0)
     assert watcher.most == 1
@@ -224,6 +225,20 @@ async def test_the_times_in_a_foreign_lease_are_not_believed_only_that_it_does_n
         written = (await kube_api.get(LEASES, "Lease", namespace, "vllm-autoscaler"))["spec"]
     assert written["holderIdentity"] == elector.identity
     assert len(written["renewTime"]) == len("2026-01-02T03:04:05.000000Z")
+
+
+@integration
+async def test_lease_is_given_back_when_its_version_is_newer_than_was_seen(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str
+):
+    """As after a renewal that was sent, cut short by the end of the process, and applied all the same."""
+    elector = Elector(kube, quick(namespace, duration_s=60, renew_deadline_s=40, retry_s=30), clock)
+    async with running(elector):
+        await one_leads([elector])
+        lease = {"apiVersion": LEASES, "kind": "Lease", "metadata": {"name": "vllm-autoscaler", "labels": {"a": "b"}}}
+        await kube_api.apply(lease, namespace=namespace)
+    written = (await kube_api.get(LEASES, "Lease", namespace, "vllm-autoscaler"))["spec"]
+    assert written.get("holderIdentity", "") == ""
 
 
 @integration
