@@ -5,7 +5,10 @@ the scraper and the Prometheus adapter both read by these rows and both use `rea
 means the same wherever it was seen. Labels are untrusted: what they name is looked up, and a hostile one finds nothing.
 
 Sources: llm-d-router `docs/metrics.md` and gateway-api-inference-extension v1.5.0, KEDA http-add-on v0.15.0, vLLM
-production-stack 0.1.12, Dynamo 1.6.1, Knative serving v0.50.0; Istio, Envoy and ingress-nginx by their standard names.
+production-stack 0.1.12, Dynamo 1.6.1, Knative serving v0.50.0; Istio, Envoy and ingress-nginx by their standard names;
+SGLang model gateway `src/observability/metrics.rs`, AIBrix `pkg/metrics/gateway_metrics.go`, LiteLLM
+`litellm/types/integrations/prometheus.py`, Kong `kong/plugins/prometheus/exporter.lua`, Envoy AI Gateway
+`internal/metrics/metrics_impl.go`.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Gateway:
     waiting: Readings = ()  # gauges: requests held
     arrivals: Readings = ()  # counters: requests that arrived, whether or not anybody could serve them
     waiting_includes_served: bool = False  # the gauge is the queue while no pod serves; while one does, nothing is held
+    same_arrivals: bool = False  # the alternatives of `arrivals` count the same requests, some perhaps in part
     refuses_unserved: bool = False  # holds requests for pods that serve, and none without: then its 0 says nothing
 
     def labels(self) -> tuple[str, ...]:
@@ -67,6 +71,12 @@ _CLUSTERS = (
     re.compile(rf"(?:httproute|grpcroute)/(?P<namespace>{_DNS})/(?P<name>{_DNS})(?:/.*)?"),
     # Contour and others: namespace/service or namespace/service/port/hash
     re.compile(rf"(?P<namespace>{_DNS})/(?P<name>{_DNS})(?:/.*)?"),
+    re.compile(rf"(?P<name>{_DNS})"),
+)
+# Kong's ingress controller names services namespace.service.port, and backends of routes httproute.namespace.name.n.
+_KONG_SERVICES = (
+    re.compile(rf"(?:httproute|grpcroute)\.(?P<namespace>{_DNS})\.(?P<name>{_DNS})\.\d+(?:\..*)?"),
+    re.compile(rf"(?P<namespace>{_DNS})\.(?P<name>{_DNS})\.[^.]+"),
     re.compile(rf"(?P<name>{_DNS})"),
 )
 _REVISION = re.compile(rf"(?P<name>{_DNS})-\d{{5}}")
@@ -119,7 +129,8 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 keys=(Key(model="model"),),
                 arrivals=counter("dynamo_frontend_requests_started") + counter("dynamo_frontend_requests"),
             ),
-            # The client's side counts also what found no healthy upstream (flags UH, NR); both sides would count twice.
+            # The client's side counts also what found no healthy upstream (flags UH, NR); so does a waypoint, the
+            # reporter of ambient meshes. One request may be told by each of them, and by the server's side.
             Gateway(
                 "istio",
                 keys=(
@@ -130,7 +141,11 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                         pattern=re.compile(rf"(?P<name>{_DNS})\.(?P<namespace>{_DNS})\.svc(?:\..*)?"),
                     ),
                 ),
-                arrivals=(Series("istio_requests_total", where=(("reporter", ("source",)),)),),
+                arrivals=tuple(
+                    Series("istio_requests_total", where=(("reporter", (reporter,)),))
+                    for reporter in ("source", "waypoint", "destination")
+                ),
+                same_arrivals=True,
             ),
             # A request that finds no healthy endpoint gets a 503; it is in none_healthy and not in upstream_rq_total.
             Gateway(
@@ -146,6 +161,38 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 "ingress-nginx",
                 keys=(Key(name="service", namespace="namespace"), Key(name="ingress", namespace="namespace")),
                 arrivals=first("nginx_ingress_controller_requests"),
+            ),
+            # Counts a request before a worker is chosen. Its gauges count requests that workers have already.
+            Gateway(
+                "sglang-router",
+                keys=(Key(model="model"), Key(model="model_id")),
+                arrivals=first("smg_router_requests_total", "sgl_router_requests_total"),
+            ),
+            # Counts a request when it has ended, also one that failed. Its gauge of requests names no model.
+            Gateway(
+                "litellm",
+                keys=(Key(model="requested_model"),),
+                arrivals=counter("litellm_proxy_total_requests_metric"),
+            ),
+            # Its total names no model in some versions; these two do.
+            Gateway(
+                "aibrix",
+                keys=(Key(model="model"),),
+                arrivals=(
+                    Series("gateway_request_model_success_total", plus=first("gateway_request_model_fail_total")),
+                ),
+            ),
+            # Before 3.0 the metric was called by the status code. A request that finds no upstream counts, as a 503.
+            Gateway(
+                "kong",
+                keys=tuple(Key(name="service", pattern=pattern) for pattern in _KONG_SERVICES),
+                arrivals=first("kong_http_requests_total", "kong_http_status"),
+            ),
+            # Measured when an answer ends. Requests that find no backend are told by Envoy itself.
+            Gateway(
+                "envoy-ai-gateway",
+                keys=(Key(model="gen_ai_request_model"), Key(model="gen_ai_original_model")),
+                arrivals=first("gen_ai_server_request_duration_seconds_count"),
             ),
         )
     }
@@ -227,9 +274,8 @@ def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> t
         if gateway.refuses_unserved:
             held = np.where(held > 0, held, np.nan)
         total_waiting = add_known(total_waiting, held)
-        total_arrivals = add_known(
-            total_arrivals, _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads))
-        )
+        came = _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads), gateway.same_arrivals)
+        total_arrivals = add_known(total_arrivals, came)
     return total_waiting, total_arrivals
 
 
@@ -243,8 +289,15 @@ def metric_names() -> frozenset[str]:
     )
 
 
-def _read(names: WorkloadNames, gateway: Gateway, readings: Readings, by_name: SeriesByName, rows: int) -> FloatColumn:
-    """Return float64[W]: in each row the first alternative that says anything about it."""
+def _read(
+    names: WorkloadNames,
+    gateway: Gateway,
+    readings: Readings,
+    by_name: SeriesByName,
+    rows: int,
+    same: bool = False,
+) -> FloatColumn:
+    """Return float64[W]: in each row the first alternative that says anything about it; if `same`, the largest."""
     result = np.full(rows, np.nan)
     for reading in readings:
         sums: dict[int, float] = {}
@@ -258,7 +311,7 @@ def _read(names: WorkloadNames, gateway: Gateway, readings: Readings, by_name: S
                     sums[row] = sums.get(row, 0.0) + value / beside[names.namespaces[row]]
         read = np.full(rows, np.nan)
         read[list(sums)] = list(sums.values())
-        result = np.where(np.isnan(result), read, result)
+        result = np.fmax(result, read) if same else np.where(np.isnan(result), read, result)
     return result
 
 

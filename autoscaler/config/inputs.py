@@ -15,7 +15,7 @@ from autoscaler.config import gpus
 from autoscaler.config.accelerators import ACCELERATORS, BY_CLASS
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.config.gateways import GATEWAYS
-from autoscaler.config.series import DISTINCT, Readings
+from autoscaler.config.series import DISTINCT, Readings, names_of
 
 _LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
 _NO_FORECAST = "no forecast: how busy a replica is cannot be told"
@@ -93,7 +93,9 @@ Gateways and routers run while a workload has no pod, so requests that arrive th
 that report how many requests they *hold* while there is no pod also let `scaleToZero.idleAfter: auto` send a workload
 to zero: others may refuse the requests that arrive meanwhile. llm-d's endpoint picker holds requests with its feature
 gate `flowControl`. In Prometheus a counter that begins with the first request for a workload (Istio, ingress-nginx)
-shows no rate before the second one: that one wakes it.
+shows no rate before the second one: that one wakes it. LiteLLM and Envoy AI Gateway count a request when it has ended.
+
+Istio's reporters `source`, `waypoint` and `destination` may each tell of the same request: the largest count is taken.
 
 | gateway | requests held | requests that arrive |
 |---|---|---|
@@ -167,8 +169,7 @@ def _of_engine(engine: Engine, column: str) -> Iterable[str]:
 
 
 def _names(readings: Readings, suffix: str = "") -> Iterable[str]:
-    rows = (part for row in readings for part in row.parts())
-    return dict.fromkeys(f"`{row.name}{suffix}`" for row in rows)
+    return (f"`{name}{suffix}`" for name in names_of(readings))
 
 
 if __name__ == "__main__":

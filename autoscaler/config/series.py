@@ -94,6 +94,11 @@ def counter(name: str) -> Readings:
     return first(f"{name}_total", name)
 
 
+def names_of(readings: Readings) -> tuple[str, ...]:
+    """Return the names of all metrics that the readings take, each once."""
+    return tuple(dict.fromkeys(part.name for row in readings for part in row.parts()))
+
+
 def renamed(readings: Readings, rename: Callable[[str], str]) -> Readings:
     """Return the alternatives followed by the same ones under the names `rename` gives, where it changes anything.
 

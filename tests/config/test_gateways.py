@@ -100,7 +100,7 @@ def test_the_knative_activator_names_a_revision(name: str, labels: dict[str, str
     assert arrivals(fleet(workload(name)), "activator_request_count", (old, 1.0)) == [1.0]
 
 
-def test_istio_is_read_at_the_client_side_only_and_counts_what_found_no_backend() -> None:
+def test_istio_counts_requests_that_found_no_backend() -> None:
     labels = {"destination_workload": "unknown", "destination_workload_namespace": "unknown", "response_flags": "UH"}
     service = {"destination_service_name": "qwen", "destination_service_namespace": "llm"}
     series = [
@@ -145,6 +145,50 @@ def test_ingress_nginx_names_the_service_also_as_prometheus_renames_its_labels()
         assert same(arrivals(fleet(*TWO), "nginx_ingress_controller_requests", (labels, 2.0)), [NAN, 2.0])
 
 
+@pytest.mark.parametrize("reporter", ["source", "waypoint", "destination"])
+def test_istio_requests_count_when_any_reporter_tells_of_them(reporter: str) -> None:
+    labels = {
+        "reporter": reporter,
+        "destination_service": "qwen.llm.svc.cluster.local",
+        "destination_workload": "unknown",
+    }
+    assert same(arrivals(fleet(*TWO), "istio_requests_total", (labels, 2.0)), [2.0, NAN])
+
+
+def test_istio_requests_count_once_when_all_reporters_tell_of_them() -> None:
+    service = {"destination_service_name": "qwen", "destination_service_namespace": "llm"}
+    told = {"source": 0.0, "waypoint": 3.0, "destination": 2.0, "ztunnel": 9.0}
+    series = [({**service, "reporter": reporter}, rate) for reporter, rate in told.items()]
+    assert same(arrivals(fleet(*TWO), "istio_requests_total", *series), [3.0, NAN])
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("smg_router_requests_total", {"model": "Qwen/Qwen3-8B", "router_type": "http", "endpoint": "chat"}),
+        ("sgl_router_requests_total", {"model_id": "Qwen/Qwen3-8B", "mode": "regular", "outcome": "error"}),
+        ("litellm_proxy_total_requests_metric_total", {"requested_model": "Qwen/Qwen3-8B", "status_code": "503"}),
+        ("gateway_request_model_success_total", {"model": "Qwen/Qwen3-8B", "gateway_pod": "aibrix-0"}),
+        ("gateway_request_model_fail_total", {"model": "Qwen/Qwen3-8B", "status_code": "503"}),
+        ("kong_http_requests_total", {"service": "llm.qwen.8000", "code": "503", "route": "r"}),
+        ("kong_http_requests_total", {"service": "httproute.llm.qwen.0", "code": "200"}),
+        ("kong_http_status", {"service": "qwen", "code": "200"}),
+        ("gen_ai_server_request_duration_seconds_count", {"gen_ai_request_model": "Qwen/Qwen3-8B"}),
+        (
+            "gen_ai_server_request_duration_seconds_count",
+            {"gen_ai_request_model": "unknown", "gen_ai_original_model": "Qwen/Qwen3-8B", "error_type": "_OTHER"},
+        ),
+    ],
+)
+def test_arrivals_are_known_when_a_router_names_the_workload(name: str, labels: dict[str, str]) -> None:
+    assert same(arrivals(fleet(*TWO), name, (labels, 2.0)), [2.0, NAN])
+
+
+def test_requests_of_aibrix_that_succeed_and_fail_are_added() -> None:
+    rates = {f"gateway_request_model_{end}_total": [({"model": "Qwen/Qwen3-8B"}, 2.0)] for end in ("success", "fail")}
+    assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
+
+
 def test_every_row_of_the_table_is_covered_by_a_test_above() -> None:
     assert list(GATEWAYS) == [
         "llm-d-epp",
@@ -155,6 +199,11 @@ def test_every_row_of_the_table_is_covered_by_a_test_above() -> None:
         "istio",
         "envoy",
         "ingress-nginx",
+        "sglang-router",
+        "litellm",
+        "aibrix",
+        "kong",
+        "envoy-ai-gateway",
     ]
 
 

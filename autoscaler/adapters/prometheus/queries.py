@@ -16,7 +16,7 @@ from itertools import groupby
 from autoscaler.config import gpus
 from autoscaler.config.engines import QUANTILES, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
-from autoscaler.config.series import DISTINCT, Fold, Readings, Series, renamed, underscored
+from autoscaler.config.series import DISTINCT, Fold, Readings, Series, names_of, renamed, underscored
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
@@ -208,20 +208,16 @@ def read_conventions(found: Iterable[str]) -> tuple[Identity, Identity | None]:
 def front_waiting_query() -> str:
     """Return the query for the requests that all gateways hold; label `metric` says which gauge a series is."""
     return _either(
-        _named_sum(part.name, part.name, gateway)
-        for gateway in GATEWAYS.values()
-        for row in gateway.waiting
-        for part in row.parts()
+        _named_sum(name, name, gateway) for gateway in GATEWAYS.values() for name in names_of(gateway.waiting)
     )
 
 
 def front_arrivals_query(window_s: float) -> str:
     """Return the query for the requests per second that arrive at all gateways; label `metric` as above."""
     return _either(
-        _named_sum(f"rate({part.name}[{_duration(window_s)}])", part.name, gateway)
+        _named_sum(f"rate({name}[{_duration(window_s)}])", name, gateway)
         for gateway in GATEWAYS.values()
-        for row in gateway.arrivals
-        for part in row.parts()
+        for name in names_of(gateway.arrivals)
     )
 
 
