@@ -8,7 +8,7 @@ A server in another process answers each query over loopback with one series for
 * `decode_join`: bytes to columns alone, for the queries of every tick; the series of all answers in one order, except
   those of quantiles, as Prometheus 2.42 answers (VictoriaMetrics keeps the order there too);
 * `decode_join_shuffled`: the same with each answer in an order of its own, the worst case;
-* `slow_queries`: what the queries asked every 30 s (GPUs, KV capacity) add to the tick that asks them;
+* `slow_queries`: what the queries asked every 30 s (GPUs) add to the tick that asks them;
 * `sample`: the source's whole work, HTTP included; `whole`: sample, observe, decide, and explain what changed;
 * `peak_rss`: the most memory resident, up to the end of the whole ticks.
 """
@@ -74,10 +74,6 @@ def answers(inp: TickInput, order: Callable[[], np.ndarray], time_s: float) -> d
     """Answer every query of the list from one synthetic input. Times are those of the server."""
     made = {}
     for query in queries():
-        if query.products:
-            labels = '"engine":"0","instance":"10.0.0.1:8000","kv_cache_size_tokens":"430000",'
-            made[query.expression] = vector(inp.fleet, np.ones(len(inp.fleet.pods)), time_s, order(), labels)
-            continue
         values = np.nan_to_num(getattr(inp.samples.pods, query.column), nan=0.0)
         if query.column in QUANTILES:
             values = getattr(inp.samples.pods, query.column)  # NaN: nobody asked
@@ -174,10 +170,7 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
             for query in queries():
                 if query.slow is slow:
                     found = decode_vector(versions[number % VERSIONS][query.expression])
-                    if query.products:
-                        join.products(found, query.products)
-                    else:
-                        join.column(found)
+                    join.column(found)
             took[slow].append(cpu_s() - began)
     return statistics.median(took[False][1:]), statistics.median(took[True][1:])
 

@@ -1,6 +1,6 @@
 """Measure the daemon's whole tick from raw Prometheus answers: 10,000 workloads x 8 pods, and a tenth of them.
 
-    python bench/whole_tick.py [--workloads 10000] [--ticks 9] [--json]
+    python bench/whole_tick.py [--workloads 10000] [--ticks 9] [--period 5] [--json]
 
 The real loop (`daemon.loop.Loop`) over the real Prometheus source: queries (five of them for the objectives of the
 policies), decode, join, policies and schedule, observe, decide, explain what changes. A server in another process (that
@@ -69,7 +69,7 @@ class Cluster:
         return replace(self._fleet, time_s=self._clock.now_s())
 
 
-async def ticks(url: str, workloads: int, count: int) -> dict[str, float]:
+async def ticks(url: str, workloads: int, count: int, period_s: float) -> dict[str, float]:
     clock, book = SystemClock(), load()
     recorders = [Board(explain), Metrics("bench"), Readiness(clock, 60.0), LogRecorder()]
     settings = PrometheusSettings(url=url, timeout_s=60, rate_window_s=decode.WINDOW_S)
@@ -83,11 +83,11 @@ async def ticks(url: str, workloads: int, count: int) -> dict[str, float]:
             actuator=RecordingActuator(),
             recorders=recorders,
             leadership=AlwaysLeading(),
-            period_s=PERIOD_S,
+            period_s=period_s,
             deadline_s=120.0,
         )
         for _ in range(WARM_UP_TICKS + count):
-            due_s, began_s = clock.now_s() + PERIOD_S, decode.cpu_s()
+            due_s, began_s = clock.now_s() + period_s, decode.cpu_s()
             record = await loop.tick()
             ticked_s = decode.cpu_s()
             for recorder in recorders:
@@ -115,19 +115,19 @@ def peak_rss_mib() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def run(workloads: int, count: int, pipe: Connection) -> None:
+def run(workloads: int, count: int, period_s: float, pipe: Connection) -> None:
     """Measure one size and send the figures."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(io.StringIO()))
-    pipe.send(asyncio.run(ticks(pipe.recv(), workloads, count)))
+    pipe.send(asyncio.run(ticks(pipe.recv(), workloads, count, period_s)))
 
 
-def measure(workloads: int, count: int) -> dict[str, float]:
+def measure(workloads: int, count: int, period_s: float) -> dict[str, float]:
     """Serve and run one size, each in its own process."""
     context = multiprocessing.get_context("spawn")
     to_server, server_end = context.Pipe()
     to_daemon, daemon_end = context.Pipe()
     server = context.Process(target=decode.serve, args=(workloads, server_end), daemon=True)
-    daemon = context.Process(target=run, args=(workloads, count, daemon_end), daemon=True)
+    daemon = context.Process(target=run, args=(workloads, count, period_s, daemon_end), daemon=True)
     server.start()
     server_end.close()
     port = to_server.recv()
@@ -148,9 +148,11 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--workloads", type=int, default=10_000, help="number of workloads")
     options.add_argument("--ticks", type=int, default=9, help="number of ticks to measure")
+    options.add_argument("--period", type=float, default=PERIOD_S, metavar="SECONDS", help="time between ticks")
     options.add_argument("--json", action="store_true", help="print JSON instead of text")
     given = options.parse_args()
-    tenth, whole = (measure(workloads, given.ticks) for workloads in (given.workloads // 10, given.workloads))
+    sizes = given.workloads // 10, given.workloads
+    tenth, whole = (measure(workloads, given.ticks, given.period) for workloads in sizes)
     growth = whole["whole_cpu_s"] / tenth["whole_cpu_s"]
     result: dict[str, Any] = {
         "workloads": given.workloads,
