@@ -20,11 +20,12 @@ def count(value: float, noun: str = "replica") -> str:
 
 
 def seconds(value: float) -> str:
+    """Write a time: up to 10 min in seconds unless it is whole minutes, as 132 s and 4 min."""
     if math.isnan(value):
         return "an unknown time"
     if 0 < value < 0.9995:  # above, three digits make a whole second of it
         return f"{number(value * 1000)} ms"
-    if value < 120:
+    if value < 120 or (value < 600 and value % 60):
         return f"{number(value)} s"
     return f"{number(value / 60)} min" if value < 7200 else f"{number(value / 3600)} h"
 

@@ -40,6 +40,8 @@ def test_what_reads_as_one_is_one_replica(value, said):
         (0.9994, "999 ms"),
         (0.9996, "1 s"),
         (90, "90 s"),
+        (132, "132 s"),
+        (240, "4 min"),
         (900, "15 min"),
         (176_400, "49 h"),
         (math.nan, "an unknown time"),
