@@ -328,6 +328,22 @@ async def test_the_chart_grows_with_each_tick(daemon: Daemon, open_page: Open) -
     await expect(line).to_have_attribute("d", re.compile(r"^M[^L]*(L[^L]+){3}$"))
 
 
+async def test_replicas_stay_in_sight_when_demand_is_huge(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    for tick in world.ticks(4):
+        stages = tick.decision.stages.copy()
+        stages[Stage.DEMAND] = 4000.0
+        daemon.record(replace(tick, decision=replace(tick.decision, stages=stages)))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    labels = await page.locator(".panel").first.locator(".label").all_text_contents()
+    most = float(np.max(world.replicas))
+    assert most <= max(int(label) for label in labels) <= 2 * most + 4
+    path = await page.locator(".panel .line.demand").get_attribute("d")
+    assert path is not None
+    assert "-" not in path, "it is cut off at the top of the panel, and does not leave it"
+
+
 async def test_what_is_unknown_is_a_gap_in_the_chart_and_a_dash_in_the_figures(daemon: Daemon, open_page: Open) -> None:
     world = World(1)
     for tick in world.ticks(9):

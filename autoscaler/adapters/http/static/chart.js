@@ -16,7 +16,8 @@ const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7
  * Draws { times, panels, marks } into `root`.
  *   times   Unix seconds, ascending, [T]
  *   panels  [{ title, height, whole, format, series: [{ label, name, values: [T], step, area }], limit }]
- *           null values are gaps; `limit` is { label, value }, a level to compare with; `whole`: count in whole numbers
+ *           null values are gaps; `limit` is { label, value }, a level to compare with; `whole`: count in whole numbers;
+ *           a series that is `clipped` sets the scale to at most twice what the others reach, and is cut off above it
  *   marks   [{ time, kind, text }]
  */
 export class Chart {
@@ -56,10 +57,9 @@ export class Chart {
 
   #panel(panel, width, height, axis) {
     const { times, marks } = this.data;
-    const values = panel.series.flatMap((series) => series.values.filter((value) => value != null));
-    const top = Math.max(...values, panel.limit?.value ?? 0, 0);
-    const ticks = niceTicks(panel.whole ? top + 0.4 : top * 1.05, panel.whole); // room for the marks above the lines
-    const y = (value) => height - BOTTOM - (value / ticks.at(-1)) * (height - TOP - BOTTOM);
+    const most = topOf(panel);
+    const ticks = niceTicks(panel.whole ? most + 0.4 : most * 1.05, panel.whole); // room for the marks above the lines
+    const y = (value) => height - BOTTOM - Math.min(value / ticks.at(-1), 1) * (height - TOP - BOTTOM);
     const frame = { class: "panel", width, height: height + axis, role: "group", "aria-label": panel.title };
     const svg = shape("svg", frame);
     for (const tick of ticks) {
@@ -203,6 +203,14 @@ export class Chart {
       for (const node of [cross, ...dots]) node.setAttribute("visibility", "hidden");
     }
   }
+}
+
+/** Return the largest value that the scale of a panel must show. */
+function topOf({ series, limit }) {
+  const largest = (some) => Math.max(0, ...some.flatMap(({ values }) => values.filter((value) => value != null)));
+  const clipped = largest(series.filter((each) => each.clipped));
+  const others = Math.max(largest(series.filter((each) => !each.clipped)), limit?.value ?? 0);
+  return Math.max(others, Math.min(clipped, 2 * others));
 }
 
 function legendOf(panel) {

@@ -265,7 +265,7 @@ function chartOf(history, changes, workload) {
         format: count,
         series: [
           { label: "ready", name: "ready", values: history.ready, step: true, area: true },
-          { label: "demand", name: "demand", values: history.demand, step: true },
+          { label: "demand", name: "demand", values: history.demand, step: true, clipped: true },
           { label: "kept busy", name: "busy", values: history.busy, step: true },
           { label: "wanted", name: "wanted", values: history.wanted, step: true },
         ],
