@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from rich.console import Console
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.http import client
@@ -47,7 +48,6 @@ from autoscaler.adapters.terminal import (
     JsonLines,
     LiveTable,
     leave_standard_output,
-    output,
     printing,
 )
 from autoscaler.config.check import check as check_files
@@ -207,13 +207,14 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             parts = await _in_cluster(stack, settings, clock, policies, sources, Metrics())
         else:
             assert settings.prometheus  # the command line has seen to it
-            discovered = await stack.enter_async_context(DiscoveredFleet(settings.prometheus, clock))
+            discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
+            discovered = await stack.enter_async_context(discovery)
             parts = Parts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
-        console = output()
+        console = Console()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:
             parts.recorders.append(JsonLines(sys.stdout, nothing))
-        elif once or console.is_terminal:
+        elif console.is_terminal:
             parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
         else:
             parts.recorders.append(ChangeLines(sys.stdout, nothing))
@@ -323,7 +324,7 @@ async def _in_cluster(
     woken = asyncio.Event()
     elected = settings.lease.enabled and settings.mode is not Mode.DRY_RUN
     elector = Elector(kube, settings.lease, clock, woken) if elected else None
-    fleet = KubeFleet(kube, clock, settings.mode, settings.kube.namespaces, writes, wakeup=woken, leadership=elector)
+    fleet = KubeFleet(kube, clock, settings.mode, settings.namespaces, writes, wakeup=woken, leadership=elector)
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )

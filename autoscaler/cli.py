@@ -131,7 +131,7 @@ def run(**given: Any) -> None:
 @history_option
 @click.option("--period", type=Duration(), default="15s", show_default=True, help="Time between ticks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
-@click.option("--once", is_flag=True, help="Decide once, print the decision and exit.")
+@click.option("--once", is_flag=True, help="Decide once without history or a page, print the decision and exit.")
 @http_options("127.0.0.1")
 def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     """Show what the daemon would do, from metrics alone. Changes nothing."""
@@ -140,9 +140,7 @@ def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
     if not given["prometheus"]:
         raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
     if not cluster:
-        refuse_unused(given, ("namespace", "context"), "without --cluster")
-    if once:
-        refuse_unused(given, ("http_", "period", "history"), "with --once")
+        refuse_unused(given, ("context",), "without --cluster")
     settings = _settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
     app.configure_log("console", "error")
     _main(app.dry_run(settings, as_json=as_json, once=once), endless=not once)
@@ -244,12 +242,13 @@ def _settings(given: dict[str, Any]) -> Settings:
             period_s=given["period"],
             policies=given["policies"],
             default_policy=given["default_policy"],
+            namespaces=given["namespace"],
             prices=given["price"],
             history=given["history"],
             state=given.get("state"),
             prometheus=prometheus,
             scrape=ScrapeSettings(pods=scrape, dcgm=dcgm, gateways=gateways) if scrape or dcgm or gateways else None,
-            kube=KubeSettings(namespaces=given["namespace"], context=given["context"]) if in_cluster else None,
+            kube=KubeSettings(context=given["context"]) if in_cluster else None,
             lease=LeaseSettings(
                 enabled=given["lease"] and mode is not Mode.DRY_RUN,
                 **{n: given[f"lease_{n}"] for n in ("name", "namespace") if f"lease_{n}" in given},

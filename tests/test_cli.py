@@ -138,21 +138,9 @@ BAD_OPTIONS = {
     "state on standard output": ((*DIRECT, "--state", "-"), ["--state", "'-' cannot be written"]),
     "state is a folder": ((*DIRECT, "--state", "/"), ["--state", "'/' cannot be written"]),
     "dry-run without a server": (("dry-run",), ["--prometheus URL is missing"]),
-    "namespace without a cluster": (
-        ("dry-run", "--prometheus", "http://a", "--namespace", "llm"),
-        ["--namespace has no effect without --cluster"],
-    ),
     "context without a cluster": (
         ("dry-run", "--prometheus", "http://a", "--context", "c"),
         ["--context has no effect without"],
-    ),
-    "page of a single decision": (
-        ("dry-run", "--prometheus", "http://a", "--once", "--http-port", "80"),
-        ["--http-port has no effect with --once"],
-    ),
-    "period of a single decision": (
-        ("dry-run", "--prometheus", "http://a", "--once", "--period", "5s"),
-        ["--period has no effect with --once"],
     ),
     "no speed": (("demo", "--speed", "nan"), ["--speed", "nan", "600"]),
     "speed": (("demo", "--speed", "1000"), ["--speed", "1000", "600"]),

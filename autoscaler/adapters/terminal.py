@@ -32,19 +32,10 @@ LEAST_REASON = 40
 """Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
 
 
-FILE_COLUMNS = 2000
-"""Of what is no terminal: more than any line takes."""
-
 TROUBLE = 3
 """Problems of the sources that are told, of all of them together."""
 
 OVER = "no source reports a problem any more"
-
-
-def output() -> Console:
-    """Return the console of standard output; in a file or a pipe no sentence is broken into lines."""
-    console = Console()
-    return console if console.is_terminal else Console(width=FILE_COLUMNS)
 
 
 @contextmanager
@@ -222,10 +213,9 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
 
 
 def _gpus(tick: TickRecord, row: int, explanation: Explanation) -> float | None:
-    """GPUs the decision would add, negative if it would save them; None where they are not known."""
-    change = explanation.wanted - explanation.current
+    """GPUs the decision would add, negative if it would save them; None where the GPUs of a replica are not known."""
     each = float(tick.input.fleet.gpus_per_replica[row])
-    return None if change and math.isnan(each) else change * each if change else 0.0
+    return None if math.isnan(each) else (explanation.wanted - explanation.current) * each
 
 
 def _total(gpus: list[float | None]) -> str:
@@ -251,7 +241,7 @@ def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> Ren
 
     def view(shown: int) -> Group:
         if beside:
-            return Group(_table(tick, rows, shown, reasons=True, expand=console.is_terminal), *notes)
+            return Group(_table(tick, rows, shown, reasons=True), *notes)
         sentences = [Text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
         return Group(_table(tick, rows, shown), *([""] if sentences else []), *sentences, *notes)
 
@@ -261,9 +251,7 @@ def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> Ren
     return view(bisect_left(range(1, most), True, key=too_high) if fit and too_high(most) else most)
 
 
-def _table(
-    tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *, reasons: bool = False, expand: bool = False
-) -> Table:
+def _table(tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *, reasons: bool = False) -> Table:
     growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
     shrinking = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted < explanation.current]
     hidden = f", {len(rows) - shown} more not shown" if len(rows) > shown else ""
@@ -272,7 +260,7 @@ def _table(
         caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
         title_justify="left",
         caption_justify="left",
-        expand=expand,
+        expand=reasons,
     )
     for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("wanted", True)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
@@ -290,7 +278,7 @@ def _table(
             str(explanation.current),
             Text(str(explanation.wanted), style=style),
             *([Text(explanation.sentence)] if reasons else []),
-            "?" if each is None else f"{each:+g}" if each else "0",
+            ("?" if each is None else f"{each:+g}") if change else "0",
         )
     return table
 

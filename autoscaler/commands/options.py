@@ -235,7 +235,12 @@ history_option = click.option(
     help="At the start, learn from the last 3 hours in Prometheus where no saved state can be used.",
 )
 cluster_options = options(
-    click.option("--namespace", type=ObjectName(), multiple=True, help="Namespace to watch; default: all namespaces."),
+    click.option(
+        "--namespace",
+        type=ObjectName(),
+        multiple=True,
+        help="Namespace of workloads, may be repeated; default: all.",
+    ),
     click.option(
         "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
     ),

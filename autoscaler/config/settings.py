@@ -70,7 +70,6 @@ class ScrapeSettings(Frozen):
 class KubeSettings(Frozen):
     """The cluster."""
 
-    namespaces: tuple[str, ...] = ()  # none: all
     context: str | None = None  # of the kubeconfig; None: in-cluster, else the current context
     timeout_s: Seconds = 10.0  # for one request
 
@@ -120,6 +119,7 @@ class Settings(Frozen):
     tick_deadline_s: Seconds = 30.0
     policies: tuple[Path, ...] = ()  # files or folders; none: the shipped ones
     default_policy: str = "interactive"
+    namespaces: tuple[str, ...] = ()  # the only ones that are looked in; none: all
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None
     kube: KubeSettings | None = None

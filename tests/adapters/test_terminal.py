@@ -178,14 +178,14 @@ async def test_gpus_that_are_not_known_are_not_counted_as_none(gpus_per_replica:
     assert caption.format(first=2 * first, both=2 * first + second) in console.file.getvalue()
 
 
-async def test_who_changes_nothing_adds_no_gpus_however_many_a_replica_has():
+async def test_gpus_are_null_in_json_when_those_of_a_replica_are_unknown():
     console, out = Console(file=io.StringIO(), width=160), io.StringIO()
     seen = replace(fleet([2]), gpus_per_replica=np.array([np.nan]))
     await recorded(seen, LiveTable(console, once=True), JsonLines(out))
     assert "  1 workload  " in console.file.getvalue()
     assert "would add 0 GPUs, would save 0 GPUs" in console.file.getvalue()
     line = json.loads(out.getvalue())
-    assert (line["would_add_gpus"], line["would_save_gpus"]) == (0, 0)
+    assert (line["would_add_gpus"], line["would_save_gpus"]) == (None, None)
 
 
 async def test_lines_tell_each_workload_once_and_again_when_what_is_wanted_changes():

@@ -69,14 +69,18 @@ async def test_once_as_json_with_nothing_but_a_victoria_metrics(
     await expect_one_decision(await scraped(victoria_metrics, exposition_server), tmp_path, policy)
 
 
-async def test_once_as_a_table_and_then_live_until_ctrl_c(
+async def test_once_in_a_pipe_is_a_line_and_live_ends_with_ctrl_c(
     prometheus: StartPromql, exposition_server: ExpositionServer, tmp_path: Path
 ):
     server = await scraped(prometheus, exposition_server)
-    table = await run(tmp_path, "dry-run", "--prometheus", server.url, "--once")
-    assert (table.code, table.err) == (0, "")
-    for part in ("workload", "policy", "ready", "wanted", "reason", "llm/llama", "interactive", "would add"):
-        assert part in table.out
+    alone = ("dry-run", "--prometheus", server.url, "--once", "--http-port", "1")
+    once = await run(tmp_path, *alone, "--namespace", "llm")
+    assert (once.code, once.err) == (0, "")
+    (line,) = once.out.splitlines()
+    assert "  llm/llama: Scales up from 2 to " in line
+    elsewhere = await run(tmp_path, *alone, "--namespace", "elsewhere")
+    assert elsewhere.code == 1
+    assert "no engine reports metrics from namespace elsewhere" in elsewhere.out
 
     async with daemon(tmp_path, "dry-run", "--prometheus", server.url, "--period", "500ms") as live:
         await ticks(live, 3)

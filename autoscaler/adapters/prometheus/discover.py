@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -69,11 +70,12 @@ class DiscoveredFleet:
     told where those of readings are.
     """
 
-    def __init__(self, settings: PrometheusSettings, clock: Clock) -> None:
-        """Raises ValueError as PrometheusClient does."""
+    def __init__(self, settings: PrometheusSettings, clock: Clock, namespaces: Sequence[str] = ()) -> None:
+        """namespaces: look for workloads in these alone; none: in all. Raises ValueError as PrometheusClient does."""
         self._client = PrometheusClient(settings, clock)
         self._clock = clock
         self._timeout_s = settings.timeout_s
+        self._namespaces = frozenset(namespaces)
         self._server_clock = ServerClock()
         self._roster = Roster()
         self._fleet: Fleet | None = None
@@ -106,7 +108,8 @@ class DiscoveredFleet:
             raise Unavailable(f"could not look for workloads: {self._failure}")
         if self._fleet is None:
             sought = ", ".join(next(iter(engine.readings["running"])).name for engine in ENGINES.values())
-            nobody = f"no engine reports metrics to {self._client.name}, which has none of {sought}"
+            where = f" from namespace {' or '.join(sorted(self._namespaces))}" if self._namespaces else ""
+            nobody = f"no engine reports metrics{where} to {self._client.name}, which has none of {sought}"
             reason = "; ".join(self.problems) or nobody
             raise Unavailable(f"no workloads found: {reason}")
         return self._fleet
@@ -151,6 +154,12 @@ class DiscoveredFleet:
             sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
         return True
 
+    def _within(self, reporting: dict[Name, tuple[str, str]]) -> dict[Name, tuple[str, str]]:
+        """Keep the pods of the namespaces to look in."""
+        if not self._namespaces:
+            return reporting
+        return {name: told for name, told in reporting.items() if name[0] in self._namespaces}
+
     async def _run(self) -> None:
         while True:
             await self._clock.sleep(PERIOD_S)
@@ -173,7 +182,7 @@ class DiscoveredFleet:
         engines = await sampling.ask("engines", seen_engines_query(ENGINES.values(), identity))
         if engines is None:
             return None
-        reporting = _reporting(engines.vector)
+        reporting = self._within(_reporting(engines.vector))
         queries: dict[str, str] = {}
         if identity == POD:
             present = engines_presence(ENGINES.values())
