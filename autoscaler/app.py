@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -187,7 +188,8 @@ async def run(settings: Settings) -> int:
         clock = SystemClock()
         policies = PolicyFiles(settings.policies, clock, settings.default_policy)
         sources = await _sources(stack, settings, clock, policies)
-        metrics = Metrics(settings.mode.value)
+        leads = settings.mode is not Mode.DRY_RUN
+        metrics = Metrics(settings.mode.value, settings.lease.installation if leads else "")
         parts = await _in_cluster(stack, settings, clock, policies, sources, metrics)
         parts.recorders.append(LogRecorder())
         loop = await _assemble(stack, parts, settings, metrics)
@@ -320,15 +322,15 @@ async def _in_cluster(
     """Follow the objects of a cluster, and act by the mode. What is watched in which mode is `KubeFleet`'s business."""
     assert settings.kube
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
-    writes = OwnWrites(clock)
+    writes = OwnWrites(clock, settings.lease.installation)
     woken = asyncio.Event()
     elected = settings.lease.enabled and settings.mode is not Mode.DRY_RUN
-    elector = Elector(kube, settings.lease, clock, woken) if elected else None
+    elector = Elector(kube, settings.lease, clock, woken, _watches(settings)) if elected else None
     fleet = KubeFleet(kube, clock, settings.mode, settings.namespaces, writes, wakeup=woken, leadership=elector)
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
-    parts.detail = lambda: _cluster_detail(fleet)
+    parts.detail = lambda: _cluster_detail(fleet, elector)
     if settings.mode is Mode.DRY_RUN:
         return parts
 
@@ -350,14 +352,26 @@ async def _in_cluster(
     metrics.registry.register(KedaCollector(answers, calls))
     service = KedaService(answers, fleet, lambda: policies.book)
     server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
-    parts.detail = lambda: {**_cluster_detail(fleet), "keda_problem": server.problem}
+    parts.detail = lambda: {**_cluster_detail(fleet, elector), "keda_problem": server.problem}
     return parts
 
 
-def _cluster_detail(fleet: KubeFleet) -> dict[str, Any]:
+def _watches(settings: Settings) -> str:
+    """Word what this process acts on; replicas of one installation say the same."""
+    namespaces = ", ".join(sorted(set(settings.namespaces))) or "all namespaces"
+    return f"{namespaces} in {settings.mode.value} mode"
+
+
+def _cluster_detail(fleet: KubeFleet, elector: Elector | None) -> dict[str, Any]:
+    shared = [elector.problem] if elector is not None and elector.problem else []
+    problems = fleet.problems()
+    named = Counter(str(ref) for ref in problems)
     return {
-        "cluster_problems": fleet.watch_problems()[:MAX_TOLD],
-        "workload_problems": {str(ref): problem for ref, problem in list(fleet.problems().items())[:MAX_TOLD]},
+        "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_TOLD],
+        "workload_problems": {
+            str(ref) if named[str(ref)] == 1 else f"{ref} ({ref.kind})": problem
+            for ref, problem in list(problems.items())[:MAX_TOLD]
+        },
     }
 
 

@@ -285,12 +285,35 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
         'vllm_autoscaler_leader{pod="b"}': "0x300",
         'vllm_autoscaler_last_tick_timestamp_seconds{pod="a"}': "0+15x300",
     }
+    other = {  # another installation, in a namespace of its own
+        'vllm_autoscaler_info{mode="direct",namespace="team",pod="a"}': "1x300",
+        'vllm_autoscaler_leader{namespace="team",pod="a",installation="team/own"}': "1x300",
+        'vllm_autoscaler_last_tick_timestamp_seconds{namespace="team",pod="a"}': "0+15x300",
+    }
     workload = 'namespace="ns",workload="llama",kind="Deployment",pod="a"'
     cases = [
         firing(good),
         firing({}, "VllmAutoscalerDown"),
         firing(good | {'vllm_autoscaler_leader{pod="a"}': "0x300"}, "VllmAutoscalerNobodyLeads"),
         firing(good | {'vllm_autoscaler_leader{pod="b"}': "1x300"}, "VllmAutoscalerTwoLead"),
+        firing(good | other),
+        firing(good | {'vllm_autoscaler_leader{pod="c",installation="team/own"}': "1x300"}),
+        firing(good | {'vllm_autoscaler_leader{namespace="team",pod="a"}': "0x300"}, "VllmAutoscalerNobodyLeads"),
+        firing(
+            good | other | {'vllm_autoscaler_leader{namespace="team",pod="b",installation="team/own"}': "1x300"},
+            "VllmAutoscalerTwoLead",
+        ),
+        firing(
+            good | other | {'vllm_autoscaler_last_tick_timestamp_seconds{namespace="team",pod="a"}': "0x300"},
+            "VllmAutoscalerStalled",
+        ),
+        firing(
+            good
+            | {
+                'vllm_autoscaler_leader{pod="d"}': "1x300",
+                'vllm_autoscaler_info{mode="dry-run",pod="d"}': "1x300",
+            }
+        ),
         firing(
             good | {'vllm_autoscaler_last_tick_timestamp_seconds{pod="a"}': "0x300"},
             "VllmAutoscalerStalled",

@@ -85,6 +85,11 @@ class LeaseSettings(Frozen):
     renew_deadline_s: Seconds = 10.0
     retry_s: Seconds = 2.0
 
+    @property
+    def installation(self) -> str:
+        """What tells those replicas of the daemon that share a lease from any other."""
+        return f"{self.namespace}/{self.name}"
+
     @model_validator(mode="after")
     def _order(self) -> LeaseSettings:
         if not self.duration_s > self.renew_deadline_s > self.retry_s * 1.2:

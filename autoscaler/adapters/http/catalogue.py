@@ -187,7 +187,12 @@ POOLS = (
 
 PROCESS = (
     Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
-    Family("leader", "gauge", "1 while this process may act."),
+    Family(
+        "leader",
+        "gauge",
+        "1 while this process may act; `installation` is its lease.",
+        ("installation",),
+    ),
     Family("ticks_total", "counter", "Ticks by result: ok, failed.", ("result",)),
     Family("tick_duration_seconds", "histogram", "Time that one successful tick took, including sampling and acting."),
     Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last successful tick."),

@@ -34,10 +34,10 @@ class Metrics:
     """Recorder that Prometheus scrapes.
 
     Further collectors of the process (the gRPC server's, say) may be registered at `registry`. `mode` names what the
-    daemon runs as: direct, keda, dry-run, demo.
+    daemon runs as: direct, keda, dry-run, demo; `installation` whose replicas lead by turns, "": it leads alone.
     """
 
-    def __init__(self, mode: str = "") -> None:
+    def __init__(self, mode: str = "", installation: str = "") -> None:
         self.registry = CollectorRegistry()
         self._tick: TickRecord | None = None
         self._wishes = Wishes()
@@ -56,7 +56,7 @@ class Metrics:
         self._state_saved_s = math.nan
         self._gauge("info").labels(_version(), mode).set(1)
         ProcessCollector(registry=self.registry)
-        self.registry.register(_TickCollector(lambda: self._tick, lambda: self._state_saved_s))
+        self.registry.register(_TickCollector(installation, lambda: self._tick, lambda: self._state_saved_s))
 
     def record(self, tick: TickRecord) -> None:
         self._tick = tick
@@ -118,7 +118,8 @@ class Metrics:
 class _TickCollector(Collector):
     """Makes the series of the last tick."""
 
-    def __init__(self, last: Callable[[], TickRecord | None], saved_s: Callable[[], float]) -> None:
+    def __init__(self, installation: str, last: Callable[[], TickRecord | None], saved_s: Callable[[], float]) -> None:
+        self._installation = {"installation": installation}
         self._last = last
         self._saved_s = saved_s
         self._workloads: tuple[Workload, ...] | None = None
@@ -130,10 +131,10 @@ class _TickCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         tick = self._last()
         if tick is None:
-            yield _family("leader", [({}, 0.0)])
+            yield _family("leader", [(self._installation, 0.0)])
             return
         rows, labels = self._labels(tick.input.fleet.workloads)
-        yield _family("leader", [({}, float(tick.leading))])
+        yield _family("leader", [(self._installation, float(tick.leading))])
         yield _family("last_tick_timestamp_seconds", [({}, tick.wall_s)])
         yield _family("state_saved_timestamp_seconds", [({}, self._saved_s())])
         yield _family("workloads", [({}, float(len(tick.input.fleet.workloads)))])

@@ -15,6 +15,8 @@ from autoscaler.ports import Clock, Leadership
 
 HAND_HOLD_S = 300.0  # after a manual change the workload is left alone this long; each further one doubles it
 HAND_HOLD_LIMIT_S = 3600.0
+UNDONE = 1  # a change counts as a further one for so many lengths of the last hold after its end
+TAKES_TURNS = 4  # ... of another installation, which holds back itself after each of our writes
 
 
 class TargetKey(NamedTuple):
@@ -119,6 +121,10 @@ def _tolerance(rules: ScalingRules | None) -> float | None:
         return None  # no ScaledObject that is answered makes such an HPA
 
 
+def _is_daemon(writer: str) -> bool:
+    return writer == FIELD_MANAGER or writer.startswith(f"{FIELD_MANAGER}/")
+
+
 class _Hold(NamedTuple):
     owner: str
     until_s: float
@@ -131,6 +137,9 @@ class Hands:
     A single change holds for five minutes; whoever keeps undoing us (a manifest applied again and again) is given up
     to an hour. The count that is found at first is nobody's change: the first write is ours to make, unless another
     process noticed one, since the API server tells neither when a count was scaled nor by whom it was scaled to zero.
+    Another installation of the daemon is known by its field manager, and its count is respected from the start. Older
+    versions named no installation: while this replica follows, as in an upgrade, such a write is ours, else another
+    installation's.
     Implements Holds.
     """
 
@@ -143,8 +152,10 @@ class Hands:
         self._holds: dict[str, _Hold] = {}
 
     def first_seen(self, uid: str, writer: str) -> None:
-        if writer == FIELD_MANAGER:
+        if writer in (self._writes.manager, FIELD_MANAGER):
             self._ours.add(uid)
+        elif _is_daemon(writer):
+            self._hold(uid, writer, HAND_HOLD_S)
 
     def changed(self, uid: str, after: int, writer: str) -> None:
         """The count of what we govern is another one now. `writer`: its field manager, as the API server remembers it.
@@ -153,23 +164,33 @@ class Hands:
         the work of the replica of the daemon that does. A writer who is named is believed: who undoes what we did
         lately writes a count that we wrote before.
         """
-        if writer == FIELD_MANAGER or (not writer and self._writes.explain(uid, after)):
+        leads = self._leadership is None or self._leadership.leading
+        ours = writer == self._writes.manager or (writer == FIELD_MANAGER and not leads)
+        if ours or (not writer and self._writes.explain(uid, after)):
             self._ours.add(uid)
             return
         now_s = self._clock.now_s()
         hold = self._holds.get(uid)
-        strange = bool(writer) or self._leadership is None or self._leadership.leading
-        if uid in self._ours and strange:
-            again = hold is not None and now_s < hold.until_s + hold.length_s
-            length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
-        elif hold is not None and now_s < hold.until_s:
+        strange, daemon = bool(writer) or leads, _is_daemon(writer)
+        held = hold is not None and now_s < hold.until_s
+        if hold is not None and held and (daemon or uid not in self._ours or not strange):
             length_s = hold.length_s
+        elif strange and (daemon or uid in self._ours):
+            patience = TAKES_TURNS if daemon else UNDONE
+            again = hold is not None and now_s < hold.until_s + patience * hold.length_s
+            length_s = min(2 * hold.length_s, HAND_HOLD_LIMIT_S) if hold is not None and again else HAND_HOLD_S
         elif strange:
             length_s = HAND_HOLD_S  # of a count that was right as it was, and so was never written
         else:
             return
         self._ours.discard(uid)
-        self._holds[uid] = _Hold(f"a manual change by {writer or 'somebody'}", now_s + length_s, length_s)
+        self._hold(uid, writer, length_s)
+
+    def _hold(self, uid: str, writer: str, length_s: float) -> None:
+        owner = (
+            f"another installation, {writer}" if _is_daemon(writer) else f"a manual change by {writer or 'somebody'}"
+        )
+        self._holds[uid] = _Hold(owner, self._clock.now_s() + length_s, length_s)
 
     def owner(self, uid: str) -> str:
         """Say whose change is being respected; "": nobody's."""

@@ -7,6 +7,7 @@ every request goes through `Kube`. What is asked for and what the answers mean b
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +35,8 @@ from autoscaler.ports import Unavailable
 
 log = structlog.get_logger(__name__)
 
-FIELD_MANAGER = "vllm-autoscaler"  # by this name the API server remembers what we set
+FIELD_MANAGER = "vllm-autoscaler"  # with the installation, the name by which the API server remembers what we set
+MANAGER_LIMIT = 128  # characters, of the API server
 USER_AGENT = "vllm-autoscaler"
 JSON = "application/json"
 # 500 pods as they usually are, and any single object: 1.5 MiB at most in etcd, up to six times that as JSON (\u003c).
@@ -46,6 +48,15 @@ CREDENTIALS_AGE_S = 60.0  # what says who asks and whom to trust is read again a
 GOODBYE_S = 0.1  # TLS connections that were cut end in the background; the event loop may end right after us
 
 Query = Sequence[tuple[str, str]]
+
+
+def field_manager(installation: str) -> str:
+    """Name the writer of a replica count, so that two installations see each other's writes; "": any installation."""
+    name = f"{FIELD_MANAGER}/{installation}" if installation else FIELD_MANAGER
+    if len(name) <= MANAGER_LIMIT:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name[: MANAGER_LIMIT - 17]}-{digest}"
 
 
 class ApiError(Unavailable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from autoscaler.adapters.kube.client import field_manager
 from autoscaler.ports import Clock
 
 REMEMBERED_WRITES = 4  # per workload; a write shows in the watch long before four more follow
@@ -13,7 +14,9 @@ REMEMBERED_S = 120.0
 class OwnWrites:
     """Counts that were sent to the API server. Noted before they are sent: the watch may be faster than the answer."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, installation: str = "") -> None:
+        """installation: of the replicas of the daemon that write by turns."""
+        self.manager = field_manager(installation)
         self._clock = clock
         self._writes: dict[str, deque[tuple[float, int]]] = {}
 

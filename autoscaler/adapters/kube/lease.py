@@ -29,6 +29,8 @@ CONFLICT, NOT_FOUND = 409, 404
 LONGEST_LEASE_S = 3600.0  # what a foreign record may claim
 RELEASED_S = 1  # leaseDurationSeconds of a lease given back; 0 is not valid
 IDENTITY_LIMIT = 63  # characters of the given part
+WATCHES = "vllm-autoscaler.io/watches"  # annotation: what the holder watches
+WATCHES_LIMIT = 200  # characters of it that are repeated
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -42,6 +44,7 @@ class _Spec(msgspec.Struct, rename="camel"):
 class _Metadata(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     uid: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class _Lease(msgspec.Struct):
@@ -56,7 +59,10 @@ class Elector:
     when this process comes to lead.
     """
 
-    def __init__(self, kube: Kube, settings: LeaseSettings, clock: Clock, wakeup: Wakeup | None = None) -> None:
+    def __init__(
+        self, kube: Kube, settings: LeaseSettings, clock: Clock, wakeup: Wakeup | None = None, watches: str = ""
+    ) -> None:
+        """watches: in words, which replicas of one installation have in common."""
         # The random part keeps two processes with one configured name apart: a lease in our name is surely ours.
         name = (settings.identity or socket.gethostname())[:IDENTITY_LIMIT]
         self.identity = f"{name}_{secrets.token_hex(4)}"
@@ -73,6 +79,8 @@ class Elector:
         self._seen_s = 0.0  # when it was last seen to change
         self._renewed_s: float | None = None  # when the last renewal that held was sent; None: not leading
         self._failing = False
+        self._watches = watches
+        self._told = ""  # the problem that was logged last
 
     @property
     def leading(self) -> bool:
@@ -91,6 +99,21 @@ class Elector:
         """Return the identity of who leads, as last seen; "": nobody."""
         return (self._lease.spec.holder_identity or "") if self._lease else ""
 
+    @property
+    def problem(self) -> str:
+        """Say that the leader watches something else, so that nobody scales what only this replica watches; "": no."""
+        lease = self._lease
+        if lease is None or self.leading or not self.holder:
+            return ""
+        theirs = (lease.metadata.annotations or {}).get(WATCHES, self._watches)
+        if theirs == self._watches:
+            return ""
+        return (
+            f"{self.holder} holds the lease {self._settings.installation} and watches {theirs[:WATCHES_LIMIT]}; this "
+            f"replica watches {self._watches[:WATCHES_LIMIT]}, and scales nothing while it does not lead. Each "
+            "installation needs a lease of its own: --lease-name, --lease-namespace"
+        )
+
     async def run(self) -> None:
         """Take the lease whenever it is free and renew it while held."""
         led = False
@@ -100,6 +123,10 @@ class Elector:
                 if self.leading != led:
                     led = self.leading
                     self._announce(led)
+                if self.problem != self._told:
+                    self._told = self.problem
+                    if self._told:
+                        log.warning("the leader watches something else", problem=self._told)
                 jitter = 1.0 if led else random.uniform(1.0, JITTER)
                 await self._clock.sleep(self._settings.retry_s * jitter)
         finally:
@@ -181,7 +208,9 @@ class Elector:
 
     async def _write(self, method: str, path: str, before: _Lease | None, spec: dict[str, Any]) -> None:
         """Write the lease under the version it was read with. Raises ApiError, with 409 if that is not current."""
-        metadata = {"name": self._settings.name, "namespace": self._settings.namespace}
+        metadata: dict[str, Any] = {"name": self._settings.name, "namespace": self._settings.namespace}
+        if self._watches:
+            metadata["annotations"] = {WATCHES: self._watches}
         if before is not None:
             metadata["resourceVersion"] = before.metadata.resource_version
         body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from autoscaler.adapters.kube.client import FIELD_MANAGER, ApiError, Kube, object_path
+from autoscaler.adapters.kube.client import ApiError, Kube, object_path
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.targets import KINDS
 from autoscaler.ports import Change, Fate, Leadership, Outcome
@@ -81,7 +81,7 @@ class ScaleActuator:
                 "PATCH",
                 path,
                 _compare_and_set(change),
-                query=[("fieldManager", FIELD_MANAGER)],
+                query=[("fieldManager", self._writes.manager)],
                 content_type=JSON_PATCH,
                 timeout_s=WRITE_TIMEOUT_S,
             )

@@ -303,7 +303,8 @@ class KubeFleet:
         present = {row.key for row in self._targets.rows.values()}
         for asked in self._scaled.all():
             if asked.ours and asked.target not in present:
-                self._problems[asked.port.target] = worded((_told(asked), "the target does not exist"))
+                told = self._problems.get(asked.port.target, "")  # several may name one target
+                self._problems[asked.port.target] = worded((told, _told(asked), "the target does not exist"))
 
     def _rows_of_pods(self, workloads: _WorkloadRows) -> PodRows:
         ids = workloads.workload_id

@@ -153,6 +153,62 @@ async def test_a_manual_change_back_to_a_count_that_we_wrote_lately_is_respected
     assert hands.owner("uid") == "a manual change by kubectl-scale"
 
 
+OURS, THEIRS = "vllm-autoscaler/ours/lease", "vllm-autoscaler/theirs/lease"
+
+
+def installed(leadership: Follows | Lease | None = None) -> Hands:
+    return Hands(LoopClock(), OwnWrites(LoopClock(), "ours/lease"), leadership)
+
+
+async def test_a_write_of_our_installation_is_ours_whichever_replica_made_it():
+    hands = installed(Follows())
+    hands.first_seen("uid", OURS)
+    hands.changed("uid", 4, OURS)
+    assert hands.owner("uid") == ""
+
+
+async def test_another_installation_is_a_rival_from_the_start():
+    hands = installed()
+    hands.first_seen("uid", THEIRS)
+    assert hands.owner("uid") == f"another installation, {THEIRS}"
+
+
+async def test_a_write_of_an_older_version_is_ours_only_for_a_follower():
+    follower, leader = installed(Follows()), installed(Lease())
+    for hands in (follower, leader):
+        hands.first_seen("uid", FIELD_MANAGER)
+        assert hands.owner("uid") == ""
+        hands.changed("uid", 4, FIELD_MANAGER)
+    assert follower.owner("uid") == ""
+    assert leader.owner("uid") == f"another installation, {FIELD_MANAGER}"
+
+
+async def test_two_installations_write_ever_more_rarely():
+    """Each writes another count as soon as it is free to."""
+    a, b = installed(), Hands(LoopClock(), OwnWrites(LoopClock(), "theirs/lease"))
+    writes: list[tuple[float, str]] = []
+    for _ in range(4 * 360):
+        for hands, other, manager in ((a, b, OURS), (b, a, THEIRS)):
+            if not hands.owner("uid") and (not writes or writes[-1][1] != manager):
+                writes.append((asyncio.get_running_loop().time(), manager))
+                hands.changed("uid", len(writes), manager)
+                other.changed("uid", len(writes), manager)
+        await asyncio.sleep(10)
+    times = [at_s for at_s, _ in writes]
+    assert len(times) <= 10
+    assert times[-1] - times[-2] >= HAND_HOLD_LIMIT_S
+
+
+async def test_a_rival_that_goes_on_scaling_is_left_alone_all_the_while():
+    hands = installed()
+    for count in range(20):
+        hands.changed("uid", count, THEIRS)
+        await asyncio.sleep(200)
+        assert hands.owner("uid") != ""
+    await asyncio.sleep(HAND_HOLD_S)
+    assert hands.owner("uid") == ""
+
+
 class Elsewhere(LoopClock):
     """The clock of another process: its own monotonic zero, the same wall."""
 

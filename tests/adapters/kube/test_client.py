@@ -14,7 +14,7 @@ from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 from structlog.testing import capture_logs
 
-from autoscaler.adapters.kube.client import ApiError, Kube, object_path
+from autoscaler.adapters.kube.client import MANAGER_LIMIT, ApiError, Kube, field_manager, object_path
 from autoscaler.config.settings import KubeSettings
 from autoscaler.ports import Unavailable
 from tests.harness.certificates import Certificates
@@ -327,3 +327,14 @@ async def test_a_token_that_a_plug_in_renews_is_read_again(
         renewed.touch()
         await asyncio.sleep(0.2)
         assert b"gitVersion" in await kube.request("GET", "/version")
+
+
+@pytest.mark.parametrize(("installation", "name"), [("", "vllm-autoscaler"), ("ns/lease", "vllm-autoscaler/ns/lease")])
+def test_a_field_manager_names_the_installation(installation: str, name: str):
+    assert field_manager(installation) == name
+
+
+def test_long_names_of_installations_stay_different_field_managers():
+    names = {field_manager(f"ns/{'x' * 240}{end}") for end in "ab"}
+    assert len(names) == 2
+    assert all(len(name) == MANAGER_LIMIT for name in names)

@@ -25,6 +25,7 @@ class Server:
         self.down = False
         self.spec: dict[str, Any] | None = None
         self.version = 0
+        self.annotations: dict[str, str] | None = None
         self.rival = ""  # takes the lease as soon as it was read
 
     def give(self, holder: str, lasts_s: float = 2.0) -> None:
@@ -45,8 +46,10 @@ class Server:
             raise ApiError(method, 409, "exists")
         if method != "GET":
             self.spec = body["spec"]
+            self.annotations = body["metadata"].get("annotations")
             self.version += 1
-        answer = json.dumps({"metadata": {"resourceVersion": str(self.version)}, "spec": self.spec}).encode()
+        metadata = {"resourceVersion": str(self.version), "annotations": self.annotations}
+        answer = json.dumps({"metadata": metadata, "spec": self.spec}).encode()
         if self.rival and method == "GET":
             self.give(self.rival)
         await asyncio.sleep(self.answers_after_s)
@@ -57,9 +60,9 @@ class Server:
         return self.spec["holderIdentity"] if self.spec else ""
 
 
-def elects(server: Server, slower: float = 1.0) -> Elector:
+def elects(server: Server, slower: float = 1.0, watches: str = "") -> Elector:
     settings = LeaseSettings(duration_s=2.0 * slower, renew_deadline_s=1.4 * slower, retry_s=0.2 * slower)
-    return Elector(server, settings, LoopClock())  # type: ignore[arg-type]
+    return Elector(server, settings, LoopClock(), watches=watches)  # type: ignore[arg-type]
 
 
 async def test_a_renewal_counts_from_when_it_was_sent():
@@ -145,3 +148,28 @@ async def test_trouble_with_the_lease_is_told_once_with_its_reason_and_so_is_its
         ("lease is held or read again", None),
     ]
     assert lines[0]["lease"].endswith("/namespaces/vllm-autoscaler/leases/vllm-autoscaler")
+
+
+async def test_a_follower_says_so_when_the_leader_watches_something_else():
+    server = Server()
+    leader, same, other = (elects(server, watches=watches) for watches in ("team-a", "team-a", "team-b"))
+    with capture_logs() as logs:
+        async with running(leader):
+            await asyncio.sleep(0.1)
+            async with running(same, other):
+                await asyncio.sleep(0.5)
+                assert (leader.problem, same.problem) == ("", "")
+                assert leader.identity in other.problem
+                assert "watches team-a" in other.problem
+                assert "watches team-b" in other.problem
+    assert [each["event"] for each in logs].count("the leader watches something else") == 1
+
+
+async def test_a_leader_that_does_not_say_what_it_watches_is_not_reported():
+    server = Server()
+    async with running(elects(server)):
+        await asyncio.sleep(0.1)
+        follower = elects(server, watches="team-a")
+        async with running(follower):
+            await asyncio.sleep(0.5)
+            assert follower.problem == ""

@@ -383,6 +383,24 @@ async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
     assert view.rival == ("a manual change by kubectl-scale",)
 
 
+async def test_another_installation_is_a_rival_to_the_one_whose_count_it_changes(
+    kube: Kube, clock: SystemClock, world: World
+):
+    made = await world.deployment("llama", replicas=2)
+    ours, theirs = (OwnWrites(clock, f"{name}/vllm-autoscaler") for name in ("ours", "theirs"))
+    fleet, beside = direct(kube, clock, world, ours), direct(kube, clock, world, theirs)
+    ref, uid = WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"]
+    async with running(fleet, beside):
+        await synced(fleet)
+        await synced(beside)
+        await ScaleActuator(kube, ours).apply([Change(ref, uid, 2, 4, "more")], 5)
+        view = await until(beside, "the change is seen", lambda view: view.replicas.tolist() == [4.0])
+        assert view.rival == ("another installation, vllm-autoscaler/ours/vllm-autoscaler",)
+        await ScaleActuator(kube, theirs).apply([Change(ref, uid, 4, 3, "less")], 5)
+        view = await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [3.0])
+    assert view.rival == ("another installation, vllm-autoscaler/theirs/vllm-autoscaler",)
+
+
 async def test_a_manual_change_of_a_count_that_was_right_is_not_fought_either(
     kube: Kube, clock: SystemClock, world: World
 ):
