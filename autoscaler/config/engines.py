@@ -54,12 +54,13 @@ class Engine:
         return replace(self, readings=MappingProxyType(readings))
 
 
-# The router of vLLM's production stack exposes the engines' own names with a label `server`: not an engine.
-_ENGINE_ONLY = (("server", ("",)),)
+# The router of vLLM's production stack exposes the engines' own names with a label `server`: not an engine. Every
+# engine sets `model_name`, and a scrape job may give its targets a label `server` of its own.
+_ROUTER = ("server", "model_name")
 
 
 def _vllm(*names: str, fold: Fold = Fold.SUM) -> Readings:
-    return tuple(Series(name, fold, where=_ENGINE_ONLY) for name in names)
+    return tuple(Series(name, fold, foreign=_ROUTER) for name in names)
 
 
 def _vllm_counter(name: str) -> Readings:
@@ -70,7 +71,7 @@ def _vllm_counter(name: str) -> Readings:
 # here. From 0.16 on they are told apart by source. Before, hits are counted when a request is scheduled, a little
 # earlier than its prompt, so that the difference may go back by a request.
 _VLLM_COMPUTED = (
-    Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)), *_ENGINE_ONLY)),
+    Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)),), foreign=_ROUTER),
     *(
         replace(
             row,
@@ -92,15 +93,14 @@ VLLM = Engine(
             "running": _vllm("vllm:num_requests_running"),
             # From 0.20 on this is the capacity and the deferred queue together: both hold a pod that must not shrink.
             # 0.6 to 0.9 (V0) count requests swapped out to the CPU apart.
-            "waiting": (
-                Series("vllm:num_requests_waiting", where=_ENGINE_ONLY, plus=_vllm("vllm:num_requests_swapped")),
-            ),
+            "waiting": (Series("vllm:num_requests_waiting", foreign=_ROUTER, plus=_vllm("vllm:num_requests_swapped")),),
             # awake = 0 is sleep of any level; level 0 sets none of the other states.
             "asleep": (
                 Series(
                     "vllm:engine_sleep_state",
                     Fold.MAX,
-                    where=(("sleep_state", ("awake",)), *_ENGINE_ONLY),
+                    where=(("sleep_state", ("awake",)),),
+                    foreign=_ROUTER,
                     inverted=True,
                 ),
             ),

@@ -38,16 +38,11 @@ ACTIVITY: Mapping[str, Readings] = MappingProxyType(
     }
 )
 
-# Labels (namespace, pod) of the pod that holds the device, in the order to try. A Prometheus without honorLabels moves
-# the exporter's own labels to exported_* and puts the exporter's pod into `pod`, so `pod` alone comes last.
-POD_LABELS: tuple[tuple[str, str], ...] = (
-    ("exported_namespace", "exported_pod"),
-    ("pod_namespace", "pod_name"),  # --use-old-namespace
-    ("namespace", "pod"),
-)
-
-# Together they tell one device from another: under MIG all instances of a GPU have its UUID.
-DEVICE_LABELS: tuple[str, ...] = ("UUID", "uuid", "GPU_I_ID", "GPU_I_PROFILE", "Hostname", "hostname", "gpu", "vgpu")
+# Together they tell one device from another: under MIG all instances of a GPU have its UUID. Two exporters on one node
+# may call the host differently, so host and index count only where there is no UUID.
+SLICE_LABELS: tuple[str, ...] = ("GPU_I_ID", "GPU_I_PROFILE", "vgpu")
+UUID_LABELS: tuple[str, ...] = ("UUID", "uuid")  # the second with --use-old-namespace
+PLACE_LABELS: tuple[str, ...] = ("Hostname", "hostname", "gpu")
 
 
 def metric_names() -> tuple[str, ...]:
@@ -61,14 +56,8 @@ def most(name: str) -> float:
     return MOST_MIB if name in (FB_USED, FB_FREE) else MOST_RATIO
 
 
-def pod_of(labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return (namespace, name) of the pod that holds the device; None: nobody does, or the labels do not say."""
-    for namespace, pod in POD_LABELS:
-        if labels.get(pod):
-            return (labels[namespace], labels[pod]) if labels.get(namespace) else None
-    return None
-
-
 def device_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return what identifies the device, or the MIG instance, that a series is about."""
-    return tuple(labels.get(label, "") for label in DEVICE_LABELS)
+    uuid = next((labels[label] for label in UUID_LABELS if labels.get(label)), "")
+    place = () if uuid else tuple(labels.get(label, "") for label in PLACE_LABELS)
+    return (uuid, *place, *(labels.get(label, "") for label in SLICE_LABELS))

@@ -15,7 +15,7 @@ from autoscaler.config import gpus
 from autoscaler.config.accelerators import ACCELERATORS, BY_CLASS
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.config.gateways import GATEWAYS
-from autoscaler.config.series import DISTINCT, Readings, names_of
+from autoscaler.config.series import DISTINCT, POD_LABELS, Readings, names_of
 
 _LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
 _NO_FORECAST = "no forecast: how busy a replica is cannot be told"
@@ -59,12 +59,20 @@ A missing value is unknown, never 0: a signal without its metric has no opinion.
 that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
 line.
 
-**Labels.** In Prometheus, series of engines name their pod by the labels `namespace` and `pod`; where federation
-without `honor_labels` has moved these, by `exported_namespace` and `exported_pod`. Where no series has either, dry-run
-without `--cluster` takes each scrape target (`job`, `instance`) for a pod, and says so; every other mode needs them.
+**Labels.** In Prometheus, a series names its pod by one of these pairs of labels; the first whose second label is set
+decides, for each series alone: {labels}. The first is where a
+scrape without `honor_labels` moves a series' own labels, the third what OpenTelemetry promotes. Series without any such
+label are left out, and the source says so; dry-run without `--cluster` instead takes each of their scrape targets
+(`job`, `instance`) for a pod.
+
+A pod that several scrape jobs read counts once, by the largest of their readings, and so does a pod of one name in
+several clusters; the source names the jobs or clusters. Within one job all servers of a pod are added up.
 Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
 Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and where pods are read
-directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count.
+directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is known by its UUID,
+so that two exporters on one node do not count it twice.
+
+Series are asked for by exact names, joined by `or`, since managed backends refuse regular expressions on `__name__`.
 
 **Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million
 requests. Of a GPU also ratios above 2 (those between count as 1) and more framebuffer than any has: DCGM writes
@@ -114,7 +122,7 @@ From kube-state-metrics, which is optional; every other mode asks the Kubernetes
 
 | what | metric | without it |
 |---|---|---|
-| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model |
+| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; of a Deployment's name beyond 58 characters the rest is unknown |
 | requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | taken to be the ready ones, and zero once no engine reports any more, which the source `discovery` tells |
 | whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
 | cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
@@ -146,7 +154,9 @@ whose number is unknown takes part in no pool.
 
 def markdown() -> str:
     """Print the reference of all metrics that are read."""
-    parts = [INTRODUCTION.rstrip().replace("{distinct}", ", ".join(f"`{label}`" for label in DISTINCT))]
+    pairs = ", ".join(f"`{namespace}`/`{pod}`" for namespace, pod in POD_LABELS)
+    distinct = ", ".join(f"`{label}`" for label in DISTINCT)
+    parts = [INTRODUCTION.rstrip().replace("{labels}", pairs).replace("{distinct}", distinct)]
     for engine in ENGINES.values():
         parts += ["", f"## {engine.name}", "", "| column | metric | without it |", "|---|---|---|"]
         parts += [

@@ -14,6 +14,26 @@ from enum import StrEnum
 Labels = Mapping[str, str]
 SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # sample name to its series, of one pod or one gateway
 
+# Labels (namespace, pod) by which a backend may name the pod that a series is about. One backend may hold all of them,
+# so each series is judged alone: the first pair whose second label is set decides.
+POD_LABELS: tuple[tuple[str, str], ...] = (
+    # Prometheus moves a series' own labels here without `honor_labels`; `pod` is then the exporter or collector.
+    ("exported_namespace", "exported_pod"),
+    ("pod_namespace", "pod_name"),  # DCGM exporter with --use-old-namespace
+    ("k8s_namespace_name", "k8s_pod_name"),  # resource attributes of OpenTelemetry; `pod` may be the collector
+    ("namespace", "pod"),
+    ("kubernetes_namespace", "kubernetes_pod_name"),  # of older scrape configurations
+)
+
+
+def pod_of(labels: Labels) -> tuple[str, str] | None:
+    """Return (namespace, name) of the pod that a series is about; None: its labels do not say."""
+    for namespace, pod in POD_LABELS:
+        if labels.get(pod):
+            return (labels[namespace], labels[pod]) if labels.get(namespace) else None
+    return None
+
+
 # Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod. Series that
 # differ in other labels repeat one number: ranks of a tensor-, pipeline- or context-parallel group, processes (`pid`),
 # Prometheus replicas.
@@ -46,15 +66,16 @@ class Fold(StrEnum):
 class Series:
     """One reading: which samples, and how they become one number.
 
-    Computed in this order: keep the series that pass `where`; among those that are equal in their `DISTINCT` labels,
-    `repeated` ones left out, keep the largest; `fold` the rest; add each of `plus` that is present; subtract each of
-    `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A reading is present if
-    `name` or one of `plus` is.
+    Computed in this order: keep the series that pass `where` and are not `foreign`; among those that are equal in their
+    `DISTINCT` labels, `repeated` ones left out, keep the largest; `fold` the rest; add each of `plus` that is present;
+    subtract each of `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A reading is
+    present if `name` or one of `plus` is.
     """
 
     name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
     fold: Fold = Fold.SUM
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # label and the values it may have; "" is an absent label
+    foreign: tuple[str, str] | None = None  # a series with the first label and without the second is another product's
     repeated: tuple[str, ...] = ()  # of the `DISTINCT` labels, those whose series all report the same thing here
     plus: tuple[Series, ...] = ()  # further readings to add where they are present
     minus: tuple[tuple[Series, ...], ...] = ()  # further readings to subtract, each with its alternatives
@@ -62,7 +83,9 @@ class Series:
     scale: float = 1.0  # to the column's unit
 
     def accepts(self, labels: Labels) -> bool:
-        """Say whether a series with these labels passes `where`."""
+        """Say whether a series with these labels passes `where`, and is not `foreign`."""
+        if self.foreign and labels.get(self.foreign[0]) and not labels.get(self.foreign[1]):
+            return False
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
     def apart(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Which pod and which device a DCGM series is about, under every convention of labels."""
 
-from autoscaler.config.gpus import ACTIVITY, FB_FREE, FB_USED, device_of, metric_names, most, pod_of
+from autoscaler.config.gpus import ACTIVITY, FB_FREE, FB_USED, device_of, metric_names, most
+from autoscaler.config.series import pod_of
 
 
 def test_a_pod_is_found_with_honor_labels() -> None:
@@ -30,6 +31,7 @@ def test_mig_instances_of_one_gpu_are_different_devices() -> None:
 
 def test_both_spellings_of_hostname_tell_nodes_apart() -> None:
     assert device_of({"gpu": "0", "Hostname": "a"}) != device_of({"gpu": "0", "Hostname": "b"})
+    assert device_of({"gpu": "0", "Hostname": "a"}) != device_of({"gpu": "1", "Hostname": "a"})
     assert device_of({"gpu": "0", "hostname": "a"}) != device_of({"gpu": "0", "hostname": "b"})
 
 
@@ -46,3 +48,9 @@ def test_blank_values_of_dcgm_are_never_believed() -> None:
     blanks += [140737488355328.0 + mark for mark in range(5)]
     assert not any(blank <= most(name) for blank in blanks for name in metric_names())
     assert most(FB_USED) == most(FB_FREE) > 2 * 288 * 1024
+
+
+def test_a_device_is_one_when_two_exporters_call_its_host_differently() -> None:
+    device = {"GPU_I_ID": "2", "GPU_I_PROFILE": "1g.10gb"}
+    names = ({"UUID": "GPU-a", "Hostname": "node-1", "gpu": "0"}, {"uuid": "GPU-a", "hostname": "10.0.0.1", "gpu": "1"})
+    assert len({device_of({**device, **each}) for each in names}) == 1

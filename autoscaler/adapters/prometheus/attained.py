@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
 from autoscaler.adapters.prometheus.join import PodJoin
-from autoscaler.adapters.prometheus.queries import Identity, bounds_query
+from autoscaler.adapters.prometheus.queries import Identity, bounds_query, by_identity
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
 from autoscaler.config.engines import ENGINES, UNCOUNTED, WITHIN
@@ -32,17 +33,23 @@ class Attained:
         self._bounds: dict[Readings, tuple[Bounds, float]] = {}  # of each histogram, and when they were asked for
 
     async def read(
-        self, sampling: Sampling, at_s: float, identity: Identity, join: PodJoin, fleet: Fleet, objectives: Objectives
+        self,
+        sampling: Sampling,
+        at_s: float,
+        identities: Sequence[Identity],
+        join: PodJoin,
+        fleet: Fleet,
+        objectives: Objectives,
     ) -> dict[str, FloatColumn]:
         """Return the columns, float64[P]; NaN where a workload has no objective or its pod has no such histogram."""
         named = np.array([workload.engine for workload in fleet.workloads], dtype=object)
         columns = {column: np.full(len(fleet.pods), np.nan) for column in WITHIN}
 
-        async def count(column: str, readings: Readings, bounds: Bounds, objective_s: float, asks: BoolColumn) -> None:
-            expression = count_expression(column, readings, identity, objective_s, bounds)
+        async def count(column: str, expression: str, asks: BoolColumn) -> None:
             answer = await sampling.ask(column, expression, at_s) if expression else None
             if answer is not None:
-                columns[column] = np.where(asks[fleet.pod_workload], join.column(answer.vector), columns[column])
+                counted = np.where(asks[fleet.pod_workload], join.column(answer.vector), np.nan)
+                columns[column] = np.where(np.isnan(counted), columns[column], counted)
 
         async with asyncio.TaskGroup() as group:
             for name, column in ((name, column) for name in sorted(set(named)) for column in WITHIN):
@@ -56,8 +63,10 @@ class Attained:
                         f"counted for the {len(chosen)} most common objectives; {left_out} workloads have others",
                     )
                 bounds = await self._known(sampling, at_s, column, readings) if chosen else Bounds.none()
-                for objective_s in chosen:
-                    group.create_task(count(column, readings, bounds, objective_s, limits_s == objective_s))
+                for identity, objective_s in product(identities, chosen):
+                    rows = by_identity(ENGINES[name], identity).readings[column]
+                    expression = count_expression(column, rows, identity, objective_s, bounds)
+                    group.create_task(count(column, expression, limits_s == objective_s))
         return columns
 
     async def _known(self, sampling: Sampling, at_s: float, column: str, readings: Readings) -> Bounds:

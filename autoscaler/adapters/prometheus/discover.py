@@ -3,8 +3,8 @@
 A workload is what owns pods from which an engine reports. Owners, readiness, times and spec.replicas come from
 kube-state-metrics where it is scraped; else the owner is read from the pod's name, and the pods that report are the
 ready ones. A workload that has had no pod since the daemon started is not found: nothing in the metrics names it.
-Where metrics know no pods, the scrape targets stand for them, and all that serve one model in one job are a workload.
-Where federation has moved the labels of pods, kube-state-metrics is not asked: its own are moved as well.
+Where series of an engine name no pod, their scrape targets stand for pods, and all that serve one model in one job are
+a workload.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import structlog
 
 from autoscaler.adapters.prometheus.client import PrometheusClient
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
-from autoscaler.adapters.prometheus.join import pod_name
+from autoscaler.adapters.prometheus.doubles import cluster_of, tell_clusters
+from autoscaler.adapters.prometheus.join import names_pod, pod_name
 from autoscaler.adapters.prometheus.kube_state import Name, controllers_query, pods_query, read_controllers, read_pods
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     METRIC,
-    POD,
-    TARGET,
     convention_query,
     devices_query,
     engines_presence,
@@ -37,7 +36,7 @@ from autoscaler.adapters.prometheus.queries import (
     seen_engines_query,
 )
 from autoscaler.adapters.prometheus.roster import MAX_PODS, MAX_WORKLOADS, Roster, Sighting
-from autoscaler.adapters.prometheus.sampling import Sampling
+from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
@@ -52,6 +51,7 @@ NO_PODS = (
     "series of engines have none, so each scrape target counts as a pod, and all that serve one model in one job as a "
     "workload; the labels namespace and pod would tell more"
 )
+SOME_HAVE_NO_PODS = f"some {NO_PODS}"
 SILENT = (
     "no engine of {} reports any more, and kube-state-metrics does not say how many replicas there should be: "
     "that is taken for zero"
@@ -78,6 +78,7 @@ class DiscoveredFleet:
         self._namespaces = frozenset(namespaces)
         self._server_clock = ServerClock()
         self._roster = Roster()
+        self._clusters: dict[Name, set[str]] = {}  # of the last look: clusters that series of each pod name
         self._fleet: Fleet | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure = ""  # why the last look brought nothing; "": it brought something
@@ -150,15 +151,10 @@ class DiscoveredFleet:
         if silent := self._roster.silent():
             more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
             sampling.note("engines", SILENT.format(f"{clean(str(silent[0]))}{more}"))
+        self._tell_clusters(sampling)
         if self._roster.full():
             sampling.note("discovery", f"no more than {MAX_WORKLOADS} workloads and {MAX_PODS} pods are followed")
         return True
-
-    def _within(self, reporting: dict[Name, tuple[str, str]]) -> dict[Name, tuple[str, str]]:
-        """Keep the pods of the namespaces to look in."""
-        if not self._namespaces:
-            return reporting
-        return {name: told for name, told in reporting.items() if name[0] in self._namespaces}
 
     async def _run(self) -> None:
         while True:
@@ -174,45 +170,66 @@ class DiscoveredFleet:
         if conventions is None:
             return None
         self._server_clock.hear(conventions)
-        identity, gpu_identity = read_conventions(
-            parse_labels(labels).get(METRIC, "") for labels in conventions.vector.labels
-        )
-        if identity == TARGET:
-            sampling.note(CONVENTIONS, NO_PODS)
-        engines = await sampling.ask("engines", seen_engines_query(ENGINES.values(), identity))
+        engines = await sampling.ask("engines", seen_engines_query(ENGINES.values()))
         if engines is None:
             return None
-        reporting = self._within(_reporting(engines.vector))
+        seen = _read_engines(engines.vector, self._namespaces)
+        if seen.targets:
+            sampling.note(CONVENTIONS, NO_PODS if len(seen.targets) == len(seen.reporting) else SOME_HAVE_NO_PODS)
+        present = engines_presence(ENGINES.values())
+        namespaces = {namespace for namespace, _ in seen.reporting}
+        silent = sorted(self._roster.namespaces() - namespaces)[:MAX_SILENT]
         queries: dict[str, str] = {}
-        if identity == POD:
-            present = engines_presence(ENGINES.values())
-            silent = sorted(self._roster.namespaces() - {namespace for namespace, _ in reporting})[:MAX_SILENT]
+        if not seen.targets or len(seen.targets) < len(seen.reporting):
             queries |= {"pods": pods_query(present, silent), "controllers": controllers_query(present, silent)}
-        if gpu_identity is not None:
-            queries["devices"] = devices_query(gpu_identity)
+        if read_conventions(by_name(conventions.vector)).gpus:
+            queries["devices"] = devices_query()
         async with asyncio.TaskGroup() as group:
             tasks = {name: group.create_task(sampling.ask(name, query)) for name, query in queries.items()}
         answers = {name: answer.vector for name, task in tasks.items() if (answer := task.result()) is not None}
         vectors = conventions.vector, engines.vector, *answers.values()
+        self._clusters = seen.clusters
         return Sighting(
-            reporting=reporting,
+            reporting=seen.reporting,
             pods=read_pods(answers.get("pods", _NOTHING)),
             controllers=read_controllers(answers.get("controllers", _NOTHING)),
             gpus=_devices(answers.get("devices", _NOTHING)),
             whole=len(answers) == len(queries) and not any(vector.partial for vector in vectors),
-            named=identity != TARGET,
+            targets=frozenset(seen.targets),
         )
 
+    def _tell_clusters(self, sampling: Sampling) -> None:
+        """Say which workloads have pods in several clusters: they are taken for one."""
+        of_workload: dict[Name, set[str]] = {}
+        for name, clusters in self._clusters.items():
+            if ref := self._roster.owner(name):
+                of_workload.setdefault((ref.namespace, ref.name), set()).update(clusters)
+        if several := {name: clusters for name, clusters in of_workload.items() if len(clusters) > 1}:
+            sampling.note("engines", tell_clusters("workload", several))
 
-def _reporting(vector: Vector) -> dict[Name, tuple[str, str]]:
-    """Return engine and model of each pod from which an engine reports."""
-    seen: dict[Name, tuple[str, str]] = {}
+
+class _Seen(NamedTuple):
+    """From which pods engines report."""
+
+    reporting: dict[Name, tuple[str, str]]  # engine and model of each
+    targets: set[Name]  # of these, scrape targets whose series name no pod
+    clusters: dict[Name, set[str]]  # that series of a pod name
+
+
+def _read_engines(vector: Vector, namespaces: Set[str]) -> _Seen:
+    """Read the answer to `seen_engines_query`. namespaces: to look in; none: all."""
+    seen = _Seen({}, set(), {})
     for raw in vector.labels:
         labels = parse_labels(raw)
         name = pod_name(labels)
         told = labels.get(METRIC, ""), labels.get("model_name") or labels.get("model", "")
-        if name[1]:
-            seen[name] = min(seen.get(name, told), told)  # several models in one pod: the same one each time
+        if not name[1] or (namespaces and name[0] not in namespaces):
+            continue
+        seen.reporting[name] = min(seen.reporting.get(name, told), told)  # several models in one pod: always the same
+        if not names_pod(labels):
+            seen.targets.add(name)
+        if cluster := cluster_of(labels):
+            seen.clusters.setdefault(name, set()).add(cluster)
     return seen
 
 
@@ -226,5 +243,6 @@ def _devices(vector: Vector) -> dict[Name, Counter[Pool]]:
         profile = labels.get("GPU_I_PROFILE", "")
         resource = f"nvidia.com/mig-{profile}" if profile else "nvidia.com/gpu"
         pool = Pool(resource, labels.get("modelName", "").replace(" ", "-"))  # as GPU feature discovery writes it
-        held.setdefault(pod_name(labels), Counter())[pool] += int(count)
+        counted = held.setdefault(pod_name(labels), Counter())
+        counted[pool] = max(counted[pool], int(count))  # by another exporter, whose labels name the pod otherwise
     return held

@@ -15,17 +15,20 @@ from datetime import UTC, datetime
 import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.doubles import Seen, seen, tell_doubles
+from autoscaler.adapters.prometheus.join import Name, pod_name
 from autoscaler.adapters.prometheus.owners import pods_of
-from autoscaler.adapters.prometheus.queries import (
-    POD,
+from autoscaler.adapters.prometheus.past_queries import (
     latency_query,
+    naming_query,
     of_pods,
+    read_naming,
     sampled_query,
     series_query,
     subtracted_query,
 )
 from autoscaler.adapters.prometheus.ranges import RangeReader, beside
-from autoscaler.config.engines import ENGINES, Engine
+from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.columns import FloatColumn
@@ -82,9 +85,7 @@ class PrometheusHistory:
         reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await beside(
-                    self._read, reading, of_pods(ENGINE, namespace, pods_of(name)), start_s, end_s, step_s, told
-                )
+                return await beside(self._read, reading, (namespace, pods_of(name)), start_s, end_s, step_s, told)
         except TimeoutError:
             raise Unavailable(f"{reading.name}: history was not read within {deadline_s:g} s") from None
         except LookupError:
@@ -97,19 +98,33 @@ class PrometheusHistory:
             reading.close()
 
     def _read(
-        self, reading: RangeReader, engine: Engine, start_s: float, end_s: float, step_s: float, told: Told
+        self,
+        reading: RangeReader,
+        pods: tuple[str, tuple[str, ...]],
+        start_s: float,
+        end_s: float,
+        step_s: float,
+        told: Told,
     ) -> Past:
-        """Read all pieces, one after the other: history is in no hurry, and the server has other users."""
+        """Read all pieces, one after the other: history is in no hurry, and the server has other users.
+
+        pods: their namespace, and expressions for their names.
+        """
         window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
         windows = math.ceil((end_s - start_s) / window_s)
-        plan = [("time_s", sampled_query(engine), step_s, start_s)]
-        plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
-        plan.append((CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))
-        plan += [
-            (name, latency_query(engine, name, window_s), window_s, start_s + window_s)
-            for name in LATENCIES
-            if name in engine.readings
-        ]
+        look_s = max(math.ceil((end_s - start_s) / PIECE_POINTS), WHOLE_S)
+        naming = read_naming(row["metric"] for row in reading.ask(naming_query(ENGINE, *pods), start_s, end_s, look_s))
+        plan: list[tuple[str, str, float, float]] = []
+        for pair in naming:
+            engine = of_pods(ENGINE, pair, *pods)
+            plan.append(("time_s", sampled_query(engine), step_s, start_s))
+            plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
+            plan.append((CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))
+            plan += [
+                (name, latency_query(engine, name, window_s), window_s, start_s + window_s)
+                for name in LATENCIES
+                if name in engine.readings
+            ]
         read: dict[str, dict[_Labels, Points]] = {name: {} for name in ("time_s", *COLUMNS, CACHED, *LATENCIES)}
         pieces = [
             (name, expression, every_s, at_s, min(at_s + (PIECE_POINTS - 1) * every_s, end_s + every_s))
@@ -119,14 +134,17 @@ class PrometheusHistory:
         for number, (name, expression, every_s, from_s, to_s) in enumerate(pieces):
             for row in reading.ask(expression, from_s, to_s, every_s):
                 points = read[name].setdefault(frozenset(row["metric"].items()), {})
-                points.update(row["values"].tolist())
+                new = dict(row["values"].tolist())
+                if name in LATENCIES:  # of all pods that one pair of labels names: those of another pair are others
+                    new = {at_s: value + points.get(at_s, 0.0) for at_s, value in new.items()}
+                points.update(new)
             told((number + 1) / len(pieces))
-        engines = _engines(read, start_s, end_s)
+        engines, doubled = _engines(read, start_s, end_s)
         if not engines:
             raise LookupError
         columns = gather(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
-        problems = (*_problems(engines, columns["pods"], step_s), *seen_late(start_s, engines))
+        problems = (*_problems(engines, columns["pods"], step_s), *seen_late(start_s, engines), *tell_doubles(doubled))
         if not len(itl.counts) and len(itl_of_tokens.counts):
             itl, problems = itl_of_tokens, (*problems, "no histogram of ITL per request: shares of ITL are of tokens")
         return Past(
@@ -140,11 +158,14 @@ class PrometheusHistory:
         )
 
 
-def _engines(read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s: float) -> list[EngineSeries]:
+def _engines(
+    read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s: float
+) -> tuple[list[EngineSeries], dict[Name, set[Seen]]]:
     """Put the columns of each engine side by side on its own scrapes.
 
     The labels of `running` tell engines apart; the series of other columns have these and more. Where labels change,
-    one engine ends and another begins in the same pod: those that follow each other are one.
+    one engine ends and another begins in the same pod: those that follow each other are one. A pod that two jobs read
+    at the same time counts as the one that began first read it; returned with the engines is how such pods were seen.
     """
     names = frozenset(name for labels in read["time_s"] for name, _ in labels)
     by_engine: dict[str, dict[_Labels, list[Points]]] = {}
@@ -152,25 +173,31 @@ def _engines(read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s
         found = by_engine.setdefault(column, {})
         for labels, points in read[column].items():
             found.setdefault(frozenset(item for item in labels if item[0] in names), []).append(points)
-    ended: dict[str, list[EngineSeries]] = {}
-    for labels, stamped in sorted(read["time_s"].items(), key=lambda item: min(item[1].values())):
+    ended: dict[Name, list[tuple[Seen, EngineSeries]]] = {}
+    doubled: dict[Name, set[Seen]] = {}
+    for labels, stamped in sorted(read["time_s"].items(), key=lambda item: (min(item[1].values()), sorted(item[0]))):
         asked = np.array(sorted(stamped))
         sampled = np.array([stamped[at] for at in asked.tolist()])
         new = np.concatenate([[True], np.diff(sampled) > 0])
         new &= (sampled >= start_s - MOST_AGE_S) & (sampled <= end_s + 1.0)
         if not new.any():
             continue
+        named = dict(labels)
+        name, how = pod_name(named), seen(named)
         columns = {column: _sum(by_engine[column].get(labels, []), asked[new]) for column in COLUMNS}
         cached = _sum(by_engine[CACHED].get(labels, []), asked[new])
         columns["prompt_tokens"] = _less(columns["prompt_tokens"], cached)
-        engine = EngineSeries(pod=dict(labels).get(POD[1], ""), time_s=sampled[new], **columns)
-        chain = ended.setdefault(engine.pod, [])
-        before = next((at for at, other in enumerate(chain) if other.time_s[-1] < engine.time_s[0]), None)
+        engine = EngineSeries(pod=name[1], time_s=sampled[new], **columns)
+        chain = ended.setdefault(name, [])
+        if others := {way for way, other in chain if way != how and other.time_s[-1] >= engine.time_s[0]}:
+            doubled.setdefault(name, set()).update(others, {how})
+            continue
+        before = next((at for at, (_, other) in enumerate(chain) if other.time_s[-1] < engine.time_s[0]), None)
         if before is None:
-            chain.append(engine)
+            chain.append((how, engine))
         else:
-            chain[before] = _joined(chain[before], engine)
-    return [engine for chain in ended.values() for engine in chain]
+            chain[before] = how, _joined(chain[before][1], engine)
+    return [engine for chain in ended.values() for _, engine in chain], doubled
 
 
 def _sum(series: list[Points], asked: FloatColumn) -> FloatColumn:

@@ -11,8 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.queries import TARGET
-from autoscaler.config.gpus import POD_LABELS
+from autoscaler.config.series import POD_LABELS, Labels, pod_of
 from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 
@@ -86,9 +85,13 @@ class PodJoin:
         self._row_of_slot = np.where(known, rows, -1)
 
 
-def pod_name(labels: dict[str, str]) -> Name:
-    """Return the pod that a series is about by whichever convention its labels follow; ("", "") where by none."""
-    for first, second in (*POD_LABELS, TARGET):
-        if labels.get(second):
-            return labels.get(first, ""), labels[second]
-    return "", ""
+def names_pod(labels: Labels) -> bool:
+    """Say whether a series has a label for a pod at all."""
+    return any(labels.get(pod) for _, pod in POD_LABELS)
+
+
+def pod_name(labels: Labels) -> Name:
+    """Return the pod that a series is about, else its scrape target; ("", "") where its labels name neither."""
+    if names_pod(labels):
+        return pod_of(labels) or ("", "")
+    return (labels.get("job", ""), labels["instance"]) if labels.get("instance") else ("", "")

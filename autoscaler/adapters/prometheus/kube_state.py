@@ -12,33 +12,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.queries import METRIC, in_namespaces
 from autoscaler.config.accelerators import from_label
 from autoscaler.config.accelerators import labels as accelerator_labels
 from autoscaler.core.fleet import Blocked
 
 Name = tuple[str, str]  # (namespace, name)
 
-_POD_METRICS = (
-    "kube_pod_owner",
-    "kube_pod_created",
-    "kube_pod_deletion_timestamp",
-    "kube_pod_status_phase",
-    "kube_pod_status_ready",
-    "kube_pod_status_ready_time",
-    "kube_pod_status_scheduled_time",
-    "kube_pod_status_unschedulable",
-    "kube_pod_container_state_started",
-    "kube_pod_container_status_restarts_total",
-    "kube_pod_container_status_waiting_reason",
-    "kube_pod_container_resource_requests",
-    "kube_pod_init_container_resource_requests",
-)
-_POD_LABELS = ("namespace", "pod", "container", "owner_kind", "owner_name", "phase", "reason", "resource")
-_POD_FILTER = (
-    f'owner_is_controller=~"|true",condition=~"|true",phase=~"|Failed|Succeeded",resource=~"|{accelerator_labels()}"'
-)
-_OWNER_METRICS = ("kube_replicaset_owner", "kube_deployment_spec_replicas", "kube_statefulset_replicas")
-_OWNER_LABELS = ("namespace", "replicaset", "owner_kind", "owner_name", "deployment", "statefulset")
+_CONTROLLED = 'owner_is_controller=~"|true"'
+_DEVICES = f'resource=~"{accelerator_labels()}"'
+# By metric: what its series must pass.
+_POD_METRICS = {
+    "kube_pod_owner": _CONTROLLED,
+    "kube_pod_created": "",
+    "kube_pod_deletion_timestamp": "",
+    "kube_pod_status_phase": 'phase=~"Failed|Succeeded"',
+    "kube_pod_status_ready": 'condition="true"',
+    "kube_pod_status_ready_time": "",
+    "kube_pod_status_scheduled_time": "",
+    "kube_pod_status_unschedulable": "",
+    "kube_pod_container_state_started": "",
+    "kube_pod_container_status_restarts_total": "",
+    "kube_pod_container_status_waiting_reason": "",
+    "kube_pod_container_resource_requests": _DEVICES,
+    "kube_pod_init_container_resource_requests": _DEVICES,
+}
+_POD_LABELS = ("pod", "container", "owner_kind", "owner_name", "phase", "reason", "resource")
+_OWNER_METRICS = {
+    "kube_replicaset_owner": _CONTROLLED,
+    "kube_deployment_spec_replicas": "",
+    "kube_statefulset_replicas": "",
+}
+_OWNER_LABELS = ("replicaset", "owner_kind", "owner_name", "deployment", "statefulset")
 
 _TIMES = {
     "kube_pod_created": "created_s",
@@ -54,6 +59,8 @@ _BLOCKED = {
     "CreateContainerError": Blocked.MISCONFIGURED,
     "RunContainerError": Blocked.MISCONFIGURED,
 }
+_PREFIX = "exported_"
+_MOVED = _PREFIX + "namespace"
 _NAMESPACE = re.compile(r"[a-z0-9-]{1,63}")
 
 
@@ -111,12 +118,12 @@ def pods_query(engines: str, silent: Sequence[str] = ()) -> str:
 
     silent: further namespaces, where none has one any more; what is no name of a namespace is left out.
     """
-    return _within(_POD_METRICS, _POD_LABELS, _POD_FILTER, engines, silent)
+    return _within(_POD_METRICS, _POD_LABELS, engines, silent)
 
 
 def controllers_query(engines: str, silent: Sequence[str] = ()) -> str:
     """Return the query for ReplicaSets and spec.replicas in the same namespaces."""
-    return _within(_OWNER_METRICS, _OWNER_LABELS, 'owner_is_controller=~"|true"', engines, silent)
+    return _within(_OWNER_METRICS, _OWNER_LABELS, engines, silent)
 
 
 def read_pods(vector: Vector) -> dict[Name, PodFacts]:
@@ -124,8 +131,8 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
     pods: dict[Name, PodFacts] = {}
     containers: dict[Name, _Containers] = {}
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = parse_labels(raw)
-        namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get("__name__", "")
+        labels = _own(parse_labels(raw))
+        namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get(METRIC, "")
         if not namespace or not name or not math.isfinite(value):
             continue
         pod = pods.setdefault((namespace, name), PodFacts())
@@ -172,7 +179,7 @@ def read_controllers(vector: Vector) -> Controllers:
     of_replica_set: dict[Name, Name] = {}
     replicas: dict[tuple[str, str, str], float] = {}
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = parse_labels(raw)
+        labels = _own(parse_labels(raw))
         namespace = labels.get("namespace", "")
         if replica_set := labels.get("replicaset"):
             if labels.get("owner_name"):  # "<none>" kinds of bare ReplicaSets are simply not in the table of kinds
@@ -184,11 +191,34 @@ def read_controllers(vector: Vector) -> Controllers:
     return Controllers(of_replica_set, replicas)
 
 
-def _within(
-    metrics: tuple[str, ...], labels: tuple[str, ...], matchers: str, engines: str, silent: Sequence[str]
-) -> str:
-    known = f'__name__=~"{"|".join(metrics)}",{matchers}'
-    series = f"{{{known}}} and on (namespace) group by (namespace) ({engines})"
-    if names := [name for name in silent if _NAMESPACE.fullmatch(name)]:
-        series += f' or {{{known},namespace=~"{"|".join(names)}"}}'
-    return f"max by (__name__, {', '.join(labels)}) ({series})"
+def _own(labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels that kube-state-metrics itself gave a series: without `honor_labels` some were moved."""
+    if not labels.get(_MOVED):
+        return labels
+    moved = {name.removeprefix(_PREFIX): text for name, text in labels.items() if name.startswith(_PREFIX)}
+    return {**labels, **moved}
+
+
+def _within(metrics: Mapping[str, str], labels: tuple[str, ...], engines: str, silent: Sequence[str]) -> str:
+    """Compile a query for both ways in which kube-state-metrics may be scraped: its labels kept, and moved."""
+    here = f"group by (namespace) ({in_namespaces(engines)})"
+    there = f'label_replace({here}, "{_MOVED}", "$1", "namespace", "(.+)")'
+    names = [name for name in silent if _NAMESPACE.fullmatch(name)]
+    alternatives = []
+    for label, matcher, present in (
+        ("namespace", f'{_MOVED}=""', here),
+        (_MOVED, f'{_MOVED}!=""', there),
+    ):
+        alternatives.append(f"({_all(metrics, matcher)}) and on ({label}) {present}")
+        if names:
+            alternatives.append(_all(metrics, f'{matcher},{label}=~"{"|".join(names)}"'))
+    kept = ("namespace", *labels)
+    by = ", ".join((METRIC, *kept, *(_PREFIX + label for label in kept)))
+    return f"max by ({by}) ({' or '.join(alternatives)})"
+
+
+def _all(metrics: Mapping[str, str], matcher: str) -> str:
+    return " or ".join(
+        f'label_replace({name}{{{",".join(filter(None, (matchers, matcher)))}}}, "{METRIC}", "{name}", "", "")'
+        for name, matchers in metrics.items()
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from autoscaler.core.fleet import WorkloadRef
 
@@ -18,6 +19,23 @@ API_VERSIONS = {
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
 _OF_DEPLOYMENT = re.compile(rf"(?P<name>.+)-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}")
 _OF_STATEFUL_SET = re.compile(r"(?P<name>.+)-\d{1,6}")
+# A pod's name is its ReplicaSet's and a dash, cut to 58 characters, and 5 random ones: a Deployment's name of 47 and
+# more leaves a part of the hash, or none. Hashes have 6 to 10 characters, so a shorter word before the suffix is the
+# name's.
+# Sources: k8s.io/apiserver/pkg/storage/names, k8s.io/kubernetes/pkg/controller (`getPodsPrefix`).
+_SUFFIX = 5
+_KEPT = 58
+_LONGEST_HASH = 10
+_CUT = _KEPT + _SUFFIX  # characters of a name that was cut, and of one that just was not
+_OF_LONG_DEPLOYMENT = re.compile(rf"(?P<name>.+)-[{_SAFE}]{{6,10}}-[{_SAFE}]{{5}}")
+_OF_CUT_DEPLOYMENT = re.compile(rf"(?P<name>.+)-[{_SAFE}]{{5,15}}")
+_OF_NAMELESS_HASH = re.compile(
+    rf"(?P<name>.{{{_KEPT}}})[{_SAFE}]{{{_SUFFIX}}}"
+)  # the rest of a name that was cut itself
+_PATTERNS = (("Deployment", _OF_DEPLOYMENT), ("StatefulSet", _OF_STATEFUL_SET))
+_LONG_PATTERNS = tuple(
+    ("Deployment", pattern) for pattern in (_OF_LONG_DEPLOYMENT, _OF_CUT_DEPLOYMENT, _OF_NAMELESS_HASH)
+)
 _NOT_A_NAME = re.compile(r"[^a-z0-9.-]+")
 MAX_NAME = 253  # Kubernetes: DNS subdomain
 
@@ -39,7 +57,7 @@ def owner_of(
         kind, name = replica_sets.get((namespace, name), controller)
     if kind in API_VERSIONS:
         return WorkloadRef(namespace, name, kind, API_VERSIONS[kind])
-    for kind, pattern in (("Deployment", _OF_DEPLOYMENT), ("StatefulSet", _OF_STATEFUL_SET)):
+    for kind, pattern in _LONG_PATTERNS if len(pod) == _CUT else _PATTERNS:
         if match := pattern.fullmatch(pod[:MAX_NAME]):
             return WorkloadRef(namespace, match["name"], kind, API_VERSIONS[kind])
     return of_model(namespace, model or pod)
@@ -51,7 +69,12 @@ def of_model(namespace: str, model: str) -> WorkloadRef:
     return WorkloadRef(namespace, name or "unnamed", "Model", "")
 
 
-def pods_of(name: str) -> tuple[str, str]:
+def named_like(name: str) -> str:
+    """Return the name that `owner_of` reads from the names of a Deployment's pods: shorter where they are cut."""
+    return owner_of("", name[:_KEPT] + _SAFE[:_SUFFIX], "", ("", ""), {}).name if len(name) >= _KEPT else name
+
+
+def pods_of(name: str) -> tuple[str, ...]:
     """Return expressions (RE2, without backslashes) for the names of the pods of a Deployment or StatefulSet.
 
     Raises ValueError for what is no name of an object, so that nothing else gets into a query.
@@ -59,4 +82,24 @@ def pods_of(name: str) -> tuple[str, str]:
     if not re.fullmatch(rf"[a-z0-9]([a-z0-9.-]{{0,{MAX_NAME - 2}}}[a-z0-9])?", name, re.ASCII):
         raise ValueError(f"{name[:MAX_NAME]!r} is not the name of a workload: allowed: a-z, 0-9, - and .")
     quoted = name.replace(".", "[.]")
-    return (f"{quoted}-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}", f"{quoted}-[0-9]{{1,6}}")
+    usual = (f"{quoted}-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}", f"{quoted}-[0-9]{{1,6}}")
+    if len(name) >= _KEPT:
+        return (*usual, f"{name[:_KEPT].replace('.', '[.]')}[{_SAFE}]{{{_SUFFIX}}}")
+    if len(name) >= _KEPT - _LONGEST_HASH - 1:  # with its dash, the longest hash and another dash it is longer than 58
+        return (*usual, f"{quoted}-[{_SAFE}]{{{_CUT - 1 - len(name)}}}")
+    return usual
+
+
+def pods_of_any(names: Iterable[str]) -> tuple[str, ...]:
+    """Return short expressions for the names of the pods of several workloads; they also let a few others through.
+
+    names: of objects; nothing else may get into a query.
+    """
+    listed = sorted(set(names))
+    any_name = f"({'|'.join(name.replace('.', '[.]') for name in listed)})"
+    cut = [name[:_KEPT].replace(".", "[.]") for name in listed if len(name) >= _KEPT]
+    return (
+        f"{any_name}-[a-z0-9]+",
+        f"{any_name}-[a-z0-9]+-[a-z0-9]+",
+        *([f"({'|'.join(cut)})[a-z0-9]{{{_SUFFIX}}}"] if cut else []),
+    )

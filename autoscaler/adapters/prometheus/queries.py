@@ -3,36 +3,42 @@
 How many there are depends on the engines in use and on the policies' own expressions, never on how many workloads
 there are. The text of a query holds no name of a workload or pod. Sending and reading them does not belong here.
 
-Two Prometheus replicas behind one querier show each series twice, apart by a label of the operator's choice; so does
-a pod scraped by two jobs. Hence `max by` the labels that tell engines apart, before anything is summed.
+Two Prometheus replicas behind one querier show each series twice, apart by a label of the operator's choice. Hence
+`max by` the labels that tell engines apart, before anything is summed. A pod that two jobs scrape has a sum of each,
+and so has one that two clusters know: `join` takes the largest, and `doubles` tells.
+
+Every selector has a name and no regular expression on it: managed backends refuse both. How the settings narrow all
+queries is in `narrow`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from autoscaler.config import gpus
 from autoscaler.config.engines import QUANTILES, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
-from autoscaler.config.series import DISTINCT, Fold, Readings, Series, names_of, renamed, underscored
+from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of, renamed, underscored
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
 GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a trace in one sample only
 SLOW = frozenset({"max_running"})  # of the engine: set at its start
-_PART = "part"  # label that parts the series which are added to others
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
+PART = "part"  # label that parts the series which are added to others
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 _JOB_LABELS = ("job", "endpoint")  # of who scraped; two servers of one job differ by `instance`
 
 Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
-Identity = tuple[str, str]  # the two labels that name a pod
-POD: Identity = ("namespace", "pod")
-EXPORTED: Identity = ("exported_namespace", "exported_pod")  # of federation without `honor_labels`: POD is the server
-TARGET: Identity = ("job", "instance")  # of a plain scrape configuration, which knows no pods
+CLUSTER_LABELS = ("cluster", "k8s_cluster_name")
+SCRAPE_LABELS = ("job", "exported_job", *CLUSTER_LABELS)  # of who scraped a pod: all of its engines have the same
+Identity = tuple[str, ...]  # the labels that name a pod, and say who scraped it
+POD: Identity = (*chain.from_iterable(POD_LABELS), *SCRAPE_LABELS)
+TARGET: Identity = ("job", "instance", *CLUSTER_LABELS)  # of a plain scrape configuration, which knows no pods
+NO_POD: Where = tuple((pod, ("",)) for _, pod in POD_LABELS)  # what passes names no pod
 CONVENTIONS = "labels that name pods"  # what problems call the query for them
 
 
@@ -51,8 +57,8 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
     Columns that depend on objectives are not among them: see `within`.
     identity: the labels that name a pod. window_s: range of the histogram quantiles.
     """
-    engine = engine.renamed(underscored)
-    queries = [PodQuery("time_s", _either(_time(row, identity) for row in _clock_of(engine)))]
+    engine = by_identity(engine, identity).renamed(underscored)
+    queries = [PodQuery("time_s", either(_time(row, identity) for row in clock_of(engine)))]
     for column, readings in engine.readings.items():
         if column in WITHIN:
             continue
@@ -61,12 +67,18 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
     return tuple(queries)
 
 
+def by_identity(engine: Engine, identity: Identity) -> Engine:
+    """Return the engine as its series show it that an identity names: a target is no pod that has a name."""
+    return narrowed(engine, NO_POD) if identity == TARGET else engine
+
+
 def bounds_query(readings: Readings, most: int) -> str:
     """Return the query for the bounds of a histogram, the `most` commonest: how many series have each `le`.
 
     A histogram with more than `most` bounds is left out: it would crowd out those of all others.
     """
-    buckets = _either(_selector(row, row.name + "_bucket") for row in renamed(readings, underscored))
+    rows = renamed(readings, underscored)
+    buckets = either(text for row in rows for text in selectors(row, row.name + "_bucket"))
     return f"topk({most}, count by (le) (({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})))"
 
 
@@ -85,11 +97,6 @@ def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Id
     )
 
 
-def of_pods(engine: Engine, namespace: str, pods: Sequence[str]) -> Engine:
-    """Return the engine as some pods of one namespace show it; `pods` are at least two expressions for their names."""
-    return narrowed(engine, ((POD[0], (namespace,)), (POD[1], tuple(pods))))
-
-
 def narrowed(engine: Engine, where: Where) -> Engine:
     """Return the engine as those of its series show it that pass `where`, beyond its own conditions.
 
@@ -104,77 +111,36 @@ def narrowed(engine: Engine, where: Where) -> Engine:
     )
 
 
-def series_query(engine: Engine, column: str) -> str:
-    """Return the query for each series of a column, apart, with the labels that tell engines apart: for history.
-
-    What a row subtracts stays in: see `subtracted_query`.
-    """
-    rows = engine.renamed(underscored).readings[column]
-    labels = _by(*POD, *DISTINCT, _PART)
-    alternatives = [f"max {labels} ({_selector(row, row.name)})" for row in rows]
-    # `or` drops a series whose labels its left side has, so what is added gets a label of its own.
-    added = [
-        f'max {labels} (label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", ""))'
-        for number, part in enumerate(dict.fromkeys(part for row in rows for part in row.plus))
-    ]
-    return _either([*alternatives, *added])
-
-
-def subtracted_query(engine: Engine, column: str) -> str:
-    """Return the query for what is to be subtracted from the series of `series_query`; "": nothing is.
-
-    Nothing either where a row without `minus` answers, which comes before those with it.
-    """
-    rows = engine.renamed(underscored).readings[column]
-    whole = _either(f"max {_by(*POD)} ({_selector(row, row.name)})" for row in rows if not row.minus)
-    parts = [
-        f'label_replace({_selector(part, part.name)}, "{_PART}", "{number}", "", "")'
-        for row in rows
-        for number, readings in enumerate(row.minus)
-        for part in readings
-    ]
-    if not parts:
-        return ""
-    parted = f"max {_by(*POD, *DISTINCT, _PART)} ({_either(dict.fromkeys(parts))})"
-    return f"{parted} unless on ({', '.join(POD)}) ({whole})" if whole else parted
-
-
-def sampled_query(engine: Engine) -> str:
-    """Return the query for when each series of an engine was last scraped: Unix times."""
-    rows = _clock_of(engine.renamed(underscored))
-    times = _either(f"timestamp({_selector(row, row.name)})" for row in rows)
-    return f"max {_by(*POD, *DISTINCT)} ({times})"
-
-
-def latency_query(engine: Engine, column: str, window_s: float) -> str:
-    """Return the query for a latency histogram of all pods of an engine together: how much each bucket grew."""
-    rows = engine.renamed(underscored).readings[column]
-    grown = (f"increase({_selector(row, row.name + '_bucket')}[{_duration(window_s)}])" for row in rows)
-    return f"sum by (le) (max {_by('le', *POD, *DISTINCT)} ({_either(grown)}))"
-
-
 def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
-    """Return the queries that read the GPUs of all pods; identity is the backend's label convention (`gpus`)."""
-    held = f'{{{identity[1]}!=""}}'
-    device, pod = _by(*identity, *gpus.DEVICE_LABELS), _by(*identity)
-    used, free = (f"max {device} ({_believable(name, name + held)})" for name in (gpus.FB_USED, gpus.FB_FREE))
-    named = [gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"]))]
-    window = _duration(GPU_WINDOW_S)
+    """Return the queries that read the GPUs of all pods."""
+    pod = by(*identity)
+    device = by(*identity, *_DEVICE)
+    used, free = (f"max {device} ({_device(_believable(name, name))})" for name in (gpus.FB_USED, gpus.FB_FREE))
+    window = duration(GPU_WINDOW_S)
 
     def ratio(row: Series, reading: str) -> str:
         return f"clamp_max(max {pod} ({_believable(row.name, reading)}), 1)"
 
-    usage = [f"max {pod} ({used} / ({used} + {free}))", *(ratio(row, row.name + held) for row in gpus.FB_RATIO)]
+    usage = [f"max {pod} ({used} / ({used} + {free}))", *(ratio(row, row.name) for row in gpus.FB_RATIO)]
     return (
-        PodQuery("gpu_time_s", _either(f"max {pod} (timestamp({name}{held}))" for name in named), slow=True),
-        PodQuery("fb_usage", _either(usage), slow=True),
+        PodQuery("gpu_time_s", either(f"max {pod} (timestamp({name}))" for name in _GPU_CLOCK), slow=True),
+        PodQuery("fb_usage", either(usage), slow=True),
         *(
-            PodQuery(
-                column, _either(ratio(row, f"max_over_time({row.name}{held}[{window}])") for row in rows), slow=True
-            )
+            PodQuery(column, either(ratio(row, f"max_over_time({row.name}[{window}])") for row in rows), slow=True)
             for column, rows in gpus.ACTIVITY.items()
         ),
     )
+
+
+def devices_query() -> str:
+    """Return the query that counts the GPUs, or MIG instances, that each pod holds, for each way to name the pod.
+
+    A device that two exporters report has one UUID, whatever they call its host.
+    """
+    pool = ("modelName", "GPU_I_PROFILE")
+    pod = tuple(dict.fromkeys((*chain.from_iterable(POD_LABELS), *pool)))
+    whole = (f"max {by(*pod, *_DEVICE)} ({_device(name)})" for name in _GPU_CLOCK)
+    return f"count {by(*pod)} ({either(whole)})"
 
 
 def convention_query(engines: Iterable[Engine]) -> str:
@@ -182,70 +148,83 @@ def convention_query(engines: Iterable[Engine]) -> str:
 
     It has one series even where no engine and no GPU is known, so that its answer always tells the server's time.
     """
-    engine_names = "|".join(sorted({row.name for engine in engines for row in _clock_of(engine.renamed(underscored))}))
-    gpu_names = "|".join(sorted(gpus.metric_names()))
-    asked = [("engine", engine_names, f'{POD[1]}!="",{EXPORTED[1]}=""', POD)]
-    asked += [("engine", engine_names, f'{identity[1]}!=""', identity) for identity in (EXPORTED, TARGET)]
-    asked += [("gpu", gpu_names, f'{identity[1]}!=""', identity) for identity in gpus.POD_LABELS]
-    counts = {
-        f"{kind}/{identity[1]}": f'count({{__name__=~"{names}",{held}}})' for kind, names, held, identity in asked
-    }
-    counts["clock"] = "vector(1)"
-    return _either(f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
+    way = f'label_replace({engines_presence(engines)}, "{METRIC}", "engine/instance", "instance", ".+")'
+    for _, pod in reversed(POD_LABELS):  # the first pair is written last: it decides
+        way = f'label_replace({way}, "{METRIC}", "engine/{pod}", "{pod}", ".+")'
+    counts = {"gpu/pod": f"count({either(_GPU_CLOCK)})", "clock": "vector(1)"}
+    others = (f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
+    return either([f"count by ({METRIC}) ({way})", *others])
 
 
-def read_conventions(found: Iterable[str]) -> tuple[Identity, Identity | None]:
-    """Return the labels that name a pod on engine series and on GPU series, from the `metric` labels of the answer.
+@dataclass(frozen=True)
+class Conventions:
+    """Which labels name pods in a backend, as `convention_query` found it."""
 
-    The first convention that exists decides for the whole backend. None: no GPU series name any pod.
-    """
-    present = set(found)
-    engine = next((identity for identity in (POD, EXPORTED, TARGET) if f"engine/{identity[1]}" in present), POD)
-    gpu = next((identity for identity in gpus.POD_LABELS if f"gpu/{identity[1]}" in present), None)
-    return engine, gpu
+    identities: tuple[Identity, ...] = (POD,)  # each is asked for; those of TARGET name scrape targets alone
+    pod_labels: tuple[tuple[str, str], ...] = (("namespace", "pod"),)  # pairs of POD_LABELS that name engines' pods
+    gpus: bool = False  # there are readings of GPUs
+    nameless: float = 0.0  # series of engines that name no pod
+
+
+def read_conventions(found: Mapping[str, float]) -> Conventions:
+    """Return what the answer to `convention_query` says: the value of each series by its label `metric`."""
+    pods = tuple(pair for pair in POD_LABELS if f"engine/{pair[1]}" in found)
+    nameless = "engine/instance" in found
+    identities = ((POD,) if pods or not nameless else ()) + ((TARGET,) if nameless else ())
+    return Conventions(
+        identities=identities,
+        pod_labels=pods or Conventions.pod_labels,
+        gpus=any(name.startswith("gpu/") for name in found),
+        nameless=found.get("engine/instance", 0.0),
+    )
 
 
 def front_waiting_query() -> str:
     """Return the query for the requests that all gateways hold; label `metric` says which gauge a series is."""
-    return _either(
+    return either(
         _named_sum(name, name, gateway) for gateway in GATEWAYS.values() for name in names_of(gateway.waiting)
     )
 
 
 def front_arrivals_query(window_s: float) -> str:
     """Return the query for the requests per second that arrive at all gateways; label `metric` as above."""
-    return _either(
-        _named_sum(f"rate({name}[{_duration(window_s)}])", name, gateway)
+    return either(
+        _named_sum(f"rate({name}[{duration(window_s)}])", name, gateway)
         for gateway in GATEWAYS.values()
         for name in names_of(gateway.arrivals)
     )
 
 
-def seen_engines_query(engines: Iterable[Engine], identity: Identity) -> str:
-    """Return the query for every pod from which an engine reports; label `metric` holds the engine's name."""
-    return _either(
-        f"label_replace(count {_by(*identity, engine.model_label or 'model_name')} ({_selector(row, row.name)}), "
+def seen_engines_query(engines: Iterable[Engine]) -> str:
+    """Return the query for every pod, or nameless target, from which an engine reports.
+
+    Label `metric` holds the engine's name.
+    """
+    labels = (*POD, "instance")
+    return either(
+        f"label_replace(count {by(*labels, engine.model_label or 'model_name')} ({text}), "
         f'"{METRIC}", "{engine.name}", "", "")'
         for engine in engines
-        for row in _clock_of(engine.renamed(underscored))
+        for row in clock_of(engine.renamed(underscored))
+        for text in selectors(row, row.name)
     )
 
 
 def engines_presence(engines: Iterable[Engine]) -> str:
     """Return an expression that has a series wherever any engine reports."""
-    return _either(_selector(row, row.name) for engine in engines for row in _clock_of(engine.renamed(underscored)))
+    rows = (row for engine in engines for row in clock_of(engine.renamed(underscored)))
+    return either(text for row in rows for text in selectors(row, row.name))
 
 
-def devices_query(identity: Identity) -> str:
-    """Return the query that counts the GPUs, or MIG instances, that each pod holds."""
-    held = f'{{{identity[1]}!=""}}'
-    pool = ("modelName", "GPU_I_PROFILE")
-    device = f"max {_by(*identity, *pool, *(label for label in gpus.DEVICE_LABELS if label not in pool))}"
-    named = [gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"]))]
-    return f"count {_by(*identity, *pool)} ({device} ({_either(name + held for name in named)}))"
+def in_namespaces(series: str) -> str:
+    """Return an expression for the same series with their pods' namespaces under `namespace`, whatever named them."""
+    for namespace, _ in reversed(POD_LABELS):
+        if namespace != "namespace":
+            series = f'label_replace({series}, "namespace", "$1", "{namespace}", "(.+)")'
+    return series
 
 
-def _clock_of(engine: Engine) -> Readings:
+def clock_of(engine: Engine) -> Readings:
     """Return the rows whose presence shows that the engine answered: its running requests."""
     return engine.readings["running"]
 
@@ -262,15 +241,15 @@ def _values(rows: Iterable[Series], identity: Identity, quantile_window_s: float
         return _quantile(row, names, identity, quantile_window_s)
 
     alike = groupby(rows, lambda row: row if row.plus else replace(row, name=""))
-    return _either(compiled(group[0], [row.name for row in group]) for group in (list(rows) for _, rows in alike))
+    return either(compiled(group[0], [row.name for row in group]) for group in (list(rows) for _, rows in alike))
 
 
 def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     """Compile rows that differ in name only, in the order of steps that `Series` states."""
-    pod = _by(*identity)
-    series = _either(_selector(row, name) for name in names)
+    pod = by(*identity)
+    series = either(text for name in names for text in selectors(row, name))
     if row.fold is Fold.SUM:
-        expression = f"sum {pod} (max {_by(*identity, *row.apart())} ({series}))"
+        expression = f"sum {pod} (max {by(*identity, *row.apart())} ({series}))"
     else:
         expression = f"max {pod} ({series})"
     if row.plus or row.minus:
@@ -286,43 +265,61 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
 
 def _apart(vectors: Sequence[str]) -> str:
     """Join vectors so that all their series stay: `or` drops a series whose labels its left side has."""
-    labelled = (f'label_replace({vector}, "{_PART}", "{number}", "", "")' for number, vector in enumerate(vectors[1:]))
-    return _either([vectors[0], *labelled])
+    labelled = (f'label_replace({vector}, "{PART}", "{number}", "", "")' for number, vector in enumerate(vectors[1:]))
+    return either([vectors[0], *labelled])
 
 
 def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: float) -> str:
-    window = _duration(window_s)
-    rates = _either(f"rate({_selector(row, name + '_bucket')}[{window}])" for name in names)
-    return _scaled(f"histogram_quantile({QUANTILE:g}, sum {_by(*identity, 'le')} ({rates}))", row.scale)
+    window = duration(window_s)
+    rates = either(f"rate({text}[{window}])" for name in names for text in selectors(row, name + "_bucket"))
+    return _scaled(f"histogram_quantile({QUANTILE:g}, sum {by(*identity, 'le')} ({rates}))", row.scale)
 
 
 def _time(row: Series, identity: Identity) -> str:
-    return f"max {_by(*identity)} (timestamp({_selector(row, row.name)}))"
+    return f"max {by(*identity)} ({either(f'timestamp({text})' for text in selectors(row, row.name))})"
+
+
+def _device(name: str) -> str:
+    """Return the series of a metric of GPUs with the UUID where newer exporters write it, and a place only without."""
+    moved = f'label_replace({name}, "UUID", "$1", "uuid", "(.+)")'
+    return f'label_replace(label_join({moved}, "{_PLACE}", "/", {_PLACES}), "{_PLACE}", "", "UUID", ".+")'
+
+
+_PLACE = "place"  # label that tells devices without a UUID apart
+_PLACES = ", ".join(f'"{label}"' for label in gpus.PLACE_LABELS)
+_DEVICE = ("UUID", *gpus.SLICE_LABELS, _PLACE)
+# Whose presence shows that a device was read.
+_GPU_CLOCK = (gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"])))
 
 
 def _named_sum(reading: str, name: str, gateway: Gateway) -> str:
     labels = dict.fromkeys((*gateway.labels(), "namespace", "exported_namespace"))
     once = f"max without ({', '.join((*_REPLICA_LABELS, *_JOB_LABELS))}) ({reading})"
-    return f'label_replace(sum {_by(*labels)} ({once}), "{METRIC}", "{name}", "", "")'
+    return f'label_replace(sum {by(*labels)} ({once}), "{METRIC}", "{name}", "", "")'
 
 
-def _selector(row: Series, name: str) -> str:
+def selectors(row: Series, name: str) -> tuple[str, ...]:
+    """Return the selectors for the series of a row under one name; no series passes two of them."""
     matchers = [
         f'{label}="{allowed[0]}"' if len(allowed) == 1 else f'{label}=~"{"|".join(allowed)}"'
         for label, allowed in row.where
     ]
-    return f"{name}{{{','.join(matchers)}}}" if matchers else name
+    ways = [matchers]
+    if row.foreign is not None:
+        mark, own = row.foreign
+        ways = [[f'{own}!=""', *ways[0]], [f'{own}="",{mark}=""', *ways[0]]]
+    return tuple(f"{name}{{{','.join(way)}}}" if way else name for way in ways)
 
 
 def _scaled(expression: str, scale: float) -> str:
     return expression if scale == 1 else f"({expression} * {scale!r})"
 
 
-def _by(*labels: str) -> str:
-    return f"by ({', '.join(labels)})"
+def by(*labels: str) -> str:
+    return f"by ({', '.join(dict.fromkeys(labels))})"
 
 
-def _either(alternatives: Iterable[str]) -> str:
+def either(alternatives: Iterable[str]) -> str:
     return " or ".join(alternatives)
 
 
@@ -331,5 +328,5 @@ def _believable(name: str, reading: str) -> str:
     return f"{reading} >= 0 <= {gpus.most(name):g}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"

@@ -19,11 +19,14 @@ import numpy as np
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.decode import Vector
 from autoscaler.adapters.prometheus.join import Name, pod_name
-from autoscaler.adapters.prometheus.owners import owner_of
+from autoscaler.adapters.prometheus.owners import named_like, owner_of, pods_of_any
 from autoscaler.adapters.prometheus.queries import (
     METRIC,
+    NO_POD,
     POD,
+    SCRAPE_LABELS,
     TARGET,
+    Conventions,
     Identity,
     Where,
     bounds_query,
@@ -35,6 +38,7 @@ from autoscaler.adapters.prometheus.queries import (
 from autoscaler.adapters.prometheus.ranges import RangeReader, Rows, beside
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
 from autoscaler.config.engines import ENGINES, WITHIN
+from autoscaler.config.series import POD_LABELS
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
@@ -102,9 +106,11 @@ class _Reading:
         self._steps = steps
         self._until_s = until_s
         self._window_s = window_s
-        self._identity: Identity = POD
+        self._conventions = Conventions()
         self._bounds: dict[tuple[str, str], Bounds] = {}
         self._workload_of = {(each.ref.namespace, each.ref.name): row for row, each in enumerate(fleet.workloads)}
+        for row, each in enumerate(fleet.workloads):
+            self._workload_of.setdefault((each.ref.namespace, named_like(each.ref.name)), row)
         self._pod_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
         self._pods: dict[Name, int] = {}  # of those read, to their place
         self._workload: list[int] = []  # by place
@@ -114,7 +120,9 @@ class _Reading:
         """Return what could be read; `offset_s` leads from Unix time to the clock of the tick."""
         problem, failures = "", list[Unavailable]()
         asked = self._reader.ask(convention_query(ENGINES.values()), self._until_s, self._until_s, STEP_S)
-        self._identity, _ = read_conventions(row["metric"].get(METRIC, "") for row in asked)
+        self._conventions = read_conventions(
+            {row["metric"].get(METRIC, ""): float(row["values"][-1][1]) for row in asked}
+        )
         for part in self._parts():
             if len(self._pods) + part.pods > MOST_PODS:
                 problem = f"no more than {MOST_PODS} pods are read from history"
@@ -155,9 +163,13 @@ class _Reading:
         yield from (part for part in parts.values() if part.rows)
 
     def _read_part(self, part: _Part) -> None:
-        engine = narrowed(ENGINES[part.engine], self._where(part))
+        for identity, where in self._wheres(part):
+            self._read_narrowed(part, identity, where)
+
+    def _read_narrowed(self, part: _Part, identity: Identity, where: Where) -> None:
+        engine = narrowed(ENGINES[part.engine], where)
         wanted = set(part.rows)
-        for query in engine_queries(engine, self._identity, self._window_s):
+        for query in engine_queries(engine, identity, self._window_s):
             self._take(query.column, self._ask(query.expression), wanted)
         for column, aim in WITHIN.items():
             if not (readings := engine.readings.get(column)):
@@ -166,21 +178,25 @@ class _Reading:
             limits_s[part.rows] = getattr(self._objectives, aim)[part.rows]
             for objective_s in commonest(limits_s, part.pods)[0]:
                 bounds = self._known_bounds(part.engine, column)
-                if expression := count_expression(column, readings, self._identity, objective_s, bounds):
+                if expression := count_expression(column, readings, identity, objective_s, bounds):
                     rows = set(np.flatnonzero(limits_s == objective_s).tolist())
                     self._take(column, self._ask(expression), rows)
 
-    def _where(self, part: _Part) -> Where:
-        """Return what narrows queries to a part. It lets a few others through, which `_take` leaves out."""
+    def _wheres(self, part: _Part) -> Iterator[tuple[Identity, Where]]:
+        """Yield what narrows queries to a part, for each pair of labels that may name its pods.
+
+        It lets a few others through, which `_take` leaves out.
+        """
         refs = [self._fleet.workloads[row].ref for row in part.rows]
-        namespaces = sorted({ref.namespace for ref in refs})
-        where: Where = (
-            (self._identity[0], tuple(map(_quoted, namespaces)) if len(namespaces) > 1 else (*namespaces,)),
-        )
-        if self._identity == TARGET:
-            return where
-        names = f"({'|'.join(sorted({_quoted(ref.name) for ref in refs}))})"
-        return (*where, (self._identity[1], (f"{names}-[a-z0-9]+", f"{names}-[a-z0-9]+-[a-z0-9]+")))
+        namespaces = tuple(sorted({ref.namespace for ref in refs}))
+        inside = tuple(map(_quoted, namespaces)) if len(namespaces) > 1 else namespaces
+        names = pods_of_any(ref.name for ref in refs)
+        if POD in self._conventions.identities:
+            for pair in self._conventions.pod_labels:
+                before = NO_POD[: POD_LABELS.index(pair)]
+                yield (*pair, *SCRAPE_LABELS), (*before, (pair[0], inside), (pair[1], names))
+        if TARGET in self._conventions.identities and any(not ref.api_version for ref in refs):
+            yield TARGET, ((TARGET[0], inside),)
 
     def _known_bounds(self, engine: str, column: str) -> Bounds:
         """Return the bounds of a histogram, those of all pods together, as ticks use them."""
@@ -242,7 +258,7 @@ class _Reading:
             columns[name] = column = np.full(shape, np.nan)
             for place, values in read:
                 known = column[:, place]
-                column[:, place] = np.where(np.isnan(known), values, known)
+                column[:, place] = np.fmax(known, values)  # as a tick does
         if "time_s" in columns:
             columns["time_s"] += offset_s
         return Recent(

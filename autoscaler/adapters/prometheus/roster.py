@@ -31,7 +31,7 @@ class Sighting:
     controllers: Controllers
     gpus: dict[Name, Counter[Pool]]  # devices that each pod holds, by DCGM
     whole: bool  # nothing failed and nothing was partial: what was not seen is gone
-    named: bool = True  # metrics know pods; False: only scrape targets, (job, instance)
+    targets: frozenset[Name] = frozenset()  # of those that report, scrape targets, (job, instance): no pod is known
 
 
 @dataclass
@@ -69,6 +69,11 @@ class Roster:
     def full(self) -> bool:
         """Say whether something may have been left out because the bounds were reached."""
         return len(self._members) >= MAX_PODS or len(self._found) >= MAX_WORKLOADS
+
+    def owner(self, name: Name) -> WorkloadRef | None:
+        """Return the workload of a pod."""
+        member = self._members.get(name)
+        return member.ref if member else None
 
     def namespaces(self) -> set[str]:
         """Return where something was found."""
@@ -133,7 +138,7 @@ class Roster:
 
     def _ref(self, name: Name, model: str, sighting: Sighting) -> WorkloadRef:
         namespace, pod = name
-        if not sighting.named:
+        if name in sighting.targets:
             return of_model(namespace, model or namespace)
         facts = sighting.pods.get(name)
         controller = facts.controller if facts else ("", "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from autoscaler.adapters.prometheus.client import Answer, PrometheusClient, QueryFailed
-from autoscaler.adapters.prometheus.decode import MAX_NOTE_CHARACTERS
+from autoscaler.adapters.prometheus.decode import MAX_NOTE_CHARACTERS, Vector, parse_labels
+from autoscaler.adapters.prometheus.queries import METRIC
 from autoscaler.core.samples import SourceReport
 from autoscaler.ports import Clock
 
@@ -73,3 +74,9 @@ def _line(names: list[str], text: str) -> str:
     more = len(names) - NAMED
     line = f"{', '.join(names[:NAMED])}{f' and {more} more' if more > 0 else ''}: {text}"
     return line if len(line) <= 2 * MAX_NOTE_CHARACTERS else line[: 2 * MAX_NOTE_CHARACTERS - 1] + "…"
+
+
+def by_name(vector: Vector) -> dict[str, float]:
+    """Return the value of each series of an answer by its label `metric`."""
+    names = (parse_labels(raw).get(METRIC, "") for raw in vector.labels)
+    return dict(zip(names, vector.values.tolist(), strict=True))

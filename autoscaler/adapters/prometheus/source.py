@@ -25,15 +25,16 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.attained import Attained, tell_uncounted
 from autoscaler.adapters.prometheus.client import PrometheusClient
-from autoscaler.adapters.prometheus.decode import clean, parse_labels
+from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.doubles import doubled, tell_doubles
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     GPU_COLUMNS,
-    METRIC,
     POD,
     TARGET,
+    Conventions,
     Identity,
     PodQuery,
     convention_query,
@@ -43,7 +44,7 @@ from autoscaler.adapters.prometheus.queries import (
     gpu_queries,
     read_conventions,
 )
-from autoscaler.adapters.prometheus.sampling import Sampling
+from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
 from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED
 from autoscaler.config.gateways import WorkloadNames, read_front
@@ -97,8 +98,7 @@ class PrometheusSource:
         self._window_s = settings.rate_window_s
         self._server_clock = ServerClock()
         self._join = PodJoin()
-        self._identity: Identity = POD
-        self._gpu_identity: Identity | None = None
+        self._conventions = Conventions()
         self._conventions_s = -np.inf
         self._carried: dict[str, _Carried] = {}
         self._attained = Attained()
@@ -124,7 +124,8 @@ class PrometheusSource:
         self._join.align(fleet)
         at_s = self._server_clock.server_s(sampling.started_s)
         columns = {field.name: np.full(len(fleet.pods), np.nan) for field in fields(PodSamples)}
-        queries = self._plan(fleet, sampling)
+        identities = self._identities(fleet)
+        queries = self._plan(fleet, identities, sampling)
         due = self._due(queries, sampling.started_s)
         async with asyncio.TaskGroup() as group:
             if not first and sampling.started_s - self._conventions_s >= SLOW_PERIOD_S:
@@ -133,7 +134,7 @@ class PrometheusSource:
                 ask = not query.slow or query.expression in due
                 group.create_task(self._read_pods(sampling, at_s, query, ask, fleet, columns), name="prometheus pods")
             counts = group.create_task(
-                self._attained.read(sampling, at_s, self._identity, self._join, fleet, objectives),
+                self._attained.read(sampling, at_s, identities, self._join, fleet, objectives),
                 name="prometheus objectives",
             )
             front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
@@ -155,22 +156,34 @@ class PrometheusSource:
         if answer is None:
             return
         self._server_clock.hear(answer)
-        found = [parse_labels(labels).get(METRIC, "") for labels in answer.vector.labels]
         if not answer.vector.partial or math.isinf(self._conventions_s):
-            self._identity, self._gpu_identity = read_conventions(found)
+            self._conventions = read_conventions(by_name(answer.vector))
         if not answer.vector.partial:
             self._conventions_s = sampling.started_s
 
-    def _plan(self, fleet: Fleet, sampling: Sampling) -> list[PodQuery]:
+    def _identities(self, fleet: Fleet) -> tuple[Identity, ...]:
+        """Return which labels to read engines by. Scrape targets are read only where they are what was found."""
+        found = self._conventions.identities
+        if POD in found and all(workload.ref.api_version for workload in fleet.workloads):
+            return (POD,)
+        return found
+
+    def _plan(self, fleet: Fleet, identities: tuple[Identity, ...], sampling: Sampling) -> list[PodQuery]:
         """Return the queries for the engines in use. Workloads count only by which engines they name."""
         queries: list[PodQuery] = []
         for name in sorted({workload.engine for workload in fleet.workloads}):
             if engine := ENGINES.get(name):
-                queries += engine_queries(engine, self._identity, self._window_s)
+                for identity in identities:
+                    queries += engine_queries(engine, identity, self._window_s)
             else:
                 sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
-        if self._gpu_identity is not None:
-            queries += gpu_queries(self._gpu_identity)
+        if self._conventions.gpus:
+            queries += gpu_queries(POD)
+        if TARGET not in identities and (nameless := self._conventions.nameless):
+            many = (
+                "series of engines name no pod and are" if nameless > 1 else "series of an engine names no pod and is"
+            )
+            sampling.note(CONVENTIONS, f"{nameless:.0f} {many} left out: give them the labels namespace and pod")
         return queries
 
     def _due(self, queries: list[PodQuery], now_s: float) -> set[str]:
@@ -197,6 +210,9 @@ class PrometheusSource:
         if ask:
             answer = await sampling.ask(query.column, query.expression, at_s)
             if answer is not None:
+                if query.column == "running":
+                    for line in tell_doubles(doubled(answer.vector, self._join.rows(answer.vector.labels), fleet)):
+                        sampling.note(query.column, line)
                 column = self._believable(query.column, self._join.column(answer.vector), sampling.started_s)
                 carried = _Carried(fleet.pod_id, column, sampling.started_s)
                 if query.slow:
@@ -208,9 +224,10 @@ class PrometheusSource:
     def _tell_strangers(self, sampling: Sampling, fleet: Fleet, running: FloatColumn) -> None:
         """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
         if fleet.pod_ready.any() and np.isnan(running).all() and not sampling.failed:
-            labels = " and ".join(self._identity)
+            targets = POD not in self._conventions.identities
+            labels = "job and instance" if targets else "namespace and pod"
             needed = "; series of engines have no label pod: give them the labels namespace and pod"
-            advice = needed if self._identity == TARGET else ""
+            advice = needed if targets else ""
             sampling.note("running", f"no series has labels {labels} that name a ready pod of the fleet{advice}")
 
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:

@@ -17,7 +17,7 @@ from autoscaler.adapters.scrape.exposition import Exposition
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.config import gpus
-from autoscaler.config.series import Readings
+from autoscaler.config.series import Readings, pod_of
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
@@ -96,7 +96,7 @@ def _fill(
     readings: dict[str, dict[int, dict[_Device, float]]] = {}  # metric, row, device
     for name, samples in exposition.series.items():
         for labels, value in samples:
-            pod = gpus.pod_of(labels)
+            pod = pod_of(labels)
             row = row_of.get(pod) if pod else None
             if row is not None and 0 <= value <= gpus.most(name):
                 readings.setdefault(name, {}).setdefault(row, {})[gpus.device_of(labels)] = value

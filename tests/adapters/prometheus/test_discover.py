@@ -19,7 +19,7 @@ from tests.harness.process import free_port
 CONVENTIONS = vector(({"metric": "engine/pod"}, 1))
 POD = "llama-7d9c5b6f4-x2x8k"
 ENGINES = vector(({**pod(POD), "metric": "vllm", "model_name": "llama-3"}, 1))
-PODS = vector(({**pod("llama-7d9c5b6f4-b4b4b"), "__name__": "kube_pod_created"}, 1_000))
+PODS = vector(({**pod("llama-7d9c5b6f4-b4b4b"), "metric": "kube_pod_created"}, 1_000))
 
 
 class Server:

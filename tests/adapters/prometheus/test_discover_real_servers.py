@@ -51,6 +51,24 @@ DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",modelName="NVIDIA H100",namespace="llm"
 DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",modelName="NVIDIA H100",namespace="llm",pod="llama-7d9c5b6f4-x2x8k"} 7
 DCGM_FI_DEV_FB_USED{gpu="2",UUID="GPU-3",modelName="NVIDIA H100"} 4
 """
+# One backend with several ways in: two jobs with addresses of their own read one pod, and each way names pods
+# otherwise. kube-state-metrics keeps its labels nowhere, and two exporters report one device under different names of
+# its host.
+TWICE, FEDERATED, COLLECTED = "llama-7d9c5b6f4-x2x8k", "phi-6d5c4b7f9-b4b4b", "qwen-5c8d9f7b6-z8z8z"
+MOVED = """\
+kube_deployment_spec_replicas{namespace="llm",deployment="llama"} 3
+kube_deployment_spec_replicas{namespace="monitoring",deployment="other"} 9
+kube_replicaset_owner{namespace="llm",replicaset="llama-7d9c5b6f4",owner_kind="Deployment",owner_name="llama",owner_is_controller="true"} 1
+kube_pod_owner{namespace="llm",pod="llama-7d9c5b6f4-x2x8k",owner_kind="ReplicaSet",owner_name="llama-7d9c5b6f4",owner_is_controller="true"} 1
+kube_pod_owner{namespace="llm",pod="llama-7d9c5b6f4-c5c5c",owner_kind="ReplicaSet",owner_name="llama-7d9c5b6f4",owner_is_controller="true"} 1
+kube_pod_status_ready{namespace="llm",pod="llama-7d9c5b6f4-x2x8k",condition="true"} 1
+kube_pod_status_ready{namespace="llm",pod="llama-7d9c5b6f4-c5c5c",condition="true"} 0
+"""  # noqa: E501  as exposed
+
+
+def exporter(**labels: str) -> str:
+    text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f'DCGM_FI_DEV_FB_USED{{gpu="0",namespace="llm",pod="{TWICE}",{text}}} 7\n'
 
 
 def labelled(page: str, namespace: str, pod: str) -> str:
@@ -63,13 +81,19 @@ def labelled(page: str, namespace: str, pod: str) -> str:
 async def servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[dict[str, PromqlServer]]:
-    """Four servers: `cluster` scrapes all there is, `pods` the engines alone, `plain` does not know of pods.
+    """Five servers: `cluster` scrapes all there is, `pods` the engines alone, `plain` does not know of pods.
 
-    `federated` scrapes what another server knows, without `honor_labels`.
+    `federated` scrapes what another server knows, without `honor_labels`; `mixed` has a bit of everything.
     """
     async with exposition_server() as endpoints:
         federated = "".join(labelled(SATURATED, "llm", pod) for pod in LLAMA)
-        pages = {"/vllm": SATURATED, "/federate": federated, "/kube-state": KUBE_STATE, "/dcgm": DCGM}
+        pages = {
+            "/moved": MOVED,
+            "/dcgm-a": exporter(UUID="GPU-1", Hostname="node-1", modelName="NVIDIA H100"),
+            "/dcgm-b": exporter(uuid="GPU-1", hostname="10.0.0.1", modelName="NVIDIA-H100"),
+            "/phi": labelled(SATURATED, "edge", FEDERATED),
+        }
+        pages |= {"/vllm": SATURATED, "/federate": federated, "/kube-state": KUBE_STATE, "/dcgm": DCGM}
         for path, text in pages.items():
             endpoints.serve(path, text)
 
@@ -83,6 +107,22 @@ async def servers(
             "cluster": (engine(LLAMA[0]), engine("mixtral-0"), kube_state, dcgm),
             "pods": (engine(LLAMA[0]), engine(LLAMA[1])),
             "plain": (Target(endpoints.address, "/vllm", job="inference"),),
+            "mixed": (
+                Target(
+                    endpoints.address, "/vllm", {"namespace": "llm", "pod": TWICE, "instance": "10.0.0.1:8000"}, "a"
+                ),
+                Target(endpoints.address, "/vllm", {"namespace": "llm", "pod": TWICE, "instance": "x:http"}, "b"),
+                Target(endpoints.address, "/phi", {"namespace": "monitoring", "pod": "prometheus-0"}, "federate"),
+                Target(
+                    endpoints.address,
+                    "/vllm",
+                    {"k8s_namespace_name": "team", "k8s_pod_name": COLLECTED, "server": "gpu-node-7"},
+                    "otel",
+                ),
+                Target(endpoints.address, "/moved", {"namespace": "monitoring", "pod": "kube-state-0"}, "state"),
+                Target(endpoints.address, "/dcgm-a", {"namespace": "gpu", "pod": "dcgm-0"}, "dcgm-a"),
+                Target(endpoints.address, "/dcgm-b", {}, "dcgm-b"),
+            ),
             "federated": (Target(endpoints.address, "/federate", {"namespace": "monitoring", "pod": "prometheus-0"}),),
         }
         async with AsyncExitStack() as stack:
@@ -185,3 +225,25 @@ async def test_engines_that_fall_silent_are_not_taken_for_pods_that_are_gone_whe
                 fleet = workloads.fleet()
                 assert (fleet.replicas.tolist(), {pod.name for pod in fleet.pods}) == (replicas, pods)
                 assert workloads.problems == problems
+
+
+async def test_each_series_is_judged_alone_when_one_backend_names_pods_in_several_ways(
+    servers: dict[str, PromqlServer],
+):
+    fleet = await found(servers["mixed"])
+    assert {str(each.ref): replicas for each, replicas in zip(fleet.workloads, fleet.replicas, strict=True)} == {
+        "llm/llama": 3,
+        "edge/phi": 1,
+        "team/qwen": 1,
+    }
+    row = [str(each.ref) for each in fleet.workloads].index("llm/llama")
+    assert fleet.pod_ready[fleet.pod_workload == row].tolist() == [True, False]
+    assert (fleet.pools[fleet.pool[row]], fleet.gpus_per_replica[row]) == (Pool("nvidia.com/gpu", "NVIDIA-H100"), 1)
+    async with PrometheusSource(PrometheusSettings(url=servers["mixed"].url), SystemClock()) as source:
+        samples = await source.sample(fleet, objectives(fleet), 10)
+    read = {pod.name: value for pod, value in zip(fleet.pods, samples.pods.waiting, strict=True)}
+    assert {name: value for name, value in read.items() if value > 0} == {TWICE: 30, FEDERATED: 30, COLLECTED: 30}
+    assert samples.reports[0].problems == (
+        f"running: pod llm/{TWICE} is read by 2 scrape jobs (a, b); "
+        "it counts once, as the job says that shows the most",
+    )

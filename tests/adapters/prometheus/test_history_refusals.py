@@ -187,7 +187,7 @@ async def test_a_server_that_is_busy_for_a_moment_is_asked_again() -> None:
 async def test_the_deadline_holds_over_all_queries_together() -> None:
     async def slow(_request: web.Request) -> web.Response:
         await asyncio.sleep(0.1)
-        return web.Response(text=answer_of([]))
+        return web.Response(text=answer_of([{"metric": {"metric": "pod"}, "values": [[START_S, "1"]]}]))
 
     async with serving(slow) as url:
         message = await refusal(url, deadline_s=0.15)

@@ -119,6 +119,12 @@ def test_the_order_of_series_does_not_matter(order: list[int], names: list[int])
         ({"pod_namespace": "llm", "pod_name": "a-0"}, ("llm", "a-0")),
         ({"namespace": "llm", "pod": "a-0", "job": "vllm", "instance": "10.0.0.1:8000"}, ("llm", "a-0")),
         ({"job": "vllm", "instance": "10.0.0.1:8000"}, ("vllm", "10.0.0.1:8000")),
+        (
+            {"k8s_namespace_name": "llm", "k8s_pod_name": "a-0", "namespace": "otel", "pod": "collector-0"},
+            ("llm", "a-0"),
+        ),
+        ({"kubernetes_namespace": "llm", "kubernetes_pod_name": "a-0"}, ("llm", "a-0")),
+        ({"exported_pod": "a-0", "namespace": "monitoring", "pod": "prometheus-0"}, ("", "")),
         ({"model_name": "m"}, ("", "")),
         ({}, ("", "")),
     ],

@@ -11,7 +11,7 @@ from tests.adapters.prometheus.answers import pod, vector
 
 
 def facts(*series: tuple[str, dict[str, str], object]) -> PodFacts:
-    answer = vector(*[({"__name__": name, **pod("a-0"), **labels}, value) for name, labels, value in series])
+    answer = vector(*[({"metric": name, **pod("a-0"), **labels}, value) for name, labels, value in series])
     return read_pods(decode_vector(answer.encode()))["llm", "a-0"]
 
 
@@ -105,6 +105,6 @@ def test_owners_of_replica_sets_and_spec_replicas():
 
 
 def test_series_without_a_pod_or_a_number_are_left_out():
-    answer = vector(({"__name__": "kube_pod_created", "namespace": "llm"}, 1), ({"__name__": "x", **pod("b")}, "NaN"))
+    answer = vector(({"metric": "kube_pod_created", "namespace": "llm"}, 1), ({"metric": "x", **pod("b")}, "NaN"))
     assert read_pods(decode_vector(answer.encode())) == {}
     assert math.isnan(facts(("unknown_metric", {}, 1)).created_s)

@@ -1,8 +1,12 @@
 """The scale target behind a pod."""
 
-import pytest
+import re
 
-from autoscaler.adapters.prometheus.owners import of_model, owner_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.prometheus.owners import named_like, of_model, owner_of, pods_of, pods_of_any
 from autoscaler.core.fleet import WorkloadRef
 
 REPLICA_SETS = {("llm", "llama-7d9c5b6f4"): ("Deployment", "llama"), ("llm", "canary-5b"): ("Rollout", "canary")}
@@ -36,6 +40,41 @@ def test_kube_state_metrics_tells_the_owner(controller: tuple[str, str], target:
 )
 def test_without_it_the_name_of_the_pod_tells(pod: str, name: str, kind: str):
     assert owner_of("llm", pod, "model", ("", ""), {}) == WorkloadRef("llm", name, kind)
+
+
+SAFE = st.sampled_from("bcdfghjklmnpqrstvwxz2456789")
+HASHES = st.text(SAFE, min_size=6, max_size=10)
+SUFFIXES = st.text(SAFE, min_size=5, max_size=5)
+# Words with a vowel cannot be taken for a hash.
+LONG_NAMES = st.integers(1, 120).map(lambda length: ("meta-llama-" * 12)[:length].rstrip("-") + "a")
+
+
+def pod_of_deployment(name: str, pod_hash: str, suffix: str) -> str:
+    """Make a name as Kubernetes does: `names.SimpleNameGenerator` over the ReplicaSet's name and a dash."""
+    return f"{name}-{pod_hash}-"[:58] + suffix
+
+
+@given(LONG_NAMES, HASHES, SUFFIXES)
+def test_the_owner_is_read_from_a_pods_name_when_kubernetes_cut_it(name: str, pod_hash: str, suffix: str):
+    pod = pod_of_deployment(name, pod_hash, suffix)
+    assert len(pod) <= 63
+    ref = owner_of("llm", pod, "model", ("", ""), {})
+    assert ref.kind == "Deployment"
+    assert ref.name == named_like(name) == (name if len(name) < 58 else name[:58])
+
+
+@given(LONG_NAMES, HASHES, SUFFIXES)
+def test_pods_are_found_by_their_names_when_kubernetes_cut_them(name: str, pod_hash: str, suffix: str):
+    pod = pod_of_deployment(name, pod_hash, suffix)
+    for expressions in (pods_of(name), pods_of_any([name, "other"])):
+        assert any(re.fullmatch(each, pod) for each in expressions)
+        assert any(re.fullmatch(each, f"{name}-7") for each in expressions)
+
+
+def test_a_word_of_safe_letters_before_the_suffix_belongs_to_a_long_name():
+    name = "deepseek-r1-distill-qwen-instruct-for-the-whole-agency-7b"
+    assert len(name) == 57
+    assert owner_of("llm", f"{name}-x2x8k", "m", ("", ""), {}).name == name
 
 
 def test_words_at_the_end_of_a_name_are_no_hash():

@@ -5,15 +5,24 @@ from dataclasses import fields
 
 import pytest
 
+from autoscaler.adapters.prometheus.kube_state import controllers_query, pods_query
+from autoscaler.adapters.prometheus.past_queries import (
+    latency_query,
+    naming_query,
+    of_pods,
+    sampled_query,
+    series_query,
+)
 from autoscaler.adapters.prometheus.queries import (
-    EXPORTED,
     POD,
     TARGET,
+    Conventions,
     bounds_query,
     bucket_expression,
     convention_query,
     devices_query,
     engine_queries,
+    engines_presence,
     front_arrivals_query,
     front_waiting_query,
     gpu_queries,
@@ -53,15 +62,32 @@ def test_every_name_of_gateways_and_gpus_is_asked_for():
     assert set(re.findall(r"DCGM_\w+", text)) == set(gpus.metric_names())
 
 
+def every_query() -> list[str]:
+    """Return the text of each kind of query that is ever asked."""
+    engines, pods = ENGINES.values(), ("a-[0-9]+", "a-[a-z]+")
+    texts = [query.expression for each in engines for way in (POD, TARGET) for query in engine_queries(each, way, 90)]
+    texts += [bounds_query(each.readings[name], 256) for each in engines for name in WITHIN.keys() & each.readings]
+    texts += [query.expression for query in gpu_queries(POD)]
+    texts += [convention_query(engines), front_waiting_query(), front_arrivals_query(60)]
+    texts += [devices_query(), seen_engines_query(engines)]
+    texts += [make(engines_presence(engines), ["gone"]) for make in (pods_query, controllers_query)]
+    past = of_pods(ENGINES["vllm"], ("namespace", "pod"), "llm", pods)
+    texts += [naming_query(ENGINES["vllm"], "llm", pods), sampled_query(past), latency_query(past, "ttft_met", 60)]
+    return texts + [series_query(past, column) for column in ("running", "waiting", "finished")]
+
+
 def test_parentheses_and_quotes_are_balanced():
-    texts = [query.expression for engine in ENGINES.values() for query in engine_queries(engine, TARGET, 90)]
-    texts += [query.expression for query in gpu_queries(gpus.POD_LABELS[0])]
-    texts += [convention_query(ENGINES.values()), front_waiting_query(), front_arrivals_query(60)]
-    texts += [devices_query(POD), seen_engines_query(ENGINES.values(), POD)]
-    for text in texts:
+    for text in every_query():
         assert text.count("(") == text.count(")")
         assert text.count('"') % 2 == 0
         assert len(text) < 16_000  # VictoriaMetrics refuses queries of more than 16 KiB
+
+
+def test_every_selector_has_one_exact_name():
+    """Managed backends refuse an expression on `__name__`, and a selector without a name."""
+    for text in every_query():
+        assert "__name__" not in text
+        assert not re.search(r"(^|[^a-zA-Z0-9_:])\{", text), text
 
 
 def test_the_window_of_quantiles_is_that_of_the_settings():
@@ -70,18 +96,20 @@ def test_the_window_of_quantiles_is_that_of_the_settings():
 
 
 @pytest.mark.parametrize(
-    ("found", "engine", "gpu"),
+    ("found", "conventions"),
     [
-        ([], POD, None),
-        (["engine/pod", "engine/instance"], POD, None),
-        (["engine/pod", "engine/exported_pod"], POD, None),
-        (["engine/exported_pod", "engine/instance"], EXPORTED, None),
-        (["engine/instance"], TARGET, None),
-        (["gpu/pod", "gpu/exported_pod"], POD, ("exported_namespace", "exported_pod")),
-        (["gpu/pod", "gpu/pod_name"], POD, ("pod_namespace", "pod_name")),
-        (["gpu/pod"], POD, ("namespace", "pod")),
-        (["gpu/nonsense", "", "clock"], POD, None),
+        ({}, Conventions()),
+        ({"engine/pod": 3, "clock": 1}, Conventions()),
+        (
+            {"engine/pod": 3, "engine/exported_pod": 1},
+            Conventions(pod_labels=(("exported_namespace", "exported_pod"), ("namespace", "pod"))),
+        ),
+        ({"engine/pod": 3, "engine/instance": 2}, Conventions((POD, TARGET), nameless=2)),
+        ({"engine/instance": 2}, Conventions((TARGET,), nameless=2)),
+        ({"gpu/pod": 9}, Conventions(gpus=True)),
+        ({"gpus": 1, "": 1}, Conventions()),
     ],
+    ids=["nothing", "pods", "two ways", "pods and targets", "targets", "GPUs", "nonsense"],
 )
-def test_the_first_label_convention_that_exists_decides_for_the_backend(found, engine, gpu):
-    assert read_conventions(found) == (engine, gpu)
+def test_every_convention_of_the_backend_is_read(found: dict[str, float], conventions: Conventions):
+    assert read_conventions(found) == conventions

@@ -146,7 +146,8 @@ def test_without_device_metrics_the_requests_of_the_pod_tell():
 
 def test_where_metrics_know_no_pods_targets_with_one_model_are_one_workload():
     roster = Roster()
-    roster.update(sighting(("vllm", "10.0.0.1:8000"), ("vllm", "10.0.0.2:8000"), named=False), 0)
+    targets = ("vllm", "10.0.0.1:8000"), ("vllm", "10.0.0.2:8000")
+    roster.update(sighting(*targets, targets=frozenset(targets)), 0)
     fleet = snapshot(roster)
     assert [each.ref for each in fleet.workloads] == [WorkloadRef("vllm", "llama-3", "Model", "")]
     assert len(fleet.pods) == 2

@@ -158,6 +158,12 @@ def test_the_router_of_the_production_stack_exposes_the_same_names_and_is_not_re
     assert read(VLLM, text) == {}
 
 
+def test_an_engine_is_read_when_its_scrape_job_has_a_label_server() -> None:
+    labels = 'engine="0",model_name="m",server="gpu-node-7"'
+    text = f'vllm:num_requests_running{{{labels}}} 9\nvllm:engine_sleep_state{{{labels},sleep_state="awake"}} 1\n'
+    assert read(VLLM, text) == {"running": 9.0, "asleep": 0.0}
+
+
 def test_lora_adapters_of_one_engine_are_one_pod() -> None:
     text = (
         f"vllm:num_requests_running{{{V1}}} 3\n"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.config import gpus
+from autoscaler.config.series import pod_of
 from autoscaler.core.fleet import Pool
 from autoscaler.sim.engine.profiles import H100_3G
 from autoscaler.sim.world.dcgm import COLLECT_S, DcgmExporter
@@ -29,7 +30,7 @@ def test_a_device_that_a_pod_holds_carries_its_name_and_a_free_one_does_not() ->
     plant = Plant(a_world(silent(devices=2)), 0.0)
     used = readings(DcgmExporter(plant.cluster).render(0.0), gpus.FB_USED)
     (pod,) = plant.fleet().pods
-    assert [gpus.pod_of(labels) for labels, _ in used] == [("models", pod.name)] * 2 + [None] * 2
+    assert [pod_of(labels) for labels, _ in used] == [("models", pod.name)] * 2 + [None] * 2
     assert used[0][1] > 70_000  # MiB: the engine holds the memory though nobody asks
     assert used[2][1] < 10
     assert {labels["modelName"] for labels, _ in used} == {"NVIDIA H100 80GB HBM3"}
