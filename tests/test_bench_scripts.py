@@ -10,17 +10,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{second},300,60\n" for second in range(0, 240, 2))
-ONE_TRACE = object()
-"""Stands for the path of a trace that the test writes."""
+TRACE_FILE, TRACE_FOLDER = object(), object()
+"""Stand for the paths of a trace that the test writes, and of the folder that holds it."""
 
 SMALLEST: dict[str, list[object]] = {
-    "ablation": ["--traces", ONE_TRACE, "--scale", 1],
+    "ablation": ["--traces", TRACE_FOLDER, "--scale", 1],
     "decode": ["--workloads", 8, "--ticks", 1],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
-    "policies": ["--traces", ONE_TRACE, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
-    "reaction": ["--workloads", 1, "--rounds", 1],
+    "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
+    "reaction": ["--workloads", 1, "--rounds", 2],
     "scrape": ["--pods", 8, "--rounds", 1],
-    "simulate": ["--trace", ONE_TRACE],
+    "simulate": ["--trace", TRACE_FILE],
     "sizes": ["--sizes", 0.3, "--hours", 0.1],
     "start": ["--rounds", 1],
     "state": ["--workloads", 8],
@@ -37,9 +37,11 @@ def test_every_script_of_the_benchmarks_has_a_smallest_run():
 @pytest.mark.integration
 @pytest.mark.parametrize("script", SMALLEST)
 def test_script_prints_json_when_run_at_its_smallest_size(script: str, tmp_path: Path):
-    trace = tmp_path / "requests.csv"
-    trace.write_text(TRACE)
-    arguments = [str(trace) if each is ONE_TRACE else str(each) for each in SMALLEST[script]]
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    paths = {TRACE_FOLDER: folder, TRACE_FILE: folder / "requests.csv"}
+    paths[TRACE_FILE].write_text(TRACE)
+    arguments = [str(paths.get(each, each)) for each in SMALLEST[script]]
     run = subprocess.run(
         [sys.executable, str(ROOT / "bench" / f"{script}.py"), *arguments, "--json"],
         cwd=tmp_path,
