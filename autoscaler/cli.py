@@ -34,6 +34,8 @@ from autoscaler.commands.options import (
     prometheus_settings,
     rate_window_option,
     refuse_unused,
+    scrape_options,
+    scrape_settings,
     tls_files,
 )
 from autoscaler.commands.study import replay, simulate
@@ -65,15 +67,7 @@ main.add_command(replay)
 )
 @prometheus_options
 @rate_window_option
-@click.option(
-    "--scrape/--no-scrape",
-    default=None,
-    help="Read metrics from the pods themselves; default: only without --prometheus.",
-)
-@click.option("--dcgm", type=Address(), metavar="URL", multiple=True, help="DCGM exporter to read directly.")
-@click.option(
-    "--gateway", type=Address(), metavar="URL", multiple=True, help="Metrics endpoint of a gateway to read directly."
-)
+@scrape_options
 @policy_options
 @cluster_options
 @price_option
@@ -219,7 +213,6 @@ def _settings(given: dict[str, Any]) -> Settings:
         KubeSettings,
         LeaseSettings,
         Mode,
-        ScrapeSettings,
         Settings,
         TlsFiles,
     )
@@ -232,7 +225,6 @@ def _settings(given: dict[str, Any]) -> Settings:
             scrape = prometheus is None
         if prometheus is None and not scrape:
             raise click.UsageError("no source of metrics: give --prometheus URL, --scrape, or both")
-        dcgm, gateways = given.get("dcgm", ()), given.get("gateway", ())
         in_cluster = given.get("cluster", True)
         if mode is not Mode.KEDA:
             refuse_unused(given, ("grpc_",), "without --mode keda")
@@ -247,7 +239,7 @@ def _settings(given: dict[str, Any]) -> Settings:
             history=given["history"],
             state=given.get("state"),
             prometheus=prometheus,
-            scrape=ScrapeSettings(pods=scrape, dcgm=dcgm, gateways=gateways) if scrape or dcgm or gateways else None,
+            scrape=scrape_settings(given, scrape),
             kube=KubeSettings(context=given["context"]) if in_cluster else None,
             lease=LeaseSettings(
                 enabled=given["lease"] and mode is not Mode.DRY_RUN,

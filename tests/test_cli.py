@@ -105,6 +105,21 @@ BAD_OPTIONS = {
         ["--rate-window has no effect without --prometheus URL"],
     ),
     "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port has no effect without --mode keda"]),
+    "half a client certificate for pods": ((*DIRECT, "--scrape-cert", __file__), ["--scrape-key is missing"]),
+    "token of no namespace": ((*DIRECT, "--scrape-token", __file__), ["--scrape-token", "NAMESPACE=FILE"]),
+    "token without a file": ((*DIRECT, "--scrape-token", "a=/none"), ["'/none'", "does not exist"]),
+    "token for anybody": (
+        (*DIRECT, "--scrape-token", f"a={__file__}", "--scrape-verify", "none"),
+        ["a token is sent only to servers whose certificate is verified"],
+    ),
+    "token without a gateway": (
+        (*DIRECT, "--gateway-token-file", __file__),
+        ["--gateway-token-file has no effect without --gateway URL"],
+    ),
+    "certificates for nothing": (
+        (*DIRECT, "--prometheus", "http://a", "--scrape-ca", __file__),
+        ["--scrape-ca has no effect without --scrape, --dcgm or --gateway"],
+    ),
     "half a client certificate": (
         (*DIRECT, "--prometheus", "http://a", "--prometheus-cert", __file__),
         ["--prometheus-key is missing"],

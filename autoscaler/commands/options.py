@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from autoscaler.config.settings import PrometheusSettings
+    from autoscaler.config.settings import PrometheusSettings, ScrapeSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -160,6 +160,22 @@ class Price(click.ParamType):  # type: ignore[type-arg]
         return product, usd
 
 
+class NamespaceFile(click.ParamType):  # type: ignore[type-arg]
+    """`NAMESPACE=FILE`."""
+
+    name = "namespace=file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        if isinstance(value, tuple):
+            return value
+        namespace, equals, file = value.partition("=")
+        if not (equals and is_object_name(namespace)):
+            self.fail(
+                f"{value[:100]!r} is not of the form NAMESPACE=FILE, for example team-a=/etc/tokens/a", param, ctx
+            )
+        return namespace, READABLE_FILE.convert(file, param, ctx)
+
+
 class Header(click.ParamType):  # type: ignore[type-arg]
     """`Name: value`."""
 
@@ -204,6 +220,42 @@ prometheus_options = options(
     click.option("--prometheus-key", type=READABLE_FILE, help="Private key of the client certificate."),
     click.option(
         "--prometheus-timeout", type=Duration(), default="10s", show_default=True, help="Time limit for one query."
+    ),
+)
+scrape_options = options(
+    click.option(
+        "--scrape/--no-scrape",
+        default=None,
+        help="Read metrics from the pods themselves; default: only without --prometheus.",
+    ),
+    click.option("--dcgm", type=Address(), metavar="URL", multiple=True, help="DCGM exporter to read directly."),
+    click.option(
+        "--gateway",
+        type=Address(),
+        metavar="URL",
+        multiple=True,
+        help="Metrics endpoint of a gateway to read directly.",
+    ),
+    click.option(
+        "--scrape-ca", type=READABLE_FILE, help="CA certificate that signed those of servers that are read directly."
+    ),
+    click.option("--scrape-cert", type=READABLE_FILE, help="Client certificate for them; needs --scrape-key."),
+    click.option("--scrape-key", type=READABLE_FILE, help="Private key of the client certificate."),
+    click.option(
+        "--scrape-verify",
+        type=click.Choice(["full", "ca", "none"]),
+        default="full",
+        show_default=True,
+        help="Certificates that are accepted: signed and for the address, signed by the CA, or any.",
+    ),
+    click.option(
+        "--scrape-token",
+        type=NamespaceFile(),
+        multiple=True,
+        help="File with the bearer token for the pods of a namespace; sent over https alone.",
+    ),
+    click.option(
+        "--gateway-token-file", type=READABLE_FILE, help="File with a bearer token for gateways; sent over https alone."
     ),
 )
 rate_window_option = click.option(
@@ -298,6 +350,29 @@ def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:
         tls=TlsFiles(**tls_files(given, "prometheus")),
         timeout_s=given["prometheus_timeout"],
         **window,
+    )
+
+
+def scrape_settings(given: dict[str, Any], scrape: bool) -> ScrapeSettings | None:
+    """Make settings of `scrape_options`; None: nothing is read directly. Raises as `prometheus_settings`."""
+    dcgm, gateways = given.get("dcgm", ()), given.get("gateway", ())
+    if not gateways:
+        refuse_unused(given, ("gateway_token",), "without --gateway URL")
+    if not scrape:
+        refuse_unused(given, ("scrape_token",), "without --scrape")
+    if not (scrape or dcgm or gateways):
+        refuse_unused(given, ("scrape_",), "without --scrape, --dcgm or --gateway")
+        return None
+    from autoscaler.config.settings import ScrapeSettings, TlsFiles
+
+    return ScrapeSettings(
+        pods=scrape,
+        dcgm=dcgm,
+        gateways=gateways,
+        tls=TlsFiles(**tls_files(given, "scrape")),
+        verify=given.get("scrape_verify", "full"),
+        tokens=given.get("scrape_token", ()),
+        gateway_token_file=given.get("gateway_token_file"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,17 @@ OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscale
 # Short forms of the overrides that are wanted most.
 SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType({"min-replicas": "replicas.min", "max-replicas": "replicas.max"})
 
+SCHEMES = ("http", "https")
 MODEL = Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks")
+
+# By these, many scrape configurations find the metrics of a pod. Read where ours say nothing.
+USUAL: Mapping[str, str] = MappingProxyType(
+    {
+        "prometheus.io/port": "metrics-port",
+        "prometheus.io/scheme": "metrics-scheme",
+        "prometheus.io/path": "metrics-path",
+    }
+)
 
 # What is not an override, by its name behind the prefix. `weights` is for the cache of weights: known, so that it is no
 # mistake to write it, and not read by what decides.
@@ -28,6 +39,8 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "model": MODEL,
         "engine": OneOf(tuple(ENGINES)),
         "metrics-port": Whole(1, 65_535),
+        "metrics-scheme": OneOf(SCHEMES),
+        "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
         "weights": Text(1024),
     }
@@ -37,6 +50,16 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
 def names() -> list[str]:
     """List every annotation there is, without its prefix."""
     return [*ANNOTATIONS, *SHORT_OVERRIDES, *(f"{OVERRIDE}{path}" for path in OVERRIDES)]
+
+
+def usual(annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `USUAL` annotations say, by the names of ours. One that makes no sense was meant for others."""
+    found = {}
+    for name, ours in USUAL.items():
+        if name in annotations:
+            with suppress(ValueError):
+                found[ours] = read(ours, annotations[name])
+    return found
 
 
 def override_path(name: str) -> str:

@@ -79,6 +79,14 @@ requests. Of a GPU also ratios above 2 (those between count as 1) and more frame
 140737488355328 or 9223372036854775794 for what it could not read. Activity is then unknown for three minutes where
 Prometheus tells it.
 
+**Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
+`vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of
+`prometheus.io/port`, `scheme` and `path` on the pod template or the workload, else the engine's `--port` (or 8000),
+`http`, and the path of the engine's table. Over https, `--scrape-ca` names the CA and `--scrape-verify` what a
+certificate must be: `full` names the pod's address; `ca` has any name and is signed by the CA; `none` is anything.
+`--scrape-token NAMESPACE=FILE` is shown to the pods of that namespace alone, over https alone, and never with `none`;
+`--gateway-token-file` likewise to gateways.
+
 **Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
 a quarter of `--rate-window`.
 

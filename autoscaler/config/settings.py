@@ -55,6 +55,14 @@ class PrometheusSettings(Frozen):
     rate_window_s: Seconds = 120.0  # range of histogram quantiles; at least four scrape intervals
 
 
+class Verify(StrEnum):
+    """What the certificate of a server must be that metrics are read from."""
+
+    FULL = "full"  # signed by a trusted CA, for the host name or address that is asked
+    CA = "ca"  # signed by a trusted CA, whatever its name: certificates of pods seldom name their addresses
+    NONE = "none"  # anything
+
+
 class ScrapeSettings(Frozen):
     """Reading metrics where they are made, without a server between."""
 
@@ -65,6 +73,20 @@ class ScrapeSettings(Frozen):
     window_s: Seconds = 60.0  # range of histogram quantiles
     dcgm: tuple[str, ...] = ()  # URLs of DCGM exporters to read directly
     gateways: tuple[str, ...] = ()  # URLs of gateway metrics to read directly
+    tls: TlsFiles = TlsFiles()  # for what is read over https
+    verify: Verify = Verify.FULL
+    tokens: tuple[tuple[str, Path], ...] = ()  # by namespace: the bearer token that its pods are shown
+    gateway_token_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _verified(self) -> ScrapeSettings:
+        if self.verify is Verify.NONE and (self.tokens or self.gateway_token_file):
+            raise ValueError(
+                "a token is sent only to servers whose certificate is verified: verify full or ca, not none"
+            )
+        if len(dict(self.tokens)) < len(self.tokens):
+            raise ValueError("a namespace has two tokens; allowed: one for each namespace")
+        return self
 
 
 class KubeSettings(Frozen):

@@ -39,6 +39,8 @@ class Workload(NamedTuple):
     model: str = ""  # model name as the engine or gateway reports it; "": unknown
     engine: str = "vllm"  # row of the engine table
     metrics_port: int = 8000
+    metrics_scheme: str = "http"
+    metrics_path: str = ""  # "": that of the engine
 
 
 class Pod(NamedTuple):
@@ -49,6 +51,8 @@ class Pod(NamedTuple):
     ip: str = ""
     metrics_port: int = 8000
     node: str = ""
+    metrics_scheme: str = "http"
+    metrics_path: str = ""  # "": that of the engine
 
 
 class Pool(NamedTuple):

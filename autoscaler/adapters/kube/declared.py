@@ -32,6 +32,8 @@ class Declared(NamedTuple):
     engine: str = ""
     model: str = ""
     metrics_port: int = 0  # 0: not declared
+    metrics_scheme: str = ""  # "": likewise
+    metrics_path: str = ""
     paused: bool = False
     problem: str = ""
 
@@ -72,6 +74,8 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         engine=found.get("engine") or "",
         model=found.get("model") or "",
         metrics_port=found.get("metrics-port") or 0,
+        metrics_scheme=found.get("metrics-scheme") or "",
+        metrics_path=found.get("metrics-path") or "",
         paused=found.get("paused", "false") != "false",  # nonsense keeps hands off as well
         problem=worded(problems),
     )

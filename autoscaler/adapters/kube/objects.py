@@ -174,7 +174,12 @@ class TargetMetadata(Metadata, frozen=True):
     managed_fields: list[ManagedField] | None = None
 
 
+class TemplateMetadata(Fields, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
 class PodTemplate(Fields, frozen=True):
+    metadata: TemplateMetadata = TemplateMetadata()
     spec: PodSpec = PodSpec()
 
 

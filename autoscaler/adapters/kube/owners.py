@@ -11,7 +11,7 @@ from collections.abc import Callable
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, TargetKey
 from autoscaler.adapters.kube.history import OwnWrites
-from autoscaler.adapters.kube.pods import Key, PodTable
+from autoscaler.adapters.kube.pods import Endpoint, Key, PodTable
 from autoscaler.adapters.kube.targets import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
@@ -56,7 +56,10 @@ class TargetTable:
             self._pods.own(owner, target_id)
         elif row.ref.kind == LEADER_WORKER_SET.kind:
             self._pods.own((row.ref.namespace, row.ref.name), target_id)
-        self._pods.set_port(target_id, row.workload.metrics_port)
+        workload = row.workload
+        self._pods.set_endpoint(
+            target_id, Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
+        )
         self.version += 1
 
     def remove(self, kind: str, namespace: str, name: str) -> None:

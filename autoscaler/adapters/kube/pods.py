@@ -92,6 +92,14 @@ class _Member(NamedTuple):
     size: int  # pods of its group
 
 
+class Endpoint(NamedTuple):
+    """Where the pods of a target serve metrics; the fields are those of `core.fleet.Pod`."""
+
+    metrics_port: int = DEFAULT_PORT
+    metrics_scheme: str = "http"
+    metrics_path: str = ""
+
+
 class PodTable:
     """Receives pods; `own` tells it which target the pods of an owner belong to."""
 
@@ -105,7 +113,7 @@ class PodTable:
         self._owner: dict[Key, OwnerKey] = {}
         self._owned: dict[OwnerKey, set[Key]] = {}
         self._target: dict[OwnerKey, int] = {}
-        self._port: dict[int, int] = {}
+        self._endpoint: dict[int, Endpoint] = {}
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
@@ -158,20 +166,20 @@ class PodTable:
         """The owner is gone; pods that outlive it for a moment keep their target."""
         self._target.pop(owner, None)
 
-    def set_port(self, target_id: int, port: int) -> None:
-        """Say on which port the pods of a target serve metrics."""
-        if self._port.get(target_id) == port:
+    def set_endpoint(self, target_id: int, endpoint: Endpoint) -> None:
+        """Say where the pods of a target serve metrics."""
+        if self._endpoint.get(target_id) == endpoint:
             return
-        self._port[target_id] = port
+        self._endpoint[target_id] = endpoint
         count = len(self._pods)
         for row in np.flatnonzero(self._rows["alive"][:count] & (self._rows["target_id"][:count] == target_id)):
             pod = self._pods[row]
             if pod is not None:
-                self._pods[row] = pod._replace(metrics_port=port)
+                self._pods[row] = pod._replace(**endpoint._asdict())
         self.version += 1
 
     def forget_target(self, target_id: int) -> None:
-        self._port.pop(target_id, None)
+        self._endpoint.pop(target_id, None)
 
     def rows(self, targets: IntColumn) -> PodRows:
         """Copy out the pods of the given targets (ascending ids)."""
@@ -191,8 +199,8 @@ class PodTable:
             target_id = self._target.get(owner, -1)
             self._rows["target_id"][row] = target_id
             pod = self._pods[row]
-            if pod is not None and target_id in self._port:
-                self._pods[row] = pod._replace(metrics_port=self._port[target_id])
+            if pod is not None and target_id in self._endpoint:
+                self._pods[row] = pod._replace(**self._endpoint[target_id]._asdict())
             self.version += 1
 
     def _write(self, key: Key, seen: SeenPod) -> None:
@@ -205,8 +213,8 @@ class PodTable:
             namespace=key[0],
             name=key[1],
             ip=seen.status.pod_ip or "",
-            metrics_port=self._port.get(target_id, DEFAULT_PORT),
             node=seen.spec.node_name or "",
+            **self._endpoint.get(target_id, Endpoint())._asdict(),
         )
         line = self._rows[row]
         offset_s = self._offset_s()

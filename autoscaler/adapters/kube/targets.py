@@ -12,8 +12,16 @@ import msgspec
 
 from autoscaler.adapters.kube.claims import TargetKey, target_key
 from autoscaler.adapters.kube.declared import Declared, read_annotations
-from autoscaler.adapters.kube.objects import LeaderWorkerSet, OwnedFields, PodSpec, Target, TargetMetadata
+from autoscaler.adapters.kube.objects import (
+    LeaderWorkerSet,
+    OwnedFields,
+    PodSpec,
+    PodTemplate,
+    Target,
+    TargetMetadata,
+)
 from autoscaler.adapters.kube.template import NO_FACTS, Facts, read_template
+from autoscaler.config.annotations import SCHEMES, usual
 from autoscaler.config.scaledobject import TARGETS
 from autoscaler.core.fleet import Workload, WorkloadRef
 
@@ -56,15 +64,16 @@ class Row(NamedTuple):
 
 
 def read_target(kind: ScaleKind, seen: Target) -> Row:
-    template = seen.spec.template.spec if seen.spec.template else PodSpec()
-    return _row(kind, seen.metadata, seen.spec.replicas, read_template(template))
+    template = seen.spec.template or PodTemplate()
+    return _row(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
 
 
 def read_group(seen: LeaderWorkerSet) -> Row:
     """Read a LeaderWorkerSet: a replica is a group, so its GPUs are those of the leader and of all workers."""
     template = seen.spec.leader_worker_template
-    facts = NO_FACTS
+    facts, leads = NO_FACTS, PodTemplate()
     if template is not None:
+        leads = template.leader_template or template.worker_template or leads
         worker = read_template(template.worker_template.spec if template.worker_template else PodSpec())
         leader = read_template(template.leader_template.spec) if template.leader_template else worker
         workers = max(0, (template.size or 1) - 1)
@@ -75,12 +84,14 @@ def read_group(seen: LeaderWorkerSet) -> Row:
             product=leader.product or worker.product,
             unclear=leader.unclear or (worker.unclear if workers else ""),
         )
-    return _row(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts)
+    return _row(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, leads)
 
 
-def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts) -> Row:
+def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts, template: PodTemplate) -> Row:
+    """template: of the pods that serve metrics."""
     ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
     declared = read_annotations(metadata.annotations)
+    found = usual({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
     return Row(
         ref=ref,
         key=target_key(ref),
@@ -93,7 +104,9 @@ def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts:
             service=declared.service,
             model=declared.model or facts.model,
             engine=declared.engine or DEFAULT_ENGINE,
-            metrics_port=declared.metrics_port or facts.port,
+            metrics_port=declared.metrics_port or found.get("metrics-port") or facts.port,
+            metrics_scheme=declared.metrics_scheme or found.get("metrics-scheme") or SCHEMES[0],
+            metrics_path=declared.metrics_path or found.get("metrics-path") or "",
         ),
         replicas=1 if replicas is None else max(0, replicas),
         declared=declared,

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import ssl
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Self, TypeVar
 
 import aiohttp
 from yarl import URL
+
+from autoscaler.adapters.credentials import CredentialError
 
 Item = TypeVar("Item")
 
@@ -25,6 +28,10 @@ _HEADERS = {
     "User-Agent": "vllm-autoscaler",
 }
 _IDLE_S = 60.0  # how long an unused connection is kept
+_HANDSHAKE_S = 1.0  # for the beginning of one
+_PLAIN_S, _MOST_PLAIN = 300.0, 10_000  # how long a server is remembered that speaks no TLS, and how many are
+SPEAKS_TLS = "the server speaks TLS, and was asked in plain HTTP"
+SPEAKS_HTTP = "the server speaks plain HTTP, and was asked over TLS"
 
 
 class Answer(NamedTuple):
@@ -37,12 +44,22 @@ class Answer(NamedTuple):
 class Fetcher:
     """GET requests under the bounds of one scraper. An async context manager: connections live as long as it does."""
 
-    def __init__(self, *, concurrency: int, timeout_s: float, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        timeout_s: float,
+        max_body_bytes: int,
+        context: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        """context: makes the TLS context for https; may raise CredentialError."""
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
+        self._context = context
         self._session: aiohttp.ClientSession | None = None
         self._keep_alive = True
+        self._plain: dict[tuple[str | None, int | None], float] = {}  # servers that speak no TLS, and until when
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -86,38 +103,79 @@ class Fetcher:
             pass
         return [item for index, item in enumerate(pending) if not done[index]]
 
-    async def get(self, url: URL) -> Answer:
-        """Fetch one body. Never raises for what the other side does."""
+    async def get(self, url: URL, token: str = "") -> Answer:
+        """Fetch one body. Never raises for what the other side does.
+
+        token: shown as a bearer token, over https alone.
+        """
+        answer = await self._get(url, token)
+        doubtful = answer.problem in _PERHAPS_TLS and url.scheme == "http"
+        return Answer(None, SPEAKS_TLS) if doubtful and await self._speaks_tls(url) else answer
+
+    async def _get(self, url: URL, token: str) -> Answer:
         if self._session is None:
             raise RuntimeError("Fetcher is not open: use `async with`")
-        headers = None if self._keep_alive else {"Connection": "close"}
+        headers = {} if self._keep_alive else {"Connection": "close"}
+        secure = url.scheme == "https"
+        if token and secure and not url.user:
+            headers["Authorization"] = f"Bearer {token}"
         try:
-            async with self._session.get(url, allow_redirects=False, headers=headers) as response:
+            context = self._context() if secure else True
+            async with self._session.get(url, allow_redirects=False, headers=headers, ssl=context) as response:
                 if 300 <= response.status < 400:
                     return Answer(None, f"redirects are not followed (HTTP {response.status})")
                 if response.status != 200:
-                    return Answer(None, f"HTTP {response.status}, not 200")
+                    return Answer(None, _refusal(response.status))
                 return self._unpack(await self._read(response), response.headers.get("Content-Encoding", ""))
-        except _Refused as error:
+        except (_Refused, CredentialError) as error:
             return Answer(None, str(error))
         except TimeoutError:
             return Answer(None, f"no answer within {self._timeout_s:g} s")
         except aiohttp.ServerDisconnectedError:
-            return Answer(None, "connection closed without an answer")
+            return Answer(None, _CLOSED)
         except aiohttp.ClientPayloadError:
             return Answer(None, "connection closed inside the body")
-        except aiohttp.ClientSSLError:
-            return Answer(None, "TLS failed: certificate or protocol not accepted")
+        except aiohttp.ClientConnectorCertificateError as error:
+            reason = getattr(error.certificate_error, "verify_message", "") or "not accepted"
+            return Answer(None, f"the server's certificate: {reason}")
+        except aiohttp.ClientSSLError as error:
+            plain = getattr(error.os_error, "reason", "") in _PLAIN_HTTP
+            return Answer(None, SPEAKS_HTTP if plain else "TLS failed: certificate or protocol not accepted")
         except aiohttp.ClientConnectorDNSError:
             return Answer(None, "host name not found")
         except aiohttp.ClientConnectorError as error:
             return Answer(None, _os_reason(error.os_error))
         except aiohttp.ClientResponseError:
-            return Answer(None, "not an HTTP answer")
+            return Answer(None, _NO_HTTP)
+        except aiohttp.ClientOSError as error:
+            return Answer(None, _os_reason(error))
         except (aiohttp.ClientError, ValueError) as error:
             return Answer(None, type(error).__name__)  # its text may quote the other side
         except OSError as error:
             return Answer(None, _os_reason(error))
+
+    async def _speaks_tls(self, url: URL) -> bool:
+        """Say whether a server answers the beginning of a TLS handshake. Nothing is sent over it."""
+        server, now_s = (url.host, url.port), asyncio.get_running_loop().time()
+        if self._plain.get(server, 0.0) > now_s:
+            return False
+        if len(self._plain) >= _MOST_PLAIN:
+            self._plain.clear()
+        self._plain[server] = now_s + _PLAIN_S
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            async with asyncio.timeout(min(self._timeout_s, _HANDSHAKE_S)):
+                _, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
+        except ssl.SSLError as error:
+            if "ALERT" not in (error.reason or ""):  # else it wants another version, or a certificate of ours
+                return False
+        except (OSError, TimeoutError):
+            return False
+        else:
+            writer.transport.abort()
+        del self._plain[server]
+        return True
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         chunks: list[bytes] = []
@@ -148,6 +206,16 @@ class Fetcher:
 
 class _Refused(Exception):
     """The answer is not one that will be read; the message is the reason."""
+
+
+def _refusal(status: int) -> str:
+    return f"HTTP {status}, not 200"
+
+
+# How servers that speak TLS answer to plain HTTP: as these say, or with the status 400.
+_CLOSED, _RESET, _NO_HTTP = "connection closed without an answer", "connection reset by peer", "not an HTTP answer"
+_PERHAPS_TLS = frozenset({_CLOSED, _RESET, _NO_HTTP, _refusal(400)})
+_PLAIN_HTTP = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
 
 
 def _os_reason(error: OSError) -> str:

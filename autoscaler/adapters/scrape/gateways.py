@@ -45,7 +45,7 @@ class GatewayScraper:
 
     def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
         """Raise ValueError for a URL that is none."""
-        self._reader = UrlReader(settings.gateways, settings)
+        self._reader = UrlReader(settings.gateways, settings, gateways=True)
         self._gateways = {url: _Gateway() for url in self._reader.urls}
         self._clock = clock
         self._window_s = settings.window_s

@@ -16,10 +16,13 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
+from autoscaler.adapters.credentials import CredentialError
 from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
-from autoscaler.adapters.scrape.fetch import Fetcher
+from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.config.annotations import PREFIX, SCHEMES
 from autoscaler.config.engines import ENGINES, QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
@@ -58,8 +61,12 @@ class PodScraper:
         self._clock = clock
         self._engines = engines
         self._wanted = {name: reading.wanted(engine) for name, engine in engines.items()}
+        self._access = Access(settings)
         self._fetcher = Fetcher(
-            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
+            concurrency=settings.concurrency,
+            timeout_s=settings.timeout_s,
+            max_body_bytes=settings.max_body_bytes,
+            context=self._access.context,
         )
         self._known: dict[int, _Known] = {}
 
@@ -119,20 +126,20 @@ class PodScraper:
                 if base is None:
                     tally.note(
                         _name(pod),
-                        f"address {pod.ip[:60]!r} port {pod.metrics_port}; "
-                        "allowed: an IP address and a port from 1 to 65535",
+                        f"scheme {pod.metrics_scheme[:10]!r} address {pod.ip[:60]!r} port {pod.metrics_port}; "
+                        "allowed: http or https, an IP address and a port from 1 to 65535",
                     )
                     continue
                 load_url = base.with_path(engine.load_path) if engine.load_path else None
-                known = _Known(pod, engine, base.with_path(engine.path), load_url)
+                known = _Known(pod, engine, base.with_path(pod.metrics_path or engine.path), load_url)
             self._known[pod_id] = known
 
     async def _read(self, known: _Known, objectives_s: Mapping[str, float], cells: FloatColumn, tally: Tally) -> str:
         """Read one pod into its cells of the table; return what went wrong, "" if nothing did."""
         tally.requests += 1
-        body, problem = await self._fetcher.get(known.metrics_url)
+        body, problem = await self._ask(known, known.metrics_url)
         if body is None:
-            return problem
+            return problem + _advice(problem, known)
         now_s = self._clock.now_s()
         try:
             exposition = parse(body, self._wanted[known.engine.name])
@@ -154,6 +161,12 @@ class PodScraper:
             cells[_COLUMNS[column]] = value
         cells[_COLUMNS["held"]] = await self._held(known, values, exposition, tally)
         return ""
+
+    async def _ask(self, known: _Known, url: URL) -> Answer:
+        try:
+            return await self._fetcher.get(url, self._access.pod_token(known.pod.namespace))
+        except CredentialError as error:
+            return Answer(None, str(error))
 
     def _quantiles(
         self, known: _Known, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float
@@ -186,7 +199,7 @@ class PodScraper:
         if known.load_url is None or not (asleep or learning):
             return math.nan
         tally.requests += 1
-        load = _server_load((await self._fetcher.get(known.load_url)).body)
+        load = _server_load((await self._ask(known, known.load_url)).body)
         known.tracks_load = known.tracks_load or load > 0
         if learning and not known.tracks_load:
             known.probe_after_s = self._clock.now_s() + LOAD_PROBE_S
@@ -200,9 +213,25 @@ def _base(pod: Pod) -> URL | None:
         address = ipaddress.ip_address(pod.ip)
     except ValueError:
         return None
+    if pod.metrics_scheme not in SCHEMES:
+        return None
     if "%" in pod.ip or not 0 < pod.metrics_port < 65536:  # no pod has a link-local address with a scope
         return None
-    return URL.build(scheme="http", host=str(address), port=pod.metrics_port)
+    return URL.build(scheme=pod.metrics_scheme, host=str(address), port=pod.metrics_port)
+
+
+def _advice(problem: str, known: _Known) -> str:
+    """Return what may help against a problem, to be said behind it; "" for most."""
+    path = known.metrics_url.path
+    if problem == SPEAKS_TLS:
+        return f"; the annotation {PREFIX}metrics-scheme: https says so"
+    if problem == SPEAKS_HTTP:
+        return f"; the annotation {PREFIX}metrics-scheme: http says so"
+    if problem.startswith(("HTTP 401", "HTTP 403")):
+        return f": it wants a token, which is sent over https alone, by --scrape-token {known.pod.namespace}=FILE"
+    if problem.startswith("HTTP 404"):
+        return f": nothing is at {path}; the annotation {PREFIX}metrics-path names another path"
+    return ""
 
 
 def _name(pod: Pod) -> str:

@@ -7,6 +7,8 @@ from typing import Self
 
 from yarl import URL
 
+from autoscaler.adapters.credentials import CredentialError
+from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import Fetcher
 from autoscaler.adapters.scrape.tally import Tally
@@ -16,11 +18,16 @@ from autoscaler.config.settings import ScrapeSettings
 class UrlReader:
     """Reads all its URLs at once. An async context manager."""
 
-    def __init__(self, urls: Iterable[str], settings: ScrapeSettings) -> None:
-        """Raise ValueError for a URL that is none."""
+    def __init__(self, urls: Iterable[str], settings: ScrapeSettings, *, gateways: bool = False) -> None:
+        """gateways: they are shown the token for gateways. Raise ValueError for a URL that is none."""
         self.urls = tuple(dict.fromkeys(_url(url) for url in urls))
+        access = Access(settings)
+        self._token = access.gateway_token if gateways else str
         self._fetcher = Fetcher(
-            concurrency=settings.concurrency, timeout_s=settings.timeout_s, max_body_bytes=settings.max_body_bytes
+            concurrency=settings.concurrency,
+            timeout_s=settings.timeout_s,
+            max_body_bytes=settings.max_body_bytes,
+            context=access.context,
         )
 
     async def __aenter__(self) -> Self:
@@ -36,7 +43,10 @@ class UrlReader:
 
         async def visit(url: URL) -> None:
             tally.requests += 1
-            body, problem = await self._fetcher.get(url)
+            try:
+                body, problem = await self._fetcher.get(url, self._token())
+            except CredentialError as error:
+                body, problem = None, str(error)
             if body is not None:
                 try:
                     answers[url] = parse(body, wanted)

@@ -23,6 +23,8 @@ def test_every_annotation_is_read():
             engine="sglang",
             model="org/Model-7B:v1",
             metrics_port="9000",
+            metrics_scheme="https",
+            metrics_path="/v1/metrics",
         )
         | {f"{PREFIX}override.objective.ttft": "200ms"}
     )
@@ -30,6 +32,17 @@ def test_every_annotation_is_read():
     assert declared.overrides == (("objective.ttft", "200ms"), ("replicas.max", "8"), ("replicas.min", "1"))
     assert (declared.service, declared.engine, declared.model) == ("chat", "sglang", "org/Model-7B:v1")
     assert (declared.metrics_port, declared.paused, declared.problem) == (9000, True, "")
+    assert (declared.metrics_scheme, declared.metrics_path) == ("https", "/v1/metrics")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scheme", "ftp"), ("scheme", "HTTPS"), ("path", "metrics"), ("path", "/a?b=c"), ("path", "/" + "x" * 300)],
+)
+def test_an_endpoint_that_makes_no_sense_is_dropped_and_named(name: str, value: str):
+    declared = read_annotations({f"{PREFIX}metrics-{name}": value})
+    assert (declared.metrics_scheme, declared.metrics_path) == ("", "")
+    assert f"metrics-{name}" in declared.problem
 
 
 def test_an_empty_policy_is_the_default_and_a_nonsensical_one_is_none():

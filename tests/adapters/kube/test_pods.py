@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube import objects
-from autoscaler.adapters.kube.pods import LWS_GROUP, LWS_NAME, LWS_SIZE, LWS_WORKER, PodRows, PodTable
+from autoscaler.adapters.kube.pods import LWS_GROUP, LWS_NAME, LWS_SIZE, LWS_WORKER, Endpoint, PodRows, PodTable
 from autoscaler.core.fleet import Blocked
 from tests.harness.calls import counted_calls
 
@@ -127,13 +127,14 @@ def test_a_wall_clock_that_is_set_right_moves_no_times_between_each_other():
     assert rows.ready_s[0] - rows.created_s[0] == 85
 
 
-def test_the_metrics_port_of_a_target_reaches_its_pods_before_and_after():
+def test_where_a_target_serves_metrics_reaches_its_pods():
     table = PodTable(StillClock())
     table.own(("ns", "rs-1"), 0)
     table.put(pod("before"))
-    table.set_port(0, 9000)
+    table.set_endpoint(0, Endpoint(9000, "https", "/v1/metrics"))
     table.put(pod("after"))
-    assert [found.metrics_port for found in table.rows(ids(0)).pods] == [9000, 9000]
+    found = [(pod.metrics_port, pod.metrics_scheme, pod.metrics_path) for pod in table.rows(ids(0)).pods]
+    assert found == [(9000, "https", "/v1/metrics")] * 2
 
 
 def test_a_pod_that_nobody_controls_is_left_out():

@@ -42,3 +42,42 @@ def test_the_writer_is_who_owns_spec_replicas_not_status_replicas():
     ]
     text = msgspec.json.encode({"metadata": {"name": "x", "managedFields": fields}, "spec": {"replicas": 2}})
     assert read_target(DEPLOYMENT, msgspec.json.decode(text, type=Target)).writer == "kubectl-scale"
+
+
+def endpoint(ours: dict[str, str], usual: dict[str, str], of_template: dict[str, str]) -> tuple[int, str, str]:
+    container = {"name": "vllm", "args": ["--port", "7000"]}
+    target = {
+        "metadata": {"name": "x", "annotations": {f"vllm-autoscaler.io/{name}": text for name, text in ours.items()}},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
+    target["metadata"]["annotations"] |= {f"prometheus.io/{name}": text for name, text in usual.items()}
+    template = {f"prometheus.io/{name}": text for name, text in of_template.items()}
+    target["spec"]["template"]["metadata"] = {"annotations": template}
+    workload = read_target(DEPLOYMENT, msgspec.convert(target, Target)).workload
+    return workload.metrics_port, workload.metrics_scheme, workload.metrics_path
+
+
+def test_metrics_are_where_the_usual_annotations_say_unless_ours_do():
+    assert endpoint({}, {}, {}) == (7000, "http", "")
+    usual = {"port": "8080", "scheme": "https", "path": "/m"}
+    assert endpoint({}, {}, usual) == endpoint({}, usual, {}) == (8080, "https", "/m")
+    assert endpoint({}, {"port": "1"}, {"port": "2"}) == (2, "http", "")
+    assert endpoint({"metrics-port": "9000", "metrics-path": "/n"}, {}, usual) == (9000, "https", "/n")
+
+
+def test_usual_annotations_say_nothing_when_they_make_no_sense():
+    assert endpoint({}, {}, {"port": "http", "scheme": "gopher", "path": "../m"}) == (7000, "http", "")
+
+
+def test_a_group_serves_metrics_where_its_leader_says():
+    def templates(port: str) -> dict:
+        return {"metadata": {"annotations": {"prometheus.io/port": port}}}
+
+    parts = {"leaderTemplate": templates("9001"), "workerTemplate": templates("9002")}
+
+    def port(*names: str) -> int:
+        template = {"size": 2, **{name: parts[name] for name in names}}
+        group = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": template}}
+        return read_group(msgspec.convert(group, LeaderWorkerSet)).workload.metrics_port
+
+    assert (port("leaderTemplate", "workerTemplate"), port("workerTemplate")) == (9001, 9002)

@@ -6,14 +6,14 @@ import resource
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import pytest
 from yarl import URL
 
-from autoscaler.adapters.scrape.fetch import Answer, Fetcher
-from tests.harness.certificates import Certificates
+from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
+from tests.harness.certificates import Certificates, KeyPair
 from tests.harness.exposition import Answer as Served
 from tests.harness.exposition import ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
@@ -145,13 +145,56 @@ async def test_a_name_that_does_not_exist_is_named_as_such() -> None:
     assert await get("http://no-such-host.invalid:9400/metrics") == Answer(None, "host name not found")
 
 
-async def test_a_certificate_that_is_not_trusted_is_no_answer(certificates: Certificates) -> None:
-    pair = certificates.issue("127.0.0.1")
+def served_by(pair: KeyPair) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
-    async with another_server(context) as secure:
-        url = secure.serve("/metrics", "a 1\n")
-        assert await get(url) == Answer(None, "TLS failed: certificate or protocol not accepted")
+    return context
+
+
+async def test_a_certificate_that_is_not_trusted_is_no_answer(certificates: Certificates) -> None:
+    async with another_server(served_by(certificates.issue("127.0.0.1"))) as secure:
+        _, problem = await get(secure.serve("/metrics", "a 1\n"))
+    assert problem.startswith("the server's certificate: ")
+    assert "certificate" in problem.removeprefix("the server's certificate: ")
+
+
+async def test_tls_is_named_when_the_server_speaks_it_and_was_asked_plainly(certificates: Certificates) -> None:
+    async with another_server(served_by(certificates.issue("127.0.0.1"))) as secure:
+        url = secure.serve("/metrics", "a 1\n").replace("https:", "http:")
+        assert await get(url) == Answer(None, SPEAKS_TLS)
+
+
+async def test_tls_is_named_when_a_server_refuses_plain_http_in_words(certificates: Certificates) -> None:
+    """As nginx and Go do, which see from the first byte what they are asked in."""
+    secure = served_by(certificates.issue("127.0.0.1"))
+
+    async def refuse_plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readexactly(1) != b"\x16":
+            writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+            await writer.drain()
+            return
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        incoming.write(b"\x16" + await reader.read(4096))
+        with suppress(ssl.SSLWantReadError):
+            secure.wrap_bio(incoming, outgoing, server_side=True).do_handshake()
+        writer.write(outgoing.read())
+        await writer.drain()
+        await reader.read(4096)
+
+    async with server(refuse_plain) as url:
+        assert (await get(url, timeout_s=2.0)).problem == SPEAKS_TLS
+
+
+async def test_plain_http_is_named_when_the_server_was_asked_over_tls(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", "a 1\n").replace("http:", "https:")
+    assert await get(url) == Answer(None, SPEAKS_HTTP)
+
+
+async def test_a_token_is_not_sent_over_plain_http(exposition_server: ExpositionServer) -> None:
+    url = exposition_server.serve("/metrics", "a 1\n")
+    async with fetcher() as opened:
+        assert await opened.get(URL(url), "secret") == Answer(b"a 1\n")
+    assert "Authorization" not in exposition_server.requests[0].headers
 
 
 async def test_a_connection_closed_without_an_answer_is_named(exposition_server: ExpositionServer) -> None:
