@@ -197,6 +197,11 @@ def test_options_come_from_the_environment_too_and_are_checked_alike():
     assert "--period" in refused.output
     refused = invoke("demo", environment={"VLLM_AUTOSCALER_DEMO_HTTP_PORT": "70000"})
     assert "70000" in refused.output
+    for text in ("8_080", "٨٠", "+80", "0x50", "1e3", " 80"):  # numbers to Python, or to YAML
+        refused = invoke("demo", environment={"VLLM_AUTOSCALER_DEMO_HTTP_PORT": text})
+        assert (refused.exit_code, "not a whole number" in refused.output) == (2, True), text
+        refused = invoke("demo", environment={"VLLM_AUTOSCALER_DEMO_SPEED": text})
+        assert (refused.exit_code, "not a number" in refused.output) == (2, True), text
 
 
 def test_what_the_environment_sets_for_all_calls_may_have_no_effect_on_one(tmp_path: Path):

@@ -5,7 +5,6 @@ Only `click` is imported here; what needs more imports it when it is used, so th
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable
@@ -23,6 +22,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXISTING = click.Path(exists=True, path_type=Path)
 READABLE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
+_DECIMAL = re.compile(r"-?(\d{1,18}(\.\d{0,18})?|\.\d{1,18})", re.ASCII)
 OBJECT_NAMES = "at most 253 characters of a-z, 0-9, - and ."
 
 
@@ -57,25 +58,21 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
 
 
 class Number(click.FloatRange):
-    """Number in a range; NaN, which is neither below nor above anything, is in none."""
+    """Plain decimal number in a range; NaN, which is neither below nor above anything, is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
+        if value == "nan":
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        if isinstance(value, str) and not _DECIMAL.fullmatch(value):
             self.fail(f"not a number, found {value[:100]!r}; allowed: {self._describe_range()}", param, ctx)
-        if math.isnan(number):
-            self.fail(f"{number} is not in the range {self._describe_range()}.", param, ctx)
         return float(super().convert(value, param, ctx))
 
 
 class WholeNumber(click.IntRange):
-    """Whole number in a range."""
+    """Whole number in a range, in plain decimals: Python would also take `1_0` and digits of other scripts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            int(value)
-        except ValueError:
+        if isinstance(value, str) and not _WHOLE.fullmatch(value):
             self.fail(f"not a whole number, found {value[:100]!r}; allowed: {self._describe_range()}", param, ctx)
         return int(super().convert(value, param, ctx))
 
@@ -151,10 +148,7 @@ class Price(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         product, equals, price = value.partition("=")
-        try:
-            usd = float(price)
-        except ValueError:
-            usd = -1.0
+        usd = float(price) if _DECIMAL.fullmatch(price) else -1.0
         if not (product and equals and 0 <= usd < 1e6):
             self.fail(f"{value!r} is not a price: write PRODUCT=USD, for example NVIDIA-H100-80GB-HBM3=2.5", param, ctx)
         return product, usd

@@ -7,6 +7,7 @@ Keys are text and occur once. Merge keys (`<<`) and tags of one's own are refuse
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _RESOLVER = Resolver()
 _MAX_NUMBER_CHARS = 64
+_DECIMAL = re.compile(r"-?(\d+(\.\d*)?|\.\d+)", re.ASCII)
 _TEXT = "a readable text file in UTF-8 of at most {} bytes"
 
 
@@ -171,8 +173,18 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]
 
 
 def read_scalar(text: str) -> object:
-    """Read one plain value as YAML does: "8" is a number, "true" a boolean, "150ms" text. Raises ValueError."""
+    """Read one value that stands alone: "8" is a number, "true" a boolean, "150ms" text. Raises ValueError.
+
+    Words are read as in YAML. Numbers are plain decimals: "010" is 10, and "0x10", "1_0" and "+1" are refused. YAML 1.1
+    reads 8, 16, 10 and 1, and its other readers disagree.
+    """
     tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    if _DECIMAL.fullmatch(text):
+        if len(text) > _MAX_NUMBER_CHARS:
+            raise ValueError("a number of too many digits")
+        return float(text) if "." in text else int(text)
+    if tag in (f"{_TAG}int", f"{_TAG}float") and ":" not in text:
+        raise ValueError("not a plain decimal number")
     return _scalar(yaml.ScalarNode(tag, text))
 
 

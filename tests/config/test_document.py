@@ -2,6 +2,7 @@
 
 import os
 import string
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.config.document import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, read_documents, read_scalar, read_text
 from autoscaler.config.findings import Finding
+from autoscaler.config.specs import OverrideError, override_value
 
 
 def only_finding(text: str) -> Finding:
@@ -146,10 +148,29 @@ def test_any_text_of_yaml_marks_gives_documents_or_findings(text: str):
         ("1:30.5", "1:30.5"),
         ("", None),
         ("[1]", "[1]"),
+        ("010", 10),
+        ("08", 8),
+        ("-010", -10),
+        ("010.50", 10.5),
+        ("5.", 5.0),
     ],
 )
 def test_a_single_value_is_read_as_yaml_reads_it(text: str, value: object):
     assert read_scalar(text) == value
+
+
+@pytest.mark.parametrize("text", ["0x10", "0b1", "1_0", "+1", "1_0.5", "-0x1", "1.0e+3", ".inf", ".nan", "0o_1", "8\n"])
+def test_a_number_that_is_no_plain_decimal_is_refused(text: str):
+    for path in ("replicas.max", "weight", "tolerance", "scaleDown.maxStep"):
+        with pytest.raises(OverrideError):
+            override_value(path, text)
+
+
+@given(st.decimals(-1_000_000, 1_000_000, allow_nan=False, places=3), st.integers(0, 5))
+def test_a_plain_decimal_is_what_it_says_whatever_zeros_lead(number: Decimal, zeros: int):
+    sign, digits = ("-", str(-number)) if str(number).startswith("-") else ("", str(number))
+    digits = digits.removeprefix("-")
+    assert read_scalar(f"{sign}{'0' * zeros}{digits}") == float(number)
 
 
 @given(st.text(alphabet=string.printable, max_size=100))
