@@ -174,8 +174,9 @@ class Elector:
         lease = await self._read()
         try:
             if lease is None:
-                # One that was held when it was deleted is waited out: its holder may not know yet.
-                if self._lease is None or self._is_free(self._lease.spec):
+                # One that was held when it was deleted is waited out, for its holder may not know yet. Its holder finds
+                # out with the next renewal, so nothing is waited for beyond our own duration, whatever it claimed.
+                if self._lease is None or self._is_free(self._lease.spec, deleted=True):
                     await self._write("POST", self._collection, None, self._spec(None))
             elif self._is_free(lease.spec):
                 await self._write("PUT", self._path, lease, self._spec(lease.spec))
@@ -197,11 +198,11 @@ class Elector:
         self._lease = lease
         return lease
 
-    def _is_free(self, spec: _Spec) -> bool:
+    def _is_free(self, spec: _Spec, deleted: bool = False) -> bool:
         """Say whether it may be taken: given back, ours from a write whose answer was lost, or not renewed for long."""
         if not spec.holder_identity or spec.holder_identity == self.identity:
             return True
-        claimed_s = float(spec.lease_duration_seconds or 0)
+        claimed_s = 0.0 if deleted else float(spec.lease_duration_seconds or 0)
         # A holder with longer settings than ours is believed, within reason; one with shorter ones is given ours.
         lasts_s = max(self._settings.duration_s, min(claimed_s, LONGEST_LEASE_S))
         return self._clock.now_s() >= self._seen_s + lasts_s

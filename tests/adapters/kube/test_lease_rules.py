@@ -76,9 +76,10 @@ async def test_a_renewal_counts_from_when_it_was_sent():
         assert not elector.leading
 
 
-async def test_a_lease_that_was_held_when_it_was_deleted_is_waited_out():
+@pytest.mark.parametrize("claimed_s", [2, 500, 10**9])
+async def test_a_lease_that_was_held_when_it_was_deleted_is_waited_out(claimed_s: float):
     server = Server()
-    server.give("other")
+    server.give("other", claimed_s)
     elector = elects(server)
     async with running(elector):
         await asyncio.sleep(0.5)
