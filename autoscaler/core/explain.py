@@ -263,6 +263,9 @@ def _reason(stage: Stage, row: _Row) -> str:
             which = "down_period_s" if after > before else "up_period_s"
             return f"one step per {seconds(row.spec(which))} allows {number(after)}"
         case Stage.BOUNDS:
+            if row.spec("max_replicas") < after < before:
+                step = f"one step per {seconds(row.spec('down_period_s'))} allows {number(after)}"
+                return f"the maximum is {number(row.spec('max_replicas'))}, and {step} while the load is unknown"
             return f"the {'minimum' if after > before else 'maximum'} is {number(after)}"
         case Stage.VARIANT:
             share = "takes over load from" if after > before else "leaves load to"

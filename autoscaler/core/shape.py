@@ -84,8 +84,10 @@ def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn
 
 def limit_rate(
     wanted: FloatColumn, current: FloatColumn, spec: Spec, remembered: Window, now_s: float
-) -> tuple[FloatColumn, Window]:
+) -> tuple[FloatColumn, FloatColumn, Window]:
     """Move by at most one step per period, measured from the count at which the period's other moves began.
+
+    Returns what is wanted within that, and the least that one step down allows; float64[W] each.
 
     Up: from the lowest count of the period, by the larger of a fraction and a number of replicas; down alike, from the
     highest, and always by one at least. From the policy's floor to zero is one step. Unstated steps do not limit, nor
@@ -102,10 +104,17 @@ def limit_rate(
     # The policy's floor is the last stop on the way to zero: a step that would end below it ends at zero.
     least = np.where((wanted == 0) & (least < spec.min_replicas), 0.0, least)
     limited = np.fmin(wanted, np.where(np.isnan(up) | (current == 0), np.inf, most))
-    return np.fmax(limited, np.where(np.isnan(down), -np.inf, least)), remembered
+    least = np.where(np.isnan(down), -np.inf, least)
+    return np.fmax(limited, least), least, remembered
 
 
-def bound(wanted: FloatColumn, spec: Spec) -> FloatColumn:
-    """Keep within the policy's floor and ceiling; zero is below the floor on purpose, where scale to zero is on."""
+def bound(wanted: FloatColumn, spec: Spec, informed: BoolColumn, least: FloatColumn) -> FloatColumn:
+    """Keep within the policy's floor and ceiling; zero is below the floor on purpose, where scale to zero is on.
+
+    informed: bool[W], the load is known. Where it is not, a ceiling below the count is approached in the steps of
+    `limit_rate`: it was lowered without a look at the load, and too low a value would cost a fleet that serves.
+    least: float64[W], replicas, of `limit_rate`.
+    """
     floor = np.where((wanted == 0) & ~np.isnan(spec.idle_after_s), 0.0, spec.min_replicas)
-    return np.fmin(np.fmax(wanted, floor), spec.max_replicas)
+    ceiling = np.where(informed | np.isnan(spec.max_replicas), spec.max_replicas, np.fmax(spec.max_replicas, least))
+    return np.fmin(np.fmax(wanted, floor), ceiling)

@@ -82,10 +82,10 @@ def decide(
     idle_s, idle_after_s = inp.now_s - last_busy_s, zero.idle_after(inp, before.zero)
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
 
-    limited, counts_lately = shape.limit_rate(wanted, current, inp.spec, before.counts_lately, inp.now_s)
+    limited, least, counts_lately = shape.limit_rate(wanted, current, inp.spec, before.counts_lately, inp.now_s)
     stages[Stage.RATE_LIMIT] = wanted = np.fmax(limited, promised)
 
-    stages[Stage.BOUNDS] = wanted = shape.bound(wanted, inp.spec)
+    stages[Stage.BOUNDS] = wanted = shape.bound(wanted, inp.spec, informed, least)
 
     needed = demand.needed(observation, wanted, asks, beside, memory.forecast)
     return Target(stages, needed, informed, idle_s, idle_after_s), memory.noting(

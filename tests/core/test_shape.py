@@ -125,7 +125,7 @@ def test_without_scale_to_zero_one_replica_stays():
 
 
 def limited(wanted, current, now_s, rules, window=None):
-    value, after = shape.limit_rate(column(wanted), column(current), rules, window or Window.blank(1), now_s)
+    value, _, after = shape.limit_rate(column(wanted), column(current), rules, window or Window.blank(1), now_s)
     return value[0], after
 
 
@@ -158,12 +158,12 @@ def test_unstated_steps_do_not_limit_and_neither_does_zero():
 
 def test_bounds_hold_and_zero_is_below_the_floor_only_on_purpose():
     rules = spec(3, min_replicas=2.0, max_replicas=6.0, idle_after_s=[np.nan, 600.0, np.nan])
-    assert shape.bound(column(0, 0, 9), rules).tolist() == [2, 0, 6]
+    assert shape.bound(column(0, 0, 9), rules, np.full(3, True), column(0, 0, 0)).tolist() == [2, 0, 6]
 
 
 def test_a_row_without_policy_passes_every_stage_unchanged():
     rules = spec(**dict.fromkeys(vars(spec()), np.nan))
-    assert shape.bound(column(7), rules)[0] == 7
+    assert shape.bound(column(7), rules, np.full(1, True), column(0))[0] == 7
     assert limited(7, 7, 1000.0, rules)[0] == 7
     assert shape.tolerate(column(7), column(7), rules.tolerance)[0] == 7
     assert shape.go_idle(column(7), column(7), rules.idle_after_s, column(1e9))[0] == 7

@@ -291,6 +291,19 @@ def test_after_a_window_the_load_decides_again():
 # --- silence and restarts
 
 
+def test_a_lowered_maximum_is_reached_in_steps_when_pods_are_silent():
+    """A ceiling was lowered by mistake, or while nobody can see the load: 20 replicas serve it."""
+    steps = {"down_step_fraction": 0.25, "down_step_replicas": 1.0, "down_period_s": 60.0}
+    story = Story(spec(max_replicas=20.0, **steps))
+    story.watch(fleet([20]), 120, running=190.0)
+    story.spec = spec(max_replicas=5.0, **steps)
+    assert replicas(story.tick(fleet([20]), time_s=NAN)) == 15
+    assert replicas(story.tick(fleet([15]), time_s=NAN)) == 15
+    story.watch(fleet([15]), 60, time_s=NAN)
+    assert replicas(story.tick(fleet([15]), time_s=NAN)) == 12
+    assert replicas(story.tick(fleet([12]), running=100.0)) == 5  # the load is known again, and so is the maximum
+
+
 def test_silence_holds_and_after_it_a_full_window_passes():
     story = Story(spec(down_stabilization_s=60.0))
     story.watch(fleet([4]), 300, running=10.0)
