@@ -162,7 +162,8 @@ def test_bounds_hold_except_where_the_count_is_not_ours(rows, pool_gpus):
                 assert count == row.ready + row.starting
                 continue
             assert count == math.floor(count)
-            assert 0 <= count <= row.rules["max_replicas"]
+            stepwise = not math.isnan(row.rules["down_step_fraction"])  # on the way to a ceiling below what stands
+            assert 0 <= count <= max(row.rules["max_replicas"], (row.ready + row.starting) * stepwise)
             if math.isnan(pool_gpus) and not (count == 0 and not math.isnan(row.rules["idle_after_s"])):
                 assert count >= row.rules["min_replicas"]
 
