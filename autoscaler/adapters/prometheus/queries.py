@@ -153,7 +153,7 @@ def convention_query(engines: Iterable[Engine]) -> str:
         way = f'label_replace({way}, "{METRIC}", "engine/{pod}", "{pod}", ".+")'
     counts = {"gpu/pod": f"count({either(_GPU_CLOCK)})", "clock": "vector(1)"}
     others = (f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
-    return either([f"count by ({METRIC}) ({way})", *others])
+    return either([*others, f"count by ({METRIC}) ({way})"])
 
 
 @dataclass(frozen=True)
