@@ -95,6 +95,15 @@ BAD_OPTIONS = {
         ("dry-run", "--prometheus", "http://a", "--prometheus-header", "X-Token: s3cret\nX-Other: 1"),
         ["more than one line", "Name: value", "not shown"],
     ),
+    "selector": (
+        ("dry-run", "--prometheus", "http://a", "--prometheus-selector", "cluster=prod"),
+        ["--prometheus-selector", "no matcher at 'cluster=prod'", 'allowed: matchers such as cluster="prod"'],
+    ),
+    "selector of a name": (
+        (*DIRECT, "--prometheus", "http://a", "--prometheus-selector", '__name__="up"'),
+        ["__name__ names metrics"],
+    ),
+    "selector without a server": ((*DIRECT, "--prometheus-selector", 'a="b"'), ["has no effect without --prometheus"]),
     "token file": ((*DIRECT, "--prometheus", "http://a", "--prometheus-token-file", "/none"), ["/none", "not exist"]),
     "option without its server": (
         (*DIRECT, "--prometheus-username", "me"),

@@ -170,6 +170,20 @@ class NamespaceFile(click.ParamType):  # type: ignore[type-arg]
         return namespace, READABLE_FILE.convert(file, param, ctx)
 
 
+class Matchers(click.ParamType):  # type: ignore[type-arg]
+    """Label matchers of PromQL."""
+
+    name = "matchers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from autoscaler.config.matchers import ALLOWED, read_matchers
+
+        try:
+            return read_matchers(value)
+        except ValueError as error:
+            self.fail(f"{error}; allowed: {ALLOWED}", param, ctx)
+
+
 class Header(click.ParamType):  # type: ignore[type-arg]
     """`Name: value`."""
 
@@ -212,6 +226,13 @@ prometheus_options = options(
     click.option("--prometheus-ca", type=READABLE_FILE, help="CA certificate that signed the server's certificate."),
     click.option("--prometheus-cert", type=READABLE_FILE, help="Client certificate; needs --prometheus-key."),
     click.option("--prometheus-key", type=READABLE_FILE, help="Private key of the client certificate."),
+    click.option(
+        "--prometheus-selector",
+        type=Matchers(),
+        default="",
+        metavar="MATCHERS",
+        help="Label matchers put into every query, such as 'cluster=\"prod\"' where a server has several clusters.",
+    ),
     click.option(
         "--prometheus-timeout", type=Duration(), default="10s", show_default=True, help="Time limit for one query."
     ),
@@ -343,6 +364,7 @@ def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:
         password_file=given["prometheus_password_file"],
         tls=TlsFiles(**tls_files(given, "prometheus")),
         timeout_s=given["prometheus_timeout"],
+        selector=given["prometheus_selector"],
         **window,
     )
 

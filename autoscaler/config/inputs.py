@@ -72,6 +72,9 @@ Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus rep
 directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is known by its UUID,
 so that two exporters on one node do not count it twice.
 
+Where one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` puts these label matchers
+into every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
+
 Series are asked for by exact names, joined by `or`, since managed backends refuse regular expressions on `__name__`.
 
 **Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million

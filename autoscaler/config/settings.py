@@ -10,7 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from autoscaler.config.matchers import read_matchers
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Port = Annotated[int, Field(ge=0, le=65_535)]  # 0: any free port
@@ -52,7 +54,13 @@ class PrometheusSettings(Frozen):
     password_file: Path | None = None
     tls: TlsFiles = TlsFiles()
     timeout_s: Seconds = 10.0  # for one query
+    selector: str = ""  # label matchers that every query has: one cluster of several, say
     rate_window_s: Seconds = 120.0  # range of histogram quantiles; at least four scrape intervals
+
+    @field_validator("selector")
+    @classmethod
+    def _matchers(cls, written: str) -> str:
+        return read_matchers(written)
 
 
 class Verify(StrEnum):

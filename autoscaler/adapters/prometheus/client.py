@@ -17,6 +17,7 @@ from yarl import URL
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import UnreadableAnswer, Vector, clean, decode_error, decode_vector
+from autoscaler.adapters.prometheus.narrow import narrow
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Clock
 
@@ -62,6 +63,7 @@ class PrometheusClient:
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity", **dict(settings.headers)}
         self._credentials = Credentials(settings, url.user is not None or url.password is not None)
         self._timeout_s = settings.timeout_s
+        self._selector = settings.selector
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock
         self._places = asyncio.Semaphore(IN_FLIGHT)
@@ -116,7 +118,11 @@ class PrometheusClient:
         if self._session is None:
             raise QueryFailed(f"{self.name}: the client is not open")
         # nocache: VictoriaMetrics else moves a query for now 30 s into the past. Others ignore the parameter.
-        form = {"query": expression, "timeout": f"{max(round(wait_s * 1000), 1)}ms", "nocache": "1"}
+        form = {
+            "query": narrow(expression, self._selector),
+            "timeout": f"{max(round(wait_s * 1000), 1)}ms",
+            "nocache": "1",
+        }
         if at_s is not None:
             form["time"] = f"{at_s:.3f}"
         headers = dict(self._headers)

@@ -75,6 +75,7 @@ class DiscoveredFleet:
         self._client = PrometheusClient(settings, clock)
         self._clock = clock
         self._timeout_s = settings.timeout_s
+        self._selector = settings.selector
         self._namespaces = frozenset(namespaces)
         self._server_clock = ServerClock()
         self._roster = Roster()
@@ -110,6 +111,7 @@ class DiscoveredFleet:
         if self._fleet is None:
             sought = ", ".join(next(iter(engine.readings["running"])).name for engine in ENGINES.values())
             where = f" from namespace {' or '.join(sorted(self._namespaces))}" if self._namespaces else ""
+            where += f" with the labels {self._selector}" if self._selector else ""
             nobody = f"no engine reports metrics{where} to {self._client.name}, which has none of {sought}"
             reason = "; ".join(self.problems) or nobody
             raise Unavailable(f"no workloads found: {reason}")

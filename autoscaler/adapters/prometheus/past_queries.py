@@ -32,7 +32,7 @@ def of_pods(engine: Engine, pair: tuple[str, str], namespace: str, pods: tuple[s
     pair: the labels that name them, of POD_LABELS. pods: at least two expressions for their names.
     """
     before = NO_POD[: POD_LABELS.index(pair)]
-    return narrowed(engine, (*before, (pair[0], (namespace,)), (pair[1], pods)))
+    return narrowed(engine, (*before, (pair[0], (namespace,)), (pair[1], pods)), own=True)
 
 
 def naming_query(engine: Engine, namespace: str, pods: tuple[str, ...]) -> str:

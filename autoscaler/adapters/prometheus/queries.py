@@ -97,14 +97,15 @@ def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Id
     )
 
 
-def narrowed(engine: Engine, where: Where) -> Engine:
+def narrowed(engine: Engine, where: Where, *, own: bool = False) -> Engine:
     """Return the engine as those of its series show it that pass `where`, beyond its own conditions.
 
     Of one value of a label the text counts, several are regular expressions; none may hold quotes or backslashes.
+    own: what passes is pods of the engine, so that no other product's series have to be kept out.
     """
 
     def only(row: Series) -> Series:
-        return replace(row, where=(*row.where, *where))
+        return replace(row, where=(*row.where, *where), foreign=None if own else row.foreign)
 
     return replace(
         engine, readings={column: tuple(row.each(only) for row in rows) for column, rows in engine.readings.items()}

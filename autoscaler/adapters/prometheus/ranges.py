@@ -25,6 +25,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.narrow import narrow
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.ports import Unavailable
@@ -109,7 +110,7 @@ class RangeReader:
                 self._secrets = [authorization.partition(" ")[2]]
                 self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
             rows = self._client.custom_query_range(
-                expression,
+                narrow(expression, self._settings.selector),
                 datetime.fromtimestamp(start_s, UTC),
                 datetime.fromtimestamp(max(end_s, start_s), UTC),
                 f"{step_s:g}",

@@ -167,7 +167,7 @@ class _Reading:
             self._read_narrowed(part, identity, where)
 
     def _read_narrowed(self, part: _Part, identity: Identity, where: Where) -> None:
-        engine = narrowed(ENGINES[part.engine], where)
+        engine = narrowed(ENGINES[part.engine], where, own=identity != TARGET)
         wanted = set(part.rows)
         for query in engine_queries(engine, identity, self._window_s):
             self._take(query.column, self._ask(query.expression), wanted)

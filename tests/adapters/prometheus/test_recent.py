@@ -198,6 +198,17 @@ async def test_names_from_outside_get_into_no_query_unless_they_are_names():
     assert not any("up{" in query or "te" + '"am' in query or "\\" in query for query in server.queries)
 
 
+async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
+    server = Server()
+    async with serving(server.answer) as url:
+        history = RecentHistory(PrometheusSettings(url=url, selector='cluster="prod"'), Clock())
+        seen = cluster([("team", "llama")])
+        await history.recent(seen, aims(seen), 3600, 20)
+    assert len(server.queries) > 10
+    for query in server.queries:
+        assert query.count("{") == query.count('cluster="prod"}') > 0
+
+
 async def test_no_query_is_longer_than_a_proxy_takes_in_a_url():
     server = Server()
     names = [

@@ -389,3 +389,13 @@ async def test_a_fleet_without_workloads_is_no_reason_to_fail():
     samples = await Server(**healthy()).sample(fleet_of({}))
     assert len(samples.pods.running) == len(samples.front.waiting) == 0
     assert report(samples).failed == 0
+
+
+async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
+    conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))
+    server = Server(**{**healthy(), "engine/pod": conventions})
+    async with server.source(queries=lambda: (FrontQuery("p", "my_queue", True),), selector='cluster="prod"') as source:
+        await source.sample(FLEET, objectives(FLEET), 5)
+    assert any("my_queue" in form["query"] for form in server.asked)
+    for form in server.asked:
+        assert form["query"].count("{") == form["query"].count('cluster="prod"}') > 0

@@ -1,0 +1,62 @@
+"""Puts the label matchers of the settings into every selector of a query, whether the query is ours or a policy's.
+
+Only so much of PromQL is read as tells selectors from the rest: texts, comments, numbers, lists of labels, functions.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+
+_TOKENS = re.compile(
+    r"""(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)
+      | (?P<blank>\s+|\#[^\n]*)
+      | (?P<number>\d[\w.]*)
+      | (?P<word>[a-zA-Z_:][\w:.]*)
+      | (?P<sign>.)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_LABEL_LISTS = frozenset({"by", "without", "on", "ignoring", "group_left", "group_right"})
+_OPERATORS = frozenset({"and", "or", "unless", "atan2", "default", "if", "ifnot", "ifexists"})
+_OTHERS = frozenset({"bool", "offset", "inf", "nan", "limit", "keep_metric_names", "with", "start", "end"})
+_NO_METRIC = _LABEL_LISTS | _OPERATORS | _OTHERS
+_OPENING = {"(": ")", "[": "]", "{": "}"}
+
+
+@lru_cache(maxsize=512)
+def narrow(expression: str, matchers: str) -> str:
+    """Return the expression with `matchers` (see `config.matchers`) in each of its selectors; "" leaves it as it is."""
+    if not matchers:
+        return expression
+    tokens = [(match.lastgroup or "", match[0]) for match in _TOKENS.finditer(expression)]
+    told = [index for index, (kind, _) in enumerate(tokens) if kind != "blank"]
+    after = {index: tokens[later][1] for index, later in pairwise(told)}
+    written: list[str] = []
+    closing: list[str] = []  # of what is open
+    last = ""  # the token before this one
+    for index, (kind, text) in enumerate(tokens):
+        if kind == "blank":
+            written.append(text)
+            continue
+        inside = closing[-1] if closing else ""
+        if kind == "sign" and text in _OPENING:
+            listed = text == "(" and last.lower() in _LABEL_LISTS
+            closing.append("labels" if listed else _OPENING[text])
+        elif kind == "sign" and text in ")]}" and closing:
+            closing.pop()
+            if text == "}":
+                written.append(_more(last, matchers))
+        elif kind == "word" and inside == "}" and text.lower() == "or" and last not in ("{", ","):
+            written.append(_more(last, matchers) + " ")  # MetricsQL: {a="b" or c="d"}
+        written.append(text)
+        bare = kind == "word" and inside not in ("labels", "]", "}") and text.lower() not in _NO_METRIC
+        if bare and after.get(index) not in ("{", "(") and after.get(index, "").lower() not in ("by", "without"):
+            written.append(f"{{{matchers}}}")
+        last = text
+    return "".join(written)
+
+
+def _more(last: str, matchers: str) -> str:
+    """Return the matchers as they follow the last token within braces."""
+    return matchers if last in ("{", ",") else f",{matchers}"
