@@ -90,7 +90,7 @@ def pods_of(name: str) -> tuple[str, ...]:
     return usual
 
 
-def pods_of_any(names: Iterable[str]) -> tuple[str, ...]:
+def pods_of_any(names: Iterable[str]) -> tuple[str, str]:
     """Return short expressions for the names of the pods of several workloads; they also let a few others through.
 
     names: of objects; nothing else may get into a query.
@@ -98,8 +98,5 @@ def pods_of_any(names: Iterable[str]) -> tuple[str, ...]:
     listed = sorted(set(names))
     any_name = f"({'|'.join(name.replace('.', '[.]') for name in listed)})"
     cut = [name[:_KEPT].replace(".", "[.]") for name in listed if len(name) >= _KEPT]
-    return (
-        f"{any_name}-[a-z0-9]+",
-        f"{any_name}-[a-z0-9]+-[a-z0-9]+",
-        *([f"({'|'.join(cut)})[a-z0-9]{{{_SUFFIX}}}"] if cut else []),
-    )
+    # A value alone would be taken for a text; no pod is called "-".
+    return f"{any_name}(-[a-z0-9]+){{1,2}}", f"({'|'.join(cut)})[a-z0-9]{{{_SUFFIX}}}" if cut else "-"
