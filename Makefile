@@ -1,4 +1,4 @@
-# Every target does its own set-up: a virtual environment in .venv, and for the tests Debian packages and kube-apiserver.
+# Every target does its own set-up: a virtual environment in .venv, and for the tests Debian packages and what is built.
 
 PYTHON ?= python3
 DEMO_ARGS ?=
@@ -9,7 +9,7 @@ export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts bench envtest debian clean
+.PHONY: help demo test test-keda lint types contracts bench envtest keda debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127
 
 test: .venv/installed-dev debian envtest ## run all tests (TEST_ARGS="tests/core -k burst" for some)
 	@exec .venv/bin/pytest $(TEST_ARGS)
+
+test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
+	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)
 
 lint: .venv/installed-dev ## check style and format
 	.venv/bin/ruff check
@@ -37,11 +40,14 @@ bench: .venv/installed-dev ## measure the README's numbers
 envtest: ## build kube-apiserver for the tests, once per machine
 	@tools/envtest.sh >/dev/null
 
+keda: ## build KEDA and kube-controller-manager for the tests, once per machine
+	@tools/keda.sh >/dev/null
+
 debian:
 	@PATH="$${KUBEBUILDER_ASSETS:+$$KUBEBUILDER_ASSETS:}$$PATH" tools/debian.sh \
 	  etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics chromium:chromium
 
-clean: ## remove what was made here; kube-apiserver in the user's cache folder stays
+clean: ## remove what was made here; what is in the user's cache folder stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache test-artefacts
 	find autoscaler tests bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

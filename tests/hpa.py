@@ -1,6 +1,6 @@
 """A double of the HorizontalPodAutoscaler of Kubernetes 1.36 and of KEDA's 2.20 executor, for one external metric.
 
-The real ones are controllers of a cluster and cannot run here. This is their arithmetic, written from the tables of
+The real ones run in `tests/keda`, in minutes and on real clocks. This is their arithmetic, written from the tables of
 what they do: it is not their code, it knows no pods that are missing metrics, and no metric but one external one.
 Time is an argument, in seconds.
 """

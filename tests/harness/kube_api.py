@@ -101,6 +101,7 @@ class KubeApi:
         certificates = Certificates(directory)
         serving = certificates.issue("127.0.0.1", "localhost")
         service_accounts = certificates.issue("service-accounts").key
+        front_proxy = certificates.issue("front-proxy")
         port = free_port()
         self.url = f"https://127.0.0.1:{port}"
         self.ca = certificates.ca
@@ -130,6 +131,14 @@ class KubeApi:
             "service-account-key-file": service_accounts,
             "service-account-signing-key-file": service_accounts,
             "service-cluster-ip-range": "10.96.0.0/24",
+            # How it shows itself to the servers of other APIs, which an APIService names.
+            "requestheader-client-ca-file": self.ca,
+            "requestheader-allowed-names": "front-proxy",
+            "requestheader-username-headers": "X-Remote-User",
+            "requestheader-group-headers": "X-Remote-Group",
+            "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+            "proxy-client-cert-file": front_proxy.certificate,
+            "proxy-client-key-file": front_proxy.key,
             # It would wait for a `default` ServiceAccount in every namespace, which a controller makes elsewhere.
             "disable-admission-plugins": "ServiceAccount",
             "audit-policy-file": policy,

@@ -97,6 +97,7 @@ class Process:
         *,
         ready: Callable[[], Awaitable[bool]],
         start_timeout_s: float = 30,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
@@ -105,7 +106,7 @@ class Process:
         self._ready = ready
         self._start_timeout_s = start_timeout_s
         # A server's own ETCD_*, KUBECONFIG or proxy variables in the developer's shell must not reach it.
-        self._environment = {"PATH": os.environ["PATH"], "HOME": str(directory)}
+        self._environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **(environment or {})}
         self._child: subprocess.Popen[bytes] | None = None
 
     @property

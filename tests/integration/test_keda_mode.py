@@ -1,6 +1,6 @@
 """KEDA mode from outside: the command on a real API server, a gRPC client in KEDA's place, doubles of KEDA and the HPA.
 
-KEDA itself cannot run here; what it calls and what the HPA makes of the answers is `tests/hpa.py`.
+What the HPA makes of the answers is `tests/hpa.py`. A real KEDA asks the daemon in `tests/keda`.
 """
 
 import asyncio

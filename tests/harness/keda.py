@@ -1,0 +1,192 @@
+"""A real KEDA and the controllers of Kubernetes that it works with, beside a real API server.
+
+The HPA controller looks every second instead of every 15, so that the tests are quick. There is no scheduler and no
+kubelet: `kubelet` stands in for both and says that each pod runs and is ready.
+"""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+from tests.harness.certificates import Certificates
+from tests.harness.kube_api import ApiError, KubeApi, load_manifests
+from tests.harness.process import Process, answers, eventually, free_port, require_binary
+
+TOOLS = Path(__file__).parents[2] / "tools"
+CONTROLLERS = ("deployment-controller", "replicaset-controller", "horizontal-pod-autoscaler-controller")
+SYNC_S = 1
+STOP_S = 1  # the operator waits for calls under way
+NAMESPACE = "keda"
+EXTERNAL_METRICS = "/apis/external.metrics.k8s.io/v1beta1"
+
+
+def _where(script: str, *arguments: str) -> Path:
+    command = [TOOLS / script, "--where", *arguments]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def _built(path: Path) -> Path:
+    return require_binary(path.name, "make keda", path)
+
+
+@asynccontextmanager
+async def keda(api: KubeApi, directory: Path) -> AsyncIterator[None]:
+    """Install KEDA into the API server's cluster: run its operator, its adapter and the controllers."""
+    folder, manager = _where("keda.sh"), _where("envtest.sh", "kube-controller-manager")
+    binaries = {name: _built(folder / name) for name in ("operator", "adapter")}
+    await api.apply(*load_manifests(*sorted((folder / "crds").glob("*.yaml"))))
+    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+    kubeconfig = api.kubeconfig()
+    environment = {"KUBECONFIG": str(kubeconfig), "WATCH_NAMESPACE": "", "POD_NAMESPACE": NAMESPACE}
+    environment["KEDA_CLUSTER_OBJECT_NAMESPACE"] = NAMESPACE
+    certificates = _certificates(directory)
+    probe, metrics, adapter = free_port(), free_port(), free_port()
+    async with AsyncExitStack() as stack:
+        controllers = free_port()
+        for process in (
+            _process(
+                "kube-controller-manager",
+                _built(manager),
+                directory,
+                lambda: _is_listening(controllers),
+                {},
+                kubeconfig=kubeconfig,
+                controllers=",".join(CONTROLLERS),
+                secure_port=controllers,
+                cert_dir=directory,
+                leader_elect="false",
+                horizontal_pod_autoscaler_sync_period=f"{SYNC_S}s",
+            ),
+            _process(
+                "keda-operator",
+                binaries["operator"],
+                directory,
+                lambda: answers(f"http://127.0.0.1:{probe}/readyz"),
+                environment,
+                cert_dir=certificates,
+                enable_prometheus_metrics="false",
+                health_probe_bind_address=f"127.0.0.1:{probe}",
+                metrics_service_bind_address=f"127.0.0.1:{metrics}",
+            ),
+            _process(
+                "keda-adapter",
+                binaries["adapter"],
+                directory,
+                lambda: _is_listening(adapter),
+                environment,
+                cert_dir=certificates,
+                tls_cert_file=certificates / "tls.crt",
+                tls_private_key_file=certificates / "tls.key",
+                secure_port=adapter,
+                port=free_port(),
+                metrics_service_address=f"localhost:{metrics}",
+                authentication_kubeconfig=kubeconfig,
+                authorization_kubeconfig=kubeconfig,
+                lister_kubeconfig=kubeconfig,
+            ),
+        ):
+            stack.push_async_callback(process.stop, STOP_S)
+            await process.start()
+        await _serve_external_metrics(api, adapter)
+        yield
+
+
+def _process(
+    name: str,
+    binary: Path,
+    directory: Path,
+    ready: Callable[[], Awaitable[bool]],
+    environment: dict[str, str],
+    **flags: object,
+) -> Process:
+    command = [str(binary), *(f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items())]
+    return Process(name, command, directory, ready=ready, start_timeout_s=60, environment=environment)
+
+
+def _certificates(directory: Path) -> Path:
+    """Return the folder that KEDA's parts share to know each other: they look for these three names."""
+    folder = directory / "keda-certificates"
+    certificates = Certificates(folder)
+    pair = certificates.issue("localhost")
+    shutil.copy(certificates.ca, folder / "ca.crt")
+    shutil.copy(pair.certificate, folder / "tls.crt")
+    shutil.copy(pair.key, folder / "tls.key")
+    return folder
+
+
+async def _is_listening(port: int) -> bool:
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        return True
+    return False
+
+
+async def _serve_external_metrics(api: KubeApi, port: int) -> None:
+    """Have the API server pass requests for external metrics on to the adapter, as KEDA's manifests do."""
+    service = {"name": "keda-metrics-apiserver", "namespace": NAMESPACE}
+    await api.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": service,
+            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+        },
+        {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1beta1.external.metrics.k8s.io"},
+            "spec": {
+                "group": "external.metrics.k8s.io",
+                "version": "v1beta1",
+                "service": {**service, "port": port},
+                "insecureSkipTLSVerify": True,
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100,
+            },
+        },
+    )
+
+    async def served() -> bool:
+        with suppress(ApiError):
+            return bool(await api.request("GET", EXTERNAL_METRICS))
+        return False
+
+    await eventually(served, "the API server passes external metrics on", 60, every_s=0.2)
+
+
+@asynccontextmanager
+async def kubelet(api: KubeApi, namespace: str) -> AsyncIterator[None]:
+    """Say of each pod of a namespace that it runs on 127.0.0.1 and is ready, soon after it was made."""
+    task = asyncio.create_task(_make_ready(api, namespace))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _make_ready(api: KubeApi, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    while True:
+        for pod in (await api.request("GET", path, fieldSelector="status.phase=Pending"))["items"]:
+            with suppress(ApiError):  # it is gone
+                await api.set_status("v1", "Pod", namespace, pod["metadata"]["name"], _ready(pod))
+        await asyncio.sleep(0.2)
+
+
+def _ready(pod: dict[str, object]) -> dict[str, object]:
+    at = pod["metadata"]["creationTimestamp"]  # type: ignore[index]
+    conditions = [{"type": kind, "status": "True", "lastTransitionTime": at} for kind in ("PodScheduled", "Ready")]
+    containers = [
+        {"name": container["name"], "image": "i", "imageID": "", "ready": True, "restartCount": 0}
+        | {"state": {"running": {"startedAt": at}}}
+        for container in pod["spec"]["containers"]  # type: ignore[index]
+    ]
+    address = {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+    return {"phase": "Running", "conditions": conditions, "containerStatuses": containers, **address}

@@ -1,0 +1,192 @@
+"""The daemon under a real KEDA, HPA controller and API server. A tier of its own: `make test-keda`."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import pytest
+
+from tests.adapters.kube.world import KEDA
+from tests.harness.certificates import Certificates
+from tests.harness.exposition import Answer
+from tests.harness.process import eventually, free_port
+from tests.integration.command import Daemon
+from tests.integration.site import POLICY
+from tests.integration.test_keda_mode import EPP_QUEUE
+from tests.keda.site import Site, service
+
+pytestmark = [pytest.mark.keda, pytest.mark.timeout(180)]
+
+COUNTS = (7, 8, 20, 21, 22, 19, 18, 12, 11, 10)  # the steps of one from ten up are within an HPA's usual tolerance
+SOON_S = 30
+CRON = {
+    "type": "cron",  # wants nothing but in the first minute of a year
+    "metadata": {"timezone": "UTC", "start": "0 0 1 1 *", "end": "1 0 1 1 *", "desiredReplicas": "2"},
+}
+
+
+@asynccontextmanager
+async def counted(site: Site) -> AsyncIterator[list[int]]:
+    """Keep the counts that the workload is to have, one for each change, within the block."""
+    counts: list[int] = []
+
+    async def look() -> None:
+        while True:
+            count = await site.replicas("llama")
+            if counts[-1:] != [count]:
+                counts.append(count)
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(look())
+    try:
+        yield counts
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def has(site: Site, count: int) -> None:
+    await eventually(lambda: site.has(count), f"{count} replicas", SOON_S)
+
+
+async def has_condition(site: Site, kind: str, true: bool) -> None:
+    async def probe() -> bool:
+        return ((await site.conditions()).get(kind) == "True") == true
+
+    await eventually(probe, f"condition {kind} is {true}", SOON_S)
+
+
+async def test_workload_goes_from_zero_to_four_and_back(site: Site):
+    site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1s}\n")
+    await site.workload(replicas=0)
+    gateway = site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=0))
+    user, port = await site.user("keda"), free_port()
+    await site.scale_by_keda(f"localhost:{port}", cooldownPeriod=1)
+    async with site.keda_daemon(user, port, "--gateway", gateway):
+
+        async def listed() -> bool:
+            return await site.hpa_metrics() == ["s0-replicas"]
+
+        await eventually(listed, "KEDA makes the HPA", SOON_S)
+        assert await site.has(0)
+        site.load("saturated")
+        site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=1))
+        await has(site, 4)
+        site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=0))
+        site.load("drained")
+        await has(site, 0)
+
+
+async def test_every_count_lands_exactly_when_the_tolerance_is_zero(site: Site):
+    site.exactly(COUNTS[0])
+    await site.workload()
+    user, port = await site.user("keda"), free_port()
+    await site.scale_by_keda(f"localhost:{port}")
+    async with site.keda_daemon(user, port), counted(site) as seen:
+        for count in COUNTS:
+            site.exactly(count)
+            await has(site, count)
+        await eventually(lambda: asyncio.sleep(0, seen == [1, *COUNTS]), f"the counts {COUNTS}")
+
+
+async def test_fallback_holds_its_count_when_no_pod_is_heard(site: Site):
+    site.exactly(2)
+    await site.workload()
+    site.metrics.serve("/metrics", Answer("loading", status=503))
+    user, port = await site.user("keda"), free_port()
+    await site.scale_by_keda(f"localhost:{port}", fallback={"failureThreshold": 2, "replicas": 3})
+    async with site.keda_daemon(user, port):
+        await has_condition(site, "Fallback", True)
+        await has(site, 3)
+        site.load("running")
+        await has_condition(site, "Fallback", False)
+        await has(site, 2)
+
+
+async def test_refused_metadata_is_named_in_an_event_and_counts_for_fallback(site: Site):
+    await site.workload()
+    user, port = await site.user("keda"), free_port()
+    metadata = {"scalerAddress": f"localhost:{port}", "policy": "quick", "polisy": "quick"}
+    spec = {"fallback": {"failureThreshold": 2, "replicas": 3}}
+    async with site.keda_daemon(user, port):
+        await site.scale_by_keda(f"localhost:{port}", trigger={"metadata": metadata}, **spec)
+        await has(site, 3)
+        assert await site.hpa_metrics() == ["s0-replicas"]
+
+        async def named() -> bool:
+            return any("polisy" in event["note"] for event in await site.events("KEDAScalerFailed"))
+
+        await eventually(named, "an event names the key", SOON_S)
+
+
+async def test_count_stands_beside_a_second_trigger_when_the_daemon_is_gone(site: Site):
+    site.exactly(4)
+    await site.workload()
+    user, port = await site.user("keda"), free_port()
+    await site.scale_by_keda(f"localhost:{port}", CRON)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(site.keda_daemon(user, port))
+        await has(site, 4)
+        seen = await stack.enter_async_context(counted(site))
+        first.signal(signal.SIGTERM)
+        await has_condition(site, "Ready", False)
+        await asyncio.sleep(3)  # some looks of the HPA controller
+        await stack.enter_async_context(site.keda_daemon(user, port))
+        await has_condition(site, "Ready", True)
+        site.exactly(5)
+        await eventually(lambda: asyncio.sleep(0, seen == [4, 5]), "4, then 5 replicas", SOON_S)
+    assert len(await site.hpa_metrics()) == 2
+
+
+async def test_new_leader_answers_within_10_s_when_the_leader_ends(site: Site):
+    site.exactly(3)
+    await site.workload()
+    user, ports = await site.user("keda"), [free_port(), free_port()]
+    async with service(ports) as port, AsyncExitStack() as stack:
+        await site.scale_by_keda(f"localhost:{port}")
+        first, second = [await stack.enter_async_context(site.keda_daemon(user, port)) for port in ports]
+        await has(site, 3)
+        assert await answers(second) is None
+        del ports[0]
+        first.signal(signal.SIGTERM)
+
+        async def leads() -> bool:
+            return bool((await second.readyz()).get("leader"))
+
+        async def answered() -> bool:
+            return await answers(second) is not None
+
+        await eventually(leads, "the second leads", SOON_S)
+        await eventually(answered, "the second answers", 10)
+        site.exactly(5)
+        await has(site, 5)
+
+
+async def answers(daemon: Daemon) -> float | None:
+    """Return how many values a daemon has given KEDA; None: it was not asked, or had none."""
+    return await daemon.metric("vllm_autoscaler_keda_calls_total", method="GetMetrics", code="OK")
+
+
+async def test_count_lands_over_mutual_tls(site: Site, certificates: Certificates):
+    site.exactly(3)
+    await site.workload()
+    server, client = certificates.issue("localhost"), certificates.issue("keda")
+    parts = {"caCert": certificates.ca, "tlsClientCert": client.certificate, "tlsClientKey": client.key}
+    await site.secret("llama", **{key: path.read_text() for key, path in parts.items()})
+    references = [{"parameter": key, "name": "llama", "key": key} for key in parts]
+    await site.api.apply(
+        {
+            "apiVersion": KEDA,
+            "kind": "TriggerAuthentication",
+            "metadata": {"name": "llama"},
+            "spec": {"secretTargetRef": references},
+        },
+        namespace=site.namespace,
+    )
+    user, port = await site.user("keda"), free_port()
+    await site.scale_by_keda(f"localhost:{port}", trigger={"authenticationRef": {"name": "llama"}})
+    tls = ("--grpc-cert", server.certificate, "--grpc-key", server.key, "--grpc-ca", certificates.ca)
+    async with site.keda_daemon(user, port, *tls):
+        await has(site, 3)
