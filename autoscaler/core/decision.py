@@ -60,6 +60,11 @@ class Observation(Columns):
     age_s: FloatColumn  # age of the oldest trusted engine reading; NaN: none
     running: FloatColumn  # requests, summed over reporting pods
     waiting: FloatColumn  # requests, likewise; hidden queues of sleeping engines included where known
+    draining_requests: FloatColumn  # running and waiting on pods that hold some and do not serve any more
+    draining_ended: FloatColumn  # requests that ended or were refused there since the last tick
+    draining_prompt_tokens_per_s: FloatColumn  # summed over these pods
+    draining_generation_tokens_per_s: FloatColumn
+    draining_kv_usage: FloatColumn  # summed over these pods, each 0..1
     gateway_waiting: FloatColumn  # requests held in front; NaN: no gateway
     gateway_arrivals_per_s: FloatColumn
     gateway_silent_s: FloatColumn  # seconds since its gateway last told anything; NaN: none did within a day

@@ -12,6 +12,7 @@ from autoscaler.core import average
 from autoscaler.core.burst import queued
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
+from autoscaler.core.draining import with_draining
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory, WorkloadMemory
 from autoscaler.core.readings import NOTHING_PER_S, RATE_WINDOW_S
@@ -47,9 +48,8 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.last_tick_s
-    engines = _scaled_up(observation, observation.running + observation.waiting)
-    in_flight = engines + or_zero(observation.gateway_waiting)
-    arrived = observation.ended + in_flight - workloads.in_flight
+    in_flight = _requests(observation) + or_zero(observation.gateway_waiting)
+    arrived = observation.ended + or_zero(observation.draining_ended) + in_flight - workloads.in_flight
     gone_per_s = observation.finished_per_s + or_zero(observation.rejections_per_s)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
@@ -116,8 +116,8 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     40 running + 24 waiting, 20 per replica to be used to 0.8: 64 / 16 = 4 replicas.
     Source: Little's law; the HPA's AverageValue on a count of requests.
     """
-    requests = _scaled_up(observation, observation.running + observation.waiting)
-    return (requests + or_zero(observation.gateway_waiting)) / (capacity.concurrency * inp.spec.target_usage)
+    requests = _requests(observation) + or_zero(observation.gateway_waiting)
+    return requests / (capacity.concurrency * inp.spec.target_usage)
 
 
 def forecast(inp: TickInput, asks: FloatColumn, memory: Memory) -> FloatColumn:
@@ -135,12 +135,14 @@ def forecast(inp: TickInput, asks: FloatColumn, memory: Memory) -> FloatColumn:
 def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
     """Prompt tokens per second over what a replica computes."""
     tokens_per_s = _scaled_up(observation, observation.prompt_tokens_per_s)
+    tokens_per_s = tokens_per_s + or_zero(observation.draining_prompt_tokens_per_s)
     return tokens_per_s / (capacity.prefill_tokens_per_s * inp.spec.target_usage)
 
 
 def decode(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
     """Generated tokens per second over what a replica writes."""
     tokens_per_s = _scaled_up(observation, observation.generation_tokens_per_s)
+    tokens_per_s = tokens_per_s + or_zero(observation.draining_generation_tokens_per_s)
     return tokens_per_s / (capacity.decode_tokens_per_s * inp.spec.target_usage)
 
 
@@ -150,7 +152,8 @@ def kv_cache(inp: TickInput, observation: Observation) -> FloatColumn:
     Speaks only above the target: a queue for slots leaves KV usage low, so low usage is no reason for less.
     """
     usage = observation.kv_usage / inp.spec.kv_target_usage
-    return np.where(usage > 1, _awake(observation) * usage, np.nan)
+    draining = or_zero(observation.draining_kv_usage) / inp.spec.kv_target_usage
+    return np.where(usage > 1, _awake(observation) * usage + draining, np.nan)
 
 
 def ttft(inp: TickInput, observation: Observation, memory: Memory) -> FloatColumn:
@@ -227,7 +230,8 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
     """
     load = asks[[Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.ITL, Signal.TTFT]]
     load[-1] = np.where(queued(observation), np.nan, load[-1])
-    running = _scaled_up(observation, observation.running) / (capacity.concurrency * inp.spec.target_usage)
+    running = with_draining(observation, _scaled_up(observation, observation.running))
+    running = running / (capacity.concurrency * inp.spec.target_usage)
     return np.asarray(np.fmax(np.fmax.reduce(load, axis=0), running))
 
 
@@ -296,6 +300,11 @@ def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     """
     heard = np.where(observation.reporting > 0, observation.reporting, np.nan)
     return value * (observation.ready - observation.joining) / heard
+
+
+def _requests(observation: Observation) -> FloatColumn:
+    """Return the requests in the engines, with those of silent pods and those on pods that do not serve any more."""
+    return with_draining(observation, _scaled_up(observation, observation.running + observation.waiting))
 
 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, memory: Memory) -> FloatColumn:

@@ -164,6 +164,8 @@ def _asks(row: _Row, signal: Signal) -> str:
 def _concurrency(row: _Row) -> str:
     gateway = row.seen("gateway_waiting")
     held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
+    draining = row.seen("draining_requests")
+    held += f" and {number(draining)} on pods that stop serving" if draining > 0 else ""
     load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
     guess = " (a guess)" if row.capacity("confidence") < SURE else ""
     usage = f", target utilization {row.spec('target_usage'):.0%}" if row.spec("target_usage") < 1 else ""
@@ -183,7 +185,9 @@ def _latency(row: _Row, signal: Signal, name: str, seen: str, objective: str) ->
 
 
 def _rate(row: _Row, signal: Signal, name: str, seen: str, each: str) -> str:
-    tokens = f"{number(row.seen(seen))} {name} tokens/s"
+    draining = row.seen(f"draining_{seen}")
+    beside = f" and {number(draining)} on pods that stop serving" if draining > 0 else ""
+    tokens = f"{number(row.seen(seen))} {name} tokens/s{beside}"
     return f"{tokens} ask for {number(row.ask(signal))} at {number(row.capacity(each))} per replica"
 
 

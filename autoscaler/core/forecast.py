@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core import zero
+from autoscaler.core import draining, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, MomentColumn, or_zero, replace
 from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import speed_of
@@ -34,6 +34,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
     columns = {name: column.copy() for name, column in vars(memory.forecast).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
+    serving |= draining.are_lost(inp, serving, inp.samples.pods)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
     for group in np.flatnonzero(turns).tolist():
         rows = memory.group(group)

@@ -1,7 +1,8 @@
 """From readings to the state of each workload: counters to rates, pods folded, ages judged, cold starts learned.
 
 Only pods that are ready, not leaving, and whose reading is fresh count; a pod that says nothing is left out of sums and
-of counts alike, and shows as a gap between `ready` and `reporting`.
+of counts alike, and shows as a gap between `ready` and `reporting`. What other pods still hold is in columns of its own
+(`draining`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core import readings
+from autoscaler.core import draining, readings
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
@@ -132,6 +133,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         age_s=of_pods.largest(pod_age_s),
         running=running,
         waiting=waiting,
+        **draining.load(draining.holding(inp, samples), samples, rates, ended, of_pods),
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
         gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),

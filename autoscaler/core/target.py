@@ -119,6 +119,7 @@ def _working(observation: Observation, asks: FloatColumn) -> BoolColumn:
     at_work: BoolColumn = (
         (observation.running > 0)
         | (observation.waiting > 0)
+        | (observation.draining_requests > 0)
         | (observation.gateway_waiting > 0)
         | (observation.gateway_arrivals_per_s > 0)  # as little as wakes it
         | (observation.active > 0)
