@@ -183,8 +183,13 @@ class PodTemplate(Fields, frozen=True):
     spec: PodSpec = PodSpec()
 
 
+class Selector(Fields, frozen=True):
+    match_labels: dict[str, str] | None = None
+
+
 class TargetSpec(Fields, frozen=True):
     replicas: int | None = None
+    selector: Selector | None = None
     template: PodTemplate | None = None
 
 

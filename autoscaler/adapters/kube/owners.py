@@ -6,7 +6,8 @@ Objects arrive in any order, so a number is given when a uid is first mentioned,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, TargetKey
@@ -18,9 +19,20 @@ from autoscaler.adapters.kube.targets import (
     STATEFUL_SET,
     Row,
     ScaleKind,
+    controller_name,
     read_group,
     read_target,
 )
+
+PRIMARY = "-primary"  # Flagger serves from a copy of this name, and keeps the original at zero
+
+
+class _Elsewhere(NamedTuple):
+    """A ReplicaSet that no Deployment controls."""
+
+    uid: str
+    controller: str
+    labels: Mapping[str, str]
 
 
 class TargetTable:
@@ -39,6 +51,7 @@ class TargetTable:
         self._uid: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
         self._replica_sets: dict[Key, tuple[str, str]] = {}  # by namespace, name: own uid, Deployment's uid
         self._sets: Counter[Key] = Counter()  # ReplicaSets by namespace, Deployment's uid
+        self._elsewhere: dict[str, dict[str, _Elsewhere]] = {}  # by namespace, name
 
     def put(self, row: Row) -> None:
         owner = row.ref.namespace, row.uid
@@ -77,6 +90,7 @@ class TargetTable:
     def put_replica_set(self, seen: objects.Object) -> None:
         owner = seen.metadata.controller()
         if owner is None or owner.kind != DEPLOYMENT.kind:
+            self._keep_elsewhere(seen, controller_name(seen.metadata))
             return
         namespace, uid = seen.metadata.namespace, seen.metadata.uid
         deployment = namespace, owner.uid
@@ -86,7 +100,36 @@ class TargetTable:
             self._sets[deployment] += 1
         self._pods.own((namespace, uid), self._number(deployment))
 
+    def served_by(self, row: Row) -> str:
+        """Name what serves in place of a target that is kept at zero; "": nothing does.
+
+        Argo Rollouts takes a Deployment for its template (`workloadRef`), and Flagger for its canary: both keep it at
+        zero, and pods that its selector matches, or those of its copy, belong to another controller.
+        """
+        if row.replicas or not row.selector:
+            return ""
+        namespace = row.ref.namespace
+        for elsewhere in self._elsewhere.get(namespace, {}).values():
+            labels = {**elsewhere.labels, **self._pods.labels((namespace, elsewhere.uid))}
+            if all(labels.get(name) == value for name, value in row.selector):
+                return elsewhere.controller
+        uid = self._uid.get((row.ref.kind, namespace, row.ref.name + PRIMARY), "")
+        copy = self.rows.get(self._id.get((namespace, uid), -1))
+        return copy.controller if copy is not None and copy.controller.startswith("Canary/") else ""
+
+    def _keep_elsewhere(self, seen: objects.Object, controller: str) -> None:
+        metadata = seen.metadata
+        if not controller:
+            return
+        known = self._elsewhere.setdefault(metadata.namespace, {})
+        found = _Elsewhere(metadata.uid, controller, metadata.labels or {})
+        if known.get(metadata.name) != found:
+            known[metadata.name] = found
+            self.version += 1
+
     def remove_replica_set(self, namespace: str, name: str) -> None:
+        if self._elsewhere.get(namespace, {}).pop(name, None) is not None:
+            self.version += 1
         if (namespace, name) not in self._replica_sets:
             return
         uid, deployment_uid = self._replica_sets.pop((namespace, name))

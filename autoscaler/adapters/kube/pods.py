@@ -7,7 +7,7 @@ ids ascend. Who owns a pod is resolved when its owner is known, in whichever ord
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import compress
 from typing import NamedTuple
@@ -113,6 +113,8 @@ class PodTable:
         self._owner: dict[Key, OwnerKey] = {}
         self._owned: dict[OwnerKey, set[Key]] = {}
         self._target: dict[OwnerKey, int] = {}
+        self._labels: dict[OwnerKey, Mapping[str, str]] = {}  # of pods whose owner has no target
+        self.strangers = 0  # grows when such an owner is first seen
         self._endpoint: dict[int, Endpoint] = {}
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
@@ -132,6 +134,9 @@ class PodTable:
                 self._workers.setdefault(group, {})[key] = self._member(key, seen)
                 self._judge_group(group)
                 return
+        if owner not in self._target and owner not in self._labels:
+            self._labels[owner] = labels
+            self.strangers += 1
         self._attach(key, owner)
         self._write(key, seen)
         if group is not None:
@@ -145,6 +150,7 @@ class PodTable:
             self._owned[owner].discard(key)
             if not self._owned[owner]:
                 del self._owned[owner]
+                self._labels.pop(owner, None)
         group = self._group.pop(key, None)
         if group is not None:
             self._leave_group(key, group)
@@ -159,8 +165,13 @@ class PodTable:
         if self._target.get(owner) == target_id:
             return
         self._target[owner] = target_id
+        self._labels.pop(owner, None)
         for key in self._owned.get(owner, ()):
             self._attach(key, owner)
+
+    def labels(self, owner: OwnerKey) -> Mapping[str, str]:
+        """Return the labels of a pod of an owner that has no target; empty: none is known."""
+        return self._labels.get(owner, {})
 
     def disown(self, owner: OwnerKey) -> None:
         """The owner is gone; pods that outlive it for a moment keep their target."""

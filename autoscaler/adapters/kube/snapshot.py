@@ -219,6 +219,7 @@ class KubeFleet:
         """Lay out the managed workloads, or return what was laid out last if nothing has changed since."""
         state = (
             self._targets.version,
+            self._pods.strangers,
             self._hpas.version,
             self._scaled.version,
             self._nodes.settle(),
@@ -276,7 +277,7 @@ class KubeFleet:
         return row.workload, declared.paused, rival
 
     def _rival(self, row: Row) -> str:
-        return self._autoscaler(row.key) or self.hands.owner(row.uid)
+        return self._autoscaler(row.key) or self._targets.served_by(row) or self.hands.owner(row.uid)
 
     def _autoscaler(self, target: TargetKey) -> str:
         """Name the autoscaler of a target; "": there is none."""
@@ -293,7 +294,8 @@ class KubeFleet:
         if problem:
             self._problems[row.ref] = problem
         others = [claim.port.name for claim in claims if claim is not asked]
-        rival = f"ScaledObject/{others[0]}" if others else self._hpas.owner(row.key, ours=asked.port.name)
+        other = f"ScaledObject/{others[0]}" if others else self._hpas.owner(row.key, ours=asked.port.name)
+        rival = other or self._targets.served_by(row)
         policy = NO_POLICY if asked.port.problem else asked.policy
         workload = row.workload._replace(policy=policy, overrides=asked.overrides, bounds=asked.bounds)
         return workload, row.declared.paused or asked.paused, rival

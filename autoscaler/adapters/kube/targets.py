@@ -14,6 +14,7 @@ from autoscaler.adapters.kube.claims import TargetKey, target_key
 from autoscaler.adapters.kube.declared import Declared, read_annotations
 from autoscaler.adapters.kube.objects import (
     LeaderWorkerSet,
+    Metadata,
     OwnedFields,
     PodSpec,
     PodTemplate,
@@ -61,11 +62,15 @@ class Row(NamedTuple):
     declared: Declared
     facts: Facts
     writer: str  # who set the count last, by managedFields; "": nobody knows
+    selector: tuple[tuple[str, str], ...] = ()  # labels of its pods
+    controller: str = ""  # "Kind/name" of the object that controls it
 
 
 def read_target(kind: ScaleKind, seen: Target) -> Row:
     template = seen.spec.template or PodTemplate()
-    return _row(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
+    labels = seen.spec.selector.match_labels if seen.spec.selector else None
+    row = _row(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
+    return row._replace(selector=tuple(sorted((labels or {}).items())))
 
 
 def read_group(seen: LeaderWorkerSet) -> Row:
@@ -112,7 +117,14 @@ def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts:
         declared=declared,
         facts=facts,
         writer=_writer(metadata),
+        controller=controller_name(metadata),
     )
+
+
+def controller_name(metadata: Metadata) -> str:
+    """Return "Kind/name" of the object that controls another; "": none does."""
+    owner = metadata.controller()
+    return f"{owner.kind}/{owner.name}" if owner is not None else ""
 
 
 def _writer(metadata: TargetMetadata) -> str:
