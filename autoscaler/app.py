@@ -372,6 +372,8 @@ def _cluster_detail(fleet: KubeFleet, elector: Elector | None) -> dict[str, Any]
             str(ref) if named[str(ref)] == 1 else f"{ref} ({ref.kind})": problem
             for ref, problem in list(problems.items())[:MAX_TOLD]
         },
+        "obstructed_workloads": {str(ref): words for ref, words in list(fleet.obstructed().items())[:MAX_TOLD]},
+        "pool_limits": fleet.limits()[:MAX_TOLD],
     }
 
 

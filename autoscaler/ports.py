@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Protocol
 
 from autoscaler.core.decision import Decision, TickInput
@@ -96,6 +97,7 @@ class Change:
     before: int
     after: int
     reason: str  # the sentence of the explanation
+    until_s: float = inf  # moment after which its inputs are too old to shrink on
 
 
 class Fate(Enum):

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from autoscaler.core.decision import TickInput
-from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.spec import Schedule, Spec
 
@@ -61,6 +61,7 @@ def fleet(workloads: int) -> Fleet:
         rival=("",) * workloads,
         gpus_per_replica=np.ones(workloads),
         pool=np.arange(workloads) % 4,
+        obstacles=Obstacles.none(workloads),
         pods=tuple(
             Pod(
                 f"team-{p // PODS_PER_WORKLOAD % 50}",

@@ -10,10 +10,13 @@ most. All in GPUs; a replica is granted whole or not at all. A pool whose size i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.obstacles import Claims
 from autoscaler.core.spec import Spec
 
 HELD = 30.0
@@ -28,6 +31,7 @@ def share(
     needed: FloatColumn,
     fleet: Fleet,
     spec: Spec,
+    claims: Claims,
     trusted: BoolColumn,
     free: BoolColumn,
     rests: BoolColumn,
@@ -36,7 +40,8 @@ def share(
 ) -> FloatColumn:
     """Grant each workload what its pool can give.
 
-    wanted: float64[W], replicas. needed: float64[W], how many of them are no reserve. trusted: bool[W];
+    wanted: float64[W], replicas. needed: float64[W], how many of them are no reserve. claims: how many may take GPUs
+    from the pool; what is wanted beyond that stays in the count and takes none. trusted: bool[W];
     of what is not trusted nothing is known, so it keeps what it has. free: bool[W]; what is not free to change holds
     what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
     standing: float64[W], replicas that have GPUs: of what is kept only these take any from others.
@@ -45,18 +50,21 @@ def share(
     then what is needed, then what is wanted are each served priority by priority, by weight where what is left does not
     suffice for all of one priority.
     """
-    granted = wanted.copy()
     gpus_each = fleet.gpus_per_replica
-    held = np.where(free, wanted, np.fmin(fleet.replicas, standing))
-    known = (fleet.pool >= 0) & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(held)
-    gpus = np.where(known, held * gpus_each, 0.0)
-    asked = np.bincount(fleet.pool[known], gpus[known], len(fleet.pools))
-    for pool in np.flatnonzero(asked > fleet.pool_gpus):  # only pools that are short; NaN sizes compare False
-        rows = np.flatnonzero(known & (fleet.pool == pool))
-        least = np.where(free[rows] & trusted[rows], 0.0, np.fmin(fleet.replicas[rows], held[rows]))
+    stays = np.where(trusted, np.fmin(fleet.replicas, standing), fleet.replicas)
+    granted = np.minimum(wanted, np.fmax(claims.fits, stays))  # beyond these no node holds another
+    for group, size in _sets(fleet):
+        held = np.where(free, np.minimum(granted, claims.replicas), np.fmin(fleet.replicas, standing))
+        known = group & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(held)
+        if not float(np.sum((held * gpus_each)[known])) > size:  # only what is short is shared; NaN compares False
+            continue
+        rows = np.flatnonzero(known)
+        keeps = np.fmin(fleet.replicas, np.where(free, granted, held))[rows]
+        least = np.where(free[rows] & trusted[rows], 0.0, keeps)
         kept = np.fmin(least, standing[rows])
+        claimed = np.fmax(np.fmin(held[rows], np.where(free[rows], claims.scarce[rows], np.inf)), kept)
         shared = kept + _share_pool(
-            np.where(free[rows], wanted[rows] - kept, 0.0),
+            np.where(free[rows], claimed - kept, 0.0),
             or_zero(spec.min_replicas[rows]) - kept,
             needed[rows] - kept,
             gpus_each[rows],
@@ -64,10 +72,23 @@ def share(
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
             rests[rows],
             np.where(kept > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], standing[rows] > 0)),
-            max(float(fleet.pool_gpus[pool] - np.sum(kept * gpus_each[rows])), 0.0),
+            max(size - float(np.sum(kept * gpus_each[rows])), 0.0),
         )
-        granted[rows] = np.fmax(shared, least)
+        # Replicas that do not come take no GPU, so they stay wanted, as far as an empty pool could hold them.
+        beside = np.fmin(granted[rows], np.fmax(np.floor(size / gpus_each[rows] + 1e-9), shared))
+        unclaimed = (granted[rows] > held[rows]) & (shared >= held[rows])
+        granted[rows] = np.fmax(np.where(unclaimed, beside, shared), least)
     return np.where(free, granted, wanted)
+
+
+def _sets(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
+    """Return which workloads share what number of GPUs: those of each pool, then those of pools that overlap."""
+    sizes = fleet.pool_gpus.tolist()
+    for pool in np.unique(fleet.pool[fleet.pool >= 0]).tolist():
+        if not np.isnan(sizes[pool]):
+            yield fleet.pool == pool, sizes[pool]
+    for joint in fleet.joint:
+        yield np.isin(fleet.pool, joint.pools), joint.gpus
 
 
 def _share_pool(

@@ -51,6 +51,7 @@ class Observation(Columns):
     ready: FloatColumn  # ready pods that are not leaving
     starting: FloatColumn  # pods on their way, not ready yet, that can still become ready by waiting
     blocked: FloatColumn  # pods that waiting does not help
+    missing: FloatColumn  # replicas that should exist, have no pod, and are not on their way
     terminating: FloatColumn  # leaving pods; they hold their GPUs
     next_ready_s: FloatColumn  # seconds until the first starting pod should serve; NaN: none starting
     pledged_s: FloatColumn  # replica-seconds that starting pods will have served one cold start from now

@@ -14,6 +14,9 @@ from autoscaler.core import outlook
 from autoscaler.core.columns import BoolColumn, FloatColumn, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.family import MOST_BUSY, NEARLY
+from autoscaler.core.fleet import Blocked
+from autoscaler.core.obstacles import lacking
+from autoscaler.core.trust import oldest_view_s
 from autoscaler.core.words import count, number, seconds
 
 SURE = 0.5
@@ -146,9 +149,10 @@ def _sentence(
     because = _SIGNAL_WORDS[signal](row) if signal is not None else ""
     if wanted == 0 < current and row.after(Stage.IDLE) == 0:  # and not by what the pool can give
         allowed = ", which the error budget allows" if math.isinf(row.spec("idle_after_s")) else ""
-        rest = f"there was no work for {seconds(row.idle_after_s)}{allowed}"
+        work = "no request waited at the gateway" if row.seen("ready") == 0 else "there was no work"
+        rest = f"{work} for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
-    reasons = [because, *(step.reason for step in steps[1:])]
+    reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row)]
     return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}."
 
 
@@ -277,10 +281,47 @@ def _reason(stage: Stage, row: _Row) -> str:
             return f"it {share} other variants of {row.inp.fleet.workloads[row.row].service} and {kept}"
         case Stage.GRANT:
             reserve = ", the rest would be a reserve" if after >= row.decision.needed[row.row] else ""
-            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}"
+            fits = float(row.inp.fleet.obstacles.fits[row.row])
+            if after == fits < before and not _is_shared(row):
+                return f"the nodes that admit it can hold {number(after)} of {number(before)}{_grows(row)}"
+            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}{_grows(row)}"
         case Stage.OWNER:
             rival = row.inp.fleet.rival[row.row]
-            return f"{rival} owns the count" if rival else "it is paused"
+            if rival:
+                return f"{rival} owns the count"
+            return "it is paused" if row.inp.fleet.paused[row.row] else _refusal(row)
+
+
+def _refusal(row: _Row) -> str:
+    """Say which count the API server refused, and when it is asked for again."""
+    told = row.inp.fleet.obstacles
+    refused, left_s = count(float(told.refused[row.row])), float(told.retry_s[row.row]) - row.inp.now_s
+    again = f"refuses {refused}, and is asked again in {seconds(left_s)}" if left_s > 0 else f"last refused {refused}"
+    return f"the API server {again}{_in_their_words(row)}"
+
+
+def _obstacle(row: _Row) -> str:
+    """Say how many replicas do not come, and why; "" where all come, or the reason was given."""
+    fleet, parts = row.inp.fleet, []
+    missing = row.seen("missing")
+    if missing > 0:
+        parts.append(f"{count(missing)} {'does' if missing == 1 else 'do'} not exist")
+    lack = float(lacking(row.decision.observation)[row.row])
+    if lack > 0:
+        blocked = fleet.pod_blocked[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
+        unplaced = np.isin(blocked, (Blocked.UNSCHEDULABLE, Blocked.GATED)).any()
+        one, several = ("waits for a node", "wait for a node") if unplaced else ("does not start", "do not start")
+        parts.append(f"{count(lack)} {one if lack == 1 else several}")
+    if parts:
+        return " and ".join(parts) + _in_their_words(row)
+    if np.isnan(fleet.obstacles.refused[row.row]) or row.changed(Stage.OWNER):
+        return ""
+    return _refusal(row)
+
+
+def _in_their_words(row: _Row) -> str:
+    words = row.inp.fleet.obstacles.words[row.row]
+    return f": {words}" if words else ""
 
 
 def _awake_for(row: _Row) -> str:
@@ -299,7 +340,7 @@ def _awake_for(row: _Row) -> str:
 def _doubt(row: _Row) -> str:
     """Say why inputs are not trusted, or that nobody has an opinion."""
     view_age_s = row.inp.now_s - row.inp.fleet.time_s
-    if not view_age_s <= row.spec("max_input_age_s"):
+    if not view_age_s <= float(oldest_view_s(row.inp)[row.row]):
         return f"the view of the cluster is {seconds(view_age_s)} old"
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
@@ -320,4 +361,15 @@ def _pool(row: _Row) -> str:
     index = int(row.inp.fleet.pool[row.row])
     pool = row.inp.fleet.pools[index]
     size = float(row.inp.fleet.pool_gpus[index])
-    return f"{number(size)} {pool.product or pool.resource}"
+    return f"{number(size)} {pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
+
+
+def _is_shared(row: _Row) -> bool:
+    """Say whether others draw on the pool too."""
+    return int(np.sum(row.inp.fleet.pool == row.inp.fleet.pool[row.row])) > 1
+
+
+def _grows(row: _Row) -> str:
+    """Say that today's nodes are taken for the limit, though more may be added."""
+    label = row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows
+    return f", for today's nodes count as the limit, although {label} may get more" if label else ""

@@ -12,6 +12,8 @@ from enum import IntEnum
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 
 
@@ -56,10 +58,19 @@ class Pod(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """GPUs of one resource name and product."""
+    """GPUs of one resource name and product, on the nodes that admit a workload."""
 
     resource: str  # "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
     product: str = ""  # "NVIDIA-H100-80GB-HBM3"; "": any
+    nodes: str = ""  # what tells its nodes from others with this product, "team=a"; "": there are no others
+    grows: str = ""  # label of its nodes by which a cluster autoscaler may add more; "": none, or no limit is assumed
+
+
+class Joint(NamedTuple):
+    """Pools that have nodes in common, and what they have together: less than the sum of their sizes."""
+
+    pools: tuple[int, ...]  # indices into the pools of the fleet
+    gpus: float  # NaN: unknown
 
 
 class Blocked(IntEnum):
@@ -71,6 +82,24 @@ class Blocked(IntEnum):
     IMAGE = 3  # ImagePullBackOff, ErrImagePull
     CRASHING = 4  # CrashLoopBackOff
     MISCONFIGURED = 5  # CreateContainerConfigError and the like
+
+
+@dataclass(frozen=True)
+class Obstacles:
+    """What keeps replicas from coming, as far as the cluster tells; every field [W]."""
+
+    listed: BoolColumn  # bool[W], all pods of the workload are known, so that one that is wanted and absent is missing
+    failed: BoolColumn  # bool[W], its controller says that it cannot create pods
+    fits: FloatColumn  # float64[W], replicas that the nodes that admit it can hold in all; infinity: not known
+    refused: FloatColumn  # float64[W], a count that the API server refused lately; NaN: none
+    retry_s: FloatColumn  # float64[W], moment from which it may be asked for again; NaN: none was refused
+    words: tuple[str, ...]  # [W], why, in the words of the API server, the scheduler or the kubelet; "": not known
+
+    @classmethod
+    def none(cls, rows: int, listed: bool = True) -> Obstacles:
+        """Return what is known where nothing is told."""
+        never, unknown = np.zeros(rows, dtype=bool), np.full(rows, np.nan)
+        return cls(np.full(rows, listed), never, np.full(rows, np.inf), unknown, unknown, ("",) * rows)
 
 
 @dataclass(frozen=True)
@@ -86,6 +115,7 @@ class Fleet:
     rival: tuple[str, ...]  # [W], who else owns the replica count ("HorizontalPodAutoscaler/x"); "": nobody
     gpus_per_replica: FloatColumn  # float64[W]; NaN: unknown
     pool: IntColumn  # int64[W], index into pools; -1: unknown
+    obstacles: Obstacles  # [W]
 
     pods: tuple[Pod, ...]  # [P]
     pod_id: IntColumn  # int64[P], ascending
@@ -100,3 +130,4 @@ class Fleet:
 
     pools: tuple[Pool, ...]  # [N]
     pool_gpus: FloatColumn  # float64[N], allocatable devices; NaN: unknown, then the pool is not shared out
+    joint: tuple[Joint, ...] = ()  # pools that overlap, the smallest set first

@@ -9,6 +9,7 @@ from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, Stage, TickInput
 from autoscaler.core.fleet import Blocked, Fleet
 from autoscaler.core.memory import Memory
+from autoscaler.core.obstacles import Claims, lacking
 from autoscaler.core.target import Target
 
 RESTING = 10
@@ -20,6 +21,7 @@ def share(
     observation: Observation,
     known_capacity: Capacity,
     target: Target,
+    claims: Claims,
     trusted: BoolColumn,
     memory: Memory,
 ) -> tuple[FloatColumn, FloatColumn]:
@@ -34,7 +36,7 @@ def share(
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
     resting, standing = rests(inp, observation, target.idle_s), placed(inp.fleet)
     arrivals_per_s = zero.pressing_per_s(memory.workloads.zero, observation.cold_start_s)
-    lack = lacking(observation)
+    lack = lacking(observation) + observation.missing
 
     def among(
         wanted: FloatColumn, needed: FloatColumn, vacant: FloatColumn
@@ -58,11 +60,11 @@ def share(
         # What one variant takes over from another for the load is no reserve there either.
         unreserved = np.fmin(unreserved, chosen)
         given = arbitrate.share(
-            chosen, unreserved, inp.fleet, inp.spec, trusted, governed, resting, standing, arrivals_per_s
+            chosen, unreserved, inp.fleet, inp.spec, claims, trusted, governed, resting, standing, arrivals_per_s
         )
         return chosen, given, unreserved
 
-    vacant = np.where(observation.blocked > 0, 0.0, np.inf)
+    vacant = np.where((observation.blocked > 0) | claims.stuck, 0.0, np.inf)
     chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.needed, vacant)
     if inp.variants is not None and (refused := (given < unreserved) & (inp.variants.service >= 0)).any():
         vacant = np.where(refused, np.fmax(given - (inp.fleet.replicas - lack), 0.0), vacant)
@@ -70,7 +72,7 @@ def share(
         chosen, given, unreserved = among(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
     stages = target.stages.copy()
     stages[Stage.VARIANT], stages[Stage.GRANT] = chosen, given
-    stages[Stage.OWNER] = np.where(ours, given, observation.replicas)
+    stages[Stage.OWNER] = np.where(ours & ~put_off(inp, given), given, observation.replicas)
     return stages, unreserved
 
 
@@ -79,13 +81,14 @@ def free(inp: TickInput) -> BoolColumn:
     return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))
 
 
-def lacking(observation: Observation) -> FloatColumn:
-    """Return how many of the replicas that there are to be are blocked; float64[W].
+def put_off(inp: TickInput, given: FloatColumn) -> BoolColumn:
+    """Say where the API server refused such a count lately, and it is too early to ask again. bool[W].
 
-    While a new version is rolled out there are more pods than these: one of those that is blocked is nobody's lack.
+    given: float64[W], replicas. A count nearer to the one that stands is another question.
     """
-    pods = observation.ready + observation.starting + observation.blocked
-    return np.fmax(observation.blocked - np.fmax(pods - observation.replicas, 0.0), 0.0)
+    current, told = inp.fleet.replicas, inp.fleet.obstacles
+    as_far = np.where(told.refused > current, given >= told.refused, given <= told.refused)
+    return np.asarray(as_far & (given != current) & (inp.now_s < told.retry_s))
 
 
 def placed(fleet: Fleet) -> FloatColumn:

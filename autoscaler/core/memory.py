@@ -13,6 +13,7 @@ import numpy as np
 from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find, replace
 from autoscaler.core.decision import Forecast
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.obstacles import Struggle
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
 from autoscaler.core.work import PodWork
@@ -73,6 +74,7 @@ class WorkloadMemory(Columns):
     counts_lately: Present[Window]  # of replicas; the highest over scaleDown.per, the lowest over scaleUp.per
 
     zero: Zero  # what going to zero would have cost
+    struggle: Struggle  # how long it has had replicas that do not come
 
     @classmethod
     def blank(cls, rows: int) -> WorkloadMemory:

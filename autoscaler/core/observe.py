@@ -37,6 +37,9 @@ GATEWAY_REMEMBERED_S = 86_400.0
 LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
 
+OVERDUE = 0.9
+"""Share of a usual cold start after which a pod that has not become ready is overdue."""
+
 SHORT_S = 60.0
 """Least usual start in that comparison, so that a quick engine does not cut an ordinary one short."""
 
@@ -124,6 +127,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         ready=ready,
         starting=starting,
         blocked=blocked,
+        missing=np.zeros(len(blocked)),  # of `obstacles`, which needs the time since when
         terminating=terminating,
         next_ready_s=of_pods.smallest(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
         pledged_s=or_zero(all_pledged_s),
@@ -171,7 +175,12 @@ def _classify(inp: TickInput, samples: PodSamples, memory: Memory) -> Pods:
     fleet = inp.fleet
     serving = fleet.pod_ready & ~fleet.pod_terminating
     coming = ~fleet.pod_ready & ~fleet.pod_terminating
-    stuck = fleet.pod_blocked != Blocked.NO
+    # A pod that has been starting for longer than any cold start is stuck, whatever it waits for. One that has served
+    # before is being restarted, or misses a probe.
+    workloads = memory.workloads
+    usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)[fleet.pod_workload]
+    endless = inp.now_s - fleet.pod_created_s > np.fmax(LONGEST_OF_USUAL * usual_s, LONGEST_COLD_START_S)
+    stuck = (fleet.pod_blocked != Blocked.NO) | (endless & (memory.pods.seen_ready == 0))
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False where the engine did not answer
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
@@ -284,7 +293,7 @@ def _pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
     """
     usual_s = cold_start_s[inp.fleet.pod_workload]
     age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual_s / 2)
-    return np.minimum(np.maximum(age_s, 0.0), 0.9 * usual_s)
+    return np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual_s)
 
 
 def _by_rate(per_s: FloatColumn) -> FloatColumn:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core import burst, demand, shape, zero
-from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.columns import NOISE, BoolColumn, FloatColumn
 from autoscaler.core.decision import Capacity, Observation, Signal, Stage, TickInput
 from autoscaler.core.memory import Memory
+from autoscaler.core.observe import OVERDUE
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def decide(
 
     last_busy_s = _last_busy_s(inp, observation, asks, trusted, memory)
     idle_s, idle_after_s = inp.now_s - last_busy_s, zero.idle_after(inp, before.zero)
+    wanted = np.where(zero.is_abandoned(observation) & (idle_s >= idle_after_s), 0.0, wanted)
     stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
 
     limited, least, counts_lately = shape.limit_rate(wanted, current, inp.spec, before.counts_lately, inp.now_s)
@@ -111,6 +113,17 @@ def _last_busy_s(
     return np.where(np.isnan(last_busy_s), inp.now_s, last_busy_s)
 
 
+def _ordered(observation: Observation) -> BoolColumn:
+    """Say where replicas were ordered for work that may still come to them. bool[W].
+
+    One that takes longer than a usual start was ordered long ago: then engines that serve, or a gateway, tell the load.
+    Where nothing tells it, any start may have its reason.
+    """
+    untold = (observation.ready == 0) & np.isnan(observation.gateway_waiting)
+    in_time = observation.pledged_s < (OVERDUE - NOISE) * observation.cold_start_s * observation.starting
+    return np.asarray((observation.starting > 0) & (in_time | untold))
+
+
 def _working(observation: Observation, asks: FloatColumn) -> BoolColumn:
     """Who has work, or is promised for some. bool[W]. Engine and GPU must both be still to count as idle.
 
@@ -123,7 +136,7 @@ def _working(observation: Observation, asks: FloatColumn) -> BoolColumn:
         | (observation.gateway_waiting > 0)
         | (observation.gateway_arrivals_per_s > 0)  # as little as wakes it
         | (observation.active > 0)
-        | (observation.starting > 0)
+        | _ordered(observation)
         | (asks[Signal.SCHEDULE] > 0)
     )
     return at_work

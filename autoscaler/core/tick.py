@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core import capacity, demand, forecast, grant, target, trust, zero
+from autoscaler.core import capacity, demand, forecast, grant, obstacles, target, trust, zero
+from autoscaler.core.columns import replace
 from autoscaler.core.decision import Decision, Observation, TickInput
 from autoscaler.core.memory import Memory, align
 from autoscaler.core.observe import observe
@@ -18,6 +19,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     memory = align(memory, inp.fleet)
 
     observation, memory = observe(inp, memory)
+    observation, claims, memory = follow_obstacles(inp, observation, memory)
     known_capacity, memory = capacity.learn(inp, observation, memory)
     memory = demand.follow(inp, observation, memory)
     memory = follow_zero(inp, observation, memory)
@@ -26,7 +28,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     asks = demand.ask(inp, observation, known_capacity, memory)
     alone, memory = target.decide(inp, observation, known_capacity, asks, trusted, memory)
-    stages, needed = grant.share(inp, observation, known_capacity, alone, trusted, memory)
+    stages, needed = grant.share(inp, observation, known_capacity, alone, claims, trusted, memory)
 
     wanted = stages[-1]
     decision = Decision(
@@ -42,6 +44,15 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         forecast=memory.forecast,
     )
     return decision, memory.noting(last_tick_s=np.full(len(wanted), inp.now_s))
+
+
+def follow_obstacles(
+    inp: TickInput, observation: Observation, memory: Memory
+) -> tuple[Observation, obstacles.Claims, Memory]:
+    """Find the replicas that cannot come, and what is left for each workload to claim."""
+    room = obstacles.roomy(inp.fleet)
+    missing, claims, struggle = obstacles.follow(inp, observation, memory.workloads.struggle, room)
+    return replace(observation, missing=missing), claims, memory.noting(struggle=struggle)
 
 
 def follow_zero(inp: TickInput, observation: Observation, memory: Memory) -> Memory:

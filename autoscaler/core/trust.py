@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core import zero
-from autoscaler.core.columns import BoolColumn
+from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.memory import Memory
+
+VIEW_AGE_S = 20.0
+"""A view of the cluster that is older has missed several signs of life, which come every 5 s: nothing shrinks on it."""
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[BoolColumn, Memory]:
@@ -30,5 +33,16 @@ def trust(inp: TickInput, observation: Observation) -> BoolColumn:
     A workload without ready pods has nobody to hear; the view of the cluster, and the gateway's word, are all there is.
     """
     view_age_s = inp.now_s - inp.fleet.time_s
-    heard = (observation.reporting >= observation.ready) & (view_age_s <= inp.spec.max_input_age_s)
+    heard = (observation.reporting >= observation.ready) & (view_age_s <= oldest_view_s(inp))
     return heard & ((observation.ready > 0) | ~zero.gateway_is_silent(inp, observation))
+
+
+def oldest_view_s(inp: TickInput) -> FloatColumn:
+    """Return how old the view of the cluster may be for a workload to shrink; float64[W], seconds."""
+    return np.fmin(inp.spec.max_input_age_s, VIEW_AGE_S)
+
+
+def until_s(inp: TickInput, observation: Observation) -> FloatColumn:
+    """Return the moment until which what is known is fresh enough to shrink on; float64[W]."""
+    readings_s = inp.now_s - np.fmax(observation.age_s, 0.0) + inp.spec.max_input_age_s
+    return np.fmin(readings_s, inp.fleet.time_s + oldest_view_s(inp))

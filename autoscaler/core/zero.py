@@ -132,6 +132,15 @@ def gateway_is_silent(inp: TickInput, observation: Observation) -> BoolColumn:
     return np.asarray(observation.gateway_silent_s > inp.spec.max_input_age_s)  # False for NaN
 
 
+def is_abandoned(observation: Observation) -> BoolColumn:
+    """Say where no replica serves and the gateway, which alone can know, says that no request waits or comes. bool[W].
+
+    The replicas may be starting for ever, or never start: nobody is there who would miss them.
+    """
+    nobody = (observation.gateway_waiting == 0) & ~(observation.gateway_arrivals_per_s > 0)
+    return np.asarray((observation.ready == 0) & (observation.replicas > 0) & nobody)
+
+
 def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:
     """Return the share of requests that waits for wake-ups under the rest in force; float64[W], 0 where none is.
 

@@ -17,7 +17,7 @@ from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import Compiled, compile_specs
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import TickInput
-from autoscaler.core.fleet import Blocked, Fleet, Pod
+from autoscaler.core.fleet import Blocked, Fleet, Obstacles, Pod
 from autoscaler.core.kept import Kept, keep
 from autoscaler.core.memory import Memory
 from autoscaler.core.recent import Recent
@@ -123,6 +123,7 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         rival=tuple(fleet.rival[row] for row in rows.tolist()),
         gpus_per_replica=fleet.gpus_per_replica[rows],
         pool=np.full(len(rows), -1, dtype=np.int64),  # what pools had to give then is not known
+        obstacles=Obstacles.none(len(rows)),
         pods=tuple(fleet.pods[row] if row >= 0 else Pod("", "") for row in pod.tolist()),
         pod_id=np.arange(len(pod), dtype=np.int64),
         pod_workload=np.searchsorted(rows, workload),

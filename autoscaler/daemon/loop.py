@@ -11,6 +11,7 @@ import structlog
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.prices import Prices
 from autoscaler.config.specs import Compiler
+from autoscaler.core import trust
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import explain
 from autoscaler.core.fleet import Fleet, Workload
@@ -229,6 +230,7 @@ def differences(
 ) -> list[Change]:
     """Return what must change in the cluster for the decision to hold."""
     changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
+    until_s = trust.until_s(inp, decision.observation)
     return [
         Change(
             ref=inp.fleet.workloads[row].ref,
@@ -236,6 +238,7 @@ def differences(
             before=int(inp.fleet.replicas[row]),
             after=int(decision.replicas[row]),
             reason=explain(inp, decision, policies, problems, int(row)).sentence,
+            until_s=float(until_s[row]),
         )
         for row in changed
     ]

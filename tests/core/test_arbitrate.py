@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import arbitrate
+from autoscaler.core.fleet import Joint
+from autoscaler.core.obstacles import Claims
 from tests.core.world import fleet, spec
 
 
@@ -20,6 +22,9 @@ def shared(
     rests=None,
     standing=None,
     arrivals=None,
+    claimed=None,
+    scarce=None,
+    fits=None,
     **columns,
 ):
     rows = len(wanted)
@@ -37,7 +42,9 @@ def shared(
     idle = np.zeros(rows, dtype=bool) if rests is None else np.array(rests)
     placed = np.array((current or [0] * rows) if standing is None else standing, float)
     coming = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
-    return arbitrate.share(wanted, needed, cluster, rules, known, unbound, idle, placed, coming).tolist()
+    claimed, scarce, fits = (np.array(given or [np.inf] * rows, float) for given in (claimed, scarce, fits))
+    claims = Claims(claimed, scarce, fits, np.zeros(rows, dtype=bool))
+    return arbitrate.share(wanted, needed, cluster, rules, claims, known, unbound, idle, placed, coming).tolist()
 
 
 def test_a_pool_that_suffices_grants_everything():
@@ -59,6 +66,44 @@ def test_floors_come_before_priority():
 def test_equals_share_by_weight_and_nobody_gets_more_than_asked():
     assert shared([10, 10], gpus=9, weight=[1.0, 2.0]) == [3, 6]
     assert shared([10, 2], gpus=9, weight=[1.0, 2.0]) == [7, 2]
+
+
+def test_replicas_that_do_not_come_take_no_gpu_when_a_pool_is_short():
+    """The first wants seven, of which a quota allows two; the second has the GPUs that the first may not use."""
+    ranks = {"priority": [900.0, 100.0]}
+    assert shared([7, 6], gpus=8, claimed=[2, np.inf], **ranks) == [7, 6]
+    assert shared([7, 9], gpus=8, claimed=[2, np.inf], **ranks) == [7, 6]
+    assert shared([30, 9], gpus=8, claimed=[2, np.inf], **ranks) == [8, 6]  # no more than the whole pool could hold
+
+
+def test_replicas_that_crash_give_their_gpus_up_only_when_a_pool_is_short():
+    ranks = {"priority": [900.0, 100.0]}
+    assert shared([4, 4], gpus=8, scarce=[1, np.inf], **ranks) == [4, 4]
+    assert shared([4, 6], gpus=8, scarce=[1, np.inf], **ranks) == [1, 6]
+
+
+def test_nothing_grows_beyond_what_its_nodes_hold_and_what_stands_stays():
+    assert shared([7, 3], gpus=np.nan, fits=[4, np.inf]) == [4, 3]
+    assert shared([7, 3], gpus=np.nan, fits=[4, np.inf], current=[6, 3]) == [6, 3]
+    assert shared([7], gpus=np.nan, fits=[4], current=[6], standing=[2]) == [4]
+    assert shared([7], gpus=np.nan, fits=[4], current=[6], standing=[2], trusted=[False]) == [6]
+
+
+def test_pools_that_overlap_share_what_they_have_together():
+    """The first may use two nodes of four GPUs, the second only one of them."""
+    wanted, ranks = np.array([6.0, 4.0]), spec(2, min_replicas=0.0, priority=[900.0, 100.0])
+    cluster = fleet(
+        [0, 0],
+        replicas=[0, 0],
+        pool=np.array([0, 1]),
+        pools=fleet([1]).pools * 2,
+        pool_gpus=np.array([8.0, 4.0]),
+        joint=(Joint((0, 1), 8.0),),
+    )
+    none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
+    claims = Claims(many, many, many, ~yes)
+    given = arbitrate.share(wanted, wanted, cluster, ranks, claims, yes, yes, ~yes, none, none)
+    assert given.tolist() == [6, 2]
 
 
 def test_no_reserve_is_held_for_anybody_before_all_have_what_their_load_needs():

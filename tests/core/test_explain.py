@@ -355,7 +355,8 @@ def test_why_a_workload_that_may_go_to_zero_stays_is_said():
 
 def test_who_gives_its_last_replica_to_others_is_not_said_to_be_without_work():
     rules = spec(2, priority=[0.0, 10.0], idle_after_s=3600.0, down_stabilization_s=10.0)
-    story, one_gpu = Told(rules), fleet([1, 0], replicas=[1, 1], pool_gpus=np.array([1.0]))
+    waits = {"pod_blocked": np.array([Blocked.NO, Blocked.UNSCHEDULABLE])}
+    story, one_gpu = Told(rules), fleet([1, 0], [0, 1], pool_gpus=np.array([1.0]), **waits)
     story.watch(one_gpu, 120, running=5.0)
     assert story.explain().sentence == (
         "Scales down from 1 to 0 replicas: 5 running, 0 waiting ask for 0.5 at 10 per replica; "

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.decision import Decision, Observation, TickInput
-from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.memory import Memory, align
 from autoscaler.core.observe import observe
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
@@ -86,6 +86,7 @@ def fleet(
         "rival": ("",) * rows,
         "gpus_per_replica": np.ones(rows),
         "pool": np.zeros(rows, dtype=np.int64),
+        "obstacles": Obstacles.none(rows),
         "pods": tuple(Pod("ns", f"p{i}") for i in range(pods)),
         "pod_id": np.arange(pods),
         "pod_workload": pod_workload,

@@ -79,6 +79,11 @@ WORKLOADS = (
         _of("observation", "blocked"),
     ),
     _gauge(
+        "missing_replicas",
+        "Replicas that should exist, have no pod, and are not on their way: a quota, a webhook.",
+        _of("observation", "missing"),
+    ),
+    _gauge(
         "demand_replicas",
         "Replicas the strongest signal asks for, before any limit.",
         lambda tick: _demand(tick.decision),
@@ -181,8 +186,10 @@ WORKLOADS = (
 )
 
 POOLS = (
-    Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product")),
-    Family("pool_desired_gpus", "gauge", "GPUs taken by the decisions of the last tick.", ("resource", "product")),
+    Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product", "nodes")),
+    Family(
+        "pool_desired_gpus", "gauge", "GPUs taken by the decisions of the last tick.", ("resource", "product", "nodes")
+    ),
 )
 
 PROCESS = (

@@ -202,10 +202,10 @@ def _source_problems(tick: TickRecord) -> Iterator[tuple[Labels, float]]:
 
 def _pools(tick: TickRecord) -> Iterator[Metric]:
     fleet = tick.input.fleet
-    named: dict[tuple[str, str], int] = {}
+    named: dict[tuple[str, ...], int] = {}
     for index, pool in enumerate(fleet.pools[:MAX_POOLS]):
-        named.setdefault((bounded(pool.resource), bounded(pool.product)), index)
-    labels = [{"resource": resource, "product": product} for resource, product in named]
+        named.setdefault((bounded(pool.resource), bounded(pool.product), bounded(pool.nodes)), index)
+    labels = [dict(zip(("resource", "product", "nodes"), names, strict=True)) for names in named]
     gpus = tick.decision.replicas * fleet.gpus_per_replica
     counted = (fleet.pool >= 0) & ~np.isnan(gpus)
     desired = np.bincount(fleet.pool[counted], weights=gpus[counted], minlength=len(fleet.pools))

@@ -37,6 +37,7 @@ FIELDS = {
     "ready": "ready pods that are not leaving",
     "starting": "pods that are starting",
     "blocked": "pods that do not become ready by waiting",
+    "missing": "replicas that should exist, have no pod, and are not on their way",
     "demand": "replicas the strongest signal asks for, before any limit",
     "wanted": "replicas decided on",
     "running": "requests in the running batches",

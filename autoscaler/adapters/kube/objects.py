@@ -51,6 +51,7 @@ class Condition(Fields, frozen=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
+    message: str | None = None
     last_transition_time: datetime | None = None
 
 
@@ -60,6 +61,7 @@ class Running(Fields, frozen=True):
 
 class Waiting(Fields, frozen=True):
     reason: str | None = None
+    message: str | None = None
 
 
 class ContainerState(Fields, frozen=True):
@@ -136,6 +138,13 @@ class Affinity(Fields, frozen=True):
     node_affinity: NodeAffinity | None = None
 
 
+class Toleration(Fields, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(Fields, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
@@ -143,6 +152,7 @@ class PodSpec(Fields, frozen=True):
     overhead: dict[str, str | int | float] | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
     resource_claims: list[Any] | None = None
 
 
@@ -193,11 +203,16 @@ class TargetSpec(Fields, frozen=True):
     template: PodTemplate | None = None
 
 
+class TargetStatus(Fields, frozen=True):
+    conditions: list[Condition] | None = None
+
+
 class Target(Object, frozen=True):
     """A Deployment or StatefulSet."""
 
     metadata: TargetMetadata = TargetMetadata()
     spec: TargetSpec = TargetSpec()
+    status: TargetStatus = TargetStatus()
 
 
 class LeaderWorkerTemplate(Fields, frozen=True):
@@ -214,6 +229,7 @@ class GroupSpec(Fields, frozen=True):
 class LeaderWorkerSet(Object, frozen=True):
     metadata: TargetMetadata = TargetMetadata()
     spec: GroupSpec = GroupSpec()
+    status: TargetStatus = TargetStatus()
 
 
 class TargetReference(Fields, frozen=True):
@@ -254,7 +270,18 @@ class NodeStatus(Fields, frozen=True):
     capacity: dict[str, str | int | float] | None = None
 
 
+class Taint(Fields, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Fields, frozen=True):
+    taints: list[Taint] | None = None
+
+
 class Node(Object, frozen=True):
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 

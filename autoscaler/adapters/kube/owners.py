@@ -12,7 +12,7 @@ from typing import NamedTuple
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, TargetKey
 from autoscaler.adapters.kube.history import OwnWrites
-from autoscaler.adapters.kube.pods import Endpoint, Key, PodTable
+from autoscaler.adapters.kube.pods import Endpoint, Key, PodTable, quoted
 from autoscaler.adapters.kube.targets import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
@@ -46,6 +46,7 @@ class TargetTable:
         self._hands = hands
         self._writes = writes
         self._autoscaler = autoscaler
+        self.failures: dict[int, str] = {}  # by target id: why its controller cannot create pods
         self._next_id = 0
         self._id: dict[Key, int] = {}  # by namespace, uid: owners are in the namespace of what they own
         self._uid: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
@@ -64,6 +65,8 @@ class TargetTable:
             self._hands.first_seen(row.uid, row.writer)
         elif before.replicas != row.replicas and before.declared.policy is not None and not self._autoscaler(row.key):
             self._hands.changed(row.uid, row.replicas, row.writer)
+        if before is not None:
+            self._writes.accepted(row.uid)  # another template, or other limits: what was refused may be allowed now
         self.rows[target_id] = row
         if row.ref.kind == STATEFUL_SET.kind:
             self._pods.own(owner, target_id)
@@ -75,12 +78,21 @@ class TargetTable:
         )
         self.version += 1
 
+    def fail(self, row: Row, words: str) -> None:
+        """Note what the controller of a target says of pods that it cannot create; "": it can."""
+        target_id = self._number((row.ref.namespace, row.uid))
+        if words:
+            self.failures[target_id] = words
+        else:
+            self.failures.pop(target_id, None)
+
     def remove(self, kind: str, namespace: str, name: str) -> None:
         uid = self._uid.pop((kind, namespace, name), None)
         if uid is None:
             return
         target_id = self._id.pop((namespace, uid))
         del self.rows[target_id]
+        self.failures.pop(target_id, None)
         self._pods.forget_target(target_id)
         self._pods.disown((namespace, name if kind == LEADER_WORKER_SET.kind else uid))
         self._hands.forget(uid)
@@ -158,13 +170,21 @@ class Targets:
     def put(self, seen: objects.Target | objects.LeaderWorkerSet, /) -> None:
         if seen.metadata.deletion_timestamp is not None:
             self.remove(seen.metadata.namespace, seen.metadata.name)
-        elif isinstance(seen, objects.LeaderWorkerSet):
-            self._table.put(read_group(seen))
         else:
-            self._table.put(read_target(self._kind, seen))
+            row = read_group(seen) if isinstance(seen, objects.LeaderWorkerSet) else read_target(self._kind, seen)
+            self._table.put(row)
+            self._table.fail(row, _failure(seen.status))
 
     def remove(self, namespace: str, name: str, /) -> None:
         self._table.remove(self._kind.kind, namespace, name)
+
+
+def _failure(status: objects.TargetStatus) -> str:
+    """Return why pods cannot be created, as the controller says it; "": they can, or it says nothing."""
+    for condition in status.conditions or ():
+        if condition.type == "ReplicaFailure" and condition.status == "True":
+            return quoted(condition.reason or "", condition.message)
+    return ""
 
 
 class ReplicaSets:

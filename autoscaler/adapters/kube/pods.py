@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.kube.objects import ContainerStatus, Object
+from autoscaler.adapters.kube.objects import ContainerStatus, Object, Waiting
 from autoscaler.adapters.kube.objects import Pod as SeenPod
 from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
@@ -44,6 +44,7 @@ WAITING = {
 }
 UNSCHEDULED = {"Unschedulable": Blocked.UNSCHEDULABLE, "SchedulingGated": Blocked.GATED}
 FIRST_ROWS = 64
+WORDS_LIMIT = 240  # characters of what the cluster says about an obstacle
 
 Key = tuple[str, str]  # namespace, name
 OwnerKey = Key  # namespace, and uid of a ReplicaSet or StatefulSet or name of a LeaderWorkerSet
@@ -79,6 +80,7 @@ class PodRows(NamedTuple):
     scheduled_s: FloatColumn
     started_s: FloatColumn
     ready_s: FloatColumn
+    words: Mapping[int, str]  # by target: why one of its pods is blocked, as scheduler or kubelet say it
 
 
 class _Member(NamedTuple):
@@ -119,6 +121,7 @@ class PodTable:
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
+        self._words: dict[Key, str] = {}  # of pods that are blocked
 
     def put(self, seen: SeenPod, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
@@ -126,6 +129,11 @@ class PodTable:
         if owner is None or seen.status.phase in FINISHED:
             self.remove(*key)
             return
+        blocked, words = _blocked(seen)
+        if blocked is Blocked.NO or not words:
+            self._words.pop(key, None)
+        else:
+            self._words[key] = words
         labels = seen.metadata.labels or {}
         group = (*owner, labels.get(LWS_GROUP, "")) if labels.get(LWS_NAME) else None
         if group is not None:
@@ -138,13 +146,14 @@ class PodTable:
             self._labels[owner] = labels
             self.strangers += 1
         self._attach(key, owner)
-        self._write(key, seen)
+        self._write(key, seen, blocked)
         if group is not None:
             self._leader[group] = self._member(key, seen)
             self._judge_group(group)
 
     def remove(self, namespace: str, name: str, /) -> None:
         key = namespace, name
+        self._words.pop(key, None)
         owner = self._owner.pop(key, None)
         if owner is not None:
             self._owned[owner].discard(key)
@@ -197,10 +206,19 @@ class PodTable:
         table = self._rows[: len(self._pods)]
         taken = table["alive"] & np.isin(table["target_id"], targets)
         chosen = table[taken]
-        return PodRows(
-            pods=tuple(pod for pod in compress(self._pods, taken) if pod is not None),
-            **{name: np.ascontiguousarray(chosen[name]) for name in _COPIED},
-        )
+        pods = tuple(pod for pod in compress(self._pods, taken) if pod is not None)
+        words: dict[int, str] = {}
+        stuck = (chosen["blocked"] != Blocked.NO) & ~chosen["ready"] & ~chosen["terminating"]
+        for row in np.flatnonzero(stuck).tolist():
+            said = self._words_of((pods[row].namespace, pods[row].name))
+            if said:
+                words.setdefault(int(chosen["target_id"][row]), said)
+        return PodRows(pods=pods, words=words, **{name: np.ascontiguousarray(chosen[name]) for name in _COPIED})
+
+    def _words_of(self, key: Key) -> str:
+        """Return why a pod is blocked, or a worker of the group that it leads."""
+        workers = self._workers.get(self._group[key], {}) if key in self._group else {}
+        return next((self._words[each] for each in (key, *workers) if each in self._words), "")
 
     def _attach(self, key: Key, owner: OwnerKey) -> None:
         self._owner[key] = owner
@@ -214,7 +232,7 @@ class PodTable:
                 self._pods[row] = pod._replace(**self._endpoint[target_id]._asdict())
             self.version += 1
 
-    def _write(self, key: Key, seen: SeenPod) -> None:
+    def _write(self, key: Key, seen: SeenPod, blocked: Blocked) -> None:
         row = self._row.get(key)
         target_id = self._target.get(self._owner[key], -1)
         if row is None:
@@ -237,7 +255,7 @@ class PodTable:
         ready = _holds(seen, "Ready")
         line["ready"] = ready
         line["terminating"] = _leaves(seen)
-        line["blocked"] = _blocked(seen)
+        line["blocked"] = blocked
         line["created_s"] = _at_s(seen.metadata.creation_timestamp, offset_s)
         line["scheduled_s"] = _since_s(seen, "PodScheduled", offset_s)
         line["started_s"] = math.nan if again else started_s
@@ -248,7 +266,7 @@ class PodTable:
         offset_s = self._offset_s()
         return _Member(
             key,
-            _blocked(seen),
+            _blocked(seen)[0],
             _holds(seen, "Ready") and not _leaves(seen),
             _since_s(seen, "Ready", offset_s),
             _since_s(seen, "PodScheduled", offset_s),
@@ -367,22 +385,32 @@ def _last_s(moments_s: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, moments_s)) else max(moments_s)
 
 
-def _blocked(seen: SeenPod) -> Blocked:
-    """Say why waiting will not help; a ready pod is not blocked, whatever a sidecar does."""
+def _blocked(seen: SeenPod) -> tuple[Blocked, str]:
+    """Say why waiting will not help, and in whose words; a ready pod is not blocked, whatever a sidecar does."""
     status = seen.status
     for condition in status.conditions or ():
         if condition.type == "Ready" and condition.status == "True":
-            return Blocked.NO
+            return Blocked.NO, ""
         if condition.type == "PodScheduled" and condition.status == "False":
-            return UNSCHEDULED.get(condition.reason or "", Blocked.NO)
+            reason = condition.reason or ""
+            return UNSCHEDULED.get(reason, Blocked.NO), quoted(reason, condition.message)
     states = _states([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
-    return max((WAITING.get(reason, Blocked.NO) for reason in states), default=Blocked.NO)
+    blocked = [(WAITING[waiting.reason], waiting) for waiting in states if waiting.reason in WAITING]
+    why, waiting = max(blocked, key=lambda found: found[0], default=(Blocked.NO, Waiting()))
+    return why, quoted(waiting.reason or "", waiting.message)
 
 
-def _states(statuses: Iterable[ContainerStatus]) -> Iterable[str]:
+def _states(statuses: Iterable[ContainerStatus]) -> Iterable[Waiting]:
     for status in statuses:
         if status.state is not None and status.state.waiting is not None:
-            yield status.state.waiting.reason or ""
+            yield status.state.waiting
+
+
+def quoted(reason: str, message: str | None) -> str:
+    """Write what the cluster says of an obstacle as one bounded line of printable text."""
+    text = ": ".join(part for part in (reason, message or "") if part)
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * WORDS_LIMIT]).split())
+    return text if len(text) <= WORDS_LIMIT else text[: WORDS_LIMIT - 3] + "..."
 
 
 def _started(seen: SeenPod, offset_s: float) -> tuple[float, bool]:

@@ -21,14 +21,14 @@ from autoscaler.adapters.kube.declared import NO_POLICY, worded
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.owners import ReplicaSets, Targets, TargetTable
 from autoscaler.adapters.kube.pods import PodRows, PodTable
-from autoscaler.adapters.kube.pools import NodeTable
+from autoscaler.adapters.kube.pools import Layout, NodeTable
 from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable
 from autoscaler.adapters.kube.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Row
 from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.settings import Mode
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Joint, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup
 
 log = structlog.get_logger(__name__)
@@ -55,8 +55,10 @@ class _WorkloadRows(NamedTuple):
     rival: tuple[str, ...]
     gpus_per_replica: FloatColumn
     pool: IntColumn
-    pools: tuple[Pool, ...]
+    layout: Layout
     pool_gpus: FloatColumn
+    listed: BoolColumn
+    fits: FloatColumn
 
 
 class KubeFleet:
@@ -85,7 +87,7 @@ class KubeFleet:
         self._mode = mode
         self._heartbeat_s = heartbeat_s
         self._wakeup = wakeup
-        writes = writes or OwnWrites(clock)
+        self._writes = writes = writes or OwnWrites(clock)
         self._pods = PodTable(clock)
         self.hands = Hands(clock, writes, leadership)
         self._nodes = NodeTable(clock)
@@ -96,6 +98,7 @@ class KubeFleet:
         self._watches = self._plan(tuple(dict.fromkeys(namespaces)) or ("",))
         self._true_s = math.nan  # when the view was last known to be true
         self._problems: dict[WorkloadRef, str] = {}
+        self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None
         self._workload_state: object = None
         self._pod_rows: PodRows | None = None
@@ -115,6 +118,7 @@ class KubeFleet:
         self._require_sync()
         workloads = self._workloads()
         pods = self._rows_of_pods(workloads)
+        pool_gpus, joint, fits = self._with_strays(workloads, pods)
         return Fleet(
             time_s=self._true_s,
             workloads=workloads.workloads,
@@ -124,6 +128,7 @@ class KubeFleet:
             rival=workloads.rival,
             gpus_per_replica=workloads.gpus_per_replica,
             pool=workloads.pool,
+            obstacles=self._obstacles(workloads, pods, fits),
             pods=pods.pods,
             pod_id=pods.pod_id,
             pod_workload=self._pod_place,
@@ -134,8 +139,9 @@ class KubeFleet:
             pod_scheduled_s=pods.scheduled_s,
             pod_started_s=pods.started_s,
             pod_ready_s=pods.ready_s,
-            pools=workloads.pools,
-            pool_gpus=workloads.pool_gpus,
+            pools=workloads.layout.pools,
+            pool_gpus=pool_gpus,
+            joint=joint,
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -146,6 +152,17 @@ class KubeFleet:
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, in words; as of the last `fleet()`."""
         return dict(self._problems)
+
+    def obstructed(self) -> dict[WorkloadRef, str]:
+        """Return why replicas of workloads do not come, in the cluster's words; as of the last `fleet()`."""
+        return dict(self._obstructed)
+
+    def limits(self) -> list[str]:
+        """Return the pools whose size is taken for a limit although it may grow, one line each."""
+        if self._workload_rows is None:
+            return []
+        layout = self._workload_rows.layout
+        return [_limit(pool, size) for pool, size in zip(layout.pools, layout.gpus, strict=True) if pool.grows]
 
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
@@ -237,12 +254,13 @@ class KubeFleet:
         if self._mode is Mode.KEDA:
             self._miss_targets()
         self._tell(told, len(managed))
-        pool, pools, pool_gpus = self._nodes.pools([row.facts for _, row, *_ in managed])
+        layout = self._nodes.pools([row.facts for _, row, *_ in managed])
         workload_id = np.array([target_id for target_id, *_ in managed], dtype=np.int64)
         before = self._workload_rows
         if before is not None and np.array_equal(before.workload_id, workload_id):
             workload_id = before.workload_id  # the same object: then the pods need not be laid out anew
         self._workload_state = state
+        limits = self.limits()
         self._workload_rows = _WorkloadRows(
             workloads=tuple(workload for _, _, workload, _, _ in managed),
             workload_id=workload_id,
@@ -250,11 +268,59 @@ class KubeFleet:
             paused=np.array([paused for *_, paused, _ in managed], dtype=bool),
             rival=tuple(rival for *_, rival in managed),
             gpus_per_replica=np.array([row.facts.gpus for _, row, *_ in managed]),
-            pool=np.array(pool, dtype=np.int64),
-            pools=pools,
-            pool_gpus=np.array(pool_gpus),
+            pool=np.array(layout.rows, dtype=np.int64),
+            layout=layout,
+            pool_gpus=np.array(layout.gpus),
+            listed=np.ones(len(managed), dtype=bool),
+            fits=np.array(layout.fits),
         )
+        for limit in self.limits():
+            if limit not in limits:
+                log.info("today's nodes are the limit of a pool", pool=limit)
         return self._workload_rows
+
+    def _with_strays(self, rows: _WorkloadRows, pods: PodRows) -> tuple[FloatColumn, tuple[Joint, ...], FloatColumn]:
+        """Return the sizes of pools, of those that overlap, and what fits, with the pods on other nodes added.
+
+        Such a pod was placed before its node got a taint, or its template a selector. It serves on, and its GPUs are no
+        others' to have.
+        """
+        layout, strays = rows.layout, np.zeros(len(rows.workloads))
+        partial = [admitted is not None for admitted in layout.admitted]
+        if any(partial):
+            for pod in np.flatnonzero(np.array(partial)[self._pod_place]).tolist():
+                row = int(self._pod_place[pod])
+                group, admitted = self._nodes.group(pods.pods[pod].node), layout.admitted[row]
+                strays[row] += admitted is not None and group >= 0 and group not in admitted
+        if not strays.any():
+            return rows.pool_gpus, layout.joint, rows.fits
+        gpus = np.where((rows.pool >= 0) & (strays > 0), strays * rows.gpus_per_replica, 0.0)
+        more = np.bincount(np.fmax(rows.pool, 0), gpus, len(layout.pools))
+        joint = tuple(each._replace(gpus=each.gpus + float(more[list(each.pools)].sum())) for each in layout.joint)
+        return rows.pool_gpus + more, joint, rows.fits + strays
+
+    def _obstacles(self, rows: _WorkloadRows, pods: PodRows, fits: FloatColumn) -> Obstacles:
+        """Return why replicas do not come, as controllers, scheduler, kubelet and API server say."""
+        count = len(rows.workloads)
+        failed, words = np.zeros(count, dtype=bool), [""] * count
+        refused, retry_s = np.full((2, count), np.nan)
+        place = {target: row for row, target in enumerate(rows.workload_id.tolist())} if self._hindered(pods) else {}
+        for target, said in pods.words.items():
+            if target in place:
+                words[place[target]] = said
+        for target, said in self._targets.failures.items():
+            if target in place:
+                failed[place[target]], words[place[target]] = True, said
+        refusals = self._writes.refusals()
+        for row, workload in enumerate(rows.workloads if refusals else ()):
+            if workload.uid in refusals:
+                refusal = refusals[workload.uid]
+                refused[row], retry_s[row], words[row] = refusal.replicas, refusal.retry_s, refusal.words
+        self._obstructed = {each.ref: said for each, said in zip(rows.workloads, words, strict=True) if said}
+        return Obstacles(rows.listed, failed, fits, refused, retry_s, tuple(words))
+
+    def _hindered(self, pods: PodRows) -> bool:
+        return bool(pods.words or self._targets.failures)
 
     def _tell(self, told: Mapping[WorkloadRef, str], managed: int) -> None:
         """Log what has become of problems, of which `told` were told before, and that there is nothing to do."""
@@ -318,6 +384,13 @@ class KubeFleet:
             self._pod_rows, self._pod_version, self._pod_ids = rows, self._pods.version, ids
             self._pod_place = np.searchsorted(ids, rows.target_id).astype(np.int64)
         return rows
+
+
+def _limit(pool: Pool, size: float) -> str:
+    """Word that today's nodes are the limit of a pool."""
+    name = " ".join(part for part in (pool.product or pool.resource, pool.nodes and f"({pool.nodes})") if part)
+    allowed = "to have no limit, take the right to list nodes out of the daemon's role"
+    return f"{name}: the {size:g} GPUs of today's nodes are the limit, although {pool.grows} may get more; {allowed}"
 
 
 def _told(asked: Asked) -> str:

@@ -21,6 +21,7 @@ from autoscaler.adapters.kube.objects import (
     Target,
     TargetMetadata,
 )
+from autoscaler.adapters.kube.placement import Needs, group_needs
 from autoscaler.adapters.kube.template import NO_FACTS, Facts, read_template
 from autoscaler.config.annotations import SCHEMES, usual
 from autoscaler.config.scaledobject import TARGETS
@@ -84,6 +85,7 @@ def read_group(seen: LeaderWorkerSet) -> Row:
         workers = max(0, (template.size or 1) - 1)
         same = not workers or not worker.resource or not leader.resource or worker.resource == leader.resource
         facts = leader._replace(
+            needs=group_needs(leader.needs, worker.needs, workers) if same else Needs(),
             gpus=leader.gpus + (workers * worker.gpus if workers else 0.0),
             resource=(leader.resource or (worker.resource if workers else "")) if same else "",
             product=leader.product or worker.product,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from autoscaler.adapters.kube.command_line import as_port, served, states_model
 from autoscaler.adapters.kube.objects import Container, PodSpec, Probe
+from autoscaler.adapters.kube.placement import Needs, read_needs
 from autoscaler.config.accelerators import BY_CLASS, Sort, sort_of
 from autoscaler.config.findings import shown
 
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     product: tuple[str, str] | None  # node label and value that the template insists on
     model: str
     port: int
+    needs: Needs = Needs()  # of nodes
     unclear: str = ""  # why the number of GPUs is not known, in words; "": it is, or there is no template
 
 
@@ -51,8 +53,10 @@ def read_template(spec: PodSpec) -> Facts:
     unclear = _unclear(spec, counts, sorted(needs.keys() - counts.keys()))
     engine = engine_container(spec)
     stated = served(engine) if engine is not None else None
+    gpus = math.nan if unclear else float(sum(counts.values()))
     return Facts(
-        gpus=math.nan if unclear else float(sum(counts.values())),
+        gpus=gpus,
+        needs=read_needs(spec, gpus),
         resource=next(iter(counts)) if len(counts) == 1 else "",
         product=_product(spec),
         model=stated.model if stated is not None else "",

@@ -14,7 +14,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.kube_state import Controllers, Name, PodFacts
 from autoscaler.adapters.prometheus.owners import of_model, owner_of
-from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 
 FORGET_S = 3600.0  # a workload of which nothing was seen for so long is gone
 MISSED_S = 300.0  # a pod that an incomplete look left out stays for so long
@@ -119,6 +119,7 @@ class Roster:
             rival=("",) * len(found),
             gpus_per_replica=np.array([each.gpus for each in found], dtype=np.float64),
             pool=np.array([each.pool for each in found], dtype=np.int64),
+            obstacles=Obstacles.none(len(found), listed=False),
             pods=tuple(Pod(namespace, name) for namespace, name in self._members),
             pod_id=np.array([member.number for member in members], dtype=np.int64),
             pod_workload=pod_workload,

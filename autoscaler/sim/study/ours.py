@@ -14,7 +14,7 @@ from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import compile_specs
 from autoscaler.core.columns import IntColumn, replace
 from autoscaler.core.decision import Decision, TickInput
-from autoscaler.core.fleet import Blocked, Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Blocked, Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.tick import tick
@@ -115,6 +115,7 @@ class OursTogether:
             rival=("",) * len(self._workloads),
             gpus_per_replica=self._gpus_per_replica,
             pool=np.zeros(len(self._workloads), dtype=np.int64),
+            obstacles=Obstacles.none(len(self._workloads)),
             pods=tuple(Pod("study", str(number)) for number in pods.id.tolist()),
             pod_id=pods.id,
             pod_workload=pods.workload,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Ending, Request
@@ -128,6 +128,7 @@ class Plant:
             rival=("",) * len(setups),
             gpus_per_replica=np.array([float(setup.devices) for setup in setups]),
             pool=np.array([setup.pool for setup in setups], dtype=np.int64),
+            obstacles=Obstacles.none(len(setups)),
             pods=tuple(pod.identity() for pod in pods),
             pod_id=np.array([pod.number for pod in pods], dtype=np.int64),
             pod_workload=np.array([pod.workload for pod in pods], dtype=np.int64),

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
 from autoscaler.core.explain import Explanation, Step
-from autoscaler.core.fleet import Fleet, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.outlook import Line
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.core.spec import Schedule, Spec
@@ -63,6 +63,7 @@ def fleet(members: tuple[Workload, ...], replicas: np.ndarray, ids: np.ndarray |
         rival=("",) * count,
         gpus_per_replica=np.ones(count),
         pool=np.zeros(count, dtype=np.int64),
+        obstacles=Obstacles.none(count),
         pods=(),
         pod_id=none.astype(np.int64),
         pod_workload=none.astype(np.int64),

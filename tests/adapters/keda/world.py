@@ -9,7 +9,7 @@ from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy import load
 from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
-from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.samples import Samples
 from autoscaler.core.spec import Schedule, Spec
 from autoscaler.ports import ScaledObject, TickRecord, Unavailable
@@ -95,6 +95,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         rival=("",) * count,
         gpus_per_replica=np.ones(count),
         pool=np.full(count, -1),
+        obstacles=Obstacles.none(count),
         pods=(),
         pod_id=np.empty(0, dtype=np.int64),
         pod_workload=np.empty(0, dtype=np.int64),

@@ -10,7 +10,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
 from autoscaler.core.decision import TickInput
-from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.samples import Samples
 from autoscaler.core.spec import Schedule, Spec
 from autoscaler.ports import Change, Fate, Outcome, TickRecord
@@ -33,6 +33,7 @@ def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
         rival=(rival,) * rows,
         gpus_per_replica=np.ones(rows),
         pool=np.full(rows, -1),
+        obstacles=Obstacles.none(rows),
         pods=(),
         pod_id=no_ints,
         pod_workload=no_ints,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autoscaler.core.fleet import Fleet, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 
 
 def fleet_of(
@@ -26,6 +26,7 @@ def fleet_of(
         rival=("",) * len(refs),
         gpus_per_replica=np.ones(len(refs)),
         pool=np.zeros(len(refs), dtype=np.int64),
+        obstacles=Obstacles.none(len(refs)),
         pods=tuple(names),
         pod_id=np.arange(first_pod_id, first_pod_id + len(names)),
         pod_workload=rows,

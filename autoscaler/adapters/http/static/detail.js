@@ -195,7 +195,8 @@ function figures(workload, inputs) {
   return [
     ["Wanted", count(workload.wanted)],
     ["Ready", count(workload.ready)],
-    ["Starting", count(workload.starting) + (workload.blocked ? `, ${count(workload.blocked)} blocked` : "")],
+    ["Starting", [count(workload.starting), workload.blocked && `${count(workload.blocked)} blocked`,
+      workload.missing && `${count(workload.missing)} missing`].filter(Boolean).join(", ")],
     ["Running / waiting", `${count(workload.running)} / ${count(workload.waiting)}`],
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
     ["TTFT p95 / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],

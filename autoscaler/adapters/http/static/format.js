@@ -53,6 +53,7 @@ export function reason(row) {
     row.signal && signalName(row.signal),
     row.bound === "idle" && row.wanted === 0 ? "scale to zero" : (STAGES[row.bound]?.[1] ?? words(row.bound)),
     row.blocked && `${count(row.blocked)} blocked`,
+    row.missing && `${count(row.missing)} missing`,
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];
   return words(parts.filter(Boolean).join(" · "));
