@@ -238,6 +238,43 @@ def test_a_workload_whose_pods_never_become_ready_is_held():
     assert decision.trusted[0]
 
 
+@pytest.mark.parametrize("why", list(Blocked))
+def test_a_replica_that_never_serves_goes_back_to_zero_when_nobody_waits(why):
+    """Woken by one request, whose client gave up: the gateway, which alone can know, says so."""
+    story, quiet = Story(spec(**NIGHT)), {"front_waiting": 0.0}
+    story.watch(fleet([0]), 60, **quiet)
+    stuck = fleet([0], [1], pod_blocked=np.array([why]), starting_since_s=story.now_s)
+    assert replicas(story.watch(stuck, 30, front_waiting=1.0)) == 1
+    assert replicas(story.watch(stuck, 590, **quiet)) == 1
+    assert replicas(story.watch(stuck, 100, **quiet)) == 0
+    assert replicas(story.tick(stuck, front_waiting=1.0)) == 1
+
+
+def test_replicas_that_never_serve_stay_when_the_gateway_tells_of_arrivals_or_nothing():
+    for front in ({"front_waiting": 0.0, "front_arrivals_per_s": 0.01}, {"front_arrivals_per_s": 0.0}, {}):
+        story = Story(spec(**NIGHT))
+        stuck = fleet([0], [1], pod_blocked=np.array([Blocked.CRASHING]))
+        assert replicas(story.watch(stuck, 3000, 30, **front)) == 1
+    without_zero = Story(spec(down_stabilization_s=60.0))
+    assert replicas(without_zero.watch(fleet([0], [3]), 3000, 30, front_waiting=0.0)) == 3
+
+
+def test_a_replica_that_starts_in_time_is_waited_for_though_nobody_waits_any_more():
+    """It takes longer than the idle time, and its client may come again: else it would never serve anybody."""
+    story, quiet = Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)), {"front_waiting": 0.0}
+    story.tick(fleet([0]), front_waiting=1.0)
+    starting = fleet([0], [1], starting_since_s=story.now_s)
+    assert replicas(story.watch(starting, 260, **quiet)) == 1
+    assert replicas(story.watch(starting, 60, **quiet)) == 0
+
+
+def test_one_replica_that_never_starts_keeps_no_idle_workload_awake():
+    story = Story(spec(**NIGHT, min_replicas=0.0))
+    story.watch(fleet([1]), 60, running=5.0)
+    stuck = fleet([1], [1], starting_since_s=story.now_s)
+    assert replicas(story.watch(stuck, 1300)) == 0
+
+
 def test_while_all_replicas_load_a_promise_for_fewer_takes_none_away():
     """Nobody is ready to tell the load: the window asks for two at least, not for two."""
     story = Story(spec(down_stabilization_s=60.0))

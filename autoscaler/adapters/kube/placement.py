@@ -54,7 +54,7 @@ class Needs(NamedTuple):
     terms: tuple[tuple[Expression, ...], ...] | None = None  # of the required node affinity, any of which must hold
     tolerations: tuple[Toleration, ...] = ()
 
-    def keys(self) -> set[str]:
+    def looked_at(self) -> set[str]:
         """Return the labels of nodes that it looks at."""
         return {key for key, _ in self.selector} | {each.key for term in self.terms or () for each in term}
 

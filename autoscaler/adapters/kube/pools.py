@@ -141,7 +141,7 @@ class NodeTable:
 
     def _grouped(self, wanted: Sequence[Facts]) -> dict[Group, int]:
         """Return the groups of nodes with GPUs, and how many nodes each has."""
-        keys = {*PRODUCT_LABELS}.union(*(needs.keys() for needs in {facts.needs for facts in wanted}))
+        keys = {*PRODUCT_LABELS}.union(*(needs.looked_at() for needs in {facts.needs for facts in wanted}))
         groups: Counter[Group] = Counter()
         members = {}
         for name, node in self._nodes.items():

@@ -1,6 +1,9 @@
 """Patching the scale subresource of a real API server, with the rights that ship."""
 
 import asyncio
+import time
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -12,9 +15,10 @@ from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.scale import WRITE_TIMEOUT_S, ScaleActuator
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
-from tests.adapters.kube.conftest import Connect
+from tests.adapters.keda.world import HandClock
+from tests.adapters.kube.conftest import Connect, in_namespace
 from tests.adapters.kube.test_client import serving
-from tests.adapters.kube.world import LWS, World
+from tests.adapters.kube.world import LWS, World, shipped_roles
 from tests.harness.kube_api import KubeApi
 
 pytestmark = pytest.mark.integration
@@ -137,6 +141,68 @@ async def test_what_is_not_done_by_the_deadline_has_failed_and_says_so(
         "sent, but not answered in time; it may have been applied",
         "not sent within 0.3 s, 20 changes were due",
     }
+
+
+async def test_nothing_shrinks_on_a_server_that_hangs_when_it_thaws(
+    kube_api: KubeApi, actuator: ScaleActuator, world: World
+):
+    """A patch that waits in its socket would be applied after the load has come back."""
+    made = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
+    began_s = time.monotonic()
+    async with kube_api.frozen():
+        outcomes = await actuator.apply([change(each, 4, 1) for each in made], 10.0)
+    assert time.monotonic() - began_s < WRITE_TIMEOUT_S
+    assert {outcome.fate for outcome in outcomes} == {Fate.FAILED}
+    await asyncio.sleep(1.0)  # whatever was sent is answered by now
+    assert [await world.replicas(f"d{index}") for index in range(3)] == [4, 4, 4]
+    assert [outcome.fate for outcome in await apply(actuator, change(made[0], 4, 1))] == [Fate.APPLIED]
+
+
+async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
+    actuator: ScaleActuator, clock: SystemClock, world: World
+):
+    made = await world.deployment("llama", replicas=4)
+    late = replace(change(made, 4, 1), until_s=clock.now_s())
+    (outcome,) = await apply(actuator, late)
+    assert outcome.fate is Fate.FAILED
+    assert "too old by now to shrink on" in outcome.detail
+    (outcome,) = await apply(actuator, replace(late, after=6))
+    assert outcome.fate is Fate.APPLIED  # growth waits for nothing
+
+
+async def test_a_shrink_holds_for_the_version_that_was_read_alone(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    """The count is the same, but somebody wrote in between: an old patch says nothing of what stands now."""
+    made = await world.deployment("llama", replicas=4)
+
+    class Slow:
+        async def request(self, method: str, path: str, *arguments: Any, **options: Any) -> bytes:
+            if method == "PATCH":
+                await world.scale("llama", 5, by="hand")
+                await world.scale("llama", 4, by="hand")
+            return await kube.request(method, path, *arguments, **options)
+
+    (outcome,) = await apply(ScaleActuator(cast(Kube, Slow()), OwnWrites(clock)), change(made, 4, 1))
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it changed while it was about to be made smaller")
+    assert await world.replicas("llama") == 4
+
+
+async def test_a_count_that_a_policy_denies_is_put_off_longer_each_time_until_one_is_accepted(
+    kube_api: KubeApi, namespace: str, connect: Connect, world: World
+):
+    nobody = await kube_api.service_account(namespace, "nobody")
+    made, hand = await world.deployment("llama"), HandClock()
+    writes = OwnWrites(hand)
+    denied = ScaleActuator(await connect(nobody), writes)
+    for wait_s in (5.0, 10.0, 20.0):
+        await apply(denied, change(made, 1, 4))
+        refusal = writes.refusals()[made["metadata"]["uid"]]
+        assert (refusal.replicas, refusal.retry_s) == (4, hand.now_s() + wait_s)
+        assert "cannot patch resource" in refusal.words
+    user = await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
+    await apply(ScaleActuator(await connect(user), writes), change(made, 1, 4))
+    assert writes.refusals() == {}
 
 
 async def test_who_does_not_lead_any_more_writes_nothing(kube: Kube, clock: SystemClock, world: World):

@@ -434,6 +434,66 @@ async def test_gpus_are_pooled_by_resource_and_product(kube_api: KubeApi, kube: 
     assert view.pool.tolist() == [0]
 
 
+async def test_pods_on_nodes_that_admit_no_more_keep_their_gpus(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    """Two node pools; a pod of team a's workload was placed on team b's node before it got its selector."""
+    product = f"L4-{world.namespace}"
+    for team, count in (("a", 4), ("b", 8)):
+        labels = {"nvidia.com/gpu.product": product, "team": team}
+        name = "node-1" if team == "b" else f"a-{world.namespace}"
+        await kube_api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+        await kube_api.set_status("v1", "Node", None, name, {"allocatable": {"nvidia.com/gpu": str(count)}})
+    selector = {"nvidia.com/gpu.product": product, "team": "a"}
+    await world.deployment("llama", replicas=3, nodeSelector=selector)
+    await world.pod("llama", "llama-a", READY_STATUS)  # on node-1
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.pool_gpus.tolist() == [5.0]
+        assert view.obstacles.fits.tolist() == [5.0]
+        assert view.pools[0].nodes == f"nvidia.com/gpu.product={product}, team=a"
+    await kube_api.delete("v1", "Node", None, "node-1")
+
+
+async def test_what_keeps_replicas_from_coming_is_read_from_controllers_scheduler_and_kubelet(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    for name in ("quota", "waits", "image", "fine"):
+        await world.deployment(name, replicas=2)
+    condition_ = condition("ReplicaFailure", "True", reason="FailedCreate")
+    failed = condition_ | {"message": "exceeded\nquota: gpus", "lastUpdateTime": condition_["lastTransitionTime"]}
+    await kube_api.set_status("apps/v1", "Deployment", world.namespace, "quota", {"conditions": [failed]})
+    unplaced = condition("PodScheduled", "False", reason="Unschedulable") | {
+        "message": "0/2 nodes are available. " * 99
+    }
+    await world.pod("waits", "waits-a", {"phase": "Pending", "conditions": [unplaced]})
+    await world.pod("image", "image-a", waiting_status("ImagePullBackOff"))
+    await world.pod("fine", "fine-a", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    said = dict(zip(names(view), view.obstacles.words, strict=True))
+    assert said["quota"] == "FailedCreate: exceeded quota: gpus"
+    assert said["waits"].startswith("Unschedulable: 0/2 nodes are available.")
+    assert len(said["waits"]) == 240
+    assert (said["image"], said["fine"]) == ("ImagePullBackOff", "")
+    assert view.obstacles.failed.tolist() == [name == "quota" for name in names(view)]
+    assert {ref.name for ref in fleet.obstructed()} == {"quota", "waits", "image"}
+
+
+async def test_a_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, clock: SystemClock, world: World):
+    made = await world.deployment("llama")
+    writes = OwnWrites(clock)
+    writes.refused(made["metadata"]["uid"], 4, "denied")
+    fleet = direct(kube, clock, world, writes)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert (view.obstacles.refused.tolist(), view.obstacles.words) == ([4.0], ("denied",))
+        await world.deployment("llama", gpus=2)
+        await until(fleet, "it is forgotten", lambda view: np.isnan(view.obstacles.refused).all())
+
+
 async def test_without_the_right_to_read_nodes_gpus_are_unknown_and_the_rest_works(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
