@@ -62,7 +62,7 @@ def test_a_template_without_a_product_takes_the_only_one_there_is():
 )
 def test_devices_of_any_vendor_are_a_pool(resource: str, label: str):
     labels = {label: "X"} if label else {}
-    rows, pools, gpus = nodes((labels, {resource: "4", "example.com/nic": "2"})).pools([wants(resource)])
+    rows, pools, gpus, *_ = nodes((labels, {resource: "4", "example.com/nic": "2"})).pools([wants(resource)])
     assert (rows, pools, gpus) == ([0], (Pool(resource, "X" if label else ""),), [4.0])
 
 
