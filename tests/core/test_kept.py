@@ -12,7 +12,7 @@ from autoscaler.core import kept
 from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns
 from autoscaler.core.decision import Signal
 from autoscaler.core.family import EVERY_S, SIGNATURE
-from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.fleet import Blocked, Fleet, Workload, WorkloadRef
 from autoscaler.core.memory import Memory, PodMemory, WorkloadMemory, align
 from autoscaler.core.rules import Rules
 from tests.core.serving import LEARNED, Serving
@@ -40,6 +40,7 @@ DURATIONS = {
     "workloads.decode_tokens_per_s",
     "workloads.learned_s",
     "workloads.loaded_idle_s",
+    "workloads.struggle.setback_s",
     "workloads.zero.counted_s",
     "workloads.zero.quiet_s",
     "workloads.zero.recent_s",
@@ -92,12 +93,22 @@ def test_a_column_says_in_its_name_whether_it_is_a_moment():
 
 
 def busy_story(start_s: float) -> Story:
-    """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window."""
-    rules = spec(2, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
+    """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
+
+    Of the third workload a replica crashes, and another is missing.
+    """
+    rules = spec(3, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
     for step in range(30):
         count = 1.0 + step
-        pods = fleet([2, 1], [0, 1], starting_since_s=start_s, created_s=start_s - 1000.0)
+        pods = fleet(
+            [2, 1, 1],
+            [0, 1, 1],
+            replicas=[2, 2, 3],
+            starting_since_s=start_s,
+            created_s=start_s - 1000.0,
+            pod_blocked=np.array([Blocked.NO] * 5 + [Blocked.CRASHING]),
+        )
         story.tick(
             pods,
             running=20.0,
