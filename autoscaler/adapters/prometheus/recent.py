@@ -49,7 +49,7 @@ from autoscaler.ports import Clock, Unavailable
 STEP_S = 60.0  # of usual scrapes every fourth; shorter than what is learned takes to change
 MOST_PODS = 2500  # altogether, gone ones too: each takes some 90 KB while it is read and learned from
 PART_PODS = 250  # of one query, as far as the fleet tells: its answer then is about a megabyte
-PART_CHARACTERS = 200  # names in one query, which is sent within a URL
+PART_CHARACTERS = 150  # names in one query, which is sent within a URL
 QUERY_TIMEOUT_S = 5.0  # whoever ends the daemon waits no longer for a query that is on its way
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:/-]{0,251}[A-Za-z0-9])?")  # others do not get into a query
 
