@@ -302,7 +302,12 @@ async def _sources(
         if settings.scrape.gateways:
             sources.append(await stack.enter_async_context(GatewayScraper(settings.scrape, clock)))
     if settings.prometheus:
-        prometheus = PrometheusSource(settings.prometheus, clock, front_queries=lambda: _wakeups(policies.book))
+        prometheus = PrometheusSource(
+            settings.prometheus,
+            clock,
+            front_queries=lambda: _wakeups(policies.book),
+            gateway_namespaces=settings.gateway_namespaces,
+        )
         sources.append(await stack.enter_async_context(prometheus))
     return sources
 

@@ -24,6 +24,7 @@ from autoscaler.commands.options import (
     WholeNumber,
     WorkloadName,
     cluster_options,
+    gateway_namespace_option,
     history_option,
     http_options,
     http_port_option,
@@ -67,6 +68,7 @@ main.add_command(replay)
 )
 @prometheus_options
 @rate_window_option
+@gateway_namespace_option
 @scrape_options
 @policy_options
 @cluster_options
@@ -114,6 +116,7 @@ def run(**given: Any) -> None:
 @main.command("dry-run")
 @prometheus_options
 @rate_window_option
+@gateway_namespace_option
 @policy_options
 @cluster_options
 @price_option
@@ -234,6 +237,7 @@ def _settings(given: dict[str, Any]) -> Settings:
             period_s=given["period"],
             policies=given["policies"],
             default_policy=given["default_policy"],
+            gateway_namespaces=given["gateway_namespace"],
             namespaces=given["namespace"],
             prices=given["price"],
             history=given["history"],

@@ -125,6 +125,13 @@ def is_object_name(text: str) -> bool:
     return len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII) is not None
 
 
+class GatewayNamespace(ObjectName):
+    """Name of a namespace, or * for all."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return "*" if value == "*" else super().convert(value, param, ctx)
+
+
 class OwnFile(click.ParamType):  # type: ignore[type-arg]
     """File that is written, and may be there already."""
 
@@ -291,6 +298,13 @@ policy_options = options(
     click.option(
         "--default-policy", default="interactive", show_default=True, help="Policy of workloads that name none."
     ),
+)
+gateway_namespace_option = click.option(
+    "--gateway-namespace",
+    type=GatewayNamespace(),
+    multiple=True,
+    help="Namespace whose gateways are believed about workloads of other namespaces, besides the usual gateway "
+    "namespaces; * for all.",
 )
 price_option = click.option(
     "--price", type=Price(), multiple=True, help="Price of a GPU-hour, used to choose among variants."

@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
+from autoscaler.config.reporters import Reporters, scraped_in
 from autoscaler.config.series import Labels, Readings, Series, SeriesByName, counter, first
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
@@ -212,27 +213,37 @@ class WorkloadNames:
             for name in dict.fromkeys((workload.service or workload.ref.name, workload.ref.name)):
                 self._by_name.setdefault(name, []).append(row)
 
-    def rows(self, keys: Iterable[Key], labels: Labels) -> tuple[int, ...]:
+    def rows(
+        self, keys: Iterable[Key], labels: Labels, homes: Set[str] = frozenset(), *, everywhere: bool = True
+    ) -> tuple[int, ...]:
         """Return the rows of the workloads a series is about; several are variants of one service; () is nobody.
 
-        The first key that finds a workload decides. Where a key has no namespace and finds several namespaces, a label
-        `namespace` narrows the choice to its own.
+        homes: the namespaces it was scraped in; everywhere: it may be about workloads of others, too.
+        In each namespace the first key that finds a workload decides, so that a name takes nothing from a neighbour. A
+        workload of the series' own namespace comes before all others; a key that names a namespace before keys without.
         """
+        found: dict[str, list[int]] = {}
         for key in keys:
             if key.model:
-                found = self._by_model.get(_label(labels, key.model), [])
-                namespace = ""
+                rows, namespace = self._by_model.get(_label(labels, key.model), []), ""
             else:
                 name, namespace = _named(key, labels)
-                found = self._by_name.get(name, []) if name else []
+                rows = self._by_name.get(name, []) if name else []
+            here: dict[str, list[int]] = {}
+            for row in rows:
+                here.setdefault(self.namespaces[row], []).append(row)
             if key.namespace or namespace:
-                found = [row for row in found if self.namespaces[row] == namespace]
-            elif len(found) > 1:
-                home = _label(labels, "namespace")
-                found = [row for row in found if self.namespaces[row] == home] or found
-            if found:
-                return tuple(found)
-        return ()
+                if namespace in here:
+                    return tuple(here[namespace]) if everywhere or homes == {namespace} else ()
+                continue
+            found = {**here, **found}
+        home = next(iter(homes)) if len(homes) == 1 else ""
+        if home in found:
+            return tuple(found[home])
+        if not everywhere:
+            return ()
+        said = _label(labels, "namespace")  # of what the series is about, as it says itself
+        return tuple(found[said] if said in found else sorted(row for rows in found.values() for row in rows))
 
 
 def _label(labels: Labels, name: str) -> str:
@@ -252,10 +263,18 @@ def _named(key: Key, labels: Labels) -> tuple[str, str]:
     return (name + key.suffix, namespace) if name else ("", "")
 
 
-def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> tuple[FloatColumn, FloatColumn]:
+def read_front(
+    fleet: Fleet,
+    waiting: SeriesByName,
+    arrivals: SeriesByName,
+    reporters: Reporters | None = None,
+    homes: Callable[[Labels], frozenset[str]] = scraped_in,
+) -> tuple[FloatColumn, FloatColumn]:
     """Bring what gateways report onto the rows of the fleet.
 
     waiting: gauges by metric name; arrivals: rates (or increases) of counters by metric name, each with its series.
+    reporters: who is believed about which workloads, and is told what was not; None: everybody is.
+    homes: the namespaces a series was scraped in, by its labels.
     Returns float64[W] twice: requests held, and arrivals in the unit they came in. NaN where no series names the
     workload. Workloads of one namespace that share a series (variants of a service) share its value equally, so that
     the sum is true. Those of several namespaces each have all of it: whose it is cannot be told, and nobody is to take
@@ -265,16 +284,27 @@ def read_front(fleet: Fleet, waiting: SeriesByName, arrivals: SeriesByName) -> t
     names = WorkloadNames(fleet)
     served = np.zeros(len(fleet.workloads), dtype=bool)
     served[fleet.pod_workload[fleet.pod_ready & ~fleet.pod_terminating]] = True
+
+    def find(gateway: Gateway, labels: Labels) -> tuple[int, ...]:
+        if reporters is None:
+            return names.rows(gateway.keys, labels, homes(labels))
+        where = homes(labels)
+        everywhere = reporters.everywhere(where)
+        found = names.rows(gateway.keys, labels, where, everywhere=everywhere)
+        if not found and not everywhere and (others := names.rows(gateway.keys, labels)):
+            reporters.refuse(where, str(fleet.workloads[others[0]].ref))
+        return found
+
     total_waiting = np.full(len(fleet.workloads), np.nan)
     total_arrivals = total_waiting.copy()
     for gateway in GATEWAYS.values():
-        held = _read(names, gateway, gateway.waiting, waiting, len(fleet.workloads))
+        held = _read(names, gateway, gateway.waiting, waiting, find)
         if gateway.waiting_includes_served:
             held = np.where(served, np.minimum(held, 0.0), held)
         if gateway.refuses_unserved:
             held = np.where(held > 0, held, np.nan)
         total_waiting = add_known(total_waiting, held)
-        came = _read(names, gateway, gateway.arrivals, arrivals, len(fleet.workloads), gateway.same_arrivals)
+        came = _read(names, gateway, gateway.arrivals, arrivals, find, gateway.same_arrivals)
         total_arrivals = add_known(total_arrivals, came)
     return total_waiting, total_arrivals
 
@@ -294,22 +324,22 @@ def _read(
     gateway: Gateway,
     readings: Readings,
     by_name: SeriesByName,
-    rows: int,
+    find: Callable[[Gateway, Labels], tuple[int, ...]],
     same: bool = False,
 ) -> FloatColumn:
     """Return float64[W]: in each row the first alternative that says anything about it; if `same`, the largest."""
-    result = np.full(rows, np.nan)
+    result = np.full(len(names.namespaces), np.nan)
     for reading in readings:
         sums: dict[int, float] = {}
         for part in (reading, *reading.plus):
             for labels, value in by_name.get(part.name, ()):
                 if not (part.accepts(labels) and 0 <= value < math.inf):  # NaN fails as well
                     continue
-                found = names.rows(gateway.keys, labels)
+                found = find(gateway, labels)
                 beside = Counter(names.namespaces[row] for row in found)
                 for row in found:
                     sums[row] = sums.get(row, 0.0) + value / beside[names.namespaces[row]]
-        read = np.full(rows, np.nan)
+        read = np.full(len(names.namespaces), np.nan)
         read[list(sums)] = list(sums.values())
         result = np.fmax(result, read) if same else np.where(np.isnan(result), read, result)
     return result

@@ -15,6 +15,7 @@ from autoscaler.config import gpus
 from autoscaler.config.accelerators import ACCELERATORS, BY_CLASS
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.config.gateways import GATEWAYS
+from autoscaler.config.reporters import GATEWAY_NAMESPACES
 from autoscaler.config.series import DISTINCT, POD_LABELS, Readings, names_of
 
 _LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
@@ -116,6 +117,12 @@ shows no rate before the second one: that one wakes it. LiteLLM and Envoy AI Gat
 
 Istio's reporters `source`, `waypoint` and `destination` may each tell of the same request: the largest count is taken.
 
+In Prometheus a gateway's series counts for workloads of the namespace in which it was scraped. For workloads of other
+namespaces it counts only if that namespace is one of the usual ones for gateways ({homes}) or is named
+by `--gateway-namespace`; the source tells of series that do not count. A label `namespace` is what says where a
+series was scraped, so give tenants no `honorLabels`. A series without a namespace is of a target that the operator
+listed, and counts for all. A gateway's pod counts once, however many jobs scrape it.
+
 | gateway | requests held | requests that arrive |
 |---|---|---|
 """
@@ -173,7 +180,7 @@ def markdown() -> str:
         parts += [
             f"| `{column}` | {', '.join(_of_engine(engine, column))} | {LOST[column]} |" for column in engine.readings
         ]
-    parts.append(IN_FRONT.rstrip())
+    parts.append(IN_FRONT.rstrip().replace("{homes}", ", ".join(f"`{home}`" for home in GATEWAY_NAMESPACES)))
     for gateway in GATEWAYS.values():
         held, arrivals = (", ".join(_names(readings)) for readings in (gateway.waiting, gateway.arrivals))
         held += " (for pods that serve; without one it refuses)" if gateway.refuses_unserved else ""

@@ -154,6 +154,7 @@ class Settings(Frozen):
     tick_deadline_s: Seconds = 30.0
     policies: tuple[Path, ...] = ()  # files or folders; none: the shipped ones
     default_policy: str = "interactive"
+    gateway_namespaces: tuple[str, ...] = ()  # besides the usual ones: their gateways speak for workloads of others
     namespaces: tuple[str, ...] = ()  # the only ones that are looked in; none: all
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None

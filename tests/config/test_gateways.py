@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.config.gateways import GATEWAYS, WorkloadNames, metric_names, read_front
+from autoscaler.config.reporters import GATEWAY_NAMESPACES, Reporters
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from tests.core import world
 
@@ -281,3 +282,73 @@ def test_a_query_keeps_every_label_that_a_row_looks_at() -> None:
 
 def test_no_metric_of_a_gateway_is_one_that_engines_expose_as_their_own_queue() -> None:
     assert "vllm:num_requests_waiting" not in metric_names()
+
+
+# Whose word counts.
+
+QUEUE = "llm_d_epp_flow_control_queue_size"
+NEIGHBOURS = fleet(
+    workload("decode", "victim", model="m"),
+    workload("chat", "attacker"),  # named like the neighbour's pool
+    workload("other", "attacker", service="chat"),  # annotated like it
+)
+
+
+def told(series: tuple[dict[str, str], float], *believed: str) -> tuple[list[float], str]:
+    reporters = Reporters((*GATEWAY_NAMESPACES, *believed))
+    return read_front(NEIGHBOURS, {QUEUE: [series]}, {}, reporters)[0].tolist(), reporters.problem()
+
+
+def test_a_neighbour_takes_nothing_when_it_is_named_like_a_pool() -> None:
+    series = {"inference_pool": "chat", "model_name": "m", "namespace": "victim", "pod": "epp-0"}
+    found, problem = told((series, 6.0))
+    assert same(found, [6.0, NAN, NAN])
+    assert problem == ""
+
+
+def test_a_gateway_moves_no_neighbour_when_nobody_believes_its_namespace() -> None:
+    found, problem = told(({"model_name": "m", "namespace": "attacker", "pod": "x"}, 500.0))
+    assert same(found, [NAN, NAN, NAN])
+    assert problem == (
+        "series from namespace attacker are about workloads of other namespaces, such as victim/decode, and do not "
+        "count for them; --gateway-namespace attacker lets them"
+    )
+
+
+@pytest.mark.parametrize("home", ["istio-system", "kgateway-system", "shared"])
+def test_each_namespace_is_resolved_alone_when_a_believed_gateway_names_no_namespace(home: str) -> None:
+    found, problem = told(({"inference_pool": "chat", "model_name": "m", "namespace": home}, 6.0), "shared")
+    assert same(found, [6.0, 3.0, 3.0])
+    assert problem == ""
+
+
+def test_all_namespaces_are_believed_when_the_setting_says_so() -> None:
+    assert same(told(({"model_name": "m", "namespace": "attacker"}, 5.0), "*")[0], [5.0, NAN, NAN])
+
+
+def test_a_series_of_no_namespace_is_believed_when_the_operator_lists_its_target() -> None:
+    assert same(told(({"model_name": "m", "job": "epp"}, 5.0))[0], [5.0, NAN, NAN])
+
+
+@pytest.mark.parametrize("label", ["kubernetes_namespace", "k8s_namespace_name"])
+def test_a_target_gains_nothing_when_it_writes_a_namespace_itself(label: str) -> None:
+    for spoofed in ("victim", "istio-system"):
+        assert same(told(({"model_name": "m", "namespace": "attacker", label: spoofed}, 5.0))[0], [NAN, NAN, NAN])
+    moved = {"model_name": "m", "namespace": "attacker", "exported_namespace": "victim"}
+    assert same(told((moved, 5.0))[0], [NAN, NAN, NAN])
+
+
+def test_a_key_that_names_a_namespace_counts_there_alone_when_it_is_believed() -> None:
+    members = fleet(workload("chat", "victim"), workload("chat", "attacker"))
+    labels = {"destination_workload": "chat", "destination_workload_namespace": "victim", "reporter": "source"}
+    rates = {"istio_requests_total": [({**labels, "namespace": home}, 2.0) for home in ("istio-ingress", "attacker")]}
+    reporters = Reporters()
+    assert same(read_front(members, {}, rates, reporters)[1].tolist(), [2.0, NAN])
+    assert "namespace attacker" in reporters.problem()
+
+
+def test_many_unbelieved_namespaces_make_one_line() -> None:
+    reporters = Reporters()
+    for number in range(50):
+        reporters.refuse(frozenset({f"n{number:02}"}), "a/b")
+    assert reporters.problem().startswith("series from namespace n00, n01, n02 and 47 more are about")

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.queries import METRIC
+from autoscaler.adapters.prometheus.doubles import cluster_of
+from autoscaler.adapters.prometheus.queries import CLUSTER_LABELS, METRIC
 from autoscaler.config.gateways import Key, WorkloadNames
 from autoscaler.config.series import SeriesByName
 from autoscaler.core.columns import FloatColumn
@@ -43,6 +44,17 @@ def by_metric(vector: Vector, limit: int) -> SeriesByName:
         labels = parse_labels(raw)
         series.setdefault(labels.pop(METRIC, ""), []).append((labels, value))
     return series
+
+
+def clusters_of(series: SeriesByName) -> dict[tuple[str, str], set[str]]:
+    """Return, by metric, the clusters whose gateways say something of one name; none where each is of one cluster."""
+    found: dict[tuple[str, frozenset[tuple[str, str]]], set[str]] = {}
+    for metric, rows in series.items():
+        for labels, _ in rows:
+            if cluster := cluster_of(labels):
+                rest = frozenset(item for item in labels.items() if item[0] not in CLUSTER_LABELS)
+                found.setdefault((metric, rest), set()).add(cluster)
+    return {(metric, ""): clusters for (metric, _), clusters in found.items() if len(clusters) > 1}
 
 
 def read_wakeup(fleet: Fleet, names: WorkloadNames, query: FrontQuery, vector: Vector) -> tuple[FloatColumn, list[str]]:

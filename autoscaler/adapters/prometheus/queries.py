@@ -20,6 +20,7 @@ from itertools import chain, groupby
 from autoscaler.config import gpus
 from autoscaler.config.engines import QUANTILES, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
+from autoscaler.config.reporters import HOME_LABELS
 from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of, renamed, underscored
 
 QUANTILE = 0.95
@@ -30,7 +31,7 @@ METRIC = "metric"  # label that keeps the name of a metric through functions tha
 
 PART = "part"  # label that parts the series which are added to others
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
-_JOB_LABELS = ("job", "endpoint")  # of who scraped; two servers of one job differ by `instance`
+_JOB_LABELS = ("job", "endpoint", "container", "instance")  # of who scraped
 
 Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
 CLUSTER_LABELS = ("cluster", "k8s_cluster_name")
@@ -182,18 +183,20 @@ def read_conventions(found: Mapping[str, float]) -> Conventions:
 
 def front_waiting_query() -> str:
     """Return the query for the requests that all gateways hold; label `metric` says which gauge a series is."""
-    return either(
-        _named_sum(name, name, gateway) for gateway in GATEWAYS.values() for name in names_of(gateway.waiting)
-    )
+    return either(_summed(gateway, {name: name for name in names_of(gateway.waiting)}) for gateway in _WAITING)
 
 
 def front_arrivals_query(window_s: float) -> str:
     """Return the query for the requests per second that arrive at all gateways; label `metric` as above."""
+    window = duration(window_s)
     return either(
-        _named_sum(f"rate({name}[{duration(window_s)}])", name, gateway)
-        for gateway in GATEWAYS.values()
-        for name in names_of(gateway.arrivals)
+        _summed(gateway, {name: f"rate({name}[{window}])" for name in names_of(gateway.arrivals)})
+        for gateway in _ARRIVALS
     )
+
+
+_WAITING = tuple(gateway for gateway in GATEWAYS.values() if gateway.waiting)
+_ARRIVALS = tuple(gateway for gateway in GATEWAYS.values() if gateway.arrivals)
 
 
 def seen_engines_query(engines: Iterable[Engine]) -> str:
@@ -293,10 +296,17 @@ _DEVICE = ("UUID", *gpus.SLICE_LABELS, _PLACE)
 _GPU_CLOCK = (gpus.FB_USED, *(row.name for row in (*gpus.FB_RATIO, *gpus.ACTIVITY["tensor_active"])))
 
 
-def _named_sum(reading: str, name: str, gateway: Gateway) -> str:
-    labels = dict.fromkeys((*gateway.labels(), "namespace", "exported_namespace"))
-    once = f"max without ({', '.join((*_REPLICA_LABELS, *_JOB_LABELS))}) ({reading})"
-    return f'label_replace(sum {by(*labels)} ({once}), "{METRIC}", "{name}", "", "")'
+def _summed(gateway: Gateway, readings: Mapping[str, str]) -> str:
+    """Compile the sum over the pods of a gateway, for each metric; a pod counts once, whoever scrapes it how often.
+
+    readings: by metric.
+    """
+    labels = (METRIC, *gateway.labels(), *HOME_LABELS, "exported_namespace", *CLUSTER_LABELS)
+    series = either(f'label_replace({reading}, "{METRIC}", "{name}", "", "")' for name, reading in readings.items())
+    # What is scraped in no pod differs by its address; of a pod the address is whatever a job calls it.
+    parted = f'label_replace({series}, "{_PLACE}", "$1", "instance", "(.+)")'
+    parted = f'label_replace({parted}, "{_PLACE}", "", "pod", ".+")'
+    return f"sum {by(*labels)} (max without ({', '.join((*_REPLICA_LABELS, *_JOB_LABELS))}) ({parted}))"
 
 
 def selectors(row: Series, name: str) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ import numpy as np
 from autoscaler.adapters.prometheus.attained import Attained, tell_uncounted
 from autoscaler.adapters.prometheus.client import PrometheusClient
 from autoscaler.adapters.prometheus.decode import clean
-from autoscaler.adapters.prometheus.doubles import doubled, tell_doubles
-from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
+from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
+from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, clusters_of, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
@@ -48,6 +48,7 @@ from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
 from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED
 from autoscaler.config.gateways import WorkloadNames, read_front
+from autoscaler.config.reporters import GATEWAY_NAMESPACES, Reporters
 from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn, IntColumn, find
@@ -90,8 +91,14 @@ class PrometheusSource:
         settings: PrometheusSettings,
         clock: Clock,
         front_queries: Callable[[], tuple[FrontQuery, ...]] = lambda: (),
+        gateway_namespaces: tuple[str, ...] = (),
     ) -> None:
-        """front_queries: the policies' own expressions, asked for at each sampling. Raises ValueError as the client."""
+        """Raises ValueError as the client.
+
+        front_queries: the policies' own expressions, asked for at each sampling. gateway_namespaces: whose gateways
+        are believed about workloads of others, besides those of `config.reporters`.
+        """
+        self._gateway_namespaces = (*GATEWAY_NAMESPACES, *gateway_namespaces)
         self._client = PrometheusClient(settings, clock)
         self._clock = clock
         self._front_queries = front_queries
@@ -245,7 +252,12 @@ class PrometheusSource:
         held = wakeups.result()
         arrivals_per_s = np.full(len(fleet.workloads), np.nan)
         if waiting.result() or arrivals.result():
-            gateway_held, arrivals_per_s = read_front(fleet, waiting.result(), arrivals.result())
+            reporters = Reporters(self._gateway_namespaces)
+            gateway_held, arrivals_per_s = read_front(fleet, waiting.result(), arrivals.result(), reporters)
+            if problem := reporters.problem():
+                sampling.note("gateways", clean(problem))
+            if clusters := clusters_of({**waiting.result(), **arrivals.result()}):
+                sampling.note("gateways", tell_clusters("metric", clusters))
             held = np.fmax(held, gateway_held)  # the same requests, it may be: an expression over a gateway's gauge
         known = ~np.isnan(held) | ~np.isnan(arrivals_per_s)
         return FrontSamples(np.where(known, sampling.started_s, np.nan), held, arrivals_per_s)

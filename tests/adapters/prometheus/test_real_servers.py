@@ -148,7 +148,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("gone-0", saturated),
             target("router-0", ROUTER, job="router"),
             target("epp-0", EPP, job="epp"),
-            target("epp-0", EPP, job="epp-again", endpoint="metrics"),
+            target("epp-0", EPP, job="epp-again", endpoint="metrics", container="epp", instance="epp-0:metrics"),
             target("dcgm-0", DCGM, job="dcgm"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
