@@ -95,7 +95,7 @@ class LiveTable:
         self._show(_view(tick, self._console, self._nothing, fit=self._live is not None))
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        self._show(Text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", style="red"))
+        self._show(_text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", "red"))
 
     def _show(self, view: RenderableType) -> None:
         with _room():
@@ -192,6 +192,11 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
+def _text(text: str, style: str = "") -> Text:
+    """Return a cell or a line of the table; names and reasons come from outside, and must not steer the terminal."""
+    return Text(_printable(text), style=style)
+
+
 def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any]:
     gpus = _gpus(tick, row, explanation)
     return {
@@ -234,7 +239,7 @@ def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
 
 def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> RenderableType:
     """Return the table and what belongs below it; fit: with as many rows as the height of the terminal has room for."""
-    notes = [Text(note, style="red") for note in _notes(tick, nothing)]
+    notes = [_text(note, "red") for note in _notes(tick, nothing)]
     rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
     most = min(len(rows), ROWS)
     beside = console.width - console.measure(_table(tick, rows, most)).maximum >= LEAST_REASON
@@ -242,7 +247,7 @@ def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> Ren
     def view(shown: int) -> Group:
         if beside:
             return Group(_table(tick, rows, shown, reasons=True), *notes)
-        sentences = [Text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
+        sentences = [_text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
         return Group(_table(tick, rows, shown), *([""] if sentences else []), *sentences, *notes)
 
     def too_high(shown: int) -> bool:
@@ -272,12 +277,12 @@ def _table(tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *,
         style = "green" if change < 0 else "yellow" if change > 0 else ""
         each = _gpus(tick, row, explanation)
         table.add_row(
-            Text(explanation.workload),
-            Text(explanation.policy),
+            _text(explanation.workload),
+            _text(explanation.policy),
             str(explanation.ready),
             str(explanation.current),
             Text(str(explanation.wanted), style=style),
-            *([Text(explanation.sentence)] if reasons else []),
+            *([_text(explanation.sentence)] if reasons else []),
             ("?" if each is None else f"{each:+g}") if change else "0",
         )
     return table

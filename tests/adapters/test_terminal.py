@@ -188,6 +188,16 @@ async def test_gpus_are_null_in_json_when_those_of_a_replica_are_unknown():
     assert (line["would_add_gpus"], line["would_save_gpus"]) == (None, None)
 
 
+@pytest.mark.parametrize("width", [300, 70])
+async def test_the_table_is_printable_when_names_are_hostile(width: int):
+    console = Console(file=io.StringIO(), width=width)
+    hostile = "evil\x1b]0;title\x07\x1b[2J\u202e\x9b1m"
+    await recorded(named(fleet([2]), hostile), LiveTable(console, once=True))
+    shown = console.file.getvalue()
+    assert "evil" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
 async def test_lines_tell_each_workload_once_and_again_when_what_is_wanted_changes():
     out = io.StringIO()
     lines = ChangeLines(out)
