@@ -54,12 +54,14 @@ class Metrics:
         self._policy_problems = self._gauge("policy_problems")
         self._stream_clients = self._gauge("stream_clients")
         self._state_saved_s = math.nan
+        self.ticks = 0  # that succeeded or failed: what is rendered changes with them
         self._gauge("info").labels(_version(), mode).set(1)
         ProcessCollector(registry=self.registry)
         self.registry.register(_TickCollector(installation, lambda: self._tick, lambda: self._state_saved_s))
 
     def record(self, tick: TickRecord) -> None:
         self._tick = tick
+        self.ticks += 1
         self._ticks.labels("ok").inc()
         self._tick_duration.observe(tick.duration_s)
         for report in tick.input.samples.reports:
@@ -71,6 +73,7 @@ class Metrics:
             self._changes.labels(outcome.fate.value, _direction(outcome)).inc()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
+        self.ticks += 1
         self._ticks.labels("failed").inc()
 
     def set_policy_problems(self, count: int) -> None:
@@ -90,7 +93,10 @@ class Metrics:
         All series of workloads tell of the same tick. Values are collected on the event loop, where collectors and
         what they read live; writing them as text, the larger part of the work, is done in a thread.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version or a weight that is no number
+            encode, content_type = choose_encoder("")
         return content_type, _parts(encode, self.registry)
 
     def _source(self, name: str) -> str:

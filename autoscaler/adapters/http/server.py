@@ -15,15 +15,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from importlib import resources
 from typing import Any, Self
 
 import msgspec
 import numpy as np
+import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from autoscaler.adapters.http.answers import Answers, Body, Busy
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
 from autoscaler.adapters.http.readiness import Readiness
@@ -33,6 +35,11 @@ from autoscaler.adapters.http.view import MAX_TEXT
 from autoscaler.config.settings import HttpSettings
 
 MAX_CONNECTIONS = 512
+MAX_ANSWERS = 128  # under way at once, streams and probes apart; connections are left for the probes of kubelet
+ANSWER_S = 30.0  # for one answer, from the request to its last byte
+FAULTS_S = 60.0  # between two log lines of unexpected errors
+PROBES = ("/healthz", "/readyz")
+STREAM = "/api/v1/stream"
 MAX_LIMIT = 1000  # workloads in one answer
 DEFAULT_LIMIT = 100
 MAX_REQUEST_LINE = 4096
@@ -62,6 +69,7 @@ FILES = {
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = structlog.get_logger(__name__)
 
 
 class CannotListen(Exception):
@@ -73,6 +81,7 @@ class HttpServer:
 
     mode: what the page's badge says: direct, keda, dry-run, demo.
     heartbeat_s: how long a stream may be silent. write_deadline_s: how long a client may take for a part of an answer.
+    answer_s: how long it may take for all of it, streams apart.
     Raises CannotListen on entering when the port is taken or the address is not this machine's.
     """
 
@@ -86,6 +95,7 @@ class HttpServer:
         mode: str,
         heartbeat_s: float = 15.0,
         write_deadline_s: float = 10.0,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self._settings = settings
         self._board = board
@@ -93,7 +103,11 @@ class HttpServer:
         self._readiness = readiness
         self._mode = mode
         self._write_deadline_s = write_deadline_s
+        self._answer_s = answer_s
+        self._answers = Answers()
         self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request under way
+        self._under_way = 0  # of these, requests that count towards MAX_ANSWERS
+        self._fault_s, self._faults = -FAULTS_S, 0  # when an unexpected error was logged, and how many were not since
         self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
         self._runner = web.AppRunner(self._application(), handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._listener: asyncio.Server | None = None
@@ -112,6 +126,7 @@ class HttpServer:
         if self._listener is not None:
             self._listener.close()
         self._stream.close()
+        self._answers.close()
         await self._runner.cleanup()
 
     @property
@@ -162,8 +177,50 @@ class HttpServer:
         finally:
             self._answering.discard(request.protocol)
 
+    @web.middleware
+    async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what is too much at once, and cut off a client that does not take its answer in time."""
+        if request.path == STREAM or request.path in PROBES:
+            return await handler(request)
+        if self._under_way >= MAX_ANSWERS:
+            raise _busy(f"{MAX_ANSWERS} answers are under way already; no more are allowed")
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(self._answer_s):
+                response = await handler(request)
+                if isinstance(response, web.Response):
+                    await response.prepare(request)
+                    await response.write_eof()
+                return response
+        except Busy as busy:
+            raise _busy(str(busy)) from None
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError(f"the client did not take the answer within {self._answer_s:g} s") from None
+        finally:
+            self._under_way -= 1
+
+    @web.middleware
+    async def _plain_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer an unexpected error with one line of JSON, and log it, but not each time it comes."""
+        try:
+            return await handler(request)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._fault_s < FAULTS_S:
+                self._faults += 1
+            else:
+                log.error("an answer failed", path=_short(request.path), not_logged=self._faults, exc_info=error)
+                self._fault_s, self._faults = now_s, 0
+            return _json({"error": "an unexpected error; the log of the daemon has more"}, status=500)
+
     def _application(self) -> web.Application:
-        app = web.Application(middlewares=[self._note_answering, _plain_errors], client_max_size=1)
+        # The first is the outermost.
+        middlewares = [self._note_answering, self._plain_faults, _plain_errors, self._bound]
+        app = web.Application(middlewares=middlewares, client_max_size=1)
         app.on_response_prepare.append(_add_headers)
         for path, (name, content_type) in FILES.items():
             app.router.add_get(path, _file(name, content_type))
@@ -172,7 +229,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics_text)
         app.router.add_get("/api/v1/workloads", self._workloads)
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
-        app.router.add_get("/api/v1/stream", self._follow, allow_head=False)
+        app.router.add_get(STREAM, self._follow, allow_head=False)
         return app
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -184,16 +241,32 @@ class HttpServer:
 
     async def _metrics_text(self, request: web.Request) -> web.StreamResponse:
         content_type, parts = self._metrics.render(request.headers.get("Accept", "")[:MAX_REQUEST_LINE])
-        response = web.StreamResponse(headers={"Content-Type": content_type})
-        response.enable_compression()
+        body = await self._answers.body(("metrics", content_type), self._metrics.ticks, lambda: parts)
+        return await self._send(request, body, content_type)
+
+    async def _shared_json(self, request: web.Request, key: Hashable, make: Callable[[], bytes]) -> web.StreamResponse:
+        """Answer with JSON that is made once for a tick, and again when what is said of the tick's age changes."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield make()
+
+        table = self._board.table()
+        version = (table.number if table else None, self._readiness.stale())
+        return await self._send(request, await self._answers.body(key, version, parts), "application/json")
+
+    async def _send(self, request: web.Request, body: Body, content_type: str) -> web.StreamResponse:
+        zips = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+        response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept-Encoding"})
+        if zips:
+            response.headers["Content-Encoding"] = "gzip"
+        response.content_length = len(body.zipped) if zips else body.unzipped_bytes
         await response.prepare(request)
-        if request.method == "HEAD":
-            return response
-        async for part in parts:
-            await write(request, response, part, self._write_deadline_s)
+        if request.method != "HEAD":
+            for piece in body.pieces(unzipped=not zips):
+                await write(request, response, piece, self._write_deadline_s)
         return response
 
-    async def _workloads(self, request: web.Request) -> web.Response:
+    async def _workloads(self, request: web.Request) -> web.StreamResponse:
         query = _Query(request, ("q", "sort", "limit", "offset"))
         text, field = query.text("q"), query.text("sort")
         descending = field.startswith("-")
@@ -201,10 +274,14 @@ class HttpServer:
             raise query.wrong("sort", f"one of {', '.join(SORTABLE)}, with - in front for descending order")
         limit, offset = query.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT), query.number("offset", 0, 0, 10**9)
 
+        key = "list", text, field, descending, limit, offset
+        return await self._shared_json(request, key, lambda: self._list(text, field, descending, limit, offset))
+
+    def _list(self, text: str, field: str, descending: bool, limit: int, offset: int) -> bytes:
         table = self._board.table()
         if table is None:
             never = {"total": 0, "matched": 0, "limit": limit, "offset": offset, "workloads": []}
-            return _json(self._head(None) | never)
+            return msgspec.json.encode(self._head(None) | never)
         rows = table.search(text) if text else np.arange(len(table))
         if field:
             rows = table.order(rows, field, descending)
@@ -215,20 +292,30 @@ class HttpServer:
             "offset": offset,
             "workloads": table.rows(rows[offset : offset + limit]),
         }
-        return _json(self._head(table) | body)
+        return msgspec.json.encode(self._head(table) | body)
 
-    async def _workload(self, request: web.Request) -> web.Response:
+    async def _workload(self, request: web.Request) -> web.StreamResponse:
         query = _Query(request, ("kind", "since"))
         namespace = query.checked("namespace", request.match_info["namespace"])
         name = query.checked("name", request.match_info["name"])
         kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
+        self._row(namespace, name, kind)  # before it waits for its turn
+        key = "workload", namespace, name, kind, since
+        return await self._shared_json(request, key, lambda: self._detail(namespace, name, kind, since))
+
+    def _detail(self, namespace: str, name: str, kind: str, since: int) -> bytes:
+        table, row = self._row(namespace, name, kind)
+        return msgspec.json.encode(self._head(table) | self._board.workload(row, since))
+
+    def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
+        """Find a workload in the last tick. Raises web.HTTPNotFound."""
         table = self._board.table()
         if table is None:
             raise web.HTTPNotFound(text=self._readiness.stale())
         row = table.find(namespace, name, kind)
         if row is None:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
-        return _json(self._head(table) | self._board.workload(row, since))
+        return table, row
 
     def _head(self, table: Table | None) -> dict[str, Any]:
         """Say which tick an answer is of."""
@@ -349,6 +436,10 @@ def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | Non
     if len(encoded) >= COMPRESS_FROM_BYTES:
         response.enable_compression()
     return response
+
+
+def _busy(text: str) -> web.HTTPServiceUnavailable:
+    return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:

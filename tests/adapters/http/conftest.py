@@ -52,10 +52,10 @@ class Daemon:
         self.readiness = Readiness(self.clock, MAX_AGE_S, lambda: self.detail)
         self.server = self.another(port=0)
 
-    def another(self, port: int, heartbeat_s: float = 15.0, write_deadline_s: float = 10.0) -> HttpServer:
+    def another(self, port: int, **deadlines: float) -> HttpServer:
         settings = HttpSettings(host="127.0.0.1", port=port)
         parts = {"board": self.board, "metrics": self.metrics, "readiness": self.readiness}
-        return HttpServer(settings, **parts, mode="demo", heartbeat_s=heartbeat_s, write_deadline_s=write_deadline_s)
+        return HttpServer(settings, **parts, mode="demo", **deadlines)
 
     @property
     def url(self) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,7 @@ import aiohttp
 import numpy as np
 import pytest
 
-from autoscaler.adapters.http.server import MAX_CONNECTIONS, CannotListen, HttpServer
+from autoscaler.adapters.http.server import MAX_ANSWERS, MAX_CONNECTIONS, CannotListen, HttpServer
 from autoscaler.adapters.http.table import FIELDS
 from autoscaler.adapters.http.view import SIGNALS, STAGES
 from autoscaler.config.settings import HttpSettings
@@ -19,6 +21,7 @@ from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.http.conftest import MAX_AGE_S, Daemon
 from tests.adapters.http.records import FORECAST, World
+from tests.harness.process import eventually
 
 API = "/api/v1/workloads"
 
@@ -375,12 +378,66 @@ async def test_who_hangs_up_in_the_middle_of_an_answer_leaves_nothing_in_the_log
     assert caplog.text == ""
 
 
-async def test_a_fault_of_the_daemon_is_logged_and_answered_with_500(
-    daemon: Daemon, caplog: pytest.LogCaptureFixture
+async def test_faults_are_json_and_logged_once_when_they_repeat(
+    daemon: Daemon, client: aiohttp.ClientSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon.detail = {"odd": object()}
-    assert (await raw(daemon, b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))[0] == 500
-    assert "Traceback" in caplog.text
+    for _ in range(3):
+        async with client.get("/readyz") as response:
+            assert response.status == 500
+            assert (await response.json())["error"].startswith("an unexpected error")
+    logged = capsys.readouterr().out
+    assert logged.count("an answer failed") == logged.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("accept", ["text/plain;version=x", "application/openmetrics-text;version=1.x", "a;q=b,;;=,*"])
+async def test_metrics_are_text_when_the_accept_header_is_odd(client: aiohttp.ClientSession, accept: str) -> None:
+    async with client.get("/metrics", headers={"Accept": accept}) as response:
+        assert response.status == 200
+        assert "vllm_autoscaler_ticks_total" in await response.text()
+
+
+async def test_probes_are_answered_when_answers_are_stuck(daemon: Daemon) -> None:
+    """Clients that read nothing take all places until their time is up; what comes is refused, and kubelet is not."""
+    daemon.record(World(2000).tick())
+    async with (
+        daemon.another(0, write_deadline_s=60.0, answer_s=10.0) as server,
+        aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as client,
+    ):
+        await eventually(lambda: served(client, "/metrics"), "metrics that are made")
+        stuck = [await stuck_client(server.port) for _ in range(MAX_ANSWERS)]
+        await eventually(lambda: refused(client), "an answer that is refused")
+        async with client.get("/healthz") as probe:
+            assert probe.status == 200
+        await eventually(lambda: served(client, API), "an answer after those that were cut off", timeout_s=40)
+        for _, writer in stuck:
+            writer.transport.abort()
+
+
+async def stuck_client(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for more than the buffers of a connection hold, and read none of it."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    return reader, writer
+
+
+async def served(client: aiohttp.ClientSession, path: str) -> bool:
+    with suppress(aiohttp.ClientError):
+        async with client.get(path) as response:
+            return response.status == 200
+    return False
+
+
+async def refused(client: aiohttp.ClientSession) -> bool:
+    async with client.get(API) as response:
+        if response.status == 503:
+            assert response.headers["Retry-After"] == "1"
+            assert str(MAX_ANSWERS) in (await response.json())["error"]
+        return response.status == 503
 
 
 async def raw(daemon: Daemon, request: bytes) -> tuple[int, dict[str, str], bytes]:
