@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 
 ACCELERATORS: Mapping[str, str] = MappingProxyType(
@@ -74,6 +75,7 @@ _LABELS = {f"{re.sub(r'[^0-9A-Za-z]', '_', domain)}_": domain for domain in ACCE
 _MIG = re.compile(r"mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
 
 
+@lru_cache(maxsize=4096)  # it is asked for every container of every pod
 def sort_of(resource: str) -> Sort:
     """Say what a resource is. Names without a domain are Kubernetes' own: cpu, memory, hugepages-2Mi."""
     domain, slash, rest = resource.partition("/")

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.kube.objects import ContainerStatus, Object, Waiting
+from autoscaler.adapters.kube.objects import Condition, ContainerStatus, Object, Waiting
 from autoscaler.adapters.kube.objects import Pod as SeenPod
 from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
@@ -247,29 +247,30 @@ class PodTable:
         )
         line = self._rows[row]
         offset_s = self._offset_s()
-        ready_s, (started_s, again) = _since_s(seen, "Ready", offset_s), _started(seen, offset_s)
+        true = _true(seen)
+        ready_s, (started_s, again) = _since_s(true.get("Ready"), offset_s), _started(seen, offset_s)
         if not math.isnan(ready_s):
             first_s = float(line["first_ready_s"])
             # A probe that fails for a moment moves the condition's time; when the engine began to serve has not moved.
             line["first_ready_s"] = ready_s if math.isnan(first_s) or started_s > first_s else first_s
-        ready = _holds(seen, "Ready")
+        ready = "Ready" in true
         line["ready"] = ready
-        line["terminating"] = _leaves(seen)
+        line["terminating"] = _leaves(seen, true)
         line["blocked"] = blocked
         line["created_s"] = _at_s(seen.metadata.creation_timestamp, offset_s)
-        line["scheduled_s"] = _since_s(seen, "PodScheduled", offset_s)
+        line["scheduled_s"] = _since_s(true.get("PodScheduled"), offset_s)
         line["started_s"] = math.nan if again else started_s
         line["ready_s"] = line["first_ready_s"] if ready else math.nan
         self.version += 1
 
     def _member(self, key: Key, seen: SeenPod) -> _Member:
-        offset_s = self._offset_s()
+        offset_s, true = self._offset_s(), _true(seen)
         return _Member(
             key,
             _blocked(seen)[0],
-            _holds(seen, "Ready") and not _leaves(seen),
-            _since_s(seen, "Ready", offset_s),
-            _since_s(seen, "PodScheduled", offset_s),
+            "Ready" in true and not _leaves(seen, true),
+            _since_s(true.get("Ready"), offset_s),
+            _since_s(true.get("PodScheduled"), offset_s),
             _size(seen),
         )
 
@@ -364,20 +365,18 @@ def _size(seen: SeenPod) -> int:
     return int(size) if size.isascii() and size.isdigit() and len(size) < 6 else 1
 
 
-def _holds(seen: SeenPod, condition_type: str) -> bool:
-    return any(each.type == condition_type and each.status == "True" for each in seen.status.conditions or ())
+def _true(seen: SeenPod) -> dict[str, Condition]:
+    """Return the conditions that hold, by type."""
+    return {condition.type: condition for condition in seen.status.conditions or () if condition.status == "True"}
 
 
-def _since_s(seen: SeenPod, condition_type: str, offset_s: float) -> float:
+def _since_s(condition: Condition | None, offset_s: float) -> float:
     """Say since when a condition has held; NaN: it does not."""
-    for each in seen.status.conditions or ():
-        if each.type == condition_type and each.status == "True":
-            return _at_s(each.last_transition_time, offset_s)
-    return math.nan
+    return _at_s(condition.last_transition_time if condition is not None else None, offset_s)
 
 
-def _leaves(seen: SeenPod) -> bool:
-    return seen.metadata.deletion_timestamp is not None or _holds(seen, "DisruptionTarget")
+def _leaves(seen: SeenPod, true: Mapping[str, Condition]) -> bool:
+    return seen.metadata.deletion_timestamp is not None or "DisruptionTarget" in true
 
 
 def _last_s(moments_s: Sequence[float]) -> float:

@@ -74,20 +74,28 @@ def engine_container(spec: PodSpec) -> Container | None:
     running: list[Container] = [*(spec.containers or ()), *sidecars]
     if len(running) < 2:
         return running[0] if running else None
-    ranks = [_rank(container) for container in running]
-    likely: list[Container] = [container for container, rank in zip(running, ranks, strict=True) if rank == max(ranks)]
-    for container in likely:
-        if states_model(container):
-            return container
+    devices = [_device_rank(container) for container in running]
+    most = max(devices)
+    likely: list[Container] = [each for each, rank in zip(running, devices, strict=True) if rank == most]
+    if len(likely) > 1:
+        likely = [container for container in likely if _open_port(container)] or likely
+    if len(likely) > 1:
+        likely = [container for container in likely if states_model(container)] or likely
     return likely[0]
 
 
-def _rank(container: Container) -> tuple[float, bool, bool]:
-    requests = _requests(container)
-    devices = [count for name, count in requests.items() if sort_of(name) is Sort.ACCELERATOR]
-    claims = bool(container.resources and container.resources.claims)
-    known = sum(count for count in devices if not math.isnan(count))
-    return known, claims or len(requests) > len(devices) or len(devices) > 0, bool(_open_port(container))
+def _device_rank(container: Container) -> tuple[float, bool]:
+    """Return how many devices a container requests that are known, and whether it may have others."""
+    resources = container.resources
+    if resources is None:
+        return 0.0, False
+    known, others = 0.0, bool(resources.claims)
+    for name, count in {**(resources.limits or {}), **(resources.requests or {})}.items():
+        sort = sort_of(name)
+        if sort is not Sort.OTHER and count != "0":
+            others = True
+            known += _count(count) if sort is Sort.ACCELERATOR and _count(count) > 0 else 0.0
+    return known, others
 
 
 def _open_port(container: Container | None) -> int:
