@@ -243,10 +243,18 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     assert decision.forecast.really_missed[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
-def test_pods_that_start_or_leave_are_not_counted():
+def test_pods_that_start_or_are_given_up_are_not_counted():
     story = Serving(spec(**LEARNED))
-    story.serve(fleet([3], [1], pod_terminating=np.array([False, False, True, False])), 1.0, 60.0)
+    leaves = np.array([False, False, True, False])
+    story.serve(fleet([3], [1], replicas=[2], pod_terminating=leaves), 1.0, 60.0)
     assert story.memory.work[0].pod_id.tolist() == [0, 1]
+
+
+def test_a_pod_that_leaves_is_counted_while_it_is_missed():
+    story = Serving(spec(**LEARNED))
+    leaves = np.array([False, False, True, False])
+    story.serve(fleet([3], [1], replicas=[3], pod_terminating=leaves), 1.0, 60.0)
+    assert story.memory.work[0].pod_id.tolist() == [0, 1, 2]
 
 
 def test_sleeping_engines_take_no_part():
