@@ -115,6 +115,7 @@ BAD_OPTIONS = {
     ),
     "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port has no effect without --mode keda"]),
     "half a client certificate for pods": ((*DIRECT, "--scrape-cert", __file__), ["--scrape-key is missing"]),
+    "prefix of no metric": ((*DIRECT, "--metric-prefix", "x-"), ["--metric-prefix", "'x-'", "a-z, A-Z, 0-9"]),
     "token of no namespace": ((*DIRECT, "--scrape-token", __file__), ["--scrape-token", "NAMESPACE=FILE"]),
     "token without a file": ((*DIRECT, "--scrape-token", "a=/none"), ["'/none'", "does not exist"]),
     "token for anybody": (

@@ -161,6 +161,19 @@ class Price(click.ParamType):  # type: ignore[type-arg]
         return product, usd
 
 
+class MetricName(click.ParamType):  # type: ignore[type-arg]
+    """Beginning of the name of a metric."""
+
+    name = "prefix"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,63}", value):
+            self.fail(
+                f"{value[:100]!r} begins no metric's name; allowed: 1 to 64 of a-z, A-Z, 0-9, _ and :", param, ctx
+            )
+        return str(value)
+
+
 class NamespaceFile(click.ParamType):  # type: ignore[type-arg]
     """`NAMESPACE=FILE`."""
 
@@ -239,6 +252,12 @@ prometheus_options = options(
         default="",
         metavar="MATCHERS",
         help="Label matchers put into every query, such as 'cluster=\"prod\"' where a server has several clusters.",
+    ),
+    click.option(
+        "--metric-prefix",
+        type=MetricName(),
+        multiple=True,
+        help="What stands before the engines' names of metrics; kserve_ and ray_ are found by themselves.",
     ),
     click.option(
         "--prometheus-timeout", type=Duration(), default="10s", show_default=True, help="Time limit for one query."
@@ -379,6 +398,7 @@ def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:
         tls=TlsFiles(**tls_files(given, "prometheus")),
         timeout_s=given["prometheus_timeout"],
         selector=given["prometheus_selector"],
+        metric_prefixes=given["metric_prefix"],
         **window,
     )
 
@@ -403,6 +423,7 @@ def scrape_settings(given: dict[str, Any], scrape: bool) -> ScrapeSettings | Non
         verify=given.get("scrape_verify", "full"),
         tokens=given.get("scrape_token", ()),
         gateway_token_file=given.get("gateway_token_file"),
+        metric_prefixes=given.get("metric_prefix", ()),
     )
 
 

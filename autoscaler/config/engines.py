@@ -4,7 +4,8 @@ A new engine or a renamed metric is a change in this table and nowhere else. Uni
 so every column arrives in the unit `core.samples.PodSamples` states.
 
 Sources: vLLM 0.6.0 to 0.33.0 (`vllm/engine/metrics.py`, `vllm/v1/metrics/loggers.py`), SGLang 0.4.0 to 0.5.23, TGI
-v3.3.7, TensorRT-LLM `trtllm-serve`, Triton with the TensorRT-LLM backend; vLLM 0.32 as recorded from a real server.
+v3.3.7, TensorRT-LLM `trtllm-serve`, Triton with the TensorRT-LLM backend, the observability page of NIM for LLMs 1.x;
+vLLM 0.32 as recorded from a real server.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Engine:
         rows = (part for readings in self.readings.values() for row in readings for part in row.parts())
         return tuple(dict.fromkeys(rows))
 
-    def renamed(self, rename: Callable[[str], str]) -> Engine:
-        """Return this engine with further alternatives, under the names `rename` gives (see `series.underscored`)."""
-        readings = {column: renamed(rows, rename) for column, rows in self.readings.items()}
+    def renamed(self, *renames: Callable[[str], str]) -> Engine:
+        """Return this engine with its names as each of `renames` gives them, those of the first one first."""
+        readings = {column: renamed(rows, *renames) for column, rows in self.readings.items()}
         return replace(self, readings=MappingProxyType(readings))
 
 
@@ -71,13 +72,13 @@ def _vllm_counter(name: str) -> Readings:
 # here. From 0.16 on they are told apart by source. Before, hits are counted when a request is scheduled, a little
 # earlier than its prompt, so that the difference may go back by a request.
 _VLLM_COMPUTED = (
-    Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)),), foreign=_ROUTER),
+    Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)),)),
     *(
         replace(
             row,
             minus=(
-                _vllm("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-                _vllm("vllm:external_prefix_cache_hits_total"),
+                first("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+                first("vllm:external_prefix_cache_hits_total"),
             ),
         )
         for row in _vllm_counter("vllm:prompt_tokens")
@@ -220,7 +221,40 @@ _TRTLLM = Engine(
         }
     ),
 )
-TRTLLM = _TRTLLM.renamed(lambda name: name.removeprefix("trtllm_"))  # release candidates of 1.1 have no prefix
+# Release candidates of 1.1 have no prefix. NIM has such names as well, and calls the usage of its cache otherwise.
+_BARE = _TRTLLM.renamed(str, lambda name: name.removeprefix("trtllm_"))
+TRTLLM = replace(
+    _BARE,
+    readings={
+        **_BARE.readings,
+        "running": (*_TRTLLM.readings["running"], Series("num_requests_running", beside="kv_cache_utilization")),
+    },
+)
+
+# NIM for LLMs 1.x. It does not say whether its histogram of gaps counts tokens or requests.
+NIM = Engine(
+    name="nim",
+    path="/v1/metrics",
+    model_label="model_name",
+    readings=MappingProxyType(
+        {
+            "running": (Series("num_requests_running", beside="gpu_cache_usage_perc"),),
+            "waiting": first("num_requests_waiting"),
+            "max_running": first("num_request_max"),
+            "kv_usage": first("gpu_cache_usage_perc", fold=Fold.MAX),
+            "prompt_tokens": counter("prompt_tokens"),
+            "generation_tokens": counter("generation_tokens"),
+            "finished": (
+                *counter("request_finish"),
+                Series("request_success_total", plus=first("request_failure_total")),
+            ),
+            "first_tokens": first("time_to_first_token_seconds_count"),
+            "ttft_met": first("time_to_first_token_seconds"),
+            "ttft_s": first("time_to_first_token_seconds"),
+            "itl_s": first("time_per_output_token_seconds"),
+        }
+    ),
+)
 
 # Every model of an ensemble counts a request once: pre-processing, engine, post-processing and the ensemble itself.
 _ENSEMBLE = ("model", "version")
@@ -259,5 +293,5 @@ TRITON = Engine(
 )
 
 ENGINES: Mapping[str, Engine] = MappingProxyType(
-    {engine.name: engine for engine in (VLLM, SGLANG, TGI, TRTLLM, TRITON)}
+    {engine.name: engine for engine in (VLLM, SGLANG, TGI, TRTLLM, TRITON, NIM)}
 )

@@ -53,8 +53,12 @@ INTRODUCTION = """\
 
 The metrics that are read from engines, gateways and GPUs, through Prometheus or directly, and from kube-state-metrics.
 This page is printed from `autoscaler/config/{engines,gateways,gpus}.py` by `python -m autoscaler.config.inputs`. A
-pipeline that drops metrics must keep these. Names with `_` for `:` are recognized too. Several names in one cell are
-those of other versions, or parts that are added up.
+pipeline that drops metrics must keep these. Several names in one cell are those of other versions, or parts that are
+added up or subtracted.
+
+Names are recognized with `_` for `:`, and with the prefixes of KServe (`kserve_`) and Ray (`ray_`). `--metric-prefix`
+states others. A name that ends like an engine's and has another prefix is reported. NIM and release candidates of
+TensorRT-LLM share names; they are told apart by `gpu_cache_usage_perc` and `kv_cache_utilization`.
 
 A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
 that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one

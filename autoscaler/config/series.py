@@ -66,15 +66,16 @@ class Fold(StrEnum):
 class Series:
     """One reading: which samples, and how they become one number.
 
-    Computed in this order: keep the series that pass `where` and are not `foreign`; among those that are equal in their
-    `DISTINCT` labels, `repeated` ones left out, keep the largest; `fold` the rest; add each of `plus` that is present;
-    subtract each of `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A reading is
-    present if `name` or one of `plus` is.
+    Nothing is read without `beside`. Computed in this order: keep the series that pass `where` and are not `foreign`;
+    among those that are equal in their `DISTINCT` labels, `repeated` ones left out, keep the largest; `fold` the rest;
+    add each of `plus` that is present; subtract each of `minus` that is known; then `1 - value` if `inverted`; then
+    multiply by `scale`. A reading is present if `name` or one of `plus` is.
     """
 
     name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
     fold: Fold = Fold.SUM
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # label and the values it may have; "" is an absent label
+    beside: str = ""  # metric of the same pod without which a name that products share is not believed
     foreign: tuple[str, str] | None = None  # a series with the first label and without the second is another product's
     repeated: tuple[str, ...] = ()  # of the `DISTINCT` labels, those whose series all report the same thing here
     plus: tuple[Series, ...] = ()  # further readings to add where they are present
@@ -96,6 +97,10 @@ class Series:
         """Return this row and the rows it adds or subtracts."""
         rows = (*self.plus, *(row for readings in self.minus for row in readings))
         return (self, *(part for row in rows for part in row.parts()))
+
+    def renamed(self, rename: Callable[[str], str]) -> Series:
+        """Return this row under the names that `rename` gives, with the rows it adds or subtracts."""
+        return self.each(lambda row: replace(row, name=rename(row.name), beside=rename(row.beside)))
 
     def each(self, change: Callable[[Series], Series]) -> Series:
         """Return this row, and the rows it adds or subtracts, as `change` makes each of them."""
@@ -122,18 +127,21 @@ def names_of(readings: Readings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.name for row in readings for part in row.parts()))
 
 
-def renamed(readings: Readings, rename: Callable[[str], str]) -> Readings:
-    """Return the alternatives followed by the same ones under the names `rename` gives, where it changes anything.
+def beside_of(readings: Readings) -> tuple[str, ...]:
+    """Return the names of the metrics that must be beside some of the readings."""
+    return tuple(dict.fromkeys(part.beside for row in readings for part in row.parts() if part.beside))
 
-    The original comes first, so a server that has both names is still read once.
+
+def renamed(readings: Readings, *renames: Callable[[str], str]) -> Readings:
+    """Return the alternatives with names as each of `renames` gives them, those of the first one first, each once.
+
+    What a row subtracts may have any of these names: rows that differ in name only stay so.
     """
-    variants = (row.each(lambda part: replace(part, name=rename(part.name))) for row in readings)
-    return readings + tuple(row for row in variants if row not in readings)
 
+    def variant(row: Series, rename: Callable[[str], str]) -> Series:
+        return replace(row.renamed(rename), minus=tuple(renamed(parts, *renames) for parts in row.minus))
 
-def underscored(name: str) -> str:
-    """Rename as pipelines do that allow no colon in a metric name: `vllm:x` becomes `vllm_x`."""
-    return name.replace(":", "_")
+    return tuple(dict.fromkeys(variant(row, rename) for rename in renames for row in readings))
 
 
 def read(readings: Readings, series: SeriesByName) -> float:
@@ -150,6 +158,8 @@ def read(readings: Readings, series: SeriesByName) -> float:
 
 def _read_row(row: Series, series: SeriesByName) -> float | None:
     """Return the value of one alternative; None: absent; NaN: present, but no count."""
+    if row.beside and not series.get(row.beside):
+        return None
     values = [(labels, _count(value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
     added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
     if not values and not added:

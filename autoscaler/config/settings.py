@@ -44,6 +44,10 @@ class TlsFiles(Frozen):
         return self
 
 
+# What somebody put before the names of engines' metrics.
+MetricPrefix = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]{0,63}$")]
+
+
 class PrometheusSettings(Frozen):
     """A server that speaks the Prometheus query API: Prometheus, VictoriaMetrics, Thanos, Mimir."""
 
@@ -55,6 +59,7 @@ class PrometheusSettings(Frozen):
     tls: TlsFiles = TlsFiles()
     timeout_s: Seconds = 10.0  # for one query
     selector: str = ""  # label matchers that every query has: one cluster of several, say
+    metric_prefixes: tuple[MetricPrefix, ...] = ()
     rate_window_s: Seconds = 120.0  # range of histogram quantiles; at least four scrape intervals
 
     @field_validator("selector")
@@ -85,6 +90,7 @@ class ScrapeSettings(Frozen):
     verify: Verify = Verify.FULL
     tokens: tuple[tuple[str, Path], ...] = ()  # by namespace: the bearer token that its pods are shown
     gateway_token_file: Path | None = None
+    metric_prefixes: tuple[MetricPrefix, ...] = ()
 
     @model_validator(mode="after")
     def _verified(self) -> ScrapeSettings:

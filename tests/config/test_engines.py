@@ -5,7 +5,6 @@ from dataclasses import fields
 import pytest
 
 from autoscaler.config.engines import ENGINES, HISTOGRAMS, LIMITS, QUANTILES, ROUNDED_UP, UNCOUNTED, WITHIN, Engine
-from autoscaler.config.series import underscored
 from autoscaler.core.samples import Objectives, PodSamples
 
 COLUMNS = {column.name for column in fields(PodSamples)}
@@ -39,21 +38,8 @@ def test_what_is_counted_within_an_objective_has_its_total_from_the_same_histogr
 
 
 def test_engines_are_found_by_their_own_name() -> None:
-    assert list(ENGINES) == ["vllm", "sglang", "tgi", "trtllm", "triton"]
+    assert list(ENGINES) == ["vllm", "sglang", "tgi", "trtllm", "triton", "nim"]
     assert all(engine.name == name for name, engine in ENGINES.items())
-
-
-def test_an_engine_renamed_by_a_pipeline_keeps_its_own_names_first() -> None:
-    plain, variant = ENGINES["vllm"], ENGINES["vllm"].renamed(underscored)
-    names = [row.name for row in variant.readings["kv_usage"]]
-    assert names == [
-        "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc",
-        "vllm_kv_cache_usage_perc",
-        "vllm_gpu_cache_usage_perc",
-    ]
-    assert {row.name for row in plain.series()} < {row.name for row in variant.series()}
-    assert plain.readings["kv_usage"] == variant.readings["kv_usage"][:2]
 
 
 def test_the_router_of_the_production_stack_is_no_engine() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from autoscaler.config.series import DISTINCT, Fold, Series, counter, first, read, renamed, underscored
+from autoscaler.config.series import DISTINCT, Fold, Series, counter, first, read, renamed
 
 
 def test_the_first_alternative_present_wins_and_they_are_never_added() -> None:
@@ -91,12 +91,18 @@ def test_inversion_and_scale_come_last() -> None:
     assert read((Series("ms", scale=1e-3),), {"ms": [({}, 250.0)]}) == 0.25
 
 
-def test_renamed_alternatives_come_after_the_originals_and_only_where_they_differ() -> None:
+def test_renamed_alternatives_come_in_the_order_of_their_names() -> None:
     rows = (Series("vllm:x", plus=(Series("vllm:y"),)), Series("plain"))
-    variants = renamed(rows, underscored)
-    assert variants[:2] == rows
-    assert variants[2:] == (Series("vllm_x", plus=(Series("vllm_y"),)),)
+    variants = renamed(rows, str, lambda name: name.replace(":", "_"))
+    assert variants == (*rows, Series("vllm_x", plus=(Series("vllm_y"),)))
     assert read(variants, {"vllm:x": [({}, 2.0)], "vllm_x": [({}, 2.0)]}) == 2.0
+
+
+def test_a_shared_name_is_read_only_beside_the_metric_of_its_product() -> None:
+    row = Series("running", beside="cache")
+    assert math.isnan(read((row,), {"running": [({}, 2.0)]}))
+    assert read((row,), {"running": [({}, 2.0)], "cache": [({}, 0.0)]}) == 2.0
+    assert read(renamed((row,), str.upper), {"RUNNING": [({}, 2.0)], "CACHE": [({}, 0.0)]}) == 2.0
 
 
 def test_all_parts_of_a_row_are_listed() -> None:

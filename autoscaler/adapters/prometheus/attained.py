@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.queries import Identity, bounds_query, by_identity
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
-from autoscaler.config.engines import ENGINES, UNCOUNTED, WITHIN
+from autoscaler.config.engines import UNCOUNTED, WITHIN, Engine
 from autoscaler.config.series import Readings
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.fleet import Fleet
@@ -36,6 +36,7 @@ class Attained:
         self,
         sampling: Sampling,
         at_s: float,
+        engines: Mapping[str, Engine],
         identities: Sequence[Identity],
         join: PodJoin,
         fleet: Fleet,
@@ -53,7 +54,7 @@ class Attained:
 
         async with asyncio.TaskGroup() as group:
             for name, column in ((name, column) for name in sorted(set(named)) for column in WITHIN):
-                if name not in ENGINES or not (readings := ENGINES[name].readings.get(column)):
+                if name not in engines or not (readings := engines[name].readings.get(column)):
                     continue
                 limits_s = np.where(named == name, getattr(objectives, WITHIN[column]), np.nan)
                 chosen, left_out = commonest(limits_s, len(fleet.pods))
@@ -64,7 +65,7 @@ class Attained:
                     )
                 bounds = await self._known(sampling, at_s, column, readings) if chosen else Bounds.none()
                 for identity, objective_s in product(identities, chosen):
-                    rows = by_identity(ENGINES[name], identity).readings[column]
+                    rows = by_identity(engines[name], identity).readings[column]
                     expression = count_expression(column, rows, identity, objective_s, bounds)
                     group.create_task(count(column, expression, limits_s == objective_s))
         return columns

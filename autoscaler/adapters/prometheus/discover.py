@@ -26,6 +26,7 @@ from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.doubles import cluster_of, tell_clusters
 from autoscaler.adapters.prometheus.join import names_pod, pod_name
 from autoscaler.adapters.prometheus.kube_state import Name, controllers_query, pods_query, read_controllers, read_pods
+from autoscaler.adapters.prometheus.near_misses import NearMisses
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     METRIC,
@@ -40,6 +41,7 @@ from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.spellings import all_spellings, engines_spelled
 from autoscaler.core.fleet import Fleet, Pool
 from autoscaler.core.samples import Objectives, Samples, SourceReport
 from autoscaler.ports import Clock, Unavailable
@@ -77,6 +79,8 @@ class DiscoveredFleet:
         self._timeout_s = settings.timeout_s
         self._selector = settings.selector
         self._namespaces = frozenset(namespaces)
+        self._spellings = all_spellings(settings.metric_prefixes)
+        self._near_misses = NearMisses(self._spellings)
         self._server_clock = ServerClock()
         self._roster = Roster()
         self._clusters: dict[Name, set[str]] = {}  # of the last look: clusters that series of each pod name
@@ -168,23 +172,26 @@ class DiscoveredFleet:
 
     async def _look(self, sampling: Sampling) -> Sighting | None:
         """Ask everything; None where not even the engines are known."""
-        conventions = await sampling.ask(CONVENTIONS, convention_query(ENGINES.values()))
+        conventions = await sampling.ask(CONVENTIONS, convention_query(self._spellings))
         if conventions is None:
             return None
         self._server_clock.hear(conventions)
-        engines = await sampling.ask("engines", seen_engines_query(ENGINES.values()))
+        await self._near_misses.tell(sampling)
+        found = read_conventions(by_name(conventions.vector))
+        table = engines_spelled(found.spellings).values()
+        engines = await sampling.ask("engines", seen_engines_query(table))
         if engines is None:
             return None
         seen = _read_engines(engines.vector, self._namespaces)
         if seen.targets:
             sampling.note(CONVENTIONS, NO_PODS if len(seen.targets) == len(seen.reporting) else SOME_HAVE_NO_PODS)
-        present = engines_presence(ENGINES.values())
+        present = engines_presence(table)
         namespaces = {namespace for namespace, _ in seen.reporting}
         silent = sorted(self._roster.namespaces() - namespaces)[:MAX_SILENT]
         queries: dict[str, str] = {}
         if not seen.targets or len(seen.targets) < len(seen.reporting):
             queries |= {"pods": pods_query(present, silent), "controllers": controllers_query(present, silent)}
-        if read_conventions(by_name(conventions.vector)).gpus:
+        if found.gpus:
             queries["devices"] = devices_query()
         async with asyncio.TaskGroup() as group:
             tasks = {name: group.create_task(sampling.ask(name, query)) for name, query in queries.items()}

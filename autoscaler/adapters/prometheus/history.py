@@ -27,9 +27,11 @@ from autoscaler.adapters.prometheus.past_queries import (
     series_query,
     subtracted_query,
 )
+from autoscaler.adapters.prometheus.queries import METRIC, read_spellings, spellings_query
 from autoscaler.adapters.prometheus.ranges import RangeReader, beside
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.spellings import all_spellings, spelled
 from autoscaler.config.values import show_duration
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.histogram import increase
@@ -37,6 +39,7 @@ from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, 
 from autoscaler.ports import Unavailable
 
 ENGINE = ENGINES["vllm"]  # whose history is read
+SPELLING_MOMENTS = 24  # at which it is asked how names are spelled, of all that the server has
 PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
 MOST_COUNT = 1e15  # beyond it a float does not hold every whole number, and nobody counted so far
 LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TTFT, ITL of requests, of tokens
@@ -113,10 +116,15 @@ class PrometheusHistory:
         window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
         windows = math.ceil((end_s - start_s) / window_s)
         look_s = max(math.ceil((end_s - start_s) / PIECE_POINTS), WHOLE_S)
-        naming = read_naming(row["metric"] for row in reading.ask(naming_query(ENGINE, *pods), start_s, end_s, look_s))
+        moments_s = max(math.ceil((end_s - start_s) / SPELLING_MOMENTS), WHOLE_S)
+        spelling = spellings_query(all_spellings(self._settings.metric_prefixes))
+        asked = reading.ask(spelling, start_s, end_s, moments_s)
+        of_names = spelled(ENGINE, read_spellings(row["metric"].get(METRIC, "") for row in asked))
+        asked = reading.ask(naming_query(of_names, *pods), start_s, end_s, look_s)
+        naming = read_naming(row["metric"] for row in asked)
         plan: list[tuple[str, str, float, float]] = []
         for pair in naming:
-            engine = of_pods(ENGINE, pair, *pods)
+            engine = of_pods(of_names, pair, *pods)
             plan.append(("time_s", sampled_query(engine), step_s, start_s))
             plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
             plan.append((CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))

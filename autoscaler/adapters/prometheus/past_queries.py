@@ -23,7 +23,7 @@ from autoscaler.adapters.prometheus.queries import (
     selectors,
 )
 from autoscaler.config.engines import Engine
-from autoscaler.config.series import DISTINCT, POD_LABELS, underscored
+from autoscaler.config.series import DISTINCT, POD_LABELS
 
 
 def of_pods(engine: Engine, pair: tuple[str, str], namespace: str, pods: tuple[str, ...]) -> Engine:
@@ -39,7 +39,7 @@ def naming_query(engine: Engine, namespace: str, pods: tuple[str, ...]) -> str:
     """Return the query for the labels that name the pods; see `read_naming`."""
 
     def found(pair: tuple[str, str]) -> str:
-        rows = clock_of(of_pods(engine, pair, namespace, pods).renamed(underscored))
+        rows = clock_of(of_pods(engine, pair, namespace, pods))
         return f"count({either(text for row in rows for text in selectors(row, row.name))})"
 
     return either(f'label_replace({found(pair)}, "{METRIC}", "{pair[1]}", "", "")' for pair in POD_LABELS)
@@ -56,7 +56,7 @@ def series_query(engine: Engine, column: str) -> str:
 
     What a row subtracts stays in: see `subtracted_query`.
     """
-    rows = engine.renamed(underscored).readings[column]
+    rows = engine.readings[column]
     labels = by(*POD, *DISTINCT, PART)
     alternatives = [f"max {labels} ({either(selectors(row, row.name))})" for row in rows]
     # `or` drops a series whose labels its left side has, so what is added gets a label of its own.
@@ -72,7 +72,7 @@ def subtracted_query(engine: Engine, column: str) -> str:
 
     Nothing either where a row without `minus` answers, which comes before those with it.
     """
-    rows = engine.renamed(underscored).readings[column]
+    rows = engine.readings[column]
     whole = either(f"max {by(*POD)} ({either(selectors(row, row.name))})" for row in rows if not row.minus)
     parts = [
         f'label_replace({either(selectors(part, part.name))}, "{PART}", "{number}", "", "")'
@@ -88,7 +88,7 @@ def subtracted_query(engine: Engine, column: str) -> str:
 
 def sampled_query(engine: Engine) -> str:
     """Return the query for when each series of an engine was last scraped: Unix times."""
-    rows = clock_of(engine.renamed(underscored))
+    rows = clock_of(engine)
     times = either(f"timestamp({text})" for row in rows for text in selectors(row, row.name))
     return f"max {by(*POD, *DISTINCT)} ({times})"
 
@@ -98,7 +98,7 @@ def latency_query(engine: Engine, column: str, window_s: float) -> str:
 
     A pod that several jobs scrape counts once.
     """
-    rows = engine.renamed(underscored).readings[column]
+    rows = engine.readings[column]
     buckets = (replace(row, name=row.name + "_bucket") for row in rows)
     grown = either(f"increase({text}[{duration(window_s)}])" for row in buckets for text in selectors(row, row.name))
     pods = tuple(chain.from_iterable(POD_LABELS))

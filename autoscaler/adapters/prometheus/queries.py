@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain
 
 from autoscaler.config import gpus
-from autoscaler.config.engines import QUANTILES, WITHIN, Engine
+from autoscaler.config.engines import ENGINES, QUANTILES, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
 from autoscaler.config.reporters import HOME_LABELS
-from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of, renamed, underscored
+from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of
+from autoscaler.config.spellings import PLAIN, Spelling, spelled
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
@@ -58,7 +59,7 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
     Columns that depend on objectives are not among them: see `within`.
     identity: the labels that name a pod. window_s: range of the histogram quantiles.
     """
-    engine = by_identity(engine, identity).renamed(underscored)
+    engine = by_identity(engine, identity)
     queries = [PodQuery("time_s", either(_time(row, identity) for row in clock_of(engine)))]
     for column, readings in engine.readings.items():
         if column in WITHIN:
@@ -78,8 +79,7 @@ def bounds_query(readings: Readings, most: int) -> str:
 
     A histogram with more than `most` bounds is left out: it would crowd out those of all others.
     """
-    rows = renamed(readings, underscored)
-    buckets = either(text for row in rows for text in selectors(row, row.name + "_bucket"))
+    buckets = either(text for row in readings for text in selectors(row, row.name + "_bucket"))
     return f"topk({most}, count by (le) (({buckets}) unless ignoring (le) (count without (le) ({buckets}) > {most})))"
 
 
@@ -91,9 +91,8 @@ def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Id
     texts = tuple(spellings)
     if len(texts) > 1:  # then `_selector` takes them for regular expressions
         texts = tuple(text.replace(".", "[.]").replace("+", "[+]") for text in texts)
-    rows = renamed(readings, underscored)
     return _values(
-        (replace(row, name=f"{row.name}_bucket", where=(*row.where, ("le", texts)), scale=1.0) for row in rows),
+        (replace(row, name=f"{row.name}_bucket", where=(*row.where, ("le", texts)), scale=1.0) for row in readings),
         identity,
     )
 
@@ -145,17 +144,52 @@ def devices_query() -> str:
     return f"count {by(*pod)} ({either(whole)})"
 
 
-def convention_query(engines: Iterable[Engine]) -> str:
-    """Return the query that tells which labels name pods in this backend; see `read_conventions`.
+def convention_query(spellings: Sequence[Spelling]) -> str:
+    """Return the query that tells which labels name pods in this backend, and how names are spelled.
+
+    spellings: that names may have. See `read_conventions`.
 
     It has one series even where no engine and no GPU is known, so that its answer always tells the server's time.
     """
-    way = f'label_replace({engines_presence(engines)}, "{METRIC}", "engine/instance", "instance", ".+")'
+    everything = engines_presence(spelled(engine, spellings) for engine in ENGINES.values())
+    way = f'label_replace({everything}, "{METRIC}", "engine/instance", "instance", ".+")'
     for _, pod in reversed(POD_LABELS):  # the first pair is written last: it decides
         way = f'label_replace({way}, "{METRIC}", "engine/{pod}", "{pod}", ".+")'
     counts = {"gpu/pod": f"count({either(_GPU_CLOCK)})", "clock": "vector(1)"}
+    counts |= {f"{_SPELLED}{spelling}": f"count({_presence(spelling)})" for spelling in spellings}
     others = (f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
     return either([*others, f"count by ({METRIC}) ({way})"])
+
+
+def spellings_query(spellings: Sequence[Spelling]) -> str:
+    """Return the query that tells how names are spelled; see `read_spellings`."""
+    return either(
+        f'label_replace(count({_presence(spelling)}), "{METRIC}", "{_SPELLED}{spelling}", "", "")'
+        for spelling in spellings
+    )
+
+
+def read_spellings(found: Iterable[str]) -> tuple[Spelling, ...]:
+    """Return how names are spelled, the shortest first; as the engines themselves do, where nothing is found.
+
+    found: the labels `metric` of the answer to `spellings_query`.
+    """
+    texts = [name.removeprefix(_SPELLED) for name in found if name.startswith(_SPELLED)]
+    read = (Spelling(text[:-1], text[-1]) for text in texts if text)
+    return tuple(sorted(read, key=lambda spelling: (len(spelling.prefix), spelling))) or (PLAIN,)
+
+
+_SPELLED = "spelled/"
+
+
+def _presence(spelling: Spelling) -> str:
+    """Return an expression that has a series wherever an engine's name is spelled so; without a colon none is."""
+    named = ":" if spelling.colon != ":" else ""
+    return engines_presence(
+        spelled(engine, (spelling,))
+        for engine in ENGINES.values()
+        if any(named in row.name for row in clock_of(engine))
+    )
 
 
 @dataclass(frozen=True)
@@ -166,6 +200,7 @@ class Conventions:
     pod_labels: tuple[tuple[str, str], ...] = (("namespace", "pod"),)  # pairs of POD_LABELS that name engines' pods
     gpus: bool = False  # there are readings of GPUs
     nameless: float = 0.0  # series of engines that name no pod
+    spellings: tuple[Spelling, ...] = (PLAIN,)  # of the names of engines' metrics
 
 
 def read_conventions(found: Mapping[str, float]) -> Conventions:
@@ -178,6 +213,7 @@ def read_conventions(found: Mapping[str, float]) -> Conventions:
         pod_labels=pods or Conventions.pod_labels,
         gpus=any(name.startswith("gpu/") for name in found),
         nameless=found.get("engine/instance", 0.0),
+        spellings=read_spellings(found),
     )
 
 
@@ -206,17 +242,17 @@ def seen_engines_query(engines: Iterable[Engine]) -> str:
     """
     labels = (*POD, "instance")
     return either(
-        f"label_replace(count {by(*labels, engine.model_label or 'model_name')} ({text}), "
+        f"label_replace(count {by(*labels, engine.model_label or 'model_name')} ({_believed(row, text, labels)}), "
         f'"{METRIC}", "{engine.name}", "", "")'
         for engine in engines
-        for row in clock_of(engine.renamed(underscored))
+        for row in clock_of(engine)
         for text in selectors(row, row.name)
     )
 
 
 def engines_presence(engines: Iterable[Engine]) -> str:
     """Return an expression that has a series wherever any engine reports."""
-    rows = (row for engine in engines for row in clock_of(engine.renamed(underscored)))
+    rows = (row for engine in engines for row in clock_of(engine))
     return either(text for row in rows for text in selectors(row, row.name))
 
 
@@ -244,20 +280,25 @@ def _values(rows: Iterable[Series], identity: Identity, quantile_window_s: float
             return _value(row, names, identity)
         return _quantile(row, names, identity, quantile_window_s)
 
-    alike = groupby(rows, lambda row: row if row.plus else replace(row, name=""))
-    return either(compiled(group[0], [row.name for row in group]) for group in (list(rows) for _, rows in alike))
+    alike: dict[Series, list[Series]] = {}
+    for row in rows:
+        alike.setdefault(row if row.plus else replace(row, name=""), []).append(row)
+    return either(compiled(group[0], [row.name for row in group]) for group in alike.values())
 
 
 def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     """Compile rows that differ in name only, in the order of steps that `Series` states."""
     pod = by(*identity)
-    series = either(text for name in names for text in selectors(row, name))
+    series = either(_believed(row, text, identity) for name in names for text in selectors(row, name))
+    alike = all(_alike(part, row) for part in row.plus)
     if row.fold is Fold.SUM:
-        expression = f"sum {pod} (max {by(*identity, *row.apart())} ({series}))"
+        together = _apart([series, *(either(selectors(part, part.name)) for part in row.plus)]) if alike else series
+        parted = (PART,) if row.plus and alike else ()
+        expression = f"sum {pod} (max {by(*identity, *row.apart(), *parted)} ({together}))"
     else:
         expression = f"max {pod} ({series})"
-    if row.plus or row.minus:
-        parts = [expression, *(_values([part], identity) for part in row.plus)]
+    if row.minus or not alike:
+        parts = [expression, *(_values([part], identity) for part in row.plus if not alike)]
         parts += [f"0 - ({_values(readings, identity)})" for readings in row.minus]
         expression = f"sum {pod} ({_apart(parts)})"
     if row.minus:
@@ -265,6 +306,12 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     if row.inverted:
         expression = f"(1 - {expression})"
     return _scaled(expression, row.scale)
+
+
+def _alike(part: Series, row: Series) -> bool:
+    """Say whether the series of a part are summed as those of the row that adds it, so that one sum does for both."""
+    plain = Series(part.name, where=part.where, foreign=part.foreign, repeated=row.repeated)
+    return row.fold is Fold.SUM and part == plain
 
 
 def _apart(vectors: Sequence[str]) -> str:
@@ -275,12 +322,22 @@ def _apart(vectors: Sequence[str]) -> str:
 
 def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: float) -> str:
     window = duration(window_s)
-    rates = either(f"rate({text}[{window}])" for name in names for text in selectors(row, name + "_bucket"))
+    rates = either(
+        _believed(row, f"rate({text}[{window}])", identity)
+        for name in names
+        for text in selectors(row, name + "_bucket")
+    )
     return _scaled(f"histogram_quantile({QUANTILE:g}, sum {by(*identity, 'le')} ({rates}))", row.scale)
 
 
 def _time(row: Series, identity: Identity) -> str:
-    return f"max {by(*identity)} ({either(f'timestamp({text})' for text in selectors(row, row.name))})"
+    times = either(_believed(row, f"timestamp({text})", identity) for text in selectors(row, row.name))
+    return f"max {by(*identity)} ({times})"
+
+
+def _believed(row: Series, vector: str, identity: Identity) -> str:
+    """Keep series of a shared name where the pod has the metric that only one product has."""
+    return f"({vector} and on ({', '.join(identity)}) {row.beside})" if row.beside else vector
 
 
 def _device(name: str) -> str:

@@ -40,6 +40,7 @@ from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest,
 from autoscaler.config.engines import ENGINES, WITHIN
 from autoscaler.config.series import POD_LABELS
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.spellings import Spelling, all_spellings, engines_spelled
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.recent import Recent
@@ -79,8 +80,8 @@ class RecentHistory:
         reader = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         offset_s = self._clock.now_s() - self._clock.wall_s()  # from Unix time to the clock of the tick
         until_s, steps = math.floor(self._clock.wall_s()), max(int(span_s // STEP_S), 1)
-        window_s = self._settings.rate_window_s
-        reading = _Reading(reader, fleet, objectives, until_s, steps, window_s)
+        window_s, spellings = self._settings.rate_window_s, all_spellings(self._settings.metric_prefixes)
+        reading = _Reading(reader, fleet, objectives, until_s, steps, window_s, spellings)
         try:
             return await beside(reading.read, offset_s)
         finally:
@@ -98,6 +99,7 @@ class _Reading:
         until_s: float,
         steps: int,
         window_s: float,
+        spellings: tuple[Spelling, ...],
     ) -> None:
         """until_s: Unix time of the last of `steps` + 1 moments. window_s: range of histogram quantiles."""
         self._reader = reader
@@ -106,6 +108,7 @@ class _Reading:
         self._steps = steps
         self._until_s = until_s
         self._window_s = window_s
+        self._spellings = spellings
         self._conventions = Conventions()
         self._bounds: dict[tuple[str, str], Bounds] = {}
         self._workload_of = {(each.ref.namespace, each.ref.name): row for row, each in enumerate(fleet.workloads)}
@@ -119,7 +122,7 @@ class _Reading:
     def read(self, offset_s: float) -> Recent:
         """Return what could be read; `offset_s` leads from Unix time to the clock of the tick."""
         problem, failures = "", list[Unavailable]()
-        asked = self._reader.ask(convention_query(ENGINES.values()), self._until_s, self._until_s, STEP_S)
+        asked = self._reader.ask(convention_query(self._spellings), self._until_s, self._until_s, STEP_S)
         self._conventions = read_conventions(
             {row["metric"].get(METRIC, ""): float(row["values"][-1][1]) for row in asked}
         )
@@ -144,6 +147,7 @@ class _Reading:
 
     def _parts(self) -> Iterator[_Part]:
         """Yield workloads in parts, the largest first; those whose names cannot be asked for are left out."""
+        most_characters = PART_CHARACTERS // len(self._conventions.spellings)  # each spelling has its selectors
         present = np.bincount(self._fleet.pod_workload, minlength=len(self._fleet.workloads))
         size = np.maximum(np.nan_to_num(self._fleet.replicas), present)
         parts: dict[str, _Part] = {}
@@ -154,7 +158,7 @@ class _Reading:
                 continue
             part = parts.setdefault(workload.engine, _Part(workload.engine))
             characters = len(name) + len(namespace)
-            if part.rows and (part.pods + size[row] > PART_PODS or part.characters + characters > PART_CHARACTERS):
+            if part.rows and (part.pods + size[row] > PART_PODS or part.characters + characters > most_characters):
                 yield part
                 part = parts[workload.engine] = _Part(workload.engine)
             part.rows.append(row)
@@ -167,7 +171,8 @@ class _Reading:
             self._read_narrowed(part, identity, where)
 
     def _read_narrowed(self, part: _Part, identity: Identity, where: Where) -> None:
-        engine = narrowed(ENGINES[part.engine], where, own=identity != TARGET)
+        engine = engines_spelled(self._conventions.spellings)[part.engine]
+        engine = narrowed(engine, where, own=identity != TARGET)
         wanted = set(part.rows)
         for query in engine_queries(engine, identity, self._window_s):
             self._take(query.column, self._ask(query.expression), wanted)
@@ -201,7 +206,7 @@ class _Reading:
     def _known_bounds(self, engine: str, column: str) -> Bounds:
         """Return the bounds of a histogram, those of all pods together, as ticks use them."""
         if (engine, column) not in self._bounds:
-            readings = ENGINES[engine].readings[column]
+            readings = engines_spelled(self._conventions.spellings)[engine].readings[column]
             asked = self._reader.ask(bounds_query(readings, MAX_BOUNDS), self._until_s, self._until_s, STEP_S)
             labels = [msgspec.json.encode(row["metric"]) for row in asked]
             counts = np.array([self._values(row["values"])[-1] for row in asked], dtype=np.float64)

@@ -29,6 +29,7 @@ from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, clusters_of, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.near_misses import NearMisses
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     GPU_COLUMNS,
@@ -51,6 +52,7 @@ from autoscaler.config.gateways import WorkloadNames, read_front
 from autoscaler.config.reporters import GATEWAY_NAMESPACES, Reporters
 from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.spellings import all_spellings, engines_spelled
 from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
@@ -103,6 +105,8 @@ class PrometheusSource:
         self._clock = clock
         self._front_queries = front_queries
         self._window_s = settings.rate_window_s
+        self._spellings = all_spellings(settings.metric_prefixes)
+        self._near_misses = NearMisses(self._spellings)
         self._server_clock = ServerClock()
         self._join = PodJoin()
         self._conventions = Conventions()
@@ -141,9 +145,18 @@ class PrometheusSource:
                 ask = not query.slow or query.expression in due
                 group.create_task(self._read_pods(sampling, at_s, query, ask, fleet, columns), name="prometheus pods")
             counts = group.create_task(
-                self._attained.read(sampling, at_s, identities, self._join, fleet, objectives),
+                self._attained.read(
+                    sampling,
+                    at_s,
+                    engines_spelled(self._conventions.spellings),
+                    identities,
+                    self._join,
+                    fleet,
+                    objectives,
+                ),
                 name="prometheus objectives",
             )
+            group.create_task(self._near_misses.tell(sampling), name="prometheus names")
             front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
         self._tell_strangers(sampling, fleet, columns["running"])
         for column, counted in counts.result().items():
@@ -159,7 +172,7 @@ class PrometheusSource:
         A partial answer may lack the labels that matter: it counts only until there was a whole one, and it is asked
         again at the next tick.
         """
-        answer = await sampling.ask(CONVENTIONS, convention_query(ENGINES.values()))
+        answer = await sampling.ask(CONVENTIONS, convention_query(self._spellings))
         if answer is None:
             return
         self._server_clock.hear(answer)
@@ -179,7 +192,7 @@ class PrometheusSource:
         """Return the queries for the engines in use. Workloads count only by which engines they name."""
         queries: list[PodQuery] = []
         for name in sorted({workload.engine for workload in fleet.workloads}):
-            if engine := ENGINES.get(name):
+            if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
                     queries += engine_queries(engine, identity, self._window_s)
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Self
@@ -23,8 +24,9 @@ from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.config.annotations import PREFIX, SCHEMES
-from autoscaler.config.engines import ENGINES, QUANTILES, UNCOUNTED, WITHIN, Engine
+from autoscaler.config.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.config.settings import ScrapeSettings
+from autoscaler.config.spellings import LOOKS_LIKE, all_spellings, engines_spelled, near_miss
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet, Pod
 from autoscaler.core.histogram import Histogram, Window
@@ -33,6 +35,9 @@ from autoscaler.ports import Clock
 
 QUANTILE = 0.95
 LOAD_PROBE_S = 300.0  # how long "this engine does not track its load" is believed
+
+LOOKED_AT_BYTES = 1 << 20  # of a body without what is sought
+_NAME = re.compile(rf"(?m)^([a-zA-Z0-9_:]{{0,64}}(?:{LOOKS_LIKE}))[{{ ]".encode())
 
 _COLUMNS = {column.name: index for index, column in enumerate(fields(PodSamples))}
 
@@ -56,11 +61,13 @@ class _Known:
 class PodScraper:
     """A SampleSource that asks the pods. An async context manager."""
 
-    def __init__(self, settings: ScrapeSettings, clock: Clock, engines: Mapping[str, Engine] = ENGINES) -> None:
+    def __init__(self, settings: ScrapeSettings, clock: Clock, engines: Mapping[str, Engine] | None = None) -> None:
+        """engines: by name; None: those of the table, in every spelling that their names may have."""
         self._settings = settings
         self._clock = clock
-        self._engines = engines
-        self._wanted = {name: reading.wanted(engine) for name, engine in engines.items()}
+        self._spellings = all_spellings(settings.metric_prefixes)
+        self._engines = engines or engines_spelled(self._spellings)
+        self._wanted = {name: reading.wanted(engine) for name, engine in self._engines.items()}
         self._access = Access(settings)
         self._fetcher = Fetcher(
             concurrency=settings.concurrency,
@@ -126,8 +133,8 @@ class PodScraper:
                 if base is None:
                     tally.note(
                         _name(pod),
-                        f"scheme {pod.metrics_scheme[:10]!r} address {pod.ip[:60]!r} port {pod.metrics_port}; "
-                        "allowed: http or https, an IP address and a port from 1 to 65535",
+                        f"address {pod.ip[:60]!r} port {pod.metrics_port}; "
+                        "allowed: an IP address and a port from 1 to 65535",
                     )
                     continue
                 load_url = base.with_path(engine.load_path) if engine.load_path else None
@@ -149,7 +156,7 @@ class PodScraper:
             tally.note(_name(known.pod), f"lines that cannot be read: {', '.join(sorted(exposition.broken))}")
         values = reading.gauges_and_counters(known.engine, exposition)
         if all(math.isnan(value) for value in values.values()):  # statistics switched off, or another server
-            return f"no metric of {known.engine.name} in {len(body)} bytes"
+            return f"no metric of {known.engine.name} in {len(body)} bytes{self._resembling(known.engine, body)}"
         histograms = reading.histograms(known.engine, exposition)
         values |= self._quantiles(known, histograms, reading.start_time_s(exposition), now_s)
         values |= reading.within(histograms, objectives_s)
@@ -161,6 +168,12 @@ class PodScraper:
             cells[_COLUMNS[column]] = value
         cells[_COLUMNS["held"]] = await self._held(known, values, exposition, tally)
         return ""
+
+    def _resembling(self, engine: Engine, body: bytes) -> str:
+        """Return what may explain that nothing of an engine is in a body."""
+        found = _NAME.search(body, 0, LOOKED_AT_BYTES)
+        line = near_miss(found[1].decode(), self._spellings, engine.name) if found else ""
+        return f": {line or 'are its statistics off (--disable-log-stats), or not on (--enable-metrics)?'}"
 
     async def _ask(self, known: _Known, url: URL) -> Answer:
         try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.adapters.scrape.exposition import Exposition, Sample
 from autoscaler.config.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, WITHIN, Engine
-from autoscaler.config.series import Readings, Series, read
+from autoscaler.config.series import Readings, Series, beside_of, names_of, read
 from autoscaler.core.histogram import Histogram, bound_above, count_within, fold
 
 MAX_BUCKETS = 256  # of one histogram; engines have some 25
@@ -21,7 +21,8 @@ def wanted(engine: Engine) -> frozenset[bytes]:
     names = {START_TIME}
     for column, readings in engine.readings.items():
         suffix = "_bucket" if column in HISTOGRAMS else ""
-        names.update(part.name + suffix for row in readings for part in row.parts())
+        names.update(name + suffix for name in names_of(readings))
+        names.update(beside_of(readings))
     return frozenset(name.encode() for name in names)
 
 
@@ -63,6 +64,8 @@ def histogram(readings: Readings, exposition: Exposition) -> Histogram | None:
     """Return the first of the alternatives that is present, its series added up; None: there is none that is whole."""
     for row in readings:
         buckets = exposition.series.get(f"{row.name}_bucket")
+        if row.beside and row.beside not in exposition.series:
+            continue
         if buckets and (found := _fold(row, buckets)) is not None:
             return Histogram(found.bounds * row.scale, found.counts)
     return None

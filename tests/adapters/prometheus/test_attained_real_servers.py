@@ -18,8 +18,8 @@ from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.config.engines import ENGINES
-from autoscaler.config.series import underscored
 from autoscaler.config.settings import PrometheusSettings, ScrapeSettings
+from autoscaler.config.spellings import all_spellings, engines_spelled
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import Objectives, Samples
 from tests.adapters.prometheus.fleets import fleet_of
@@ -162,7 +162,7 @@ class Scene(NamedTuple):
             return await source.sample(self.fleet, self.promised, 10)
 
     async def scraped(self) -> Samples:
-        engines = {name: engine.renamed(underscored) for name, engine in ENGINES.items()}
+        engines = engines_spelled(all_spellings())
         async with PodScraper(ScrapeSettings(timeout_s=10), SystemClock(), engines) as scraper:
             return await scraper.sample(self.fleet, self.promised, 20)
 

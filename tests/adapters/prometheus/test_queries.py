@@ -12,6 +12,7 @@ from autoscaler.adapters.prometheus.past_queries import (
     of_pods,
     sampled_query,
     series_query,
+    subtracted_query,
 )
 from autoscaler.adapters.prometheus.queries import (
     POD,
@@ -28,10 +29,11 @@ from autoscaler.adapters.prometheus.queries import (
     gpu_queries,
     read_conventions,
     seen_engines_query,
+    spellings_query,
 )
 from autoscaler.config import gateways, gpus
 from autoscaler.config.engines import ENGINES, WITHIN
-from autoscaler.config.series import underscored
+from autoscaler.config.spellings import PLAIN, Spelling, all_spellings, engines_spelled
 from autoscaler.core.samples import PodSamples
 
 COLUMNS = {field.name for field in fields(PodSamples)}
@@ -44,15 +46,17 @@ def test_each_column_that_an_engine_tells_takes_one_query_and_its_time_one_more(
     assert {query.column for query in queries} <= COLUMNS
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-def test_every_name_of_the_table_is_asked_for_and_with_underscores_too(engine):
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("spellings", [(PLAIN,), (Spelling("kserve_", "_"), Spelling("x:"))], ids=["plain", "others"])
+def test_every_name_is_asked_for_in_every_spelling(name: str, spellings: tuple[Spelling, ...]):
+    engine = engines_spelled(spellings)[name]
     text = " ".join(query.expression for query in engine_queries(engine, POD, 120))
     for rows in (engine.readings[column] for column in WITHIN.keys() & engine.readings.keys()):
         text += bounds_query(rows, 256) + bucket_expression(rows, ("1", "1.0"), POD)
     names = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", text))
-    for row in engine.series():
-        assert {row.name, f"{row.name}_bucket"} & names
-        assert {underscored(row.name), f"{underscored(row.name)}_bucket"} & names
+    for row in ENGINES[name].series():
+        for spelled in (spelling.name(row.name) for spelling in spellings):
+            assert {spelled, f"{spelled}_bucket"} & names
 
 
 def test_every_name_of_gateways_and_gpus_is_asked_for():
@@ -64,14 +68,21 @@ def test_every_name_of_gateways_and_gpus_is_asked_for():
 
 def every_query() -> list[str]:
     """Return the text of each kind of query that is ever asked."""
-    engines, pods = ENGINES.values(), ("a-[0-9]+", "a-[a-z]+")
+    spellings = Spelling("kserve_"), Spelling("ray_", "_"), PLAIN  # more than one backend has
+    engines, pods = engines_spelled(spellings).values(), ("a-[0-9]+", "a-[a-z]+")
     texts = [query.expression for each in engines for way in (POD, TARGET) for query in engine_queries(each, way, 90)]
     texts += [bounds_query(each.readings[name], 256) for each in engines for name in WITHIN.keys() & each.readings]
     texts += [query.expression for query in gpu_queries(POD)]
-    texts += [convention_query(engines), front_waiting_query(), front_arrivals_query(60)]
+    texts += [
+        convention_query(all_spellings(("x_",))),
+        spellings_query(all_spellings()),
+        front_waiting_query(),
+        front_arrivals_query(60),
+    ]
     texts += [devices_query(), seen_engines_query(engines)]
     texts += [make(engines_presence(engines), ["gone"]) for make in (pods_query, controllers_query)]
     past = of_pods(ENGINES["vllm"], ("namespace", "pod"), "llm", pods)
+    texts += [subtracted_query(past, "prompt_tokens")]
     texts += [naming_query(ENGINES["vllm"], "llm", pods), sampled_query(past), latency_query(past, "ttft_met", 60)]
     return texts + [series_query(past, column) for column in ("running", "waiting", "finished")]
 
@@ -107,9 +118,13 @@ def test_the_window_of_quantiles_is_that_of_the_settings():
         ({"engine/pod": 3, "engine/instance": 2}, Conventions((POD, TARGET), nameless=2)),
         ({"engine/instance": 2}, Conventions((TARGET,), nameless=2)),
         ({"gpu/pod": 9}, Conventions(gpus=True)),
+        (
+            {"engine/pod": 3, "spelled/ray__": 1, "spelled/:": 2},
+            Conventions(spellings=(PLAIN, Spelling("ray_", "_"))),
+        ),
         ({"gpus": 1, "": 1}, Conventions()),
     ],
-    ids=["nothing", "pods", "two ways", "pods and targets", "targets", "GPUs", "nonsense"],
+    ids=["nothing", "pods", "two ways", "pods and targets", "targets", "GPUs", "spellings", "nonsense"],
 )
 def test_every_convention_of_the_backend_is_read(found: dict[str, float], conventions: Conventions):
     assert read_conventions(found) == conventions

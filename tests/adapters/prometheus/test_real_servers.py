@@ -51,6 +51,21 @@ DECODE = OLD_VLLM + "".join(
 )
 OLD_DECODE = OLD_VLLM + 'vllm:gpu_prefix_cache_hits_total{model_name="m"} 30\n'
 OLD_DECODE += 'vllm:external_prefix_cache_hits_total{model_name="m"} 60\n'
+# Names that NIM and release candidates of TensorRT-LLM share.
+NIM = "".join(
+    f'{name}{{model_name="m"}} {value}\n'
+    for name, value in {
+        "num_requests_running": 5,
+        "num_requests_waiting": 2,
+        "num_request_max": 64,
+        "gpu_cache_usage_perc": 0.25,
+        "prompt_tokens_total": 100,
+    }.items()
+)
+BARE_TRTLLM = "".join(
+    f'{name}{{model_name="m",engine_type="trtllm"}} {value}\n'
+    for name, value in {"num_requests_running": 7, "num_requests_waiting": 1, "kv_cache_utilization": 0.5}.items()
+)
 # SGLang that schedules by priority tells a queue as a whole, too, and counts requests with and without a stream apart.
 SGLANG = """\
 sglang:num_running_reqs{model_name="m",priority=""} 5
@@ -141,6 +156,11 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("sleepy-0", recorded("sleeping-queued")),
             target("renamed-0", recorded("running").replace("vllm:", "vllm_")),
             target("old-0", OLD_VLLM),
+            target("kserve-0", recorded("running").replace("vllm:", "kserve_vllm:")),
+            target("ray-0", recorded("running").replace("vllm:", "ray_vllm_")),
+            target("stated-0", recorded("running").replace("vllm:", "x_vllm:")),
+            target("nim-0", NIM),
+            target("trtllm-0", BARE_TRTLLM),
             target("decode-0", DECODE),
             target("decode-1", OLD_DECODE),
             target("sglang-0", SGLANG),
@@ -214,6 +234,31 @@ async def test_names_with_underscores_are_the_same_names(scene: Scene):
     samples = await sampled(scene)
     assert scene.value(samples, "renamed-0", "running") == 2
     assert scene.value(samples, "renamed-0", "generation_tokens") == expected(recorded("running"), "generation_tokens")
+
+
+async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(scene: Scene):
+    there = scene._replace(fleet=fleet_of({"llm/p": ["kserve-0", "ray-0", "stated-0"]}))
+    pods, columns = ("kserve-0", "ray-0", "stated-0"), ("running", "waiting", "generation_tokens", "prompt_tokens")
+    samples = await sampled(there)
+    told = [expected(recorded("running"), column) for column in columns]
+    assert [[there.value(samples, pod, column) for column in columns] for pod in pods[:2]] == [told, told]
+    assert np.isnan(there.value(samples, "stated-0", "running"))
+    (problem,) = (line for line in samples.reports[0].problems if "metric-prefix" in line)
+    assert "found x_vllm:num_requests_running; state the prefix with --metric-prefix x_" in problem
+    settings = PrometheusSettings(url=scene.server.url, metric_prefixes=("x_",))
+    async with PrometheusSource(settings, SystemClock()) as source:
+        samples = await source.sample(there.fleet, objectives(there.fleet), 10)
+    assert [there.value(samples, "stated-0", column) for column in columns] == told
+    assert not any("metric-prefix" in line for line in samples.reports[0].problems)
+
+
+@pytest.mark.parametrize(("engine", "pod", "running"), [("nim", "nim-0", 5), ("trtllm", "trtllm-0", 7)])
+async def test_a_shared_name_is_read_from_its_own_product_alone(scene: Scene, engine: str, pod: str, running: int):
+    there = scene._replace(fleet=fleet_of({"llm/bare": ["nim-0", "trtllm-0"]}, engine=engine))
+    samples = await sampled(there)
+    assert there.value(samples, pod, "running") == running
+    other = "trtllm-0" if pod == "nim-0" else "nim-0"
+    assert np.isnan([there.value(samples, other, column) for column in ("running", "time_s")]).all()
 
 
 async def test_an_old_engine_is_read_by_its_old_names(scene: Scene):
@@ -318,5 +363,5 @@ async def test_an_invalid_expression_of_one_policy_harms_nothing_else(scene: Sce
     assert scene.value(samples, "tiny-saturated", "waiting") == 30
     (report,) = samples.reports
     assert report.failed == 1
-    assert "wakeUp.query of policy broken" in report.problems[0]
-    assert "HTTP 4" in report.problems[0]
+    (problem,) = (line for line in report.problems if "wakeUp.query of policy broken" in line)
+    assert "HTTP 4" in problem

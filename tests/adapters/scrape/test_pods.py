@@ -193,7 +193,9 @@ async def test_a_port_that_is_none_is_not_asked_and_is_named(port: int) -> None:
 
 async def test_an_engine_that_is_not_in_the_table_is_named_with_those_that_are() -> None:
     samples = await sample(fleet_of("127.0.0.1:1", engine="llama"))
-    assert samples.reports[0].problems == ("llm/qwen: engine 'llama', known are vllm, sglang, tgi, trtllm, triton",)
+    assert samples.reports[0].problems == (
+        "llm/qwen: engine 'llama', known are vllm, sglang, tgi, trtllm, triton, nim",
+    )
 
 
 async def test_each_workload_is_read_by_the_table_and_the_path_of_its_engine(
@@ -400,3 +402,22 @@ async def test_a_senseless_load_is_unknown_and_no_failure(
     assert math.isnan(samples.pods.held[0])
     assert samples.pods.asleep[0] == 1.0
     assert samples.reports[0].failed == 0
+
+
+async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", text(3).replace("vllm:", "ray_vllm_"))
+    assert (await sample(fleet_of(exposition_server.address))).pods.running[0] == 3
+    exposition_server.serve("/metrics", text(3).replace("vllm:", "x_vllm:"))
+    (problem,) = (await sample(fleet_of(exposition_server.address))).reports[0].problems
+    assert problem.endswith("bytes: found x_vllm:num_requests_running; state the prefix with --metric-prefix x_")
+    stated = await sample(fleet_of(exposition_server.address), metric_prefixes=("x_",))  # type: ignore[arg-type]
+    assert stated.pods.running[0] == 3
+
+
+async def test_what_may_be_wrong_is_named_when_no_metric_is_the_engines(exposition_server: ExpositionServer) -> None:
+    exposition_server.serve("/metrics", "python_info 1\nhttp_requests_total 5\n")
+    (problem,) = (await sample(fleet_of(exposition_server.address))).reports[0].problems
+    assert problem.endswith("are its statistics off (--disable-log-stats), or not on (--enable-metrics)?")
+    exposition_server.serve("/metrics", 'sglang:num_running_reqs{model_name="m"} 5\n')
+    (problem,) = (await sample(fleet_of(exposition_server.address))).reports[0].problems
+    assert "found sglang:num_running_reqs, of engine sglang" in problem

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoscaler.adapters.scrape.exposition import Exposition, parse
 from autoscaler.adapters.scrape.reading import MAX_BUCKETS, gauges_and_counters, histogram, start_time_s, wanted
 from autoscaler.config.engines import ENGINES, QUANTILES, Engine
-from autoscaler.config.series import underscored
+from autoscaler.config.spellings import all_spellings, spelled
 from autoscaler.core.histogram import quantile
 
 VLLM = ENGINES["vllm"]
@@ -148,7 +148,7 @@ vllm:admission_rejections_total{model_name="m",reason="max_num_queued_tokens"} 3
 def test_vllm_behind_a_pipeline_that_allows_no_colon_is_read_by_the_renamed_row() -> None:
     text = 'vllm_num_requests_waiting{model_name="m"} 4\nvllm_generation_tokens{model_name="m"} 9\n'
     assert read(VLLM, text) == {}
-    assert read(VLLM.renamed(underscored), text) == {"waiting": 4.0, "generation_tokens": 9.0}
+    assert read(spelled(VLLM, all_spellings()), text) == {"waiting": 4.0, "generation_tokens": 9.0}
 
 
 def test_the_router_of_the_production_stack_exposes_the_same_names_and_is_not_read_as_an_engine() -> None:
