@@ -1,73 +1,30 @@
 """Validation of ScaledObjects before they are applied: our trigger, and whether the HPA will do what it is told.
 
-For `vllm-autoscaler check`; knows nothing of gRPC. An error keeps the ScaledObject from being served, or from working
-as a scaler at all; a warning says where the HPA or KEDA will do something else than the daemon decides.
+For `vllm-autoscaler check`; knows nothing of gRPC. Errors are those of `config.scaledobject`, for which the daemon
+refuses a ScaledObject of the cluster too. A warning says where the HPA or KEDA will do something else than the daemon
+decides.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from types import MappingProxyType
 
-from autoscaler.adapters.keda import metadata
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
+from autoscaler.config import scaledobject as so
+from autoscaler.config import trigger as metadata
 from autoscaler.config.document import Document, Loc
 from autoscaler.config.findings import Finding, one_of, shown
 from autoscaler.config.manifests import at, mapping
 from autoscaler.config.model import OVERRIDES, PolicySpec
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.scaledobject import (
-    DEFAULT_MAX,
-    DEFAULT_MIN,
-    LEAST,
-    MOST,
-    POLICY,
-    POLL,
-    PUSH,
-    TARGETS,
-    TOLERANCE,
-    is_target,
-    with_defaults,
-)
 from autoscaler.config.specs import override
-from autoscaler.config.values import Whole
+from autoscaler.config.trigger import POLICY
 
 MAX_REPLICAS_LOOKED_AT = 500  # counts whose steps are tried against the tolerance
-
-BEHAVIOR: Loc = ("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior")
-EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
-
-# What KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.20, HPAScalingRules of autoscaling/v2.
-_RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
-_KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
-    {
-        ("spec",): (
-            "advanced",
-            "cooldownPeriod",
-            "fallback",
-            "idleReplicaCount",
-            "initialCooldownPeriod",
-            "maxReplicaCount",
-            "minReplicaCount",
-            "pollingInterval",
-            "scaleTargetRef",
-            "triggers",
-        ),
-        ("spec", "fallback"): ("behavior", "failureThreshold", "replicas"),
-        ("spec", "advanced"): ("horizontalPodAutoscalerConfig", "restoreToOriginalReplicaCount", "scalingModifiers"),
-        BEHAVIOR[:-1]: ("behavior", "name"),
-        BEHAVIOR: ("scaleDown", "scaleUp"),
-        (*BEHAVIOR, "scaleUp"): _RULES,
-        (*BEHAVIOR, "scaleDown"): _RULES,
-    }
-)
-_INT32 = 2**31 - 1
-_POLLING, _SECONDS, _FAILURES = Whole(1, _INT32), Whole(0, _INT32), Whole(0, _INT32)
-_WINDOW, _STEP, _PERIOD = Whole(0, 3600), Whole(1, _INT32), Whole(1, 1800)
-_STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", "Disabled")
 
 
 def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Finding]:
@@ -81,24 +38,26 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     ours = [index for index, trigger in enumerate(triggers if isinstance(triggers, list) else ()) if _is_ours(trigger)]
     if not ours:
         return
-    if len(ours) > 1:
-        yield document.finding(("spec", "triggers", ours[1]), "a second trigger of this scaler", "one")
+    for fault in so.faults(document.value, ours, book):
+        finding = document.finding(fault.place, fault.problem, fault.allowed)
+        yield finding if fault.shows else replace(finding, value="")
     yield from _check_keys(document)
-    yield from _check_target(document)
-    yield from _check_trigger(document, ours[0], book)
+    yield from _check_trigger(document, ours[0])
     yield from _check_others(document, ours)
-    most = yield from _check_counts(document, ours[0], book)
-    for direction in ("scaleUp", "scaleDown"):
+    yield from _check_annotations(document)
+    policy = _policy(mapping(at(document.value, *so.TRIGGERS, ours[0], "metadata")), book)
+    most = so.whole(document.value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
+    yield from _check_counts(document, policy)
+    for direction in (so.UP, so.DOWN):
         yield from _check_direction(document, direction, most)
     yield from _check_tolerance(document, most)
-    yield from _check_intervals(document)
-    yield from _check_fallback(document)
+    yield from _check_fallback(document, policy)
 
 
 def _is_ours(trigger: object) -> bool:
     stated = mapping(at(trigger, "metadata"))
     named = "vllm-autoscaler" in str(stated.get("scalerAddress", ""))
-    if at(trigger, "type") not in (PUSH, POLL):
+    if at(trigger, "type") not in (so.PUSH, so.POLL):
         return named or (POLICY in stated and "scalerAddress" in stated)
     return named or any(map(_is_key_of_ours, map(str, stated)))
 
@@ -108,147 +67,96 @@ def _is_key_of_ours(key: str) -> bool:
 
 
 def _check_keys(document: Document) -> Iterator[Finding]:
-    """Find keys that KEDA passes over. One that is like none it knows may be of a newer KEDA, so that is a warning."""
-    for place, known in _KEYS.items():
+    """Find keys that KEDA passes over. One that is like none it knows may be of a newer KEDA."""
+    for place, known in so.KEYS.items():
         for key in mapping(at(document.value, *place)):
-            if key not in known:
-                tell = document.finding if get_close_matches(key[:100], known, n=1) else document.warning
-                yield tell((*place, key), "unknown key", one_of(known, key))
+            if key not in known and not get_close_matches(key[:100], known, n=1):
+                yield document.warning((*place, key), "unknown key", one_of(known, key))
 
 
-def _read_whole(
-    document: Document, place: Loc, kind: Whole, absent: int | None = None
-) -> Generator[Finding, None, int | None]:
-    """Read a whole number, told and None where it is none.
-
-    absent: what it means to leave it out; None: it is required.
-    """
-    value = at(document.value, *place)
-    if value is None:
-        if absent is None:
-            yield document.finding(place, "missing", kind.allowed)
-        return absent
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        yield document.finding(place, str(error), kind.allowed)
-        return None
-
-
-def _check_intervals(document: Document) -> Iterator[Finding]:
-    yield from _read_whole(document, ("spec", "pollingInterval"), _POLLING, 30)
-    yield from _read_whole(document, ("spec", "cooldownPeriod"), _SECONDS, 300)
-    yield from _read_whole(document, ("spec", "initialCooldownPeriod"), _SECONDS, 0)
-
-
-def _check_fallback(document: Document) -> Iterator[Finding]:
-    place: Loc = ("spec", "fallback")
-    if at(document.value, *place) is None:
-        return
-    yield from _read_whole(document, (*place, "failureThreshold"), _FAILURES)
-    replicas = yield from _read_whole(document, (*place, "replicas"), LEAST)
-    if replicas == 0:
-        problem = "takes the workload to zero when the scaler cannot be reached"
-        yield document.warning((*place, "replicas"), problem, "at least 1, or no fallback")
-
-
-def _check_target(document: Document) -> Iterator[Finding]:
-    place: Loc = ("spec", "scaleTargetRef")
-    stated = at(document.value, *place, "apiVersion")
-    kind, api_version = with_defaults(at(document.value, *place, "kind"), stated)
-    if kind not in tuple(TARGETS):
-        yield document.finding((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
-    elif not is_target(kind, api_version):
-        problem = f"has no {kind}" if api_version == stated else f"absent, which means {api_version}"
-        yield document.finding((*place, "apiVersion"), problem, TARGETS[kind])
-    if not at(document.value, *place, "name"):
-        yield document.finding((*place, "name"), "missing", "the target's name")
-
-
-def _check_trigger(document: Document, index: int, book: PolicyBook) -> Iterator[Finding]:
-    place: Loc = ("spec", "triggers", index)
-    stated_type = at(document.value, *place, "type")
-    if stated_type not in (PUSH, POLL):
-        yield document.finding((*place, "type"), "unknown type", one_of((PUSH, POLL), str(stated_type)))
-    if stated_type == POLL:
+def _check_trigger(document: Document, index: int) -> Iterator[Finding]:
+    place: Loc = (*so.TRIGGERS, index)
+    if at(document.value, *place, "type") == so.POLL:
         problem = "is only polled, so that waking from zero waits for the next poll"
-        yield document.warning((*place, "type"), problem, PUSH)
-    if at(document.value, *place, "metricType") not in (None, "AverageValue"):
-        problem = "multiplies by ready pods, so that the count drifts while replicas start"
-        yield document.finding((*place, "metricType"), problem, "AverageValue")
+        yield document.warning((*place, "type"), problem, so.PUSH)
     if at(document.value, *place, "useCachedMetrics") is True:
         problem = "gives the HPA the value of the last poll"
         yield document.warning((*place, "useCachedMetrics"), problem, "false")
-    stated = mapping(at(document.value, *place, "metadata"))
-    texts = {key: value for key, value in stated.items() if isinstance(value, str)}
-    for key in stated.keys() - texts.keys():
-        finding = document.finding((*place, "metadata", key), "not text, which KEDA requires", "the value in quotes")
-        yield replace(finding, value="")  # it may be a secret
-    for key, problem in metadata.problems(texts, book).items():
-        if key in texts or key not in stated:
-            words, _, allowed = problem.partition("; allowed: ")
-            yield replace(document.finding((*place, "metadata", key), words, allowed), value="")
-    yield from _check_address(document, (*place, "metadata", "scalerAddress"))
-
-
-def _check_address(document: Document, place: Loc) -> Iterator[Finding]:
-    """Find addresses under which KEDA's gRPC client reaches nobody, so that no answer could tell of them."""
-    address = at(document.value, *place)
-    if not isinstance(address, str):
-        return
-    if address.startswith(("http://", "https://")):
-        yield document.finding(place, "a URL", "host:port")
-    elif not re.search(r":\d+$", address):
-        yield document.warning(place, "no port number; without one KEDA would dial 443", "host:port")
+    address = at(document.value, *place, "metadata", "scalerAddress")
+    url = isinstance(address, str) and address.startswith(("http://", "https://"))  # which is an error
+    if isinstance(address, str) and not url and not re.search(r":\d+$", address):
+        problem = "no port number; without one KEDA would dial 443"
+        yield document.warning((*place, "metadata", "scalerAddress"), problem, "host:port")
 
 
 def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
-    triggers = at(document.value, "spec", "triggers")
+    triggers = at(document.value, *so.TRIGGERS)
     for index in range(len(triggers) if isinstance(triggers, list) else 0):
         if index not in ours:
-            problem = "beside ours; the HPA takes the larger of both answers"
-            yield document.warning(("spec", "triggers", index), problem, "our trigger alone")
-    if at(document.value, "spec", "advanced", "scalingModifiers"):
-        problem = "puts a formula in the place of the daemon's answer"
-        yield document.warning(("spec", "advanced", "scalingModifiers"), problem, "none")
+            kind = at(document.value, *so.TRIGGERS, index, "type")
+            problem = (
+                "beside ours; the HPA takes the larger of both answers, and this one alone decides where KEDA wrote "
+                "the HPA while the daemon could not be reached"
+            )
+            allowed = "our trigger alone" + ("; `prewarm` of the policy does what cron does" if kind == "cron" else "")
+            yield document.warning((*so.TRIGGERS, index), problem, allowed)
+    if at(document.value, *so.MODIFIERS):
+        yield document.warning(so.MODIFIERS, "puts a formula in the place of the daemon's answer", "none")
 
 
-def _check_counts(document: Document, index: int, book: PolicyBook) -> Generator[Finding, None, int]:
-    """Compare the ScaledObject's bounds with the policy's; return its maximum."""
-    least = yield from _read_whole(document, ("spec", "minReplicaCount"), LEAST, DEFAULT_MIN)
-    most = yield from _read_whole(document, ("spec", "maxReplicaCount"), MOST, DEFAULT_MAX)
-    if least is not None:
-        yield from _check_idle(document, least)
-    if least is None or most is None:  # the others would be compared with what is not meant
-        return DEFAULT_MAX if most is None else most
-    if least > most:
-        yield document.finding(("spec", "minReplicaCount"), "above maxReplicaCount", f"at most {most}")
-        return most
-    policy = _policy(mapping(at(document.value, "spec", "triggers", index, "metadata")), book)
-    if policy and policy.replicas.max > most:
+_HELD = {
+    so.PAUSED: "KEDA changes no count while it stands",
+    so.PAUSED_AT: "KEDA goes to this count and stays there while it stands",
+    so.PAUSED_IN: "KEDA and the HPA take no replica away while it stands",
+    so.PAUSED_OUT: "KEDA and the HPA add no replica while it stands, not even the first",
+    so.FORCED: "KEDA keeps one replica at least while it stands, whatever the daemon decides",
+}
+
+
+def _check_annotations(document: Document) -> Iterator[Finding]:
+    """Find annotations by which KEDA itself holds the count."""
+    annotations = mapping(at(document.value, "metadata", "annotations"))
+    for name, problem in _HELD.items():
+        if name in annotations and (name == so.PAUSED_AT or so.is_set(annotations, name)):
+            yield document.warning(("metadata", "annotations", name), problem, "absent")
+
+
+def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
+    """Compare the ScaledObject's bounds with the policy's."""
+    least = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN)
+    most = so.whole(document.value, so.MAX, so.MOST, so.DEFAULT_MAX)
+    if least is None or most is None or least > most or policy is None:
+        return  # the others would be compared with what is not meant
+    if policy.replicas.max > most:
         problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
         if policy.replicas.min > most:
             problem = f"below replicas.min of the policy, which is {policy.replicas.min}, so that {most} will hold"
-        yield document.warning(("spec", "maxReplicaCount"), problem, f"at least {policy.replicas.max}")
-    if policy and policy.replicas.max < least:
+        yield document.warning(so.MAX, problem, f"at least {policy.replicas.max}")
+    if policy.replicas.max < least:
         problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so that {least} will hold"
-        yield document.warning(("spec", "minReplicaCount"), problem, f"at most {policy.replicas.max}")
-    if policy and policy.scale_to_zero.enabled and least > 0:
+        yield document.warning(so.MIN, problem, f"at most {policy.replicas.max}")
+    idles = so.whole(document.value, so.IDLE, so.LEAST) == 0  # then KEDA goes to zero from any count
+    if policy.scale_to_zero.enabled and least > 0 and not idles:
         problem = "keeps the workload above zero, where its policy allows zero"
-        yield document.warning(("spec", "minReplicaCount"), problem, "0, or scaleToZero.enabled: false")
-    return most
+        yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
 
 
-def _check_idle(document: Document, least: int) -> Iterator[Finding]:
-    """Hold the idle count against the minimum as KEDA does, for which a stated minimum of 0 counts as 1."""
-    place: Loc = ("spec", "idleReplicaCount")
-    if at(document.value, *place) is None:
+def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
+    """Find a fallback that takes replicas away from a load that nobody can see."""
+    replicas = so.whole(document.value, (*so.FALLBACK, "replicas"), so.LEAST)
+    behavior = at(document.value, *so.FALLBACK, "behavior")
+    if replicas is None:
         return
-    idle = yield from _read_whole(document, place, LEAST)
-    floor = 0 if at(document.value, "spec", "minReplicaCount") is None else max(1, least)
-    if idle is not None and idle >= floor:
-        allowed = f"at most {floor - 1}" if floor else "a minReplicaCount above it"
-        yield document.finding(place, "not below minReplicaCount", allowed)
+    place, current = (*so.FALLBACK, "replicas"), "behavior: currentReplicasIfHigher"
+    if replicas == 0:
+        problem = "takes the workload to zero when the scaler cannot be reached"
+        yield document.warning(place, problem, "at least 1, or no fallback")
+    elif behavior in (None, "", "static") and policy is not None and policy.replicas.max > replicas:
+        problem = (
+            f"takes replicas away where the load needs more than these: the policy allows {policy.replicas.max}, and "
+            "without a fallback KEDA keeps the count"
+        )
+        yield document.warning(place, problem, f"{current}, at least {policy.replicas.max}, or no fallback")
 
 
 def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
@@ -259,80 +167,47 @@ def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
     return override(book.policies[texts[POLICY]], metadata.overrides(texts)).spec
 
 
-def _check_direction(document: Document, direction: str, most: int) -> Iterator[Finding]:
+def _check_direction(document: Document, place: Loc, most: int) -> Iterator[Finding]:
     """Find what keeps the HPA from going where it is told, at once."""
-    place: Loc = (*BEHAVIOR, direction)
     rules = mapping(at(document.value, *place))
+    up = place == so.UP
     select = rules.get("selectPolicy")
-    if select == "Disabled":
+    if select == so.DISABLED:
         yield document.warning((*place, "selectPolicy"), "the HPA never moves this way", "Max")
-    elif select is not None and select not in _SELECTS:
-        yield document.finding((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
     window_place = (*place, "stabilizationWindowSeconds")
-    window = yield from _read_whole(document, window_place, _WINDOW, 0 if direction == "scaleUp" else 300)
-    if window:
+    if so.whole(document.value, window_place, so.WINDOW, 0 if up else 300):
         problem = "the HPA waits on top of the policy's own stabilization"
         if rules.get("stabilizationWindowSeconds") is None:
             problem = f"absent, which means 300: {problem}"
         yield document.warning(window_place, problem, "0")
     if not rules.get("policies"):
-        if direction == "scaleUp":
+        if up:
             problem = "absent, which means 4 pods or 100% per 15 s"
-            yield document.warning((*place, "policies"), problem, EXACT_UP)
+            yield document.warning((*place, "policies"), problem, so.EXACT_UP)
         return
-    policies = yield from _read_policies(document, (*place, "policies"))
-    if policies is None:
-        return
+    policies = so.policies(document.value, place)
     widest = [
-        (kind, value)
-        for kind, value in policies
-        if (value >= most if kind == "Pods" else direction == "scaleDown" and value >= 100)
+        (kind, value) for kind, value in policies if (value >= most if kind == "Pods" else not up and value >= 100)
     ]
-    if not widest or (select == "Min" and len(widest) < len(policies)):
+    if policies and (not widest or (select == "Min" and len(widest) < len(policies))):
         problem = "the HPA goes in steps smaller than the daemon decides"
-        allowed = EXACT_UP if direction == "scaleUp" else f"{EXACT_UP}, or 100 Percent"
+        allowed = so.EXACT_UP if up else f"{so.EXACT_UP}, or 100 Percent"
         found = shown(", ".join(f"{kind} {value}" for kind, value in policies))
         yield replace(document.warning((*place, "policies"), problem, allowed), value=found)
 
 
-def _read_policies(document: Document, place: Loc) -> Generator[Finding, None, list[tuple[str, int]] | None]:
-    """Read the steps that the HPA may take, each (type, value); None where one is wrong, which is told."""
-    stated = at(document.value, *place)
-    if not isinstance(stated, list):
-        yield document.finding(place, "not a list", EXACT_UP)
-        return None
-    policies: list[tuple[str, int]] = []
-    for index in range(len(stated)):
-        item = (*place, index)
-        kind = at(document.value, *item, "type")
-        if kind not in _STEP_TYPES:
-            problem = "missing" if kind is None else "unknown"
-            yield document.finding((*item, "type"), problem, one_of(_STEP_TYPES, str(kind)))
-        value = yield from _read_whole(document, (*item, "value"), _STEP)
-        period = yield from _read_whole(document, (*item, "periodSeconds"), _PERIOD)
-        if kind in _STEP_TYPES and value is not None and period is not None:
-            policies.append((str(kind), value))
-    return policies if len(policies) == len(stated) else None
-
-
 def _check_tolerance(document: Document, most: int) -> Iterator[Finding]:
-    tolerances = []
-    for direction in ("scaleUp", "scaleDown"):
-        place: Loc = (*BEHAVIOR, direction, "tolerance")
-        value = at(document.value, *place)
-        try:
-            tolerances.append(DEFAULT_TOLERANCE if value is None else TOLERANCE.read(value))
-        except ValueError as error:
-            yield document.finding(place, str(error), TOLERANCE.allowed)
-            return
-    for direction, steps in zip(("scaleUp", "scaleDown"), _swallowed(Tolerance(*tolerances), most), strict=True):
+    tolerances = [so.tolerance(document.value, place) for place in (so.UP, so.DOWN)]
+    if any(tolerance is not None and math.isnan(tolerance) for tolerance in tolerances):
+        return
+    stated = Tolerance(*(DEFAULT_TOLERANCE if tolerance is None else tolerance for tolerance in tolerances))
+    for direction, steps in zip((so.UP, so.DOWN), _swallowed(stated, most), strict=True):
         if not steps:
             continue
-        place = (*BEHAVIOR, direction, "tolerance")
-        absent = at(document.value, *place) is None
+        place = (*direction, "tolerance")
         first = ", ".join(f"{current} -> {wanted}" for current, wanted in steps[:3])
         problem = f"swallows {len(steps)} step{'' if len(steps) == 1 else 's'} up to maxReplicaCount, the first {first}"
-        if absent:
+        if at(document.value, *place) is None:
             problem = f"absent, which means {DEFAULT_TOLERANCE}: {problem}"
         yield document.warning(place, problem, '"0" (Kubernetes from 1.35; before, direct mode)')
 

@@ -21,11 +21,11 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import grpc
 
-from autoscaler.adapters.keda import metadata
 from autoscaler.adapters.keda.answers import Answer, Answers, NoAnswer
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
+from autoscaler.config import trigger
 from autoscaler.config.findings import shown
 from autoscaler.config.policy import PolicyBook
 from autoscaler.core.fleet import WorkloadRef
@@ -107,9 +107,11 @@ class KedaService(ExternalScalerServicer):
         KEDA writes a status to the API server for every `true`, so of one that is awake it hears once. While there is
         nothing trusted to tell the stream is silent, not broken: KEDA would wait up to a minute before it opens
         another, and the first word that counts is a `true`. A replica that does not lead ends it with OK, after which
-        KEDA waits 2 s.
+        KEDA waits 2 s. Beside another trigger `false` is left to the polls: KEDA before 2.18 took the workload to zero
+        for it, whatever the other trigger said.
         """
-        target = self._admit(request).scaled_object.target
+        scaled_object = self._admit(request).scaled_object
+        target = scaled_object.target
         changed = asyncio.Event()
         told: bool | None = None
         with self._answers.watching(target, changed.set):
@@ -118,11 +120,12 @@ class KedaService(ExternalScalerServicer):
                 answer = self._known(target)
                 if answer is not None and (answer.active != told or (answer.active and answer.current == 0)):
                     told = answer.active
-                    yield pb.IsActiveResponse(result=told)
+                    if told or scaled_object.alone:
+                        yield pb.IsActiveResponse(result=told)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._resend_s):
                         await changed.wait()
-                self._admit_again(request, target)
+                scaled_object = self._admit_again(request, target)
 
     async def StreamMetricSpec(
         self, request: pb.ScaledObjectRef, context: Context
@@ -137,11 +140,13 @@ class KedaService(ExternalScalerServicer):
         except NoAnswer:
             return None
 
-    def _admit_again(self, request: pb.ScaledObjectRef, target: WorkloadRef) -> None:
+    def _admit_again(self, request: pb.ScaledObjectRef, target: WorkloadRef) -> ScaledObject:
         """Raise Refused when an open stream's ScaledObject is gone, or is no longer what the stream was opened for."""
-        now = self._admit(request).scaled_object.target
+        scaled_object = self._admit(request).scaled_object
+        now = scaled_object.target
         if now != target:
             _refuse("missing", f"ScaledObject {request.namespace}/{request.name} now names {now.kind} {now}")
+        return scaled_object
 
     def _admit(self, request: pb.ScaledObjectRef) -> _Admitted:
         """Return the ScaledObject in the cluster that a request rightly names. Raises Refused otherwise."""
@@ -174,12 +179,12 @@ class KedaService(ExternalScalerServicer):
 
 def _problem(found: ScaledObject, asked: Mapping[str, str], book: PolicyBook) -> str:
     """Say what is wrong with a ScaledObject or with metadata that claims to be its; "": nothing."""
-    if wrong := metadata.problems(asked, book):
+    if wrong := trigger.problems(asked, book):
         return "; ".join(f"metadata {key}: {problem}" for key, problem in wrong.items())
     if found.problem:
         return found.problem
     stated = dict(found.metadata)
-    for key in sorted({*stated, *asked} - metadata.KEDA_KEYS):
+    for key in sorted({*stated, *asked} - trigger.KEDA_KEYS):
         if stated.get(key) != asked.get(key):
             said, allowed = (shown(values[key]) if key in values else "absent" for values in (asked, stated))
             return f"metadata {key}: {said}; allowed: {allowed}, as in the cluster"

@@ -67,7 +67,7 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         (f"{METADATA}.scalerAddress", "http://vllm-autoscaler-keda:6000", "scalerAddress", "a URL, found 'http://vllm"),
         (f"{METADATA}.objective\\.ttft", "fast", "objective.ttft", "found 'fast'"),
         (f"{METADATA}.replicas\\.min", "99", "replicas.min", "above max"),
-        ("spec.triggers.0.metricType", "Value", "metricType", "drifts"),
+        ("spec.triggers.0.metricType", "Value", "metricType", "multiplies our count"),
         ("spec.triggers.0.type", "external_push", "triggers[0].type", "unknown type"),
         ("spec.scaleTargetRef.kind", "deployment", "scaleTargetRef.kind", "did you mean Deployment?"),
         ("spec.scaleTargetRef.name", None, "scaleTargetRef", "missing"),
@@ -212,10 +212,63 @@ def test_bounds_that_contradict_each_other_are_not_held_against_the_policy():
 def test_an_idle_count_is_below_the_minimum():
     (finding,) = findings(changed(("spec.idleReplicaCount", 1)))
     assert (finding.key, finding.value, finding.allowed) == ("spec.idleReplicaCount", "'1'", "at most 0")
-    told = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2)))
-    assert all(finding.severity is Severity.WARNING for finding in told)
+    assert findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2))) == []
     told = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", None)))
     assert [finding.allowed for finding in told] == ["a minReplicaCount above it"]
+
+
+def test_no_warning_of_a_floor_when_the_idle_count_leads_to_zero():
+    """KEDA goes from any count straight to idleReplicaCount: 2 to 0 under a minReplicaCount of 2."""
+    floor = ((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 2), ("spec.maxReplicaCount", 64))
+    assert [finding.key for finding in findings(changed(*floor))] == ["spec.minReplicaCount"]
+    assert findings(changed(*floor, ("spec.idleReplicaCount", 0))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("paused", "true", "changes no count"),
+        ("paused", "perhaps", "changes no count"),  # what is no boolean is true to KEDA
+        ("paused-replicas", "0", "goes to this count"),
+        ("paused-scale-in", "true", "take no replica away"),
+        ("paused-scale-out", "true", "not even the first"),
+        ("force-activation", "1", "one replica at least"),
+    ],
+)
+def test_an_annotation_that_holds_the_count_is_told(name: str, value: str, words: str):
+    text = changed(("metadata.annotations", {f"autoscaling.keda.sh/{name}": value, "other": "x"}))
+    (finding,) = findings(text)
+    assert (finding.severity, finding.key) == (Severity.WARNING, f"metadata.annotations.autoscaling.keda.sh/{name}")
+    assert words in finding.problem and finding.allowed == "absent"
+
+
+@pytest.mark.parametrize("name", ["paused", "paused-scale-in", "paused-scale-out", "force-activation"])
+def test_an_annotation_that_is_switched_off_is_no_warning(name: str):
+    assert findings(changed(("metadata.annotations", {f"autoscaling.keda.sh/{name}": "false"}))) == []
+
+
+@pytest.mark.parametrize(
+    ("fallback", "words"),
+    [
+        ({"replicas": 4}, "needs more than these: the policy allows 16"),
+        ({"replicas": 4, "behavior": "static"}, "without a fallback KEDA keeps the count"),
+        ({"replicas": 16}, ""),
+        ({"replicas": 4, "behavior": "currentReplicasIfHigher"}, ""),
+        ({"replicas": 4, "behavior": "currentReplicas"}, ""),
+    ],
+)
+def test_a_static_fallback_below_the_load_is_told(fallback: dict, words: str):
+    found = findings(changed(("spec.fallback", {"failureThreshold": 3, **fallback})))
+    assert [finding.key for finding in found] == ["spec.fallback.replicas"] * bool(words)
+    assert all(words in finding.problem and "currentReplicasIfHigher" in finding.allowed for finding in found)
+
+
+def test_prewarm_is_offered_when_a_cron_trigger_stands_beside_ours():
+    ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
+    (cron,) = findings(changed(("spec.triggers", [ours, {"type": "cron", "metadata": {"desiredReplicas": "4"}}])))
+    assert "could not be reached" in cron.problem and "`prewarm`" in cron.allowed
+    (other,) = findings(changed(("spec.triggers", [ours, {"type": "cpu"}])))
+    assert "`prewarm`" not in other.allowed
 
 
 def test_all_that_is_wrong_in_a_trigger_is_told_at_once():

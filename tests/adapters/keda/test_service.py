@@ -298,6 +298,19 @@ class TestStreamIsActive:
             async with asyncio.timeout(0.2):  # four times as long as until `true` would be said again
                 await stream.read()
 
+    async def test_false_is_not_pushed_when_another_trigger_decides_too(self, client: Client):
+        """KEDA before 2.18 goes to zero for a pushed `false`, whatever another trigger says."""
+        client.world.cluster.add(scaled_object("llama", alone=False))
+        client.world.decide(Row("llama", 3, current=3))
+        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        assert (await stream.read()).result
+        client.world.decide(Row("llama", 0, current=3))
+        reading = asyncio.create_task(stream.read())
+        await asyncio.sleep(0.2)  # four times as long as until `true` would be said again
+        assert not (reading.done() or (await client.stub.IsActive(reference())).result)
+        client.world.decide(Row("llama", 1, current=0))
+        assert (await reading).result
+
     async def test_until_anybody_was_heard_it_is_silent_and_then_speaks_at_once(self):
         async with talking(World(resend_s=60)) as client:
             stream = client.stub.StreamIsActive(reference(), timeout=5)

@@ -1,6 +1,6 @@
 """What may stand in the metadata of our trigger. It is written by tenants: every key, size and value is checked.
 
-Used by the service for requests and by `check` for manifests; knows nothing of gRPC.
+Used for requests, for ScaledObjects in the cluster and by `check` for manifests; knows nothing of gRPC.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES, Policy
 from autoscaler.config.policy import PolicyBook
-from autoscaler.config.scaledobject import POLICY
 from autoscaler.config.specs import OverrideError, override, override_value
 
+POLICY = "policy"  # names a policy, and so says that the trigger is ours
 SECRETS = frozenset({"caCert", "tlsClientCert", "tlsClientKey"})  # normally in a TriggerAuthentication; never repeated
 SWITCHES = frozenset({"enableTLS", "unsafeSsl"})
 KEDA_KEYS = frozenset({"scalerAddress"}) | SWITCHES | SECRETS  # read by KEDA, passed on to us
@@ -30,16 +30,25 @@ def problems(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
 
     Beside the policy's name, single fields of the policy may be stated by their path: "objective.ttft".
     """
+    found = key_problems(metadata)
+    name = metadata.get(POLICY)
+    if name is None and POLICY in found:
+        found[POLICY] = f"missing; allowed: {one_of(book.policies)}"
+    elif name is not None and name not in book.policies and len(metadata) <= MAX_KEYS:
+        found.setdefault(POLICY, f"{shown(name)}; allowed: {one_of(book.policies, name)}")
+    return found or _contradiction(metadata, book.policies[metadata[POLICY]])
+
+
+def key_problems(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Say what is wrong whatever policies there are, as `problems` does."""
     if len(metadata) > MAX_KEYS:
         return {"number of keys": f"{len(metadata)}; allowed: at most {MAX_KEYS}"}
     found = {key: problem for key, value in metadata.items() if (problem := _problem(key, value))}
     if POLICY not in metadata:
-        found[POLICY] = f"missing; allowed: {one_of(book.policies)}"
-    elif metadata[POLICY] not in book.policies:
-        found.setdefault(POLICY, f"{shown(metadata[POLICY])}; allowed: {one_of(book.policies, metadata[POLICY])}")
+        found[POLICY] = "missing; allowed: the name of a policy"
     if "scalerAddress" not in metadata:
         found["scalerAddress"] = "missing; allowed: host:port of this scaler"
-    return found or _contradiction(metadata, book.policies[metadata[POLICY]])
+    return found
 
 
 def overrides(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
