@@ -181,6 +181,7 @@ class ScaledObject:
     tolerance_up: float | None  # of its HPA, or as stated while that is not known; None: the controller's default (0.1)
     tolerance_down: float | None
     metadata: tuple[tuple[str, str], ...]  # of our trigger
+    alone: bool = True  # no other trigger decides beside ours
     problem: str = ""  # why it cannot be used, in words; "": it can
 
 

@@ -37,6 +37,7 @@ def share(
     rests: BoolColumn,
     standing: FloatColumn,
     arrivals_per_s: FloatColumn,
+    staying: FloatColumn,
 ) -> FloatColumn:
     """Grant each workload what its pool can give.
 
@@ -46,21 +47,24 @@ def share(
     what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
     standing: float64[W], replicas that have GPUs: of what is kept only these take any from others.
     arrivals_per_s: float64[W], requests; NaN: not known.
+    staying: float64[W], replicas that stay even where fewer are wanted, so that nobody else gets their GPUs.
     Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum),
     then what is needed, then what is wanted are each served priority by priority, by weight where what is left does not
     suffice for all of one priority.
     """
     gpus_each = fleet.gpus_per_replica
+    staying = np.fmin(staying, standing)
     stays = np.where(trusted, np.fmin(fleet.replicas, standing), fleet.replicas)
     granted = np.minimum(wanted, np.fmax(claims.fits, stays))  # beyond these no node holds another
     for group, size in _sets(fleet):
-        held = np.where(free, np.minimum(granted, claims.replicas), np.fmin(fleet.replicas, standing))
+        claiming = np.fmax(np.minimum(granted, claims.replicas), staying)
+        held = np.where(free, claiming, np.fmin(fleet.replicas, standing))
         known = group & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(held)
         if not float(np.sum((held * gpus_each)[known])) > size:  # only what is short is shared; NaN compares False
             continue
         rows = np.flatnonzero(known)
         keeps = np.fmin(fleet.replicas, np.where(free, granted, held))[rows]
-        least = np.where(free[rows] & trusted[rows], 0.0, keeps)
+        least = np.where(free[rows] & trusted[rows], staying[rows], keeps)
         kept = np.fmin(least, standing[rows])
         claimed = np.fmax(np.fmin(held[rows], np.where(free[rows], claims.scarce[rows], np.inf)), kept)
         shared = kept + _share_pool(
@@ -78,7 +82,7 @@ def share(
         beside = np.fmin(granted[rows], np.fmax(np.floor(size / gpus_each[rows] + 1e-9), shared))
         unclaimed = (granted[rows] > held[rows]) & (shared >= held[rows])
         granted[rows] = np.fmax(np.where(unclaimed, beside, shared), least)
-    return np.where(free, granted, wanted)
+    return np.where(free, np.fmin(granted, wanted), wanted)
 
 
 def _sets(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:

@@ -286,10 +286,19 @@ def _reason(stage: Stage, row: _Row) -> str:
                 return f"the nodes that admit it can hold {number(after)} of {number(before)}{_grows(row)}"
             return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}{_grows(row)}"
         case Stage.OWNER:
-            rival = row.inp.fleet.rival[row.row]
-            if rival:
-                return f"{rival} owns the count"
-            return "it is paused" if row.inp.fleet.paused[row.row] else _refusal(row)
+            return _owner(row, after)
+
+
+def _owner(row: _Row, after: float) -> str:
+    """Say why a count is not what was decided: it is somebody else's, or is held, or was refused."""
+    fleet = row.inp.fleet
+    if fleet.rival[row.row]:
+        return f"{fleet.rival[row.row]} owns the count"
+    if fleet.paused[row.row]:
+        return "it is paused"
+    if fleet.held is not None and fleet.held.reason[row.row]:
+        return f"{fleet.held.reason[row.row]}, so {number(after)} will stand"
+    return _refusal(row)
 
 
 def _refusal(row: _Row) -> str:

@@ -103,6 +103,17 @@ class Obstacles:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What becomes of a decision where others carry it out, and may be told to keep a count where it is."""
+
+    least: FloatColumn  # float64[W], replicas below which the count does not go, whatever is decided; 0: no such bound
+    most: FloatColumn  # float64[W], replicas above which it does not go; infinity: no such bound
+    to_zero: BoolColumn  # bool[W], it goes to zero all the same
+    shared: BoolColumn  # bool[W], something else decides as well: what stands may stay, whatever is decided
+    reason: tuple[str, ...]  # [W], what holds the count, in words; "": nothing does
+
+
+@dataclass(frozen=True)
 class Fleet:
     """A synced snapshot. Row order is the source's; ids ascend."""
 
@@ -131,3 +142,4 @@ class Fleet:
     pools: tuple[Pool, ...]  # [N]
     pool_gpus: FloatColumn  # float64[N], allocatable devices; NaN: unknown, then the pool is not shared out
     joint: tuple[Joint, ...] = ()  # pools that overlap, the smallest set first
+    held: Held | None = None  # None: what is decided is what will be

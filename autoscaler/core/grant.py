@@ -60,7 +60,17 @@ def share(
         # What one variant takes over from another for the load is no reserve there either.
         unreserved = np.fmin(unreserved, chosen)
         given = arbitrate.share(
-            chosen, unreserved, inp.fleet, inp.spec, claims, trusted, governed, resting, standing, arrivals_per_s
+            hold(chosen, inp.fleet),
+            unreserved,
+            inp.fleet,
+            inp.spec,
+            claims,
+            trusted,
+            governed,
+            resting,
+            standing,
+            arrivals_per_s,
+            kept(chosen, inp.fleet),
         )
         return chosen, given, unreserved
 
@@ -71,7 +81,8 @@ def share(
         together = np.isin(inp.variants.service, inp.variants.service[refused])
         chosen, given, unreserved = among(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
     stages = target.stages.copy()
-    stages[Stage.VARIANT], stages[Stage.GRANT] = chosen, given
+    pooled = given < hold(chosen, inp.fleet)
+    stages[Stage.VARIANT], stages[Stage.GRANT] = chosen, np.where(pooled, given, chosen)
     stages[Stage.OWNER] = np.where(ours & ~put_off(inp, given), given, observation.replicas)
     return stages, unreserved
 
@@ -79,6 +90,26 @@ def share(
 def free(inp: TickInput) -> BoolColumn:
     """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
     return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))
+
+
+def hold(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
+    """Return what `wanted` comes to where the owner of a count holds it in one direction; float64[W]."""
+    held = fleet.held
+    if held is None:
+        return wanted
+    return np.where(held.to_zero & (wanted == 0), wanted, np.clip(wanted, held.least, held.most))
+
+
+def kept(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
+    """Return how many of its replicas each workload keeps even where `wanted` is less; float64[W].
+
+    Where something else decides as well, all that stand may stay: pools count them until they are gone.
+    """
+    held = fleet.held
+    if held is None:
+        return np.zeros(len(fleet.workloads))
+    least = np.where(held.to_zero & (wanted == 0), 0.0, held.least)
+    return np.where(held.shared, fleet.replicas, np.fmin(least, fleet.replicas))
 
 
 def put_off(inp: TickInput, given: FloatColumn) -> BoolColumn:

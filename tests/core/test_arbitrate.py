@@ -25,6 +25,7 @@ def shared(
     claimed=None,
     scarce=None,
     fits=None,
+    staying=None,
     **columns,
 ):
     rows = len(wanted)
@@ -44,7 +45,15 @@ def shared(
     coming = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
     claimed, scarce, fits = (np.array(given or [np.inf] * rows, float) for given in (claimed, scarce, fits))
     claims = Claims(claimed, scarce, fits, np.zeros(rows, dtype=bool))
-    return arbitrate.share(wanted, needed, cluster, rules, claims, known, unbound, idle, placed, coming).tolist()
+    stay = np.zeros(rows) if staying is None else np.array(staying, float)
+    return arbitrate.share(wanted, needed, cluster, rules, claims, known, unbound, idle, placed, coming, stay).tolist()
+
+
+def test_others_get_what_is_free_when_replicas_stay():
+    """The first wants one replica and its six stay all the same: of eight GPUs two are free."""
+    assert shared([1, 4], gpus=8, current=[6, 1], staying=[6, 0]) == [1, 2]
+    assert shared([7, 4], gpus=8, current=[6, 1], staying=[6, 0]) == [7, 1]
+    assert shared([1, 4], gpus=8, current=[6, 1], staying=[6, 0], standing=[2, 1]) == [1, 4]  # four of six have no GPU
 
 
 def test_a_pool_that_suffices_grants_everything():
@@ -102,7 +111,7 @@ def test_pools_that_overlap_share_what_they_have_together():
     )
     none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
     claims = Claims(many, many, many, ~yes)
-    given = arbitrate.share(wanted, wanted, cluster, ranks, claims, yes, yes, ~yes, none, none)
+    given = arbitrate.share(wanted, wanted, cluster, ranks, claims, yes, yes, ~yes, none, none, none)
     assert given.tolist() == [6, 2]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.decision import Signal, Stage
 from autoscaler.core.explain import Explanation, binding_stages, explain
-from autoscaler.core.fleet import Blocked
+from autoscaler.core.fleet import Blocked, Held
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples
 from autoscaler.core.spec import Schedule
@@ -99,6 +99,13 @@ def cases() -> dict[str, Explanation]:
         "grant": told(fleet([2], **scarce), **busy),
         "reserve": told_reserve(),
         "paused": told(fleet([1], paused=np.array([True])), **busy),
+        "held": told(
+            fleet(
+                [6],
+                held=Held(*map(np.array, ([6.0], [np.inf], [False], [False])), ("KEDA is told to take none away",)),
+            ),
+            watched_s=200,
+        ),
         "rival": told(fleet([1], rival=("HorizontalPodAutoscaler/chat",)), **busy),
         "guess": told(fleet([2]), spec(concurrency=NAN), running=4.0),
         "too many": told_too_many(),
@@ -303,6 +310,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("reserve", Stage.GRANT),
         ("paused", Stage.OWNER),
         ("rival", Stage.OWNER),
+        ("held", Stage.OWNER),
     ],
 )
 def test_the_stage_whose_column_differs_is_the_reason(name, stage):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.decision import Signal, Stage
-from autoscaler.core.fleet import Blocked
+from autoscaler.core.fleet import Blocked, Held
 from autoscaler.core.memory import Memory
 from autoscaler.core.spec import Schedule
 from autoscaler.core.tick import tick
@@ -404,6 +404,53 @@ def test_a_paused_workload_keeps_its_count_and_shows_what_it_would_have():
 def test_a_rival_is_not_fought():
     decision = Story(spec()).tick(fleet([2], rival=("ScaledObject/chat",)), running=30.0)
     assert replicas(decision) == 2
+
+
+def held(least=0.0, most=np.inf, to_zero=False, shared=False):
+    """What holds the first of two workloads; nothing holds the second."""
+    return Held(
+        np.array([least, 0.0]),
+        np.array([most, np.inf]),
+        np.array([to_zero, False]),
+        np.array([shared, False]),
+        ("", ""),
+    )
+
+
+def drained(held, idle_after_s=NAN, watch_s=200):
+    """Six replicas without work beside one with work for four, of eight GPUs; return both decisions and stages."""
+    cluster = fleet([6, 1], held=held, pool_gpus=np.array([8.0]))
+    story = Story(spec(2, idle_after_s=[idle_after_s, NAN]))
+    load = {"running": np.array([0.0] * 6 + [10.0]), "waiting": np.array([0.0] * 6 + [30.0])}
+    decision = story.watch(cluster, watch_s, 10, **load, front_waiting=0.0)
+    return replicas(decision, 0), replicas(decision, 1), decision.stages
+
+
+def test_a_count_that_cannot_fall_keeps_its_gpus_from_others():
+    assert drained(None)[:2] == (1, 4)
+    first, second, stages = drained(held(least=6.0))
+    assert (first, second) == (6, 2)
+    assert (stages[Stage.GRANT, 0], stages[Stage.OWNER, 0]) == (1, 6)
+    assert stages[Stage.GRANT, 1] == 2  # and this is what its pool gives, no owner
+
+
+def test_a_count_that_cannot_rise_leaves_its_gpus_to_others():
+    cluster = fleet([2, 1], held=held(most=2.0), pool_gpus=np.array([8.0]))
+    load = {"running": np.array([10.0, 10.0, 10.0]), "waiting": np.array([30.0, 30.0, 50.0])}
+    decision = Story(spec(2)).watch(cluster, 60, 10, **load)
+    assert (replicas(decision, 0), replicas(decision, 1)) == (2, 6)
+    assert decision.stages[Stage.GRANT, 0] > 2
+
+
+def test_zero_is_reached_when_only_the_hpa_is_held():
+    assert drained(held(least=6.0, to_zero=True), idle_after_s=60.0)[:2] == (0, 4)
+    assert drained(held(least=6.0, to_zero=True))[:2] == (6, 2)
+    assert drained(held(least=6.0), idle_after_s=60.0)[:2] == (6, 2)
+
+
+def test_what_stands_is_counted_when_something_else_decides_too():
+    """The decision is told as it is: what the other makes of it shows in the count that stands."""
+    assert drained(held(shared=True))[:2] == (1, 2)
 
 
 def test_a_workload_without_a_policy_is_left_alone_in_every_weather():

@@ -8,10 +8,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from autoscaler.adapters.kube.client import FIELD_MANAGER
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.objects import Behavior, HorizontalPodAutoscaler, ScalingRules
-from autoscaler.config.scaledobject import TOLERANCE
+from autoscaler.config.scaledobject import DISABLED, TOLERANCE
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.core.kept import Hold
 from autoscaler.ports import Clock, Leadership
+
+MAX_METRICS, MAX_NAME = 100, 253  # of an HPA: metrics that are looked at, and characters of a name
 
 HAND_HOLD_S = 300.0  # after a manual change the workload is left alone this long; each further one doubles it
 HAND_HOLD_LIMIT_S = 3600.0
@@ -82,21 +84,31 @@ class Hpa(NamedTuple):
     scaled_object: str  # name of the ScaledObject that made it; "": none
     tolerance_up: float | None  # None: the controller's default
     tolerance_down: float | None
+    holds_up: bool  # it adds no replica, whatever its metrics say
+    holds_down: bool  # it takes none away
+    metrics: tuple[str, ...]  # names of its external metrics
 
 
 class HpaTable(ClaimTable[Hpa]):
-    """Receives HorizontalPodAutoscalers."""
+    """Receives HorizontalPodAutoscalers. One that is being deleted owns nothing any more."""
 
     def put(self, seen: HorizontalPodAutoscaler, /) -> None:
         metadata, reference = seen.metadata, seen.spec.scale_target_ref
+        if metadata.deletion_timestamp is not None:
+            self.remove(metadata.namespace, metadata.name)
+            return
         owner = metadata.controller()
         behavior = seen.spec.behavior or Behavior()
+        metrics = (seen.spec.metrics or ())[:MAX_METRICS]
         hpa = Hpa(
             metadata.name,
             TargetKey(metadata.namespace, api_group(reference.api_version), reference.kind, reference.name),
             owner.name if owner is not None and owner.kind == "ScaledObject" else "",
             _tolerance(behavior.scale_up),
             _tolerance(behavior.scale_down),
+            behavior.scale_up is not None and behavior.scale_up.select_policy == DISABLED,
+            behavior.scale_down is not None and behavior.scale_down.select_policy == DISABLED,
+            tuple(metric.external.metric.name[:MAX_NAME] for metric in metrics if metric.external is not None),
         )
         self.keep(metadata.namespace, metadata.name, hpa)
 

@@ -239,6 +239,7 @@ class TargetReference(Fields, frozen=True):
 
 
 class ScalingRules(Fields, frozen=True):
+    select_policy: str | None = None
     tolerance: str | int | float | None = None
 
 
@@ -247,7 +248,20 @@ class Behavior(Fields, frozen=True):
     scale_down: ScalingRules | None = None
 
 
+class MetricIdentifier(Fields, frozen=True):
+    name: str = ""
+
+
+class ExternalMetric(Fields, frozen=True):
+    metric: MetricIdentifier = MetricIdentifier()
+
+
+class MetricSpec(Fields, frozen=True):
+    external: ExternalMetric | None = None
+
+
 class AutoscalerSpec(Fields, frozen=True):
+    metrics: list[MetricSpec] | None = None
     scale_target_ref: TargetReference = TargetReference()
     behavior: Behavior | None = None
 
@@ -263,6 +277,7 @@ class AnnotatedMetadata(Metadata, frozen=True):
 class ScaledObject(Object, frozen=True):
     metadata: AnnotatedMetadata = AnnotatedMetadata()
     spec: Any = None
+    status: Any = None
 
 
 class NodeStatus(Fields, frozen=True):

@@ -6,36 +6,27 @@ makes no sense becomes `problem`. What KEDA is answered belongs to `adapters.ked
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import ClaimTable, HpaTable, TargetKey, target_key
-from autoscaler.adapters.kube.declared import VALUE_LIMIT, read_override, worded
-from autoscaler.config.findings import shown
+from autoscaler.adapters.kube.declared import worded
+from autoscaler.config import scaledobject as so
+from autoscaler.config import trigger
+from autoscaler.config.document import Loc
+from autoscaler.config.manifests import at, mapping
 from autoscaler.config.model import OVERRIDES
-from autoscaler.config.scaledobject import (
-    DEFAULT_MAX,
-    DEFAULT_MIN,
-    LEAST,
-    MOST,
-    POLICY,
-    POLL,
-    PUSH,
-    TARGETS,
-    TOLERANCE,
-    is_target,
-    with_defaults,
-)
-from autoscaler.config.values import NAME, Whole
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
-METADATA_LIMIT = 64  # keys of a trigger
-PAUSED, PAUSED_AT = "autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"
-FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool; nonsense is true to KEDA
+MAX_TRIGGERS = 100  # of one ScaledObject that are looked at
+MAX_FAULTS = 20  # of one that are worded
+METRIC_NAME = "replicas"  # as the scaler answers it; KEDA puts the place of the trigger before it
+COMPOSITE = "composite-metric"  # of a ScaledObject whose formula makes one metric of all
 
 
 class Asked(NamedTuple):
@@ -49,11 +40,17 @@ class Asked(NamedTuple):
     overrides: tuple[tuple[str, str], ...]
     bounds: tuple[float, float]  # stated or KEDA's; the HPA keeps to them whatever the policy says
     paused: bool
-    doubts: str  # overrides that are dropped, in words; the rest holds
+    pauses_in: bool  # KEDA and the HPA take no replica away
+    pauses_out: bool  # they add none
+    forced: bool  # KEDA keeps it above zero
+    holds: tuple[bool, bool]  # directions in which its HPA is not to move: up, down
+    to_zero: bool  # from any count KEDA goes to zero while nothing is active
+    metric: str  # name of our metric in its HPA
+    beside: str  # what decides beside us, in words
 
 
 class ScaledObjectTable(ClaimTable[Asked]):
-    """Receives ScaledObjects.
+    """Receives ScaledObjects. One that is being deleted asks nothing any more.
 
     hpas: among them those that KEDA made of ScaledObjects.
     """
@@ -64,7 +61,10 @@ class ScaledObjectTable(ClaimTable[Asked]):
         self._ports: dict[tuple[str, str], ScaledObject] = {}  # what was returned last
 
     def put(self, seen: objects.ScaledObject, /) -> None:
-        self.keep(seen.metadata.namespace, seen.metadata.name, read_scaled_object(seen))
+        if seen.metadata.deletion_timestamp is not None:
+            self.remove(seen.metadata.namespace, seen.metadata.name)
+        else:
+            self.keep(seen.metadata.namespace, seen.metadata.name, read_scaled_object(seen))
 
     def remove(self, namespace: str, name: str, /) -> None:
         super().remove(namespace, name)
@@ -92,25 +92,17 @@ class ScaledObjectTable(ClaimTable[Asked]):
 
 def read_scaled_object(seen: objects.ScaledObject) -> Asked:
     """Read one ScaledObject; nothing in it makes this raise."""
-    spec = _mapping(seen.spec)
-    problems: list[str] = []
-    doubts: list[str] = []
-    target = _target(seen.metadata.namespace, _mapping(spec.get("scaleTargetRef")), problems)
-    metadata = _trigger(spec.get("triggers"), problems)
-    least = _count("minReplicaCount", spec.get("minReplicaCount"), LEAST, DEFAULT_MIN, problems)
-    most = _count("maxReplicaCount", spec.get("maxReplicaCount"), MOST, DEFAULT_MAX, problems)
-    if least > most:
-        problems.append(f"minReplicaCount {least} is above maxReplicaCount {most}")
-    behavior = _mapping(_mapping(_mapping(spec.get("advanced")).get("horizontalPodAutoscalerConfig")).get("behavior"))
-    policy = (metadata or {}).get(POLICY, "")
-    ours = metadata is not None and POLICY in metadata
-    if ours and not re.fullmatch(NAME.expression, policy):
-        problems.append(f"policy: found {shown(policy)}; allowed: {NAME.allowed}")
-    overrides: dict[str, str] = {}
-    for path, text in (metadata or {}).items():
-        if path in OVERRIDES:
-            overrides |= read_override(path, text, doubts)
+    value: dict[str, Any] = {"spec": seen.spec}
+    stated = at(value, *so.TRIGGERS)
+    triggers = stated[:MAX_TRIGGERS] if isinstance(stated, list) else []
+    external = [place for place, one in enumerate(triggers) if _metadata(one) is not None]
+    ours = [place for place in external if trigger.POLICY in (_metadata(triggers[place]) or {})]
+    metadata = _kept(_metadata(triggers[ours[0]]) or {}) if ours else {}
+    least = so.whole(value, so.MIN, so.LEAST, so.DEFAULT_MIN) or 0
+    most = so.whole(value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
+    target = _target(seen.metadata.namespace, mapping(at(value, "spec", "scaleTargetRef")))
     annotations = seen.metadata.annotations or {}
+    beside = _beside(value, triggers, seen.status)
     return Asked(
         port=ScaledObject(
             namespace=seen.metadata.namespace,
@@ -118,86 +110,81 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
             target=target,
             min_replicas=least,
             max_replicas=most,
-            tolerance_up=_tolerance("scaleUp", behavior, problems),
-            tolerance_down=_tolerance("scaleDown", behavior, problems),
-            metadata=tuple(sorted((metadata or {}).items())),
-            problem=worded(problems),
+            tolerance_up=_tolerance(value, so.UP),
+            tolerance_down=_tolerance(value, so.DOWN),
+            metadata=tuple(sorted(metadata.items())),
+            alone=len(triggers) <= 1 and not at(value, *so.MODIFIERS),
+            problem=_problem(value, ours, bool(external)),
         ),
         target=target_key(target),
-        external=metadata is not None,
-        ours=ours,
-        policy=policy,
-        overrides=tuple(sorted(overrides.items())),
+        external=bool(external),
+        ours=bool(ours),
+        policy=metadata.get(trigger.POLICY, ""),
+        overrides=tuple(sorted((path, text) for path, text in metadata.items() if path in OVERRIDES)),
         bounds=(least, most),
-        paused=annotations.get(PAUSED, "false") not in FALSE or PAUSED_AT in annotations,
-        doubts=worded(doubts),
+        paused=so.is_set(annotations, so.PAUSED) or so.PAUSED_AT in annotations,
+        pauses_in=so.is_set(annotations, so.PAUSED_IN),
+        pauses_out=so.is_set(annotations, so.PAUSED_OUT),
+        forced=so.is_set(annotations, so.FORCED),
+        holds=(_is_disabled(value, so.UP), _is_disabled(value, so.DOWN)),
+        to_zero=least == 0 or so.whole(value, so.IDLE, so.LEAST) == 0,
+        metric=COMPOSITE if at(value, *so.MODIFIERS) else f"s{ours[0] if ours else 0}-{METRIC_NAME}",
+        beside=beside,
     )
 
 
-def _trigger(triggers: Any, problems: list[str]) -> dict[str, str] | None:
-    """Return the metadata of the trigger that names a policy; empty: none does; None: no trigger is external."""
-    found: list[Mapping[str, Any]] = [
-        metadata
-        for trigger in (triggers if isinstance(triggers, list) else ())
-        if _mapping(trigger).get("type") in (PUSH, POLL) and (metadata := _mapping(_mapping(trigger).get("metadata")))
-    ]
-    ours = [metadata for metadata in found if POLICY in metadata]
-    if not ours:
-        if found:
-            problems.append("the trigger's metadata names no policy; allowed: policy: <name of a policy>")
-        return {} if found else None
-    if len(ours) > 1:
-        problems.append(f"{len(ours)} triggers name a policy; allowed: one, because the HPA takes the largest answer")
-    metadata = ours[0]
-    if len(metadata) > METADATA_LIMIT:
-        problems.append(f"the trigger's metadata has {len(metadata)} keys; allowed: {METADATA_LIMIT}")
-    kept = {}
-    for key, value in list(metadata.items())[:METADATA_LIMIT]:
-        if isinstance(value, str) and len(value) <= VALUE_LIMIT and len(key) <= VALUE_LIMIT:
-            kept[key] = value
-        elif key == POLICY or key in OVERRIDES:
-            problems.append(f"{shown(key)}: found {shown(value)}; allowed: text of at most {VALUE_LIMIT} characters")
-        # Anything else is KEDA's, certificates and keys among it: neither kept nor repeated. A key that nobody knows is
-        # refused when KEDA asks with it.
-    return kept
+def _metadata(stated: Any) -> Mapping[str, Any] | None:
+    """Return the metadata of an external trigger; None: it is of another type, or has none."""
+    return mapping(at(stated, "metadata")) or None if at(stated, "type") in (so.PUSH, so.POLL) else None
 
 
-def _target(namespace: str, reference: Mapping[str, Any], problems: list[str]) -> WorkloadRef:
-    kind, api_version = with_defaults(reference.get("kind"), reference.get("apiVersion"))
-    name = reference.get("name")
-    if is_target(kind, api_version):
-        api_version = TARGETS[kind]
-    else:
-        allowed = ", ".join(f"{version} {kind}" for kind, version in TARGETS.items())
-        problems.append(f"scaleTargetRef: found {shown(api_version)} {shown(kind)}; allowed: {allowed}")
-    if not name:
-        problems.append(f"scaleTargetRef.name: found {shown(name)}; allowed: the target's name")
+def _kept(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a request is held against. Certificates and keys are neither kept nor repeated."""
+    return {
+        key: text
+        for key, text in islice(metadata.items(), trigger.MAX_KEYS)
+        if isinstance(text, str) and key not in trigger.SECRETS and len(text) <= trigger.MAX_VALUE_CHARS
+    }
+
+
+def _problem(value: object, ours: list[int], external: bool) -> str:
+    """Say why it cannot be used; "": it can, or is somebody else's."""
+    if ours:
+        return worded(fault.worded(value) for fault in islice(so.faults(value, ours), MAX_FAULTS))
+    return "the trigger's metadata names no policy; allowed: policy: <name of a policy>" if external else ""
+
+
+def _beside(value: object, triggers: list[Any], status: Any) -> str:
+    """Say what decides the count beside our answer; "": nothing does."""
+    found = []
+    if len(triggers) > 1:
+        kinds = ", ".join(str(at(one, "type"))[:40] for one in triggers[:5])
+        found.append(f"has {len(triggers)} triggers ({kinds}), of which the HPA takes the largest answer")
+    if at(value, *so.MODIFIERS):
+        found.append("puts the formula of its scalingModifiers in the place of our answer")
+    conditions = at(status, "conditions")
+    for condition in conditions[:MAX_TRIGGERS] if isinstance(conditions, list) else ():
+        if (at(condition, "type"), at(condition, "status")) == ("Fallback", "True"):
+            found.append("is in its fallback, as KEDA got no answer")
+            break
+    return "; ".join(found)
+
+
+def _is_disabled(value: object, direction: Loc) -> bool:
+    return at(value, *direction, "selectPolicy") == so.DISABLED
+
+
+def _tolerance(value: object, direction: Loc) -> float | None:
+    stated = so.tolerance(value, direction)
+    return None if stated is None or math.isnan(stated) else stated
+
+
+def _target(namespace: str, reference: Mapping[str, Any]) -> WorkloadRef:
+    kind, api_version = so.with_defaults(reference.get("kind"), reference.get("apiVersion"))
+    if so.is_target(kind, api_version):
+        api_version = so.TARGETS[kind]
     name, kind, api_version = (
-        text if isinstance(text, str) and len(text) <= 253 else "" for text in (name, kind, api_version)
+        text if isinstance(text, str) and len(text) <= 253 else ""
+        for text in (reference.get("name"), kind, api_version)
     )
     return WorkloadRef(namespace, name, kind, api_version)
-
-
-def _count(key: str, value: Any, kind: Whole, absent: int, problems: list[str]) -> int:
-    if value is None:
-        return absent
-    try:
-        return kind.read(value)
-    except ValueError as error:
-        problems.append(f"{key}: {error}, found {shown(value)}; allowed: {kind.allowed}")
-        return absent
-
-
-def _tolerance(direction: str, behavior: Mapping[str, Any], problems: list[str]) -> float | None:
-    value = _mapping(behavior.get(direction)).get("tolerance")
-    if value is None:
-        return None
-    try:
-        return TOLERANCE.read(value)
-    except ValueError as error:
-        problems.append(f"{direction}.tolerance: {error}, found {shown(value)}; allowed: {TOLERANCE.allowed}")
-        return None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -18,6 +18,7 @@ from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, HpaTable, TargetKey
 from autoscaler.adapters.kube.client import ApiError, Kube
 from autoscaler.adapters.kube.declared import NO_POLICY, worded
+from autoscaler.adapters.kube.held import Hold, hold, lacks, table
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.owners import ReplicaSets, Targets, TargetTable
 from autoscaler.adapters.kube.pods import PodRows, PodTable
@@ -28,7 +29,7 @@ from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.settings import Mode
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.fleet import Fleet, Joint, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.fleet import Fleet, Held, Joint, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,16 @@ class _WorkloadRows(NamedTuple):
     pool_gpus: FloatColumn
     listed: BoolColumn
     fits: FloatColumn
+    held: Held | None
+
+
+class _Managed(NamedTuple):
+    """What is known of one workload of ours, beside its row."""
+
+    workload: Workload
+    paused: bool
+    rival: str
+    hold: Hold = Hold()
 
 
 class KubeFleet:
@@ -142,6 +153,7 @@ class KubeFleet:
             pools=workloads.layout.pools,
             pool_gpus=pool_gpus,
             joint=joint,
+            held=workloads.held,
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -245,34 +257,35 @@ class KubeFleet:
         if self._workload_rows is not None and state == self._workload_state:
             return self._workload_rows
         told, self._problems = self._problems, {}
-        managed: list[tuple[int, Row, Workload, bool, str]] = []
+        managed: list[tuple[int, Row, _Managed]] = []
         for target_id in sorted(self._targets.rows):
             row = self._targets.rows[target_id]
             found = self._by_trigger(row) if self._mode is Mode.KEDA else self._by_annotation(row)
             if found is not None:
-                managed.append((target_id, row, *found))
+                managed.append((target_id, row, found))
         if self._mode is Mode.KEDA:
             self._miss_targets()
         self._tell(told, len(managed))
-        layout = self._nodes.pools([row.facts for _, row, *_ in managed])
-        workload_id = np.array([target_id for target_id, *_ in managed], dtype=np.int64)
+        layout = self._nodes.pools([row.facts for _, row, _ in managed])
+        workload_id = np.array([target_id for target_id, _, _ in managed], dtype=np.int64)
         before = self._workload_rows
         if before is not None and np.array_equal(before.workload_id, workload_id):
             workload_id = before.workload_id  # the same object: then the pods need not be laid out anew
         self._workload_state = state
         limits = self.limits()
         self._workload_rows = _WorkloadRows(
-            workloads=tuple(workload for _, _, workload, _, _ in managed),
+            workloads=tuple(found.workload for *_, found in managed),
             workload_id=workload_id,
-            replicas=np.array([float(row.replicas) for _, row, *_ in managed]),
-            paused=np.array([paused for *_, paused, _ in managed], dtype=bool),
-            rival=tuple(rival for *_, rival in managed),
-            gpus_per_replica=np.array([row.facts.gpus for _, row, *_ in managed]),
+            replicas=np.array([float(row.replicas) for _, row, _ in managed]),
+            paused=np.array([found.paused for *_, found in managed], dtype=bool),
+            rival=tuple(found.rival for *_, found in managed),
+            gpus_per_replica=np.array([row.facts.gpus for _, row, _ in managed]),
             pool=np.array(layout.rows, dtype=np.int64),
             layout=layout,
             pool_gpus=np.array(layout.gpus),
             listed=np.ones(len(managed), dtype=bool),
             fits=np.array(layout.fits),
+            held=table([found.hold for *_, found in managed]),
         )
         for limit in self.limits():
             if limit not in limits:
@@ -332,15 +345,15 @@ class KubeFleet:
             namespaces = sorted({watch.namespace for watch in self._watches if watch.resource.namespaced} - {""})
             log.warning("no workload is to be scaled", needed=NEEDED[self._mode], namespaces=namespaces or "all")
 
-    def _by_annotation(self, row: Row) -> tuple[Workload, bool, str] | None:
-        """Return workload, paused and rival of a target whose annotation names a policy."""
+    def _by_annotation(self, row: Row) -> _Managed | None:
+        """Return what is known of a target whose annotation names a policy."""
         declared = row.declared
         if declared.policy is None:
             return None
         if problem := worded((declared.problem, row.facts.unclear)):
             self._problems[row.ref] = problem
         rival = "" if self._mode is Mode.DRY_RUN else self._rival(row)
-        return row.workload, declared.paused, rival
+        return _Managed(row.workload, declared.paused, rival)
 
     def _rival(self, row: Row) -> str:
         return self._autoscaler(row.key) or self._targets.served_by(row) or self.hands.owner(row.uid)
@@ -350,13 +363,16 @@ class KubeFleet:
         scaled = self._scaled.of(target)
         return f"ScaledObject/{scaled[0].port.name}" if scaled else self._hpas.owner(target)
 
-    def _by_trigger(self, row: Row) -> tuple[Workload, bool, str] | None:
-        """Return workload, paused and rival of a target that one of our ScaledObjects names."""
+    def _by_trigger(self, row: Row) -> _Managed | None:
+        """Return what is known of a target that one of our ScaledObjects names."""
         claims = self._scaled.of(row.key)
         asked = next((claim for claim in claims if claim.ours), None)
         if asked is None:
             return None
-        problem = worded((_told(asked), row.declared.problem, _unread(row, asked), row.facts.unclear))
+        hpa = self._hpas.made_by(asked.port.name, row.key)
+        problem = worded(
+            (_told(asked), lacks(asked, hpa), row.declared.problem, _unread(row, asked), row.facts.unclear)
+        )
         if problem:
             self._problems[row.ref] = problem
         others = [claim.port.name for claim in claims if claim is not asked]
@@ -364,7 +380,7 @@ class KubeFleet:
         rival = other or self._targets.served_by(row)
         policy = NO_POLICY if asked.port.problem else asked.policy
         workload = row.workload._replace(policy=policy, overrides=asked.overrides, bounds=asked.bounds)
-        return workload, row.declared.paused or asked.paused, rival
+        return _Managed(workload, row.declared.paused or asked.paused, rival, hold(asked, hpa, row.replicas))
 
     def _miss_targets(self) -> None:
         """Tell of ScaledObjects whose target does not exist."""
@@ -395,7 +411,7 @@ def _limit(pool: Pool, size: float) -> str:
 
 def _told(asked: Asked) -> str:
     """Word what is wrong with a ScaledObject."""
-    words = "; ".join(part for part in (asked.port.problem, asked.doubts) if part)
+    words = asked.port.problem or asked.beside
     return f"ScaledObject/{asked.port.name}: {words}" if words else ""
 
 

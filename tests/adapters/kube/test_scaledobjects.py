@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -5,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.adapters.keda.check import check_scaled_object
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import HpaTable
 from autoscaler.adapters.kube.declared import PROBLEM_LIMIT
 from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable, read_scaled_object
+from autoscaler.config.document import Document
+from autoscaler.config.findings import Severity
+from autoscaler.config.policy import load
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
@@ -138,18 +143,20 @@ class TestToleranceOfTheHpa:
         ({"maxReplicaCount": "many"}, "maxReplicaCount: not a whole number, found 'many'"),
         ({"maxReplicaCount": 0}, "maxReplicaCount: too small, found 0; allowed: a whole number from 1 to"),
         ({"maxReplicaCount": True}, "maxReplicaCount: not a whole number, found True"),
-        ({"minReplicaCount": 5, "maxReplicaCount": 3}, "minReplicaCount 5 is above maxReplicaCount 3"),
+        (
+            {"minReplicaCount": 5, "maxReplicaCount": 3},
+            "minReplicaCount: above maxReplicaCount, found 5; allowed: at most 3",
+        ),
         (
             {"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}},
-            "found 'apps/v1' 'DaemonSet'; allowed: apps/v1 Deployment",
+            "kind: cannot be scaled, found 'DaemonSet'; allowed: Deployment, LeaderWorkerSet, StatefulSet",
         ),
         (
             {"scaleTargetRef": {"name": "x", "kind": "LeaderWorkerSet"}},
-            "found 'apps/v1' 'LeaderWorkerSet'; allowed: apps/v1 Deployment, apps/v1 StatefulSet, "
-            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            "apiVersion: absent, which means apps/v1; allowed: leaderworkerset.x-k8s.io/v1",
         ),
-        ({"scaleTargetRef": {"name": "x", "kind": 5}}, "found 'apps/v1' 5; allowed"),
-        ({"scaleTargetRef": {}}, "scaleTargetRef.name: found None"),
+        ({"scaleTargetRef": {"name": "x", "kind": 5}}, "kind: cannot be scaled, found 5; allowed"),
+        ({"scaleTargetRef": {}}, "scaleTargetRef.name: missing; allowed: the target's name"),
         ({"scaleTargetRef": "llama"}, "scaleTargetRef.name"),
         (
             {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"tolerance": "-1"}}}}},
@@ -168,21 +175,21 @@ def test_an_empty_kind_or_version_is_a_deployment_as_it_is_to_keda(empty: dict):
 
 
 def test_two_triggers_that_name_a_policy_are_one_too_many():
-    assert "2 triggers name a policy; allowed: one" in asked(TRIGGER, TRIGGER).port.problem
+    assert "spec.triggers[1]: a second trigger of this scaler; allowed: one" in asked(TRIGGER, TRIGGER).port.problem
 
 
 def test_metadata_that_is_no_text_or_too_long_is_refused():
     bad = {"type": "external", "metadata": {"policy": "batch", "weight": 3, "objective.ttft": "9" * 300}}
     problem = asked(bad).port.problem
-    assert "'weight': found 3" in problem
-    assert "'objective.ttft'" in problem
+    assert "metadata.weight: not text" in problem
+    assert "metadata.objective.ttft" in problem
 
 
 def test_what_keda_alone_reads_is_no_fault_and_never_repeated():
     """KEDA's own guide puts certificates and keys into the metadata; they are longer than any field of a policy."""
     key = "-----BEGIN PRIVATE KEY-----hunter2" + "x" * 3_000
-    found = asked({"type": "external", "metadata": {**TRIGGER["metadata"], "tlsClientKey": key, "pin": 1234}})
-    assert (found.port.problem, found.doubts) == ("", "")
+    found = asked({"type": "external", "metadata": {**TRIGGER["metadata"], "tlsClientKey": key}})
+    assert found.port.problem == ""
     assert dict(found.port.metadata) == TRIGGER["metadata"]
 
 
@@ -216,17 +223,103 @@ def test_a_count_to_pause_at_is_paused_whatever_it_is(count: str):
     assert asked(TRIGGER, annotations=both).paused
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metricType": "Value"}, "triggers[0].metricType: multiplies our count"),
+        ({"metricType": "Utilization"}, "triggers[0].metricType: multiplies our count"),
+        ({"metadata": {**TRIGGER["metadata"], "polciy": "x"}}, "metadata.polciy: unknown key"),
+        ({"metadata": {**TRIGGER["metadata"], "objective.ttft": "fast"}}, "metadata.objective.ttft: not a duration"),
+        ({"metadata": {"policy": "batch"}}, "metadata.scalerAddress: missing"),
+        ({"metadata": {**TRIGGER["metadata"], "enableTLS": "perhaps"}}, "metadata.enableTLS: 'perhaps'"),
+    ],
+)
+def test_a_trigger_that_check_calls_wrong_cannot_be_used(change: dict, words: str):
+    assert words in asked(TRIGGER | change).port.problem
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"idleReplicaCount": 2, "minReplicaCount": 2},
+        {"idleReplicaCount": 0},
+        {"pollingInterval": "15s"},
+        {"cooldownPeriod": -1},
+        {"initialCooldownPeriod": True},
+        {"fallback": {"failureThreshold": 3}},
+        {"fallback": {"failureThreshold": 3, "replicas": "2"}},
+        {"maxReplicas": 8},
+        *(
+            {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleUp": rules}}}}
+            for rules in (
+                {"selectPolicy": "max"},
+                {"stabilizationWindowSeconds": 3601},
+                {"policies": {"type": "Pods"}},
+                {"policies": [{"type": "Pods", "value": 0, "periodSeconds": 15}]},
+                {"policies": [{"type": "Pods", "value": 4}]},
+            )
+        ),
+    ],
+)
+def test_what_check_calls_an_error_is_a_problem_of_the_object_in_the_cluster(spec: dict):
+    """A manifest that `check` refuses and one that was applied all the same are judged by the same words."""
+    body = {"scaleTargetRef": {"name": "llama"}, "triggers": [TRIGGER], **spec}
+    found = list(check_scaled_object(Document("so.yaml", 1, {"spec": body}), load()))
+    errors = [finding for finding in found if finding.severity is Severity.ERROR]
+    problem = asked(TRIGGER, **spec).port.problem
+    assert errors
+    assert all(f"{error.key}: {error.problem}" in problem for error in errors)
+
+
+@pytest.mark.parametrize("others", [[{"type": "cron"}], [{"type": "cpu"}, {"type": "prometheus"}]])
+def test_other_triggers_are_told_as_deciding_beside_ours(others: list):
+    found = asked(*others, TRIGGER)
+    assert f"has {len(others) + 1} triggers ({others[0]['type']}" in found.beside
+    assert (found.port.alone, found.port.problem, found.metric) == (False, "", f"s{len(others)}-replicas")
+    assert (asked(TRIGGER).beside, asked(TRIGGER).port.alone, asked(TRIGGER).metric) == ("", True, "s0-replicas")
+
+
+def test_a_formula_is_told_as_deciding_beside_our_answer():
+    found = asked(TRIGGER, advanced={"scalingModifiers": {"formula": "a * 2", "target": "1"}})
+    assert "the formula of its scalingModifiers" in found.beside
+    assert (found.port.alone, found.metric) == (False, "composite-metric")
+
+
+@pytest.mark.parametrize(("status", "told"), [("True", True), ("False", False), ("Unknown", False)])
+def test_a_fallback_in_force_is_told(status: str, told: bool):
+    seen = scaled_object(TRIGGER)
+    conditions = ["nonsense", {"type": "Ready", "status": "True"}, {"type": "Fallback", "status": status}]
+    found = read_scaled_object(msgspec.structs.replace(seen, status={"conditions": conditions}))
+    assert ("is in its fallback" in found.beside) is told
+
+
+def test_a_scaled_object_in_deletion_asks_nothing_any_more():
+    table = ScaledObjectTable(HpaTable())
+    table.put(scaled_object(TRIGGER))
+    assert table.port("ns", "so") is not None
+    seen = scaled_object(TRIGGER)
+    leaving = msgspec.structs.replace(seen.metadata, deletion_timestamp=datetime(2026, 1, 1, tzinfo=UTC))
+    table.put(msgspec.structs.replace(seen, metadata=leaving))
+    assert (table.port("ns", "so"), table.all()) == (None, [])
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
     max_leaves=12,
 )
-KEYS = ["scaleTargetRef", "triggers", "minReplicaCount", "maxReplicaCount", "advanced"]
+KEYS = ["scaleTargetRef", "minReplicaCount", "maxReplicaCount", "idleReplicaCount", "advanced", "fallback"]
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5) | JSON)
-def test_whatever_a_custom_resource_holds_is_read_without_raising(spec: Any):
+@given(st.dictionaries(st.sampled_from([*KEYS, "triggers"]), JSON, max_size=5) | JSON, JSON)
+def test_whatever_a_custom_resource_holds_is_read_without_raising(spec: Any, status: Any):
     metadata = objects.AnnotatedMetadata(name="so", namespace="ns")
-    found = read_scaled_object(objects.ScaledObject(metadata=metadata, spec=spec))
-    assert found.port.problem != ""
+    found = read_scaled_object(objects.ScaledObject(metadata=metadata, spec=spec, status=status))
+    assert (found.ours, found.port.target.name == "" or isinstance(found.port.target.name, str)) == (False, True)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5), JSON)
+def test_whatever_stands_beside_our_trigger_is_read_without_raising(spec: dict, extra: Any):
+    found = asked(TRIGGER, extra, **spec)
+    assert found.ours
     assert len(found.port.problem) <= PROBLEM_LIMIT

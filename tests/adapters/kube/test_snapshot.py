@@ -13,10 +13,11 @@ from autoscaler.adapters.kube.scale import ScaleActuator
 from autoscaler.adapters.kube.snapshot import KubeFleet
 from autoscaler.adapters.kube.watch import WatchTimes
 from autoscaler.config.settings import Mode
-from autoscaler.core.fleet import Blocked, WorkloadRef
+from autoscaler.core.fleet import Blocked, Fleet, WorkloadRef
 from autoscaler.ports import Change, Fate, Unavailable
 from tests.adapters.kube.conftest import Connect, in_namespace
 from tests.adapters.kube.world import (
+    KEDA,
     READY_STATUS,
     RUNNING_STATUS,
     World,
@@ -515,7 +516,7 @@ async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_b
 ):
     await world.deployment("llama", annotations=annotated(service="chat"))
     await world.deployment("other")
-    overrides = {"type": "external", "metadata": EXTERNAL["metadata"] | {"objective.ttft": "200ms", "tolerance": "no"}}
+    overrides = {"type": "external", "metadata": EXTERNAL["metadata"] | {"objective.ttft": "200ms"}}
     await world.scaled_object("ours", "llama", overrides, minReplicaCount=1, maxReplicaCount=6)
     await world.hpa("keda-hpa-ours", "llama", scaled_object="ours")
     fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
@@ -526,7 +527,7 @@ async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_b
     assert (workload.policy, workload.service) == ("batch", "chat")
     assert (workload.overrides, workload.bounds) == ((("objective.ttft", "200ms"),), (1, 6))
     assert view.rival == ("",)
-    assert "tolerance" in fleet.problems()[workload.ref]
+    assert (fleet.problems(), view.held) == ({}, None)
     scaled = fleet.scaled_object(world.namespace, "ours")
     assert scaled is not None
     assert (scaled.target, scaled.min_replicas, scaled.max_replicas, scaled.problem) == (workload.ref, 1, 6, "")
@@ -570,13 +571,70 @@ async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_a
     async with running(fleet):
         view = await synced(fleet)
     assert [workload.policy for workload in view.workloads] == ["(invalid)"]
-    assert "2 triggers name a policy" in fleet.problems()[view.workloads[0].ref]
+    assert "a second trigger of this scaler" in fleet.problems()[view.workloads[0].ref]
     missing = fleet.problems()[WorkloadRef(world.namespace, "missing")]
-    assert "minReplicaCount 9 is above maxReplicaCount 2" in missing
+    assert "minReplicaCount: above maxReplicaCount, found 9; allowed: at most 2" in missing
     assert "the target does not exist" in missing
     no_policy = fleet.scaled_object(world.namespace, "no-policy")
     assert no_policy is not None
     assert "names no policy" in no_policy.problem
+
+
+async def test_a_rival_in_deletion_is_none(kube: Kube, clock: SystemClock, world: World):
+    """A finalizer holds an object that is deleted for as long as its controller is gone."""
+    kept = {"metadata": {"finalizers": ["keda.sh/absent"]}}
+    for name in ("hpa", "scaled"):
+        await world.deployment(name)
+    await world.hpa("theirs", "hpa")
+    await world.scaled_object("theirs", "scaled", {"type": "cron", "metadata": {}})
+    await world.patch("HorizontalPodAutoscaler", "theirs", kept, "autoscaling/v2")
+    await world.patch("ScaledObject", "theirs", kept)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.rival == ("HorizontalPodAutoscaler/theirs", "ScaledObject/theirs")
+        await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
+        await world.delete("ScaledObject", "theirs", KEDA)
+        await until(fleet, "nobody owns the counts", lambda view: view.rival == ("", ""))
+    for kind, version in (("HorizontalPodAutoscaler", "autoscaling/v2"), ("ScaledObject", KEDA)):
+        assert (await world.api.get(version, kind, world.namespace, "theirs"))["metadata"]["deletionTimestamp"]
+        await world.patch(kind, "theirs", {"metadata": {"finalizers": None}}, version)
+
+
+async def test_what_holds_a_count_of_keda_is_seen(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama", replicas=6, annotations={})
+    await world.deployment("other", annotations={})
+    for name in ("llama", "other"):
+        await world.scaled_object(name, name, EXTERNAL)
+        await world.hpa(f"keda-hpa-{name}", name, scaled_object=name)
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    note = "autoscaling.keda.sh/paused-scale-in"
+
+    def least(view: Fleet) -> float:
+        return float(view.held.least[row(view, "llama")]) if view.held is not None else 0.0
+
+    async with running(fleet):
+        view = await synced(fleet)
+        assert (view.held, fleet.problems()) == (None, {})
+        await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: "true"}}})
+        view = await until(fleet, "the pause is seen", lambda view: least(view) == 6)
+        assert view.held is not None and view.held.least[row(view, "other")] == 0
+        await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: None}}})
+        await until(fleet, "the pause is over", lambda view: view.held is None)
+
+        rules = {"spec": {"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}}
+        await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
+        await until(fleet, "the HPA holds", lambda view: least(view) == 6)
+        cpu = {
+            "type": "Resource",
+            "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 9}},
+        }
+        rules = {"spec": {"behavior": None, "metrics": [cpu]}}
+        await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
+        view = await until(fleet, "the HPA has no metric of ours", lambda view: bool(fleet.problems()))
+        problem = fleet.problems()[WorkloadRef(world.namespace, "llama")]
+        assert problem.startswith("HorizontalPodAutoscaler/keda-hpa-llama has no metric s0-replicas")
+        assert view.held is not None and view.held.shared[row(view, "llama")]
 
 
 async def test_keda_mode_says_so_where_keda_is_not_installed(

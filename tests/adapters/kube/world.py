@@ -134,7 +134,11 @@ class World:
                 }
             ]
         reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}
-        spec = {"maxReplicas": 10, "scaleTargetRef": reference}
+        spec: dict[str, Any] = {"maxReplicas": 10, "scaleTargetRef": reference}
+        if scaled_object:  # as KEDA writes it
+            metric = {"name": "s0-replicas", "selector": {"matchLabels": {"scaledobject.keda.sh/name": scaled_object}}}
+            value = {"type": "AverageValue", "averageValue": "1"}
+            spec["metrics"] = [{"type": "External", "external": {"metric": metric, "target": value}}]
         hpa = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": metadata, "spec": spec}
         await self._apply(hpa)
 
@@ -157,6 +161,11 @@ class World:
         scale = await self.api.get(api, kind, self.namespace, name, "scale")
         count: int = scale["spec"].get("replicas", 0)
         return count
+
+    async def patch(self, kind: str, name: str, patch: Mapping[str, Any], api_version: str = KEDA) -> None:
+        """Change an object as its author would; None takes a field away."""
+        path = await self.api.path(api_version, kind, self.namespace, name)
+        await self.api.request("PATCH", path, patch, content_type="application/merge-patch+json")
 
     async def delete(self, kind: str, name: str, api_version: str = "apps/v1") -> None:
         await self.api.delete(api_version, kind, self.namespace, name)
