@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,7 @@ from autoscaler.config.prices import Prices
 from autoscaler.config.reload import PolicyFiles, Reload
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
 from autoscaler.core.explain import explain as explain_row
+from autoscaler.core.fleet import WorkloadRef
 from autoscaler.daemon.keeper import Keeper
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.lookback import LookBack
@@ -178,6 +179,7 @@ class Parts:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     holds: Holds | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
+    problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, in words
     page: str = ""  # URL, once HTTP is served
 
 
@@ -335,7 +337,8 @@ async def _in_cluster(
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
-    parts.detail = lambda: _cluster_detail(fleet, elector)
+    parts.problems = fleet.problems
+    parts.detail = lambda: _cluster_detail(fleet, elector, parts.problems())
     if settings.mode is Mode.DRY_RUN:
         return parts
 
@@ -357,7 +360,12 @@ async def _in_cluster(
     metrics.registry.register(KedaCollector(answers, calls))
     service = KedaService(answers, fleet, lambda: policies.book)
     server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
-    parts.detail = lambda: {**_cluster_detail(fleet, elector), "keda_problem": server.problem}
+    parts.problems = lambda: _joined(fleet.problems(), answers.refusals.by_workload())
+    parts.detail = lambda: {
+        **_cluster_detail(fleet, elector, parts.problems()),
+        "keda_problem": server.problem,
+        "keda_refused": answers.refusals.unknown()[:MAX_TOLD],
+    }
     return parts
 
 
@@ -367,9 +375,13 @@ def _watches(settings: Settings) -> str:
     return f"{namespaces} in {settings.mode.value} mode"
 
 
-def _cluster_detail(fleet: KubeFleet, elector: Elector | None) -> dict[str, Any]:
+def _joined(declared: Mapping[WorkloadRef, str], refused: Mapping[WorkloadRef, str]) -> dict[WorkloadRef, str]:
+    """Put what calls are refused for behind what the objects tell."""
+    return {**declared, **{ref: "; ".join(filter(None, (declared.get(ref), told))) for ref, told in refused.items()}}
+
+
+def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping[WorkloadRef, str]) -> dict[str, Any]:
     shared = [elector.problem] if elector is not None and elector.problem else []
-    problems = fleet.problems()
     named = Counter(str(ref) for ref in problems)
     return {
         "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_TOLD],
@@ -412,6 +424,7 @@ async def _assemble(
         deadline_s=settings.tick_deadline_s,
         prices=Prices(dict(settings.prices)),
         woken=parts.woken,
+        problems=parts.problems,
     )
 
 

@@ -98,6 +98,7 @@ class Change:
     after: int
     reason: str  # the sentence of the explanation
     until_s: float = inf  # moment after which its inputs are too old to shrink on
+    heard: bool = True  # the inputs behind it are fresh, of some pods at least
 
 
 class Fate(Enum):
@@ -130,7 +131,8 @@ class TickRecord:
     policies: tuple[str, ...]  # [W], name of the policy in force
     outcomes: tuple[Outcome, ...]
     leading: bool
-    problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its policy or overrides
+    problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its declarations
+    policy_problems: Mapping[int, str] = field(default_factory=dict)  # of those, with its policy or overrides
 
 
 class Actuator(Protocol):

@@ -15,6 +15,7 @@ from autoscaler.config.schedule import Windows
 from autoscaler.core.fleet import Workload
 from autoscaler.core.spec import Spec
 
+NO_POLICY = "(invalid)"  # asked for where a declaration makes no sense; no policy has this name
 MAX_OVERRIDES = 64  # of one workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
 _DUE = tuple[str, tuple[tuple[str, str], ...], tuple[float, float]]  # asked for: name of a policy, overrides, bounds
@@ -162,6 +163,8 @@ def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
 def _row(due: _DUE, book: PolicyBook) -> _Row:
     name, overrides, bounds = due
     policy = book.policies.get(name or book.default)
+    if name == NO_POLICY:
+        return _Row((np.nan,) * len(_COLUMNS), "", "so the workload is not scaled", ())
     if policy is None:
         known = one_of(book.policies, name)
         problem = f"policy {shown(name)} does not exist, so the workload is not scaled; allowed: {known}"

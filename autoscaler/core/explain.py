@@ -55,8 +55,8 @@ def explain(
 ) -> Explanation:
     """Put one row of a decision into words.
 
-    policies: [W], name of the policy in force. problems: by row, why there is none. Reads columns
-    only; costs some 100 us, so it is done for rows that changed or were asked for.
+    policies: [W], name of the policy in force. problems: by row, why there is none, or what else is wrong with its
+    declarations. Reads columns only; costs some 100 us, so it is done for rows that changed or were asked for.
     """
     seen = _Row(inp, decision, row)
     signal = strongest_signal(decision, row)
@@ -153,7 +153,8 @@ def _sentence(
         rest = f"{work} for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
     reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row)]
-    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}."
+    but = f" But {problem}." if problem else ""
+    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}.{but}"
 
 
 def _age(row: _Row) -> str:

@@ -100,7 +100,7 @@ class LogRecorder:
 
     def _policies(self, tick: TickRecord) -> None:
         members = tick.input.fleet.workloads
-        problems = {str(members[row].ref): problem for row, problem in tick.problems.items()}
+        problems = {str(members[row].ref): problem for row, problem in tick.policy_problems.items()}
         for workload, problem in problems.items() - self._problems.items():
             log.warning("policy of a workload has a problem", workload=workload, problem=problem)
         for workload in self._problems.keys() - problems.keys():

@@ -14,7 +14,7 @@ from autoscaler.config.specs import Compiler
 from autoscaler.core import trust
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import explain
-from autoscaler.core.fleet import Fleet, Workload
+from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.kept import Kept, keep, recall
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import Objectives, Samples, SourceReport, merge
@@ -67,8 +67,12 @@ class Loop:
         deadline_s: float,
         prices: Prices | None = None,
         woken: asyncio.Event | None = None,
+        problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
     ) -> None:
-        """woken: set by anybody who wants the next tick at once, since something happened that should not wait."""
+        """woken: set by anybody who wants the next tick at once, since something happened that should not wait.
+
+        problems: tells what is wrong with workloads beside their policies, in words.
+        """
         self._clock = clock
         self._workloads = workloads
         self._sources = sources
@@ -85,6 +89,7 @@ class Loop:
         self._recalled: Kept | None = None  # waits for a tick
         self._number = 0
         self._woken = woken or asyncio.Event()
+        self._problems = problems
         self._failing = False
         self._broken: set[str] = set()  # recorders that failed the last time, told once
 
@@ -136,7 +141,8 @@ class Loop:
         self._last, self._recalled = (fleet.workloads, now_s, wall_s), None
 
         leading = self._leadership.leading
-        changes = differences(inp, decision, rules.names, rules.problems)
+        problems = self._told(fleet, rules.problems)
+        changes = differences(inp, decision, rules.names, problems)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         return TickRecord(
@@ -147,10 +153,22 @@ class Loop:
             input=inp,
             decision=decision,
             policies=rules.names,
-            problems=rules.problems,
+            problems=problems,
+            policy_problems=rules.problems,
             outcomes=tuple(outcomes),
             leading=leading,
         )
+
+    def _told(self, fleet: Fleet, of_policies: Mapping[int, str]) -> Mapping[int, str]:
+        """Return by row what is wrong with workloads: what their sources tell, then what their policies do."""
+        told = self._problems()
+        if not told:
+            return of_policies
+        rows = {workload.ref: row for row, workload in enumerate(fleet.workloads)}
+        found = {rows[ref]: problem for ref, problem in told.items() if ref in rows}
+        for row, problem in of_policies.items():
+            found[row] = f"{found[row]}; {problem}" if row in found else problem
+        return found
 
     def _remembered(self, fleet: Fleet, now_s: float, wall_s: float) -> Memory:
         """Return the memory that this tick begins with."""
@@ -231,6 +249,7 @@ def differences(
     """Return what must change in the cluster for the decision to hold."""
     changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
     until_s = trust.until_s(inp, decision.observation)
+    heard = decision.trusted | (decision.observation.age_s <= inp.spec.max_input_age_s)
     return [
         Change(
             ref=inp.fleet.workloads[row].ref,
@@ -239,6 +258,7 @@ def differences(
             after=int(decision.replicas[row]),
             reason=explain(inp, decision, policies, problems, int(row)).sentence,
             until_s=float(until_s[row]),
+            heard=bool(heard[row]),
         )
         for row in changed
     ]

@@ -183,6 +183,14 @@ def told_burst():
 CASES = cases()
 
 
+def test_a_problem_is_told_when_the_policy_is_in_force_too():
+    story = Told(spec())
+    story.tick(fleet([1]), running=10.0, waiting=30.0)
+    problem = "KEDA is refused: metadata policy: 'gold'; allowed: batch"
+    assert story.explain(problem=problem).sentence.endswith(f" per replica (inputs up to 0 s old). But {problem}.")
+    assert " But " not in story.explain().sentence
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_sentences_read_well(name):
     sentence = CASES[name].sentence

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.adapters.keda.refusals import Refusals
 from autoscaler.adapters.keda.value import Published, Tolerance, publish
 from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, find
 from autoscaler.core.decision import Observation
@@ -25,6 +26,11 @@ NOT_LEADING = "this replica is not the leader; the leader answers"
 
 class NoAnswer(Exception):
     """There is nothing that may be told, and why. KEDA hears UNAVAILABLE, so that its own fallback works."""
+
+    def __init__(self, text: str, lasting: str = "") -> None:
+        """lasting: the same in words that do not change from tick to tick."""
+        super().__init__(text)
+        self.lasting = lasting or text
 
 
 class Answer(NamedTuple):
@@ -73,6 +79,7 @@ class Answers:
     """
 
     def __init__(self, clock: Clock, leadership: Leadership) -> None:
+        self.refusals = Refusals(clock)
         self._clock = clock
         self._leadership = leadership
         self._snapshot = _NOTHING
@@ -84,8 +91,12 @@ class Answers:
         return self._leadership.leading
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        """Say that the changes are published: KEDA reads them from the record of this tick."""
-        return [Outcome(change, Fate.PUBLISHED, self._caveat(change)) for change in changes]
+        """Say that the changes are published: KEDA reads them from the record of this tick.
+
+        Unless KEDA does not get them: its calls are refused, or nothing may be told.
+        """
+        refused = self.refusals.by_workload()
+        return [self._outcome(change, refused.get(change.ref, "")) for change in changes]
 
     def record(self, tick: TickRecord) -> None:
         """Take over the decisions of a tick and tell the streams of the workloads that became active or idle."""
@@ -154,7 +165,8 @@ class Answers:
         age_s = self._clock.now_s() - as_of_s
         if not age_s <= max_age_s:
             allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
-            raise NoAnswer(f"{ref.kind} {ref}: its inputs are {age_s:.0f} s old; {allowed}")
+            text = f"{ref.kind} {ref}: its inputs are {age_s:.0f} s old; {allowed}"
+            raise NoAnswer(text, f"{ref.kind} {ref}: its inputs are too old; {allowed}")
         return found
 
     def _replace(self, tick: TickRecord) -> _Snapshot:
@@ -182,6 +194,16 @@ class Answers:
             max_age_s=tick.input.spec.max_input_age_s,
         )
         return _Snapshot(rows, fleet.workload_id, table, _plain(table))
+
+    def _outcome(self, change: Change, refused: str) -> Outcome:
+        if not refused and not change.heard:
+            try:
+                self._fresh(change.ref)
+            except NoAnswer as error:
+                refused = f"KEDA gets no answer: {error.lasting}"
+        if refused:
+            return Outcome(change, Fate.FAILED, refused)
+        return Outcome(change, Fate.PUBLISHED, self._caveat(change))
 
     def _caveat(self, change: Change) -> str:
         tolerance = self._tolerances.get(change.ref)

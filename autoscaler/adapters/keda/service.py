@@ -93,9 +93,15 @@ class KedaService(ExternalScalerServicer):
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
         """Exactly one value, in both fields: KEDA reads the integer when the float is not above zero."""
-        admitted = self._admit(request.scaledObjectRef)
-        if request.metricName != METRIC_NAME:
-            _refuse("invalid", f"metricName: {shown(request.metricName)}; allowed: {METRIC_NAME}")
+        key = (request.scaledObjectRef.namespace, request.scaledObjectRef.name)
+        try:
+            admitted = self._admit(request.scaledObjectRef)
+            if request.metricName != METRIC_NAME:
+                _refuse("invalid", f"metricName: {shown(request.metricName)}; allowed: {METRIC_NAME}")
+        except Refused as error:
+            self._remember(key, error)
+            raise
+        self._answers.refusals.admit(key)
         try:
             return _response(self._answers.publish(admitted.scaled_object.target, admitted.tolerance).value)
         except NoAnswer as error:
@@ -133,6 +139,17 @@ class KedaService(ExternalScalerServicer):
         """The current specs, and silence: they never change, and KEDA ends the stream with its ScaledObject."""
         yield self._specs
         await asyncio.Event().wait()
+
+    def _remember(self, key: tuple[str, str], refused: Refused) -> None:
+        """Note a refusal for people, unless it tells of this process alone or no object can have such a name.
+
+        A ScaledObject that is wrong as it stands in the cluster is told from there.
+        """
+        if refused.code is grpc.StatusCode.UNAVAILABLE or not all(map(_NAME.fullmatch, key)):
+            return
+        found = self._scaled_objects.scaled_object(*key)
+        if found is None or not found.problem:
+            self._answers.refusals.refuse(key, found.target if found else None, str(refused))
 
     def _known(self, target: WorkloadRef) -> Answer | None:
         try:

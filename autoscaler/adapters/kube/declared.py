@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, override_path, read
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.model import OVERRIDES
-from autoscaler.config.specs import OverrideError, override_value
+from autoscaler.config.specs import NO_POLICY, OverrideError, override_value
 
 PROBLEM_LIMIT = 800  # characters: every annotation wrong at once fits
 MOST_TOLD = 40  # ... and one that nobody knows is not told beyond: thousands fit into an object
@@ -20,7 +20,6 @@ VALUE_LIMIT = 256  # characters of one override
 TOO_LONG = "(too long)"
 KNOWN = (*ANNOTATIONS, *SHORT_OVERRIDES, f"{OVERRIDE}<field>")
 BOUNDS = ("replicas.min", "replicas.max")  # one that makes no sense stays, so that the workload is left alone
-NO_POLICY = "(invalid)"  # a policy of this name cannot exist, so the workload is left alone and that is told
 
 
 class Declared(NamedTuple):

@@ -1,4 +1,4 @@
-"""Kubernetes Events about what changed: scaled, refused, a rival appeared. Shown by `kubectl describe`.
+"""Kubernetes Events about what changed: scaled, refused, a rival or a problem appeared. Shown by `kubectl describe`.
 
 An event that cannot be written is dropped; nothing here waits for the API server while a tick records. The words are
 those of the explanation, cut to what an event may hold.
@@ -60,6 +60,7 @@ class _Said(NamedTuple):
 
     rival: str = ""
     published: int = -1
+    problem: str = ""
 
 
 class EventRecorder:
@@ -80,16 +81,22 @@ class EventRecorder:
         """Queue what changed in this tick. A follower has nothing to tell."""
         said = {}
         published = {outcome.change.uid: outcome for outcome in tick.outcomes if outcome.fate is Fate.PUBLISHED}
-        for workload, rival in zip(tick.input.fleet.workloads, tick.input.fleet.rival, strict=True):
+        fleet = tick.input.fleet
+        for row, (workload, rival) in enumerate(zip(fleet.workloads, fleet.rival, strict=True)):
             before = self._said.get(workload.uid, _Said())
             outcome = published.get(workload.uid)
-            now = _Said(rival, outcome.change.after if outcome is not None else before.published)
+            problem = (
+                tick.problems.get(row, "") if tick.leading else ""
+            )  # whoever begins to lead tells of all there are
+            now = _Said(rival, outcome.change.after if outcome is not None else before.published, problem)
             if now != _Said():
                 said[workload.uid] = now
             if not tick.leading or now == before:
                 continue
             if now.rival != before.rival:
                 self._tell(_rival(workload.ref, workload.uid, rival, before.rival), tick.wall_s)
+            if problem != before.problem:
+                self._tell(_problem(workload.ref, workload.uid, problem), tick.wall_s)
             if outcome is not None and now.published != before.published:
                 self._tell(_outcome(outcome, "Recommended", NORMAL), tick.wall_s)
         self._said = said
@@ -194,6 +201,12 @@ def _rival(ref: WorkloadRef, uid: str, rival: str, before: str) -> _Fact:
         note = _note(f"{rival} owns the replica count; it is left alone.")
         return _Fact(ref, uid, WARNING, "RivalDetected", "Observe", note)
     return _Fact(ref, uid, NORMAL, "RivalGone", "Observe", _note(f"{before} no longer owns the replica count."))
+
+
+def _problem(ref: WorkloadRef, uid: str, problem: str) -> _Fact:
+    if problem:
+        return _Fact(ref, uid, WARNING, "ProblemDetected", "Observe", _note(problem))
+    return _Fact(ref, uid, NORMAL, "ProblemGone", "Observe", "Nothing is wrong with its declarations any more.")
 
 
 def _note(text: str) -> str:

@@ -17,7 +17,7 @@ import structlog
 from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, HpaTable, TargetKey
 from autoscaler.adapters.kube.client import ApiError, Kube
-from autoscaler.adapters.kube.declared import NO_POLICY, worded
+from autoscaler.adapters.kube.declared import worded
 from autoscaler.adapters.kube.held import Hold, hold, lacks, table
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.owners import ReplicaSets, Targets, TargetTable
@@ -28,6 +28,7 @@ from autoscaler.adapters.kube.targets import DEPLOYMENT, LEADER_WORKER_SET, STAT
 from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.settings import Mode
+from autoscaler.config.specs import NO_POLICY
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Fleet, Held, Joint, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup

@@ -204,6 +204,25 @@ async def test_changes_are_published_and_the_outcome_says_when_the_hpa_will_not_
     assert outcome.change == change and "tolerance of the HPA" in outcome.detail
 
 
+@pytest.mark.parametrize(
+    ("row", "later_s", "heard", "fate", "words"),
+    [
+        (Row("llama", 4, trusted=False, age_s=nan), 0, False, Fate.FAILED, "nobody was heard yet"),
+        (Row("llama", 4, trusted=False, age_s=nan), 0, True, Fate.PUBLISHED, ""),  # from this very tick on
+        (Row("llama", 4), 30, False, Fate.PUBLISHED, ""),  # the last decision is still told
+        (Row("llama", 4), 61, False, Fate.FAILED, "its inputs are too old; the policy allows 60 s"),
+    ],
+)
+async def test_a_change_is_no_news_when_keda_gets_no_answer(
+    world: World, row: Row, later_s: float, heard: bool, fate: Fate, words: str
+):
+    world.decide(row)
+    world.clock.time_s += later_s
+    (outcome,) = await world.publish("llama", 4, heard)
+    assert outcome.fate is fate
+    assert words in outcome.detail
+
+
 def test_watchers_hear_of_activity_and_of_nothing_else(world: World):
     heard = []
     with world.answers.watching(LLAMA, lambda: heard.append(world.clock.time_s)):

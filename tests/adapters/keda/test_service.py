@@ -13,9 +13,11 @@ import pytest_asyncio
 
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
+from autoscaler.adapters.keda.refusals import MAX_REFUSED
 from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
+from autoscaler.ports import Fate
 from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
 from tests.harness.process import eventually
 
@@ -246,6 +248,55 @@ async def test_a_metric_that_is_not_ours_is_named(client: Client):
     client.world.decide()
     code, text = await client.refusal("GetMetrics", metrics_of(metric="queue"))
     assert (code, text) == (Code.INVALID_ARGUMENT, "metricName: 'queue'; allowed: replicas")
+
+
+class TestRefusals:
+    """What /readyz, an Event and the explanation tell of calls that are refused."""
+
+    async def refuse(self, client: Client, name: str = "llama", **metadata: str) -> None:
+        request = pb.GetMetricsRequest(scaledObjectRef=reference(name, **metadata), metricName="replicas")
+        await client.refusal("GetMetrics", request)
+
+    async def test_a_workload_is_refused_when_every_call_is(self, client: Client):
+        client.world.decide()
+        target, refusals = scaled_object("llama").target, client.world.answers.refusals
+        await self.refuse(client, policy="gold")
+        assert refusals.of(target).startswith("KEDA is refused: ScaledObject prod/llama: metadata policy: 'gold'")
+        assert [outcome.fate for outcome in await client.world.publish("llama", 4)] == [Fate.FAILED]
+        assert (await client.value()).metricValue == 3
+        assert refusals.by_workload() == {}
+        assert [outcome.fate for outcome in await client.world.publish("llama", 4)] == [Fate.PUBLISHED]
+
+    async def test_a_second_caller_that_asks_wrongly_refuses_nobody(self, client: Client):
+        client.world.decide()
+        await client.value()
+        await self.refuse(client, policy="gold")
+        assert client.world.answers.refusals.by_workload() == {}
+        client.world.clock.time_s += 61
+        await self.refuse(client, policy="gold")
+        assert set(client.world.answers.refusals.by_workload()) == {scaled_object("llama").target}
+
+    async def test_a_scaled_object_that_nobody_knows_is_told_without_a_workload(self, client: Client):
+        await self.refuse(client, "mistral")
+        (told,) = client.world.answers.refusals.unknown()
+        assert "ScaledObject prod/mistral: none with a trigger of this scaler is known" in told
+        client.world.clock.time_s += 601
+        assert client.world.answers.refusals.unknown() == []
+
+    async def test_what_is_wrong_in_the_cluster_or_passes_is_not_told_twice(self, client: Client):
+        client.world.cluster.add(scaled_object("llama", problem="metricType: found 'Value'"))
+        await self.refuse(client)
+        client.world.cluster.add(scaled_object("llama"))
+        await client.refusal("GetMetrics", metrics_of())  # nobody was heard yet
+        client.world.cluster.synced = False
+        await client.refusal("GetMetrics", metrics_of())
+        assert (client.world.answers.refusals.by_workload(), client.world.answers.refusals.unknown()) == ({}, [])
+
+    async def test_however_many_are_refused_few_are_remembered(self, client: Client):
+        refusals = client.world.answers.refusals
+        for number in range(3 * MAX_REFUSED):
+            refusals.refuse(("prod", f"so-{number}"), None, "x")
+        assert len(refusals.unknown()) == MAX_REFUSED
 
 
 async def test_one_bad_scaled_object_does_not_harm_another(client: Client):

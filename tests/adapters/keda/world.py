@@ -12,7 +12,7 @@ from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, 
 from autoscaler.core.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.samples import Samples
 from autoscaler.core.spec import Schedule, Spec
-from autoscaler.ports import ScaledObject, TickRecord, Unavailable
+from autoscaler.ports import Change, Outcome, ScaledObject, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0
 METADATA = {"scalerAddress": "vllm-autoscaler-keda.vllm-autoscaler:6000", "policy": "interactive"}
@@ -160,3 +160,7 @@ class World:
     def decide(self, *rows: Row, view_age_s: float = 0.0) -> None:
         """Record a tick at the clock's time."""
         self.answers.record(tick(rows or (Row("llama", 3),), self.clock.time_s, view_age_s))
+
+    async def publish(self, name: str, after: int, heard: bool = True) -> list[Outcome]:
+        """Hand over a change from one replica, as the loop does."""
+        return await self.answers.apply([Change(ref(name), name, 1, after, "because", heard)], 1.0)

@@ -1,6 +1,7 @@
 """Events written to a real API server, with the rights that ship."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,30 @@ async def test_a_rival_is_told_when_it_appears_and_when_it_goes(
         found = await written(kube_api, workload.ref.namespace, 2)
     assert {event["reason"] for event in found} == {"RivalDetected", "RivalGone"}
     assert "HorizontalPodAutoscaler/x owns the replica count; it is left alone." in {event["note"] for event in found}
+
+
+async def test_a_problem_is_told_when_it_appears_changes_and_goes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    refused = "KEDA is refused: metadata policy: 'gold'; allowed: batch"
+    async with running(recorder):
+        for problem, leading in (
+            ("", True),
+            (refused, False),
+            (refused, True),
+            (refused, True),
+            ("other", True),
+            ("", 1),
+        ):
+            tick = record(fleet_of(workload), leading=bool(leading))
+            recorder.record(replace(tick, problems={0: problem} if problem else {}))
+        found = await written(kube_api, workload.ref.namespace, 3)
+        await asyncio.sleep(0.2)
+        assert len(await events(kube_api, workload.ref.namespace)) == 3
+    told = {(event["type"], event["reason"], event["note"]) for event in found}
+    assert ("Warning", "ProblemDetected", refused) in told
+    assert {reason for _, reason, _ in told} == {"ProblemDetected", "ProblemGone"}
 
 
 async def test_what_is_published_to_keda_is_told_when_it_changes(
