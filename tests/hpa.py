@@ -1,7 +1,8 @@
-"""A double of the HorizontalPodAutoscaler of Kubernetes 1.36 and of KEDA's 2.20 executor, for one external metric.
+"""A double of the HorizontalPodAutoscaler of Kubernetes 1.36 and of KEDA's 2.20 executor, for external metrics.
 
 The real ones run in `tests/keda`, in minutes and on real clocks. This is their arithmetic, written from the tables of
-what they do: it is not their code, it knows no pods that are missing metrics, and no metric but one external one.
+what they do and from a run of the real ones: it is not their code, it knows no pods that are missing metrics, and no
+metrics but external ones. Who calls what in which order is `tests.operator`.
 Time is an argument, in seconds.
 """
 
@@ -42,6 +43,7 @@ class Direction:
     stabilization_s: float
     policies: tuple[Policy, ...]
     tolerance: float = 0.1
+    disabled: bool = False  # selectPolicy: Disabled
 
 
 DEFAULT_UP = Direction(0, (Policy("Pods", 4), Policy("Percent", 100)))
@@ -65,17 +67,21 @@ class Hpa:
     _recommendations: list[tuple[float, int]] = field(default_factory=list)
     _changes: list[tuple[float, int]] = field(default_factory=list)  # positive: up, negative: down
 
-    def sync(self, now_s: float, value: Decimal | None) -> int:
-        """Read the metric (None: the query failed), scale, and return the new count."""
+    def sync(self, now_s: float, *values: Decimal | None) -> int:
+        """Read each metric (None: its query failed), scale, and return the new count.
+
+        The largest wins. While one fails the count does not fall; while all fail it stays.
+        """
         if self.replicas == 0:  # ScalingActive=False, reason ScalingDisabled
             return 0
         if self.replicas > self.max_replicas:
             return self._scale(now_s, self.max_replicas)
         if self.replicas < self.min_replicas:
             return self._scale(now_s, self.min_replicas)
-        if value is None:  # its only metric failed
+        proposals = [self._propose(value) for value in values if value is not None]
+        if not proposals or (len(proposals) < len(values) and max(proposals) < self.replicas):
             return self.replicas
-        proposal = self._stabilize(now_s, self._propose(value))
+        proposal = self._stabilize(now_s, max(proposals))
         return self._scale(now_s, self._limit(now_s, proposal))
 
     def _propose(self, value: Decimal) -> int:
@@ -105,6 +111,8 @@ class Hpa:
         return most if self.replicas > most else self.replicas
 
     def _limit(self, now_s: float, proposal: int) -> int:
+        if self.up.disabled if proposal > self.replicas else self.down.disabled:
+            return self.replicas
         if proposal > self.replicas:
             ceiling = max(self._allowed_up(now_s, policy) for policy in self.up.policies)
             return min(proposal, max(ceiling, self.replicas), self.max_replicas)
@@ -133,17 +141,37 @@ class Executor:
     """What KEDA's operator does at the edge of zero; 1..N is the HPA's. `poll` is one round of its loop."""
 
     min_replicas: int = 0  # minReplicaCount
+    idle_replicas: int | None = None  # idleReplicaCount
+    fallback_replicas: int | None = None
     cooldown_s: float = 300.0
+    paused: bool = False  # the annotations, by what they do
+    paused_in: bool = False
+    paused_out: bool = False
+    forced: bool = False
     last_active_s: float | None = None
 
     def poll(self, now_s: float, active: bool | None, replicas: int) -> int:
-        """Return the count after one poll; `active` None: the scaler answered with an error, so nothing changes."""
-        if active is None:
+        """Return the count after one poll; `active` None: nothing is active and a trigger answered with an error."""
+        if self.paused:
             return replicas
-        if active:
-            self.last_active_s = now_s
-            return max(self.min_replicas, 1) if replicas == 0 else replicas
-        if replicas < self.min_replicas:
-            return self.min_replicas
+        if active or self.forced:
+            return self._activate(now_s, replicas)
+        if active is None and self.fallback_replicas != 0:
+            return replicas  # without a fallback, and while the HPA is to go to it
+        if self.idle_replicas is not None and replicas > self.idle_replicas:
+            return self._idle(now_s, replicas, self.idle_replicas)
+        if replicas > 0 and self.min_replicas == 0:
+            return self._idle(now_s, replicas, 0)
+        return self.min_replicas if self.idle_replicas is None and replicas < self.min_replicas else replicas
+
+    def _activate(self, now_s: float, replicas: int) -> int:
+        if replicas == 0 or (self.idle_replicas is not None and replicas < self.min_replicas):
+            if self.paused_out:
+                return replicas
+            replicas = max(self.min_replicas, 1)
+        self.last_active_s = now_s
+        return replicas
+
+    def _idle(self, now_s: float, replicas: int, idle_replicas: int) -> int:
         cooled_down = self.last_active_s is None or now_s - self.last_active_s >= self.cooldown_s
-        return 0 if self.min_replicas == 0 and replicas > 0 and cooled_down else replicas
+        return idle_replicas if cooled_down and not self.paused_in else replicas

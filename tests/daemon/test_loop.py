@@ -18,7 +18,7 @@ from autoscaler.adapters.memory import (
     RecordingActuator,
 )
 from autoscaler.config.policy import load
-from autoscaler.core.fleet import Fleet
+from autoscaler.core.fleet import Fleet, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Fate, Unavailable, Unwritable
@@ -53,6 +53,7 @@ class World:
         self.load = {"running": 0.0, "waiting": 0.0}
         self.recorder = MemoryRecorder()
         self.woken = asyncio.Event()
+        self.problems = {}
         self.sources = sources or [MemorySamples(self.read)]
         self.actuator = actuator or self.cluster
         self.loop = Loop(
@@ -66,6 +67,7 @@ class World:
             period_s=period_s,
             deadline_s=deadline_s,
             woken=self.woken,
+            problems=lambda: self.problems,
         )
 
     def fleet(self) -> Fleet:
@@ -100,6 +102,19 @@ async def test_the_first_tick_is_at_once_and_the_next_one_period_later():
         await asyncio.sleep(10.0)
     assert [round(tick.now_s) for tick in world.recorder.ticks] == [0, 5, 10]
     assert [tick.number for tick in world.recorder.ticks] == [1, 2, 3]
+
+
+async def test_what_else_is_wrong_with_a_workload_is_told_with_its_tick():
+    world = World()
+    workload = world.cluster.fleet().workloads[0]
+    world.problems = {workload.ref: "KEDA is refused: x", WorkloadRef("ns", "gone"): "y"}
+    world.load = {"running": 200.0, "waiting": 200.0}
+    async with world.running():
+        await asyncio.sleep(0.05)
+    (tick,) = world.recorder.ticks
+    assert (tick.problems, tick.policy_problems) == ({0: "KEDA is refused: x"}, {})
+    assert tick.outcomes[0].change.reason.endswith(" But KEDA is refused: x.")
+    assert tick.outcomes[0].change.heard
 
 
 async def test_load_grows_the_workload_in_the_cluster():

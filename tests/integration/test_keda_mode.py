@@ -201,18 +201,39 @@ async def test_follower_sends_calls_on_when_another_daemon_leads(site: Site):
             assert gone[0] is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_what_a_scaled_object_gets_wrong_is_named_in_the_answer(site: Site):
+async def test_a_workload_whose_calls_are_refused_is_left_alone_and_told_of(site: Site):
+    """Each way to learn of it: KEDA's call, /readyz, an Event of the workload, the explanation."""
     await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
     await site.serve_pods()
+    site.load("saturated")  # which asks for four
     metadata = {**TRIGGER["metadata"], "polisy": "quick"}
-    await site.scaled_object("llama", "llama", {"type": "external", "metadata": metadata})
+    await site.scaled_object("llama", "llama", {"type": "external", "metricType": "Value", "metadata": metadata})
+    await site.hpa("keda-hpa-llama", "llama", scaled_object="llama")
     user, port = await site.user("keda"), free_port()
     async with running(site, user, port) as daemon, Keda(site.namespace, port) as keda:
-        await ticks(daemon, 1)
         keda.reference.scalerMetadata.update(metadata)
+        (event,) = await eventually(lambda: site.events("ProblemDetected"), "an Event")
         code, text = await keda.refusal() or (None, "")
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert "polisy" in text
+        told = (await daemon.readyz())["workload_problems"][f"{site.namespace}/llama"]
+        explained = (await daemon.workload(site.namespace, "llama"))["explanation"]["sentence"]
+        for words in (text, told, event["note"], explained):
+            assert "spec.triggers[0].metricType: multiplies our count" in words
+            assert "metadata.polisy: unknown key" in words
+
+        await site.patch("ScaledObject", "llama", {"spec": {"triggers": [TRIGGER]}})
+        keda.reference.scalerMetadata.clear()
+        keda.reference.scalerMetadata.update({**TRIGGER["metadata"], "policy": "gold"})  # not what the cluster says
+        await eventually(lambda: site.events("ProblemGone"), "an Event that it is mended")
+        assert "metadata policy: 'gold'" in (await keda.refusal() or (None, ""))[1]
+        await ticks(daemon, 2)
+        refused = [event["note"] for event in await site.events("ProblemDetected")]
+        assert any(note.startswith("KEDA is refused: ScaledObject") for note in refused)
+        assert await site.events("ScaleFailed"), "a change that KEDA cannot hear is none"
+
+        keda.reference.scalerMetadata.update(TRIGGER["metadata"])
+        await eventually(lambda: keda.publishes(4), "four replicas are published")
+        await eventually(lambda: site.events("Recommended"), "an Event")
 
 
 async def test_with_a_certificate_only_clients_that_trust_it_and_show_theirs_are_served(
