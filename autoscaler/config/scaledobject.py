@@ -187,9 +187,10 @@ def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[Fau
     kind = at(value, *place, "type")
     if kind not in (PUSH, POLL):
         yield Fault((*place, "type"), "unknown type", one_of((PUSH, POLL), str(kind)))
-    if at(value, *place, "metricType") not in (None, "", "AverageValue"):
-        problem = "multiplies our count by the pods that are ready, at each sync of the HPA up to its maximum"
-        yield Fault((*place, "metricType"), problem, "AverageValue")
+    for owner in (place, MODIFIERS):
+        if at(value, *owner, "metricType") not in (None, "", "AverageValue"):
+            problem = "multiplies our count by the pods that are ready, at each sync of the HPA up to its maximum"
+            yield Fault((*owner, "metricType"), problem, "AverageValue")
     stated = mapping(at(value, *place, "metadata"))
     texts = {key: text for key, text in stated.items() if isinstance(text, str)}
     for key in list(stated.keys() - texts.keys())[: trigger.MAX_KEYS]:

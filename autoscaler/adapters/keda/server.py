@@ -39,7 +39,7 @@ KEEPALIVE_S = 30.0  # KEDA's client sends no pings, and a stream that idles woul
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),  # else a second process shares the port instead of hearing that it is taken
-    ("grpc.max_receive_message_length", 256 << 10),
+    ("grpc.max_receive_message_length", 2 << 20),  # any ScaledObject that Kubernetes holds, so that its fault is told
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # a client that does ping is not sent away

@@ -196,10 +196,13 @@ class KedaService(ExternalScalerServicer):
 
 def _problem(found: ScaledObject, asked: Mapping[str, str], book: PolicyBook) -> str:
     """Say what is wrong with a ScaledObject or with metadata that claims to be its; "": nothing."""
-    if wrong := trigger.problems(asked, book):
-        return "; ".join(f"metadata {key}: {problem}" for key, problem in wrong.items())
-    if found.problem:
-        return found.problem
+    wrong = [
+        f"metadata {key}: {problem}"
+        for key, problem in trigger.problems(asked, book).items()
+        if f"metadata.{key}: " not in found.problem
+    ]
+    if found.problem or wrong:
+        return "; ".join(filter(None, (found.problem, *wrong)))
     stated = dict(found.metadata)
     for key in sorted({*stated, *asked} - trigger.KEDA_KEYS):
         if stated.get(key) != asked.get(key):

@@ -68,6 +68,7 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         (f"{METADATA}.objective\\.ttft", "fast", "objective.ttft", "found 'fast'"),
         (f"{METADATA}.replicas\\.min", "99", "replicas.min", "above max"),
         ("spec.triggers.0.metricType", "Value", "metricType", "multiplies our count"),
+        ("spec.advanced.scalingModifiers", {"metricType": "Value"}, "Modifiers.metricType", "multiplies our count"),
         ("spec.triggers.0.type", "external_push", "triggers[0].type", "unknown type"),
         ("spec.scaleTargetRef.kind", "deployment", "scaleTargetRef.kind", "did you mean Deployment?"),
         ("spec.scaleTargetRef.name", None, "scaleTargetRef", "missing"),

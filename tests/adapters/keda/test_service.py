@@ -238,6 +238,15 @@ async def test_a_scaled_object_that_cannot_be_used_says_why(client: Client):
     )
 
 
+async def test_all_that_is_wrong_is_told_once(client: Client):
+    problem = "spec.triggers[0].metricType: found 'Value'; spec.triggers[0].metadata.polciy: unknown key"
+    client.world.cluster.add(scaled_object("llama", problem=problem))
+    code, text = await client.refusal("IsActive", reference(polciy="x", policy="gold"))
+    assert code == Code.INVALID_ARGUMENT
+    assert text.startswith(f"ScaledObject prod/llama: {problem}; metadata policy: 'gold'; allowed: ")
+    assert text.count("polciy") == 1
+
+
 @pytest.mark.parametrize(("namespace", "name"), [("", "llama"), ("prod", "../etc"), ("Prod", "x"), ("p", "x" * 300)])
 async def test_a_name_that_no_object_can_have_is_named(client: Client, namespace: str, name: str):
     code, text = await client.refusal("IsActive", pb.ScaledObjectRef(namespace=namespace, name=name))
@@ -456,6 +465,13 @@ async def test_the_spec_is_answered_when_every_other_call_is_refused(client: Cli
             ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=request, metricName="replicas")),
         ):
             assert (await client.refusal(method, refused))[1]
+
+
+async def test_the_spec_is_answered_for_the_largest_object_there_can_be(client: Client):
+    request = reference(note="x" * 1_500_000)
+    assert (await client.stub.GetMetricSpec(request, timeout=5)).metricSpecs
+    code, text = await client.refusal("IsActive", request)
+    assert code == Code.INVALID_ARGUMENT and "metadata note: unknown key" in text
 
 
 async def test_the_spec_is_answered_for_a_name_that_no_object_can_have(client: Client):
