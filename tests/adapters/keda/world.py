@@ -163,4 +163,4 @@ class World:
 
     async def publish(self, name: str, after: int, heard: bool = True) -> list[Outcome]:
         """Hand over a change from one replica, as the loop does."""
-        return await self.answers.apply([Change(ref(name), name, 1, after, "because", heard)], 1.0)
+        return await self.answers.apply([Change(ref(name), name, 1, after, "because", heard=heard)], 1.0)
