@@ -62,7 +62,8 @@ TensorRT-LLM share names; they are told apart by `gpu_cache_usage_perc` and `kv_
 
 A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
 that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
-line.
+line. So it does with an engine whose statistics are off (`--disable-log-stats`), where its pods are known or its web
+server tells of completions.
 
 **Labels.** In Prometheus, a series names its pod by one of these pairs of labels; the first whose second label is set
 decides, for each series alone: {labels}. The first is where a

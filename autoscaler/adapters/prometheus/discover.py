@@ -80,7 +80,7 @@ class DiscoveredFleet:
         self._selector = settings.selector
         self._namespaces = frozenset(namespaces)
         self._spellings = all_spellings(settings.metric_prefixes)
-        self._near_misses = NearMisses(self._spellings)
+        self._near_misses = NearMisses(self._spellings, pods=True)
         self._server_clock = ServerClock()
         self._roster = Roster()
         self._clusters: dict[Name, set[str]] = {}  # of the last look: clusters that series of each pod name

@@ -1,27 +1,42 @@
-"""Names in the backend that look like an engine's and are read nowhere: asked now and then, told until asked again.
+"""What the backend has that could be an engine's and is read nowhere: asked now and then, told until asked again.
 
-This is the one query with an expression on names. Managed backends refuse it, which is no failure and not told.
+Managed backends refuse an expression on names, as the query for them is one. That is no failure and not told.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import chain
 
-from autoscaler.adapters.prometheus.decode import parse_labels
+from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
+from autoscaler.adapters.prometheus.join import pod_name
+from autoscaler.adapters.prometheus.queries import by, engines_presence
 from autoscaler.adapters.prometheus.sampling import Sampling
-from autoscaler.config.spellings import LOOKS_LIKE, Spelling, near_miss
+from autoscaler.config.engines import ENGINES
+from autoscaler.config.series import POD_LABELS
+from autoscaler.config.spellings import LOOKS_LIKE, Spelling, near_miss, spelled
 
 PERIOD_S = 300.0
 MOST_TOLD = 3
-QUERY = f'group by (__name__) ({{__name__=~".+({LOOKS_LIKE})"}})'
+NAMES = f'group by (__name__) ({{__name__=~".+({LOOKS_LIKE})"}})'
+STATISTICS = "are its statistics off (--disable-log-stats), or not on (--enable-metrics)?"
+_WEB = 'http_requests_total{handler=~"/v1/completions|/v1/chat/completions"}'  # of vLLM's web server, always there
+
+
+def mute_query(spellings: tuple[Spelling, ...]) -> str:
+    """Return the query for pods that serve completions while no engine reports from them."""
+    pod = (*chain.from_iterable(POD_LABELS), "instance")
+    engines = engines_presence(spelled(engine, spellings) for engine in ENGINES.values())
+    return f"group {by(*pod)} ({_WEB}) unless on ({', '.join(pod)}) ({engines})"
 
 
 class NearMisses:
-    """Says in problems which names were found, and what to do that they are read."""
+    """Says in problems what was found, and what may help that it is read."""
 
-    def __init__(self, spellings: tuple[Spelling, ...]) -> None:
-        """spellings: in which names are read."""
+    def __init__(self, spellings: tuple[Spelling, ...], *, pods: bool = False) -> None:
+        """spellings: in which names are read. pods: look for pods without an engine, too."""
         self._spellings = spellings
+        self._pods = pods
         self._asked_s = -math.inf
         self._lines: tuple[str, ...] = ()
 
@@ -29,8 +44,19 @@ class NearMisses:
         """Add what was found to the problems of a round."""
         if sampling.started_s - self._asked_s >= PERIOD_S:
             self._asked_s = sampling.started_s
-            vector = await sampling.try_ask(QUERY)
-            names = sorted(parse_labels(raw).get("__name__", "") for raw in vector.labels) if vector else []
+            found = await sampling.try_ask(NAMES)
+            names = sorted(parse_labels(raw).get("__name__", "") for raw in found.labels) if found else []
             self._lines = tuple(filter(None, (near_miss(name, self._spellings) for name in names)))[:MOST_TOLD]
+            if self._pods and (mute := await sampling.try_ask(mute_query(self._spellings))):
+                self._lines += _tell_mute(mute)
         for line in self._lines:
             sampling.note("names", line)
+
+
+def _tell_mute(vector: Vector) -> tuple[str, ...]:
+    names = sorted({"/".join(pod_name(parse_labels(raw))) for raw in vector.labels})
+    lines = tuple(
+        f"{clean(name)} serves completions and reports no metric of an engine: {STATISTICS}" for name in names
+    )
+    more = len(lines) - MOST_TOLD
+    return (*lines[:MOST_TOLD], f"and {more} more serve completions without an engine's metrics") if more > 0 else lines

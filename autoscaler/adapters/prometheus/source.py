@@ -29,7 +29,7 @@ from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, clusters_of, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
-from autoscaler.adapters.prometheus.near_misses import NearMisses
+from autoscaler.adapters.prometheus.near_misses import STATISTICS, NearMisses
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     GPU_COLUMNS,
@@ -61,6 +61,8 @@ from autoscaler.ports import Clock
 SLOW_PERIOD_S = 30.0
 SLOW_AT_ONCE = 2  # slow queries renewed by one tick, so that no tick has to bear them all
 MAX_CARRIED_S = 300.0  # a slow reading that cannot be renewed is unknown after this
+SCRAPED_BY_S = 90.0  # a pod that is ready for longer has been scraped, if it ever will be
+MOST_SILENT = 3  # workloads whose silence is told
 MAX_FRONT_QUERIES = 32
 MAX_FRONT_SERIES = 50_000  # of one answer; a mesh may have far more destinations than there are workloads
 _TIMES = frozenset({"time_s", "gpu_time_s"})
@@ -243,12 +245,24 @@ class PrometheusSource:
 
     def _tell_strangers(self, sampling: Sampling, fleet: Fleet, running: FloatColumn) -> None:
         """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
-        if fleet.pod_ready.any() and np.isnan(running).all() and not sampling.failed:
+        if sampling.failed:
+            return
+        if fleet.pod_ready.any() and np.isnan(running).all():
             targets = POD not in self._conventions.identities
             labels = "job and instance" if targets else "namespace and pod"
             needed = "; series of engines have no label pod: give them the labels namespace and pod"
             advice = needed if targets else ""
             sampling.note("running", f"no series has labels {labels} that name a ready pod of the fleet{advice}")
+            return
+        old = fleet.pod_ready & ~(fleet.pod_ready_s > sampling.started_s - SCRAPED_BY_S)
+        rows = len(fleet.workloads)
+        ready, silent = (
+            np.bincount(fleet.pod_workload[pods], minlength=rows) for pods in (old, old & np.isnan(running))
+        )
+        for row in np.flatnonzero((ready > 0) & (silent == ready))[:MOST_SILENT]:
+            workload = fleet.workloads[row]
+            problem = f"no ready pod of {clean(str(workload.ref))} reports a metric of {clean(workload.engine)}"
+            sampling.note("running", f"{problem}: is it scraped, and {STATISTICS}")
 
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
         """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""

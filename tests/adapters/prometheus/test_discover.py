@@ -188,3 +188,29 @@ async def test_a_number_of_devices_that_no_pod_can_hold_is_unknown(count: str):
         server.rules["^count by"] = vector(({**pod(POD), "modelName": "NVIDIA H100"}, 2))
         await workloads.refresh(1)
         assert workloads.fleet().gpus_per_replica[0] == 2
+
+
+async def test_servers_without_statistics_and_names_of_others_are_told():
+    mute = vector(*[({**pod(f"m-{number}"), "instance": "10.0.0.1:8000"}, 1) for number in range(5)])
+    named = vector(({"__name__": "x_vllm:num_requests_running"}, 1))
+    server = Server(**{"^group by .__name__": named, "http_requests_total": mute}, **healthy())
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        problems = workloads.problems
+        await workloads.refresh(5)
+        assert workloads.problems == problems
+    assert problems[0] == "names: found x_vllm:num_requests_running; state the prefix with --metric-prefix x_"
+    assert "llm/m-0 serves completions and reports no metric of an engine" in problems[1]
+    assert "--disable-log-stats" in problems[1]
+    assert problems[-1] == "names: and 2 more serve completions without an engine's metrics"
+
+
+async def test_a_server_that_refuses_expressions_on_names_has_no_problem():
+    server = Server(**{"^group by .__name__": 422}, **healthy())
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert workloads.problems == ()

@@ -11,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.front import FrontQuery
+from autoscaler.adapters.prometheus.near_misses import mute_query
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.engines import ENGINES, QUANTILES
 from autoscaler.config.series import read
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.spellings import all_spellings
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import PodSamples, Samples
 from tests.adapters.prometheus.fleets import fleet_of
@@ -159,6 +161,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("kserve-0", recorded("running").replace("vllm:", "kserve_vllm:")),
             target("ray-0", recorded("running").replace("vllm:", "ray_vllm_")),
             target("stated-0", recorded("running").replace("vllm:", "x_vllm:")),
+            target("mute-0", 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 14\n'),
             target("nim-0", NIM),
             target("trtllm-0", BARE_TRTLLM),
             target("decode-0", DECODE),
@@ -250,6 +253,11 @@ async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(scene: Sc
         samples = await source.sample(there.fleet, objectives(there.fleet), 10)
     assert [there.value(samples, "stated-0", column) for column in columns] == told
     assert not any("metric-prefix" in line for line in samples.reports[0].problems)
+
+
+async def test_a_server_is_found_when_its_engine_reports_nothing(scene: Scene):
+    found = await scene.server.query(mute_query(all_spellings(("x_",))))
+    assert [series["metric"]["pod"] for series in found] == ["mute-0"]
 
 
 @pytest.mark.parametrize(("engine", "pod", "running"), [("nim", "nim-0", 5), ("trtllm", "trtllm-0", 7)])

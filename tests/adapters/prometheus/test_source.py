@@ -399,3 +399,12 @@ async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
     assert any("my_queue" in form["query"] for form in server.asked)
     for form in server.asked:
         assert form["query"].count("{") == form["query"].count('cluster="prod"}') > 0
+
+
+async def test_a_workload_is_named_when_none_of_its_pods_reports():
+    """llm/b is silent, and llm/a is not."""
+    heard = vector((pod("a-0"), 1), (pod("a-1"), 2))
+    samples = await Server(**healthy(num_requests_running=heard)).sample()
+    (problem,) = (line for line in report(samples).problems if "no ready pod" in line)
+    assert problem.startswith("running: no ready pod of llm/b reports a metric of vllm: is it scraped")
+    assert "--disable-log-stats" in problem
