@@ -50,9 +50,18 @@ class Empty(ExternalScalerServicer):
     def __init__(self) -> None:
         value = pb.MetricValue(metricName="replicas", metricValue=3, metricValueFloat=3.0)
         self._answer = pb.GetMetricsResponse(metricValues=[value])
+        spec = pb.MetricSpec(metricName="replicas", targetSize=1, targetSizeFloat=1.0)
+        self._spec = pb.GetMetricSpecResponse(metricSpecs=[spec])
+        self._active = pb.IsActiveResponse(result=True)
 
     async def GetMetrics(self, request: Any, context: Any) -> pb.GetMetricsResponse:
         return self._answer
+
+    async def GetMetricSpec(self, request: Any, context: Any) -> pb.GetMetricSpecResponse:
+        return self._spec
+
+    async def IsActive(self, request: Any, context: Any) -> pb.IsActiveResponse:
+        return self._active
 
 
 async def serve(workloads: int, pipe: Connection) -> None:
