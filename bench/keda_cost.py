@@ -2,11 +2,11 @@
 
     python bench/keda_cost.py [--workloads 219] [--seconds 10] [--rounds 3] [--json]
 
-The real loop reads pods that another process serves, decides, and records as in a cluster; the real server answers. This
-process calls as KEDA does with its default of 15 s for polls and for the HPA: GetMetricSpec, GetMetrics and IsActive, in
-a row, for each workload twice in 15 s. Rounds with these calls alternate with rounds without, and with rounds in which
-a servicer that does nothing is called, on the same options, in a process of its own. Figures are CPU milliseconds (user and
-system) of the daemon's process per workload and minute, medians of the rounds.
+The real loop reads pods that another process serves, decides, and records as in a cluster; the real server answers.
+This process calls as KEDA does where it polls, and the HPA queries, every 15 s: GetMetricSpec, GetMetrics and IsActive,
+in a row, twice in 15 s for each workload. Parts of a round are: no calls, these calls, and the same calls to a servicer
+that does nothing, on the same options in a process of its own. Figures are CPU milliseconds (user and system) of the
+process that answers, per workload and minute, medians of the rounds.
 
 * `ticks_ms`: reading, deciding and recording, without calls;
 * `calls_ms`: what the calls add; `empty_calls_ms`: what they cost the servicer that does nothing;
@@ -22,7 +22,6 @@ import json
 import multiprocessing
 import statistics
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -60,8 +59,6 @@ from tests.adapters.keda.world import Cluster as ScaledObjects
 
 PERIOD_S = 5.0
 EVERY_S = 7.5  # KEDA polls every 15 s, and so does the HPA
-WARM_UP_S = 2 * PERIOD_S
-Part = Callable[[], Awaitable[None]]
 
 
 async def answer_for_cpu(pipe: Connection) -> None:
@@ -169,7 +166,7 @@ async def measure(workloads: int, seconds: float, rounds: int) -> dict[str, Any]
         pb.ScaledObjectRef(namespace=found.ref.namespace, name=found.ref.name, scalerMetadata=METADATA)
         for found in fleet.workloads
     ]
-    await asyncio.sleep(WARM_UP_S)
+    await asyncio.sleep(seconds)  # connections, caches, the first tick
     per_minute = 60_000 / seconds / workloads
     costs: dict[str, list[float]] = {"ticks_ms": [], "calls_ms": [], "empty_calls_ms": []}
     for _ in range(rounds):
@@ -199,7 +196,9 @@ async def measure(workloads: int, seconds: float, rounds: int) -> dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", type=int, default=219, help="number of workloads")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a part of a round; whole periods are best")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="length of a part of a round; whole periods are best"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()

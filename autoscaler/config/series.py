@@ -87,6 +87,8 @@ class Series:
         """Say whether a series with these labels passes `where`, and is not `foreign`."""
         if self.foreign and labels.get(self.foreign[0]) and not labels.get(self.foreign[1]):
             return False
+        if not self.where:  # of most rows, and this is asked of every series of every pod
+            return True
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
     def apart(self) -> tuple[str, ...]:

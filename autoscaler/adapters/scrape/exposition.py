@@ -9,13 +9,12 @@ OpenMetrics are passed over.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-Labels = Mapping[str, str]
-Sample = tuple[Labels, float]
+Sample = tuple["SeriesLabels", float]
 
 MAX_LINES = 200_000  # a line costs about 0.2 us, so this bounds the time one body can take
 MAX_SAMPLES = 20_000  # series kept of one body
@@ -27,7 +26,22 @@ _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _HEAD = re.compile(rf'[ \t]*[^\s{{}}"]+[ \t]*(?:\{{(?:[^"}}]|{_QUOTED})*+\}})?+')  # name and labels; values follow
 _LABEL = re.compile(rf"[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|{_QUOTED})[ \t]*=[ \t]*({_QUOTED})[ \t]*(?:,|\Z)")
 _ESCAPE = re.compile(r'\\([\\n"])')
-_NO_LABELS: Labels = {}
+
+
+class SeriesLabels(dict[str, str]):
+    """The labels of one series. One object serves every scrape, so it keeps what was worked out once."""
+
+    @cached_property
+    def bucket(self) -> tuple[frozenset[tuple[str, str]], float]:
+        """The labels but `le`, and `le` as a number: which bucket of which histogram this is; NaN: of none."""
+        try:
+            bound = float(self["le"])
+        except (KeyError, ValueError):
+            bound = math.nan
+        return frozenset(item for item in self.items() if item[0] != "le"), bound
+
+
+_NO_LABELS = SeriesLabels()
 
 
 class Unreadable(Exception):
@@ -59,6 +73,8 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
     found = Exposition()
     kept = size = 0
     for line in lines:
+        if line[:1] == b"#":
+            continue
         brace = line.find(b"{")
         first = (line[:brace] if brace >= 0 else line).split(None, 1)
         if not first or first[0] not in wanted:
@@ -112,7 +128,7 @@ def _uncommon_sample(line: bytes) -> Sample | None:
     return None if labels is None or not tail else _with_value(labels, tail)
 
 
-def _with_value(labels: Labels, tail: list[bytes]) -> Sample | None:
+def _with_value(labels: SeriesLabels, tail: list[bytes]) -> Sample | None:
     """Return the sample with the value, and perhaps a time stamp, of `tail`. The time stamp is not used."""
     if len(tail) > 2 or b"_" in tail[0]:  # Python would read 1_000 as a number
         return None
@@ -125,7 +141,7 @@ def _with_value(labels: Labels, tail: list[bytes]) -> Sample | None:
     return labels, value
 
 
-def _read_labels(head: bytes) -> Labels | None:
+def _read_labels(head: bytes) -> SeriesLabels | None:
     """Return the labels of `name{labels}`; None: it is not of that form."""
     try:
         text = head.decode()
@@ -137,7 +153,7 @@ def _read_labels(head: bytes) -> Labels | None:
     if not brace:
         return _NO_LABELS
     inner = inner[:-1].rstrip()
-    labels: dict[str, str] = {}
+    labels = SeriesLabels()
     at = 0
     while at < len(inner):
         match = _LABEL.match(inner, at)

@@ -14,10 +14,11 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
-from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition, Labels
+from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.config.gateways import GATEWAYS, add_known, metric_names, read_front
+from autoscaler.config.series import Labels
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet

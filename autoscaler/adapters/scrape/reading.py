@@ -83,21 +83,18 @@ def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
     for labels, count in buckets:
         if not row.accepts(labels):
             continue
-        try:
-            bound = float(labels["le"])
-        except (KeyError, ValueError):
-            return None
+        key, bound = labels.bucket
         if math.isnan(bound) or not 0 <= count < math.inf:
             return None
-        counts = found.setdefault(frozenset(item for item in labels.items() if item[0] != "le"), {})
+        counts = found.setdefault(key, {})
         counts[bound] = count
         if len(counts) > MAX_BUCKETS:
             return None
     apart = row.apart()
     groups: dict[tuple[str, ...], list[Histogram]] = {}
     for key, counts in found.items():
-        labels = dict(key)
-        groups.setdefault(tuple(labels.get(label, "") for label in apart), []).append(_histogram(counts))
+        rest = dict(key)
+        groups.setdefault(tuple(rest.get(label, "") for label in apart), []).append(_histogram(counts))
     return fold([max(group, key=_total) for group in groups.values()])
 
 

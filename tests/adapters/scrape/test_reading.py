@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.adapters.scrape.exposition import Exposition, parse
+from autoscaler.adapters.scrape.exposition import Exposition, SeriesLabels, parse
 from autoscaler.adapters.scrape.reading import MAX_BUCKETS, gauges_and_counters, histogram, start_time_s, wanted
 from autoscaler.config.engines import ENGINES, QUANTILES, Engine
 from autoscaler.config.spellings import all_spellings, spelled
@@ -409,7 +409,8 @@ def test_whatever_series_an_engine_shows_each_column_is_a_believable_number_or_u
     series = data.draw(
         st.dictionaries(st.sampled_from(names), st.lists(st.tuples(odd_labels, odd_numbers), min_size=1, max_size=5))
     )
-    exposition = Exposition(series={name: list(samples) for name, samples in series.items()})
+    found = {name: [(SeriesLabels(labels), value) for labels, value in samples] for name, samples in series.items()}
+    exposition = Exposition(series=found)
     for column, value in gauges_and_counters(engine, exposition).items():
         assert math.isnan(value) or 0 <= value < math.inf, column
     for column in QUANTILES & engine.readings.keys():
