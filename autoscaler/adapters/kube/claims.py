@@ -134,7 +134,7 @@ def _tolerance(rules: ScalingRules | None) -> float | None:
 
 
 def _is_daemon(writer: str) -> bool:
-    return writer == FIELD_MANAGER or writer.startswith(f"{FIELD_MANAGER}/")
+    return writer.startswith(f"{FIELD_MANAGER}/")
 
 
 class _Hold(NamedTuple):
@@ -150,8 +150,8 @@ class Hands:
     to an hour. The count that is found at first is nobody's change: the first write is ours to make, unless another
     process noticed one, since the API server tells neither when a count was scaled nor by whom it was scaled to zero.
     Another installation of the daemon is known by its field manager, and its count is respected from the start. Older
-    versions named no installation: while this replica follows, as in an upgrade, such a write is ours, else another
-    installation's.
+    versions named no installation: their writes count as ours, as in an upgrade. One of another installation takes our
+    writes for a person's, and so holds back itself.
     Implements Holds.
     """
 
@@ -176,14 +176,14 @@ class Hands:
         the work of the replica of the daemon that does. A writer who is named is believed: who undoes what we did
         lately writes a count that we wrote before.
         """
-        leads = self._leadership is None or self._leadership.leading
-        ours = writer == self._writes.manager or (writer == FIELD_MANAGER and not leads)
+        ours = writer in (self._writes.manager, FIELD_MANAGER)
         if ours or (not writer and self._writes.explain(uid, after)):
             self._ours.add(uid)
             return
         now_s = self._clock.now_s()
         hold = self._holds.get(uid)
-        strange, daemon = bool(writer) or leads, _is_daemon(writer)
+        strange = bool(writer) or self._leadership is None or self._leadership.leading
+        daemon = _is_daemon(writer)
         held = hold is not None and now_s < hold.until_s
         if hold is not None and held and (daemon or uid not in self._ours or not strange):
             length_s = hold.length_s
