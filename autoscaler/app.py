@@ -8,7 +8,6 @@ import logging
 import resource
 import signal
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.http import client
 from autoscaler.adapters.http.board import Board
 from autoscaler.adapters.http.metrics import Metrics
-from autoscaler.adapters.http.readiness import Readiness
+from autoscaler.adapters.http.readiness import Readiness, by_name
 from autoscaler.adapters.http.server import CannotListen, HttpServer
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.check import check_scaled_object
@@ -382,14 +381,10 @@ def _joined(declared: Mapping[WorkloadRef, str], refused: Mapping[WorkloadRef, s
 
 def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping[WorkloadRef, str]) -> dict[str, Any]:
     shared = [elector.problem] if elector is not None and elector.problem else []
-    named = Counter(str(ref) for ref in problems)
     return {
         "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_TOLD],
-        "workload_problems": {
-            str(ref) if named[str(ref)] == 1 else f"{ref} ({ref.kind})": problem
-            for ref, problem in list(problems.items())[:MAX_TOLD]
-        },
-        "obstructed_workloads": {str(ref): words for ref, words in list(fleet.obstructed().items())[:MAX_TOLD]},
+        "workload_problems": by_name(problems, MAX_TOLD),
+        "obstructed_workloads": by_name(fleet.obstructed(), MAX_TOLD),
         "pool_limits": fleet.limits()[:MAX_TOLD],
     }
 

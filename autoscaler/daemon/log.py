@@ -25,8 +25,8 @@ class LogRecorder:
         self._troubled: dict[str, tuple[str, ...]] = {}
         self._untrusted: frozenset[str] = frozenset()
         self._leading: bool | None = None
-        self._rivals: dict[str, str] = {}
-        self._problems: dict[str, str] = {}
+        self._rivals: dict[WorkloadRef, str] = {}
+        self._problems: dict[WorkloadRef, str] = {}
         self._told: dict[WorkloadRef, tuple[int, Fate]] = {}
 
     def record(self, tick: TickRecord) -> None:
@@ -88,21 +88,21 @@ class LogRecorder:
             log.info("leading" if tick.leading else "following")
         self._leading = tick.leading
         rivals = {
-            str(workload.ref): rival
+            workload.ref: rival
             for workload, rival in zip(tick.input.fleet.workloads, tick.input.fleet.rival, strict=True)
             if rival
         }
-        for workload, rival in rivals.items() - self._rivals.items():
-            log.warning("somebody else owns the replica count; it is left alone", workload=workload, rival=rival)
-        for workload in self._rivals.keys() - rivals.keys():
-            log.info("the replica count is ours again", workload=workload)
+        for ref, rival in rivals.items() - self._rivals.items():
+            log.warning("somebody else owns the replica count; it is left alone", workload=str(ref), rival=rival)
+        for ref in self._rivals.keys() - rivals.keys():
+            log.info("the replica count is ours again", workload=str(ref))
         self._rivals = rivals
 
     def _policies(self, tick: TickRecord) -> None:
         members = tick.input.fleet.workloads
-        problems = {str(members[row].ref): problem for row, problem in tick.policy_problems.items()}
-        for workload, problem in problems.items() - self._problems.items():
-            log.warning("policy of a workload has a problem", workload=workload, problem=problem)
-        for workload in self._problems.keys() - problems.keys():
-            log.info("policy of a workload has no problem any more", workload=workload)
+        problems = {members[row].ref: problem for row, problem in tick.policy_problems.items()}
+        for ref, problem in problems.items() - self._problems.items():
+            log.warning("policy of a workload has a problem", workload=str(ref), problem=problem)
+        for ref in self._problems.keys() - problems.keys():
+            log.info("policy of a workload has no problem any more", workload=str(ref))
         self._problems = problems

@@ -9,6 +9,7 @@ from structlog.testing import LogCapture
 
 from autoscaler.adapters.memory import AlwaysLeading, LoopClock, MemoryCluster, MemorySamples, RecordingActuator
 from autoscaler.config.policy import load
+from autoscaler.core.fleet import Workload, WorkloadRef
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
@@ -91,6 +92,15 @@ async def test_a_rival_is_named_when_it_comes_and_when_it_goes(written):
     (entry,) = events(written, "somebody else owns the replica count; it is left alone")
     assert entry["rival"] == "HorizontalPodAutoscaler/x"
     assert len(events(written, "the replica count is ours again")) == 1
+
+
+async def test_rivals_of_two_kinds_under_one_name_are_both_named(written):
+    world = World()
+    workloads = tuple(Workload(WorkloadRef("ns", "llama", kind)) for kind in ("Deployment", "StatefulSet"))
+    world.cluster.state = replace(fleet([1, 1], workloads=workloads), rival=("HorizontalPodAutoscaler/x", "somebody"))
+    await world.ticks(2)
+    told = events(written, "somebody else owns the replica count; it is left alone")
+    assert {entry["rival"] for entry in told} == {"HorizontalPodAutoscaler/x", "somebody"}
 
 
 async def test_missing_inputs_are_written_once_until_they_are_fresh_again(written):

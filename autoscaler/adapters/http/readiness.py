@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from autoscaler.adapters.http.view import bounded
+from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Clock, TickRecord
 
 Detail = Callable[[], Mapping[str, Any]]
@@ -18,6 +21,15 @@ MAX_PROBLEM = 300  # characters
 class Verdict:
     ready: bool
     detail: dict[str, Any]
+
+
+def by_name(problems: Mapping[WorkloadRef, str], most: int) -> dict[str, str]:
+    """Return problems by the name of their object, with its kind where several kinds share one; at most so many."""
+    named = Counter(map(str, problems))
+    return {
+        str(ref) if named[str(ref)] == 1 else f"{ref} ({ref.kind})": problem
+        for ref, problem in islice(problems.items(), most)
+    }
 
 
 class Readiness:
