@@ -14,7 +14,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from autoscaler.adapters.keda.server import KedaServer
+from autoscaler.adapters.keda.server import CALL_BYTES, MAX_CALLS, KedaServer
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.adapters.kube.client import Kube
 from autoscaler.adapters.kube.events import EventRecorder
@@ -32,6 +32,7 @@ MANIFESTS = Path(__file__).parents[3] / "manifests" / "keda"
 EXAMPLE = yaml.safe_load((MANIFESTS / "scaledobject.yaml").read_text())
 ROLES = [document for document in load_manifests(MANIFESTS / "rbac.yaml") if document["kind"] == "ClusterRole"]
 BOOK = load()
+FLEET_BYTES = 400 << 20  # of the daemon with 10,000 workloads; the target in README
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,12 @@ def test_the_daemon_runs_in_keda_mode_with_its_port_named(overlay: list[dict]):
     assert container["args"][:2] == ["run", "--mode=keda"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports["grpc"] == KedaSettings().port
+
+
+def test_memory_is_enough_when_all_calls_are_open(overlay: list[dict]):
+    (container,) = one(overlay, "Deployment", "vllm-autoscaler")["spec"]["template"]["spec"]["containers"]
+    limit = container["resources"]["limits"]["memory"]
+    assert int(limit.removesuffix("Mi")) << 20 > FLEET_BYTES + MAX_CALLS * CALL_BYTES
 
 
 def test_the_service_the_network_policy_and_the_example_name_the_same_address(overlay: list[dict]):
