@@ -185,6 +185,17 @@ def test_grants_are_whole_within_the_pool_within_the_wish_and_waste_little(rows,
         assert gpus - used < min(cut_each)
 
 
+@given(claims, st.integers(0, 100), st.data())
+def test_gpus_of_replicas_that_stay_are_given_to_nobody(rows, gpus, data):
+    wanted, each, priority, weight, floor = (list(map(float, c)) for c in zip(*rows, strict=True))
+    staying = [float(data.draw(st.integers(0, 12))) for _ in rows]
+    ranks = {"priority": priority, "weight": weight, "min_replicas": floor, "gpus_each": each}
+    granted = np.array(shared(wanted, gpus, current=staying, staying=staying, **ranks))
+    taken = np.fmax(granted, staying) @ np.array(each)
+    assert (granted <= wanted).all()
+    assert taken <= max(gpus, np.array(staying) @ np.array(each)) + 1e-9
+
+
 @given(claims, st.integers(0, 100))
 def test_more_gpus_never_give_anybody_of_the_top_priority_less(rows, gpus):
     wanted, each, _, weight, _ = (list(map(float, c)) for c in zip(*rows, strict=True))

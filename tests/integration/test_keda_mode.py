@@ -79,12 +79,18 @@ class Keda:
             return False
 
     async def woken(self) -> None:
-        """Follow the stream until it says that the workload is active; `false` is ignored, as KEDA does."""
-        call = self.stub.StreamIsActive(self.reference)
-        async for message in call:
-            if message.result:
-                call.cancel()
-                return
+        """Follow the stream until it says that the workload is active.
+
+        As KEDA does, it ignores `false`, and opens the stream again when it ends: so does the connection that began
+        before the daemon led.
+        """
+        while True:
+            call = self.stub.StreamIsActive(self.reference)
+            async for message in call:
+                if message.result:
+                    call.cancel()
+                    return
+            await asyncio.sleep(0.1)
 
 
 def answered(keda: Keda) -> Callable[[], Awaitable[bool]]:
