@@ -24,7 +24,7 @@ from autoscaler.adapters.kube.owners import ReplicaSets, Targets, TargetTable
 from autoscaler.adapters.kube.pods import PodRows, PodTable
 from autoscaler.adapters.kube.pools import Layout, NodeTable
 from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable
-from autoscaler.adapters.kube.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Row
+from autoscaler.adapters.kube.targets import DEPLOYMENT, KINDS, LEADER_WORKER_SET, STATEFUL_SET, Row
 from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.settings import Mode
@@ -389,7 +389,8 @@ class KubeFleet:
         for asked in self._scaled.all():
             if asked.ours and asked.target not in present:
                 told = self._problems.get(asked.port.target, "")  # several may name one target
-                self._problems[asked.port.target] = worded((told, _told(asked), "the target does not exist"))
+                absent = "the target does not exist" if asked.target.kind in KINDS else ""  # others are not watched
+                self._problems[asked.port.target] = worded((told, _told(asked), absent))
 
     def _rows_of_pods(self, workloads: _WorkloadRows) -> PodRows:
         ids = workloads.workload_id

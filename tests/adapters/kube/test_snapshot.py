@@ -566,6 +566,8 @@ async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_a
     await world.deployment("twice", annotations={})
     await world.scaled_object("twice", "twice", EXTERNAL, EXTERNAL)
     await world.scaled_object("absurd", "missing", EXTERNAL, minReplicaCount=9, maxReplicaCount=2)
+    rollout = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "unknown"}
+    await world.scaled_object("rollout", "unknown", EXTERNAL, scaleTargetRef=rollout)
     await world.scaled_object("no-policy", "twice", {"type": "external", "metadata": {"scalerAddress": "a:1"}})
     fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
     async with running(fleet):
@@ -575,6 +577,9 @@ async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_a
     missing = fleet.problems()[WorkloadRef(world.namespace, "missing")]
     assert "minReplicaCount: above maxReplicaCount, found 9; allowed: at most 2" in missing
     assert "the target does not exist" in missing
+    (other,) = (problem for ref, problem in fleet.problems().items() if ref.name == "unknown")
+    assert "kind: cannot be scaled, found 'Rollout'" in other
+    assert "does not exist" not in other, "a kind that is not watched may well exist"
     no_policy = fleet.scaled_object(world.namespace, "no-policy")
     assert no_policy is not None
     assert "names no policy" in no_policy.problem
