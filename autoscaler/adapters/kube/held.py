@@ -49,6 +49,9 @@ def hold(asked: Asked, hpa: Hpa | None, replicas: int) -> Hold:
     if asked.forced:
         least = max(least, lowest)
         reasons.append("KEDA's annotation force-activation keeps it above zero")
+    if not asked.to_zero and least < asked.bounds[0]:  # KEDA leaves it at its minimum, however long it is idle
+        least = asked.bounds[0]
+        reasons.append(f"the minReplicaCount of its ScaledObject is {least:g}")
     return Hold(
         least=min(least, most),
         most=most,

@@ -73,6 +73,14 @@ def test_the_bounds_of_the_hpa_hold_when_a_direction_is_off():
     assert hold(asked("force-activation", minReplicaCount=3), hpa(), 0).least == 3
 
 
+def test_a_minimum_of_the_scaled_object_stands_when_nothing_is_active():
+    """KEDA goes below minReplicaCount only to an idleReplicaCount, and the policy may allow zero."""
+    found = hold(asked(minReplicaCount=2), hpa(), 6)
+    assert (found.least, found.most, found.reason) == (2, float("inf"), "the minReplicaCount of its ScaledObject is 2")
+    assert hold(asked(minReplicaCount=2, idleReplicaCount=0), hpa(), 6) == Hold()
+    assert hold(asked("paused-scale-in", minReplicaCount=2), hpa(), 6).reason.count(" and ") == 0
+
+
 def test_keda_makes_the_first_replica_and_goes_to_zero_when_only_the_hpa_is_off():
     down = hold(asked(), hpa(scaleDown=OFF), 6)
     assert (down.least, down.most, down.to_zero) == (6, float("inf"), True)
