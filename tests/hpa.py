@@ -141,9 +141,9 @@ class Executor:
     """What KEDA's operator does at the edge of zero; 1..N is the HPA's. `poll` is one round of its loop."""
 
     min_replicas: int = 0  # minReplicaCount
+    cooldown_s: float = 300.0
     idle_replicas: int | None = None  # idleReplicaCount
     fallback_replicas: int | None = None
-    cooldown_s: float = 300.0
     paused: bool = False  # the annotations, by what they do
     paused_in: bool = False
     paused_out: bool = False

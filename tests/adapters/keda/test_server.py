@@ -263,7 +263,7 @@ async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(wor
     async with server(world) as serving, channel(serving.port) as connection:
         stub = ExternalScalerStub(connection)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.IsActive(reference(caCert="x" * 1_000_000), timeout=3)
+            await stub.IsActive(reference(caCert="x" * 3_000_000), timeout=3)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await stub.IsActive(reference(), timeout=3)).result
 
