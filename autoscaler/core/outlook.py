@@ -127,11 +127,34 @@ def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
         return "no forecast: the policy states what a replica can do, and that is used instead"
     if math.isnan(spec.promised_wait_s[row]):
         return "no forecast: the policy promises no TTFT by which rules could be judged"
+    if missing := _missing(inp, row):
+        return f"no forecast: {missing}, missing in the metrics of its pods"
     if not known.readings >= FEWEST_READINGS:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
         needed = f"{number(FEWEST_READINGS)} are needed to know how fast one is"
         return f"no forecast yet: {readings} of busy replicas; {needed}"
     return "no forecast: the arrival rate is not known right now"
+
+
+_INPUTS = {
+    "prompt_tokens": "prompt tokens",
+    "generation_tokens": "generated tokens",
+    "finished": "ended requests",
+    "first_tokens": "first tokens",
+    "gap_s": "the time between tokens",
+    "gaps": "how many gaps between tokens there were",
+}
+"""By column of `PodSamples`, what has to be read so that there is a forecast."""
+
+
+def _missing(inp: TickInput, row: int) -> str:
+    """Name the inputs that no pod tells of those that answer; "": none, or nobody answers."""
+    pods = inp.samples.pods
+    answer = (inp.fleet.pod_workload == row) & ~np.isnan(pods.running)
+    if not answer.any():
+        return ""
+    missing = [word for column, word in _INPUTS.items() if np.isnan(getattr(pods, column)[answer]).all()]
+    return ", ".join(missing)
 
 
 def _demand(known: Figures, ready: float) -> str:

@@ -37,11 +37,17 @@ LEARNED = {
 }
 
 
-def made(rules=None, asked=4.0, **forecast):
-    """A tick whose forecast is made up: what it knows is stated here, the rest of it is real."""
+READ = {"gap_s": 1.0}
+
+
+def made(rules=None, asked=4.0, read=READ, **forecast):
+    """A tick whose forecast is made up: what it knows is stated here, the rest of it is real.
+
+    read: counters of the pods, beside those that a world has by itself.
+    """
     story = Story(rules or spec(concurrency=NAN))
     story.tick(fleet([4]), running=4.0)
-    inp = world(story.now_s, fleet([4]), story.spec, running=4.0)
+    inp = world(story.now_s, fleet([4]), story.spec, running=4.0, **read)
     decision, _ = tick(inp, story.memory)
     asks = decision.asks.copy()
     asks[Signal.FORECAST] = asked
@@ -49,8 +55,8 @@ def made(rules=None, asked=4.0, **forecast):
     return inp, replace(decision, asks=asks, forecast=known)
 
 
-def told(rules=None, asked=4.0, **forecast) -> dict[str, str]:
-    inp, decision = made(rules, asked, **forecast)
+def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **forecast) -> dict[str, str]:
+    inp, decision = made(rules, asked, read, **forecast)
     return {line.name: line.text for line in outlook.lines(outlook.read(inp, decision, 0), inp, decision, 0)}
 
 
@@ -143,6 +149,21 @@ def test_a_silent_forecast_says_why(rules, forecast, why):
     said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **forecast)
     assert said["silent"] == why
     assert not {"headroom", "rule", "paper"} & said.keys()
+
+
+@pytest.mark.parametrize(
+    ("absent", "named"),
+    [
+        (("gaps",), "how many gaps between tokens there were"),
+        (("first_tokens", "gap_s", "gaps"), "first tokens, the time between tokens, how many gaps between tokens"),
+        (("finished",), "ended requests"),
+    ],
+)
+def test_a_silent_forecast_names_the_inputs_that_are_missing(absent, named):
+    read = {"gap_s": 1.0, "gaps": 1.0} | dict.fromkeys(absent, NAN)
+    said = told(spec(concurrency=NAN), asked=NAN, read=read, readings=0.0)["silent"]
+    assert said.startswith(f"no forecast: {named}")
+    assert said.endswith(", missing in the metrics of its pods")
 
 
 def test_what_nobody_counts_is_not_said_to_be_met():
