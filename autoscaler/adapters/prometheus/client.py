@@ -17,6 +17,7 @@ from yarl import URL
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import UnreadableAnswer, Vector, clean, decode_error, decode_vector
+from autoscaler.adapters.prometheus.managed import advice
 from autoscaler.adapters.prometheus.narrow import narrow
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.ports import Clock
@@ -143,7 +144,7 @@ class PrometheusClient:
             said = decode_error((await _read(response, MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES])
             if where := response.headers.get("Location"):
                 said = f"redirects are not followed; it points to {clean(where.partition('?')[0])}"
-            said = self._hide(said) or "no reason given"
+            said = (self._hide(said) or "no reason given") + advice(self._url.host, response.status)
             raise QueryFailed(
                 f"{self.name}: HTTP {response.status} {clean(response.reason or '')}: {said}", response.status
             )

@@ -25,6 +25,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.managed import REFUSED, advice
 from autoscaler.adapters.prometheus.narrow import narrow
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.columns import FloatColumn
@@ -80,6 +81,7 @@ class RangeReader:
         session.cert = (str(tls.cert), str(tls.key)) if tls.cert else None
         self._credentials = credentials
         url = urllib3.util.parse_url(settings.url)
+        self._host = url.host
         self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2] if url.netloc else ''}{url.path or ''}"
         self._client = PrometheusConnect(
             url=settings.url.rstrip("/"),
@@ -154,7 +156,8 @@ class RangeReader:
         text = clean(_AS_BYTES.sub(r"(\2)", str(error)) or type(error).__name__)
         for secret in filter(None, self._secrets):
             text = text.replace(secret, "***")
-        return text
+        refused = next((status for status in REFUSED if f"Status Code {status:d}" in text), None)
+        return text + (advice(self._host, refused) if refused else "")
 
 
 def _has_labels(row: dict[str, Any]) -> bool:
