@@ -81,9 +81,9 @@ so that two exporters on one node do not count it twice.
 Where one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` puts these label matchers
 into every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
 
-Series are asked for by exact names, joined by `or`, since managed backends refuse regular expressions on `__name__`. Amazon's backend wants requests signed with SigV4, Google's and Azure's want
-tokens of their own: run the provider's proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus,
-aad-auth-proxy) and give its URL.
+Series are asked for by exact names, joined by `or`, since managed backends refuse regular expressions on `__name__`.
+Amazon's backend wants requests signed with SigV4, Google's and Azure's want tokens of their own: run the provider's
+proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
 
 **Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million
 requests. Of a GPU also ratios above 2 (those between count as 1) and more framebuffer than any has: DCGM writes

@@ -26,6 +26,11 @@ POD_LABELS: tuple[tuple[str, str], ...] = (
 )
 
 
+def is_moved(labels: Labels) -> bool:
+    """Say whether a series names its pod in its own words, or a collector's, and not by its scrape's `pod`."""
+    return any(labels.get(pod) for _, pod in POD_LABELS[: POD_LABELS.index(("namespace", "pod"))])
+
+
 def pod_of(labels: Labels) -> tuple[str, str] | None:
     """Return (namespace, name) of the pod that a series is about; None: its labels do not say."""
     for namespace, pod in POD_LABELS:

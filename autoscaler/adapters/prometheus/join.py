@@ -1,7 +1,8 @@
 """Which pod each series is about. Labels are parsed once per series ever; after that their bytes are looked up.
 
-Three steps, each remembered on its own: labels to a slot (a pod's name, whether or not such a pod exists), slot to the
-pod's id, and id to the row of the present fleet. A pod that comes or goes thus costs nothing for the others.
+Three steps, each remembered on its own: labels to a slot (a pod's name, whether or not such a pod exists, and whether
+moved labels hold it), slot to the pod's id, and id to the row of the present fleet. A pod that comes or goes thus costs
+nothing for the others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import repeat
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.config.series import POD_LABELS, Labels, pod_of
+from autoscaler.config.series import POD_LABELS, Labels, is_moved, pod_of
 from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 
@@ -30,9 +31,10 @@ class PodJoin:
 
     def _forget(self) -> None:
         self._slot_of_labels: dict[bytes, int] = {}
-        self._slot_of_name: dict[Name, int] = {}
+        self._slot_of_name: dict[tuple[Name, bool], int] = {}
         self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
         self._row_of_slot = self._id_of_slot
+        self._moved = np.zeros(1024, dtype=bool)  # the name of this slot stood in labels that were moved
         self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
         self._pod_ids = np.empty(0, dtype=np.int64)
 
@@ -43,8 +45,9 @@ class PodJoin:
         _, known = find(fleet.pod_id, self._pod_ids)  # a workload that is governed from now on has older pods
         for row in np.flatnonzero(~known):
             pod = fleet.pods[row]
-            slot = self._slot((pod.namespace, pod.name))
-            self._id_of_slot[slot] = fleet.pod_id[row]
+            for moved in (False, True):
+                slot = self._slot((pod.namespace, pod.name), moved)
+                self._id_of_slot[slot] = fleet.pod_id[row]
         self._pod_ids = fleet.pod_id
         self._place()
 
@@ -53,11 +56,20 @@ class PodJoin:
         return np.asarray(self._row_of_slot[self._slots(labels)])
 
     def column(self, vector: Vector) -> FloatColumn:
-        """Return float64[P]: each pod's value, the largest where several series are about one pod; NaN: none is."""
-        rows = self.rows(vector.labels)
-        here = rows >= 0
+        """Return float64[P]: each pod's value, the largest where several series are about one pod; NaN: none is.
+
+        Series of the pod's own scrape count before those whose labels were moved: any pod that is scraped can write
+        labels that Prometheus moves, and name a neighbour.
+        """
+        slots = self._slots(vector.labels)
+        rows = self._row_of_slot[slots]
+        here, moved = rows >= 0, self._moved[slots]
         column = np.full(len(self._pod_ids), np.nan)
-        np.fmax.at(column, rows[here], vector.values[here])
+        np.fmax.at(column, rows[here & ~moved], vector.values[here & ~moved])
+        if (here & moved).any():
+            others = np.full(len(self._pod_ids), np.nan)
+            np.fmax.at(others, rows[here & moved], vector.values[here & moved])
+            column = np.where(np.isnan(column), others, column)
         return column
 
     def _slots(self, labels: list[bytes]) -> IntColumn:
@@ -68,16 +80,19 @@ class PodJoin:
         slots = np.fromiter(map(self._slot_of_labels.get, labels, repeat(-1)), np.int64, len(labels))
         unknown = np.flatnonzero(slots < 0)
         for index in unknown:
-            slots[index] = self._slot_of_labels[labels[index]] = self._slot(pod_name(parse_labels(labels[index])))
+            read = parse_labels(labels[index])
+            slots[index] = self._slot_of_labels[labels[index]] = self._slot(pod_name(read), is_moved(read))
         if len(unknown):
             self._place()
         self._orders = [*self._orders, (labels, slots)][-ORDERS:]
         return slots
 
-    def _slot(self, name: Name) -> int:
-        slot = self._slot_of_name.setdefault(name, len(self._slot_of_name))
+    def _slot(self, name: Name, moved: bool) -> int:
+        slot = self._slot_of_name.setdefault((name, moved), len(self._slot_of_name))
         if slot >= len(self._id_of_slot):
             self._id_of_slot = np.concatenate([self._id_of_slot, np.full(len(self._id_of_slot), -1)])
+            self._moved = np.concatenate([self._moved, np.zeros(len(self._moved), dtype=bool)])
+        self._moved[slot] = moved
         return slot
 
     def _place(self) -> None:

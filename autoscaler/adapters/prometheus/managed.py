@@ -12,8 +12,8 @@ REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 # By the end of the host's name.
 _ADVICE = {
     ".amazonaws.com": "requests must be signed with SigV4: run aws-sigv4-proxy and give its URL instead",
-    ".googleapis.com": "requests need a Google access token: run the frontend of Google Managed Prometheus and give its "
-    "URL instead, or keep a fresh token in --prometheus-token-file",
+    ".googleapis.com": "requests need a Google access token: run the frontend of Google Managed Prometheus and give "
+    "its URL instead, or keep a fresh token in --prometheus-token-file",
     ".prometheus.monitor.azure.com": "requests need a Microsoft Entra token: run aad-auth-proxy and give its URL "
     "instead, or keep a fresh token in --prometheus-token-file",
 }

@@ -41,6 +41,13 @@ def test_of_two_series_about_one_pod_the_largest_counts():
     assert joined(*twice)[0] == 5
 
 
+def test_a_series_of_the_pods_own_scrape_counts_when_moved_labels_name_the_pod_too():
+    moved = {"exported_namespace": "llm", "exported_pod": "a-0", **pod("evil-0", "attacker")}
+    assert joined((moved, 900), (pod("a-0"), 4))[0] == 4
+    assert joined((moved, 900), ({**moved, "job": "x"}, 5))[0] == 900
+    assert joined((moved, 900), (pod("a-0"), "NaN"))[0] == 900
+
+
 def test_a_value_that_is_not_a_number_is_unknown():
     assert np.isnan(joined((pod("a-0"), "NaN"))[0])
 
