@@ -110,6 +110,11 @@ interpolation. Beyond the highest bound only requests that are certainly within 
 objective: a prompt beyond it is certainly too long, and more replicas would not help. Prometheus is asked one query for
 each different objective, which returns one number for each pod: at most 12 objectives of each kind, fewer from 26,000
 pods on. The rarest objectives stay uncounted, and the source reports it.
+
+**Native histograms**, as `convert_classic_histograms_to_nhcb` makes them of all others, are read where the server has
+any: counts and sums by `histogram_count` and `histogram_sum`, quantiles, and requests within an objective by
+`histogram_fraction`. `prefill_met` needs the bounds of buckets and stays unknown. What is learned from history at the
+start and by `replay` comes from buckets alone.
 """
 
 

@@ -1,5 +1,6 @@
 """Prometheus from Debian's `prometheus`."""
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from tests.harness.process import require_binary
 from tests.harness.promql import PromqlServer, Target, running
 
 
-def prometheus(directory: Path, *targets: Target, **options: Any) -> AbstractAsyncContextManager[PromqlServer]:
+def prometheus(
+    directory: Path, *targets: Target, flags: Sequence[str] = (), **options: Any
+) -> AbstractAsyncContextManager[PromqlServer]:
     """Run a Prometheus that scrapes `targets`; `options` are those of `promql.running`.
 
     It takes 5 s until the first scrape: its discovery looks at targets, static ones too, no sooner.
@@ -21,6 +24,7 @@ def prometheus(directory: Path, *targets: Target, **options: Any) -> AbstractAsy
             f"--config.file={config}",
             f"--web.listen-address={address}",
             f"--storage.tsdb.path={storage}",
+            *flags,
         ]
 
     return running("prometheus", command, directory, targets, ready_path="/-/ready", **options)

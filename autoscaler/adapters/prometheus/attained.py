@@ -13,6 +13,7 @@ from itertools import product
 import numpy as np
 
 from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.native import native_count
 from autoscaler.adapters.prometheus.queries import Identity, bounds_query, by_identity
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
@@ -41,16 +42,22 @@ class Attained:
         join: PodJoin,
         fleet: Fleet,
         objectives: Objectives,
+        *,
+        native: bool = False,
     ) -> dict[str, FloatColumn]:
-        """Return the columns, float64[P]; NaN where a workload has no objective or its pod has no such histogram."""
+        """Return the columns, float64[P]; NaN where a workload has no objective or its pod has no such histogram.
+
+        native: there are native histograms, which fill what no buckets tell.
+        """
         named = np.array([workload.engine for workload in fleet.workloads], dtype=object)
         columns = {column: np.full(len(fleet.pods), np.nan) for column in WITHIN}
+        natively = dict(columns)
 
-        async def count(column: str, expression: str, asks: BoolColumn) -> None:
+        async def count(into: dict[str, FloatColumn], column: str, expression: str, asks: BoolColumn) -> None:
             answer = await sampling.ask(column, expression, at_s) if expression else None
             if answer is not None:
                 counted = np.where(asks[fleet.pod_workload], join.column(answer.vector), np.nan)
-                columns[column] = np.where(np.isnan(counted), columns[column], counted)
+                into[column] = np.where(np.isnan(counted), into[column], counted)
 
         async with asyncio.TaskGroup() as group:
             for name, column in ((name, column) for name in sorted(set(named)) for column in WITHIN):
@@ -67,8 +74,11 @@ class Attained:
                 for identity, objective_s in product(identities, chosen):
                     rows = by_identity(engines[name], identity).readings[column]
                     expression = count_expression(column, rows, identity, objective_s, bounds)
-                    group.create_task(count(column, expression, limits_s == objective_s))
-        return columns
+                    group.create_task(count(columns, column, expression, limits_s == objective_s))
+                    if native:
+                        expression = native_count(column, rows, identity, objective_s)
+                        group.create_task(count(natively, column, expression, limits_s == objective_s))
+        return {name: np.where(np.isnan(column), natively[name], column) for name, column in columns.items()}
 
     async def _known(self, sampling: Sampling, at_s: float, column: str, readings: Readings) -> Bounds:
         """Return the bounds of a histogram as they were asked for last, or now."""

@@ -155,7 +155,9 @@ def convention_query(spellings: Sequence[Spelling]) -> str:
     way = f'label_replace({everything}, "{METRIC}", "engine/instance", "instance", ".+")'
     for _, pod in reversed(POD_LABELS):  # the first pair is written last: it decides
         way = f'label_replace({way}, "{METRIC}", "engine/{pod}", "{pod}", ".+")'
-    counts = {"gpu/pod": f"count({either(_GPU_CLOCK)})", "clock": "vector(1)"}
+    whole = (row.name for engine in ENGINES.values() for row in _histogram_of(spelled(engine, spellings)))
+    native = either(dict.fromkeys(whole))
+    counts = {"gpu/pod": f"count({either(_GPU_CLOCK)})", "native": f"count({native})", "clock": "vector(1)"}
     counts |= {f"{_SPELLED}{spelling}": f"count({_presence(spelling)})" for spelling in spellings}
     others = (f'label_replace({count}, "{METRIC}", "{name}", "", "")' for name, count in counts.items())
     return either([*others, f"count by ({METRIC}) ({way})"])
@@ -200,6 +202,7 @@ class Conventions:
     pod_labels: tuple[tuple[str, str], ...] = (("namespace", "pod"),)  # pairs of POD_LABELS that name engines' pods
     gpus: bool = False  # there are readings of GPUs
     nameless: float = 0.0  # series of engines that name no pod
+    native: bool = False  # there are native histograms of engines, which have no buckets as series
     spellings: tuple[Spelling, ...] = (PLAIN,)  # of the names of engines' metrics
 
 
@@ -213,6 +216,7 @@ def read_conventions(found: Mapping[str, float]) -> Conventions:
         pod_labels=pods or Conventions.pod_labels,
         gpus=any(name.startswith("gpu/") for name in found),
         nameless=found.get("engine/instance", 0.0),
+        native="native" in found,
         spellings=read_spellings(found),
     )
 
@@ -264,6 +268,11 @@ def in_namespaces(series: str) -> str:
     return series
 
 
+def _histogram_of(engine: Engine) -> Readings:
+    """Return the rows that name a histogram whole, as a native one is named, by which it is told that there are any."""
+    return engine.readings.get("ttft_met") or engine.readings.get("itl_s", ())
+
+
 def clock_of(engine: Engine) -> Readings:
     """Return the rows whose presence shows that the engine answered: its running requests."""
     return engine.readings["running"]
@@ -305,13 +314,18 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
         expression = f"({expression} >= 0)"  # below it, or where there is nothing to subtract from, it is no count
     if row.inverted:
         expression = f"(1 - {expression})"
-    return _scaled(expression, row.scale)
+    return scaled(expression, row.scale)
 
 
 def _alike(part: Series, row: Series) -> bool:
     """Say whether the series of a part are summed as those of the row that adds it, so that one sum does for both."""
     plain = Series(part.name, where=part.where, foreign=part.foreign, repeated=row.repeated)
     return row.fold is Fold.SUM and part == plain
+
+
+def summed(row: Series, series: str, identity: Identity) -> str:
+    """Add up the series of each pod, those once that repeat one number."""
+    return f"sum {by(*identity)} (max {by(*identity, *row.apart())} ({series}))"
 
 
 def _apart(vectors: Sequence[str]) -> str:
@@ -327,7 +341,7 @@ def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: f
         for name in names
         for text in selectors(row, name + "_bucket")
     )
-    return _scaled(f"histogram_quantile({QUANTILE:g}, sum {by(*identity, 'le')} ({rates}))", row.scale)
+    return scaled(f"histogram_quantile({QUANTILE:g}, sum {by(*identity, 'le')} ({rates}))", row.scale)
 
 
 def _time(row: Series, identity: Identity) -> str:
@@ -379,7 +393,7 @@ def selectors(row: Series, name: str) -> tuple[str, ...]:
     return tuple(f"{name}{{{','.join(way)}}}" if way else name for way in ways)
 
 
-def _scaled(expression: str, scale: float) -> str:
+def scaled(expression: str, scale: float) -> str:
     return expression if scale == 1 else f"({expression} * {scale!r})"
 
 

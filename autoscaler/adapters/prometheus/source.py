@@ -29,6 +29,7 @@ from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, clusters_of, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.native import native_queries
 from autoscaler.adapters.prometheus.near_misses import STATISTICS, NearMisses
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
@@ -155,6 +156,7 @@ class PrometheusSource:
                     self._join,
                     fleet,
                     objectives,
+                    native=self._conventions.native,
                 ),
                 name="prometheus objectives",
             )
@@ -197,6 +199,8 @@ class PrometheusSource:
             if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
                     queries += engine_queries(engine, identity, self._window_s)
+                    if self._conventions.native:
+                        queries += native_queries(engine, identity, self._window_s)
             else:
                 sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
         if self._conventions.gpus:

@@ -1,0 +1,57 @@
+"""Histograms without buckets beside them, read from a real Prometheus that keeps native ones."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.prometheus.native import native_count, native_queries
+from autoscaler.adapters.prometheus.queries import POD
+from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.config.engines import ENGINES
+from autoscaler.config.settings import PrometheusSettings
+from tests.adapters.prometheus.fleets import fleet_of
+from tests.harness.exposition import exposition_server
+from tests.harness.objectives import objectives
+from tests.harness.prometheus import prometheus
+from tests.harness.promql import Target
+from tests.harness.remote_write import write_histogram
+
+VLLM = ENGINES["vllm"]
+
+
+def test_columns_that_need_buckets_are_not_asked_for_when_histograms_are_native():
+    columns = [query.column for query in native_queries(VLLM, POD, 60)]
+    assert sorted(columns) == ["first_tokens", "gap_s", "gaps", "itl_judged", "itl_s", "ttft_s"]
+    assert native_count("prefill_met", VLLM.readings["prefill_met"], POD, 1.0) == ""
+
+
+@pytest.mark.integration
+async def test_latencies_and_counts_are_read_when_histograms_are_native(tmp_path: Path):
+    fleet = fleet_of({"llm/a": ["a-0"]}, engine="vllm")
+    running = 'vllm:num_requests_running{model_name="m"} 3\n'
+    flags = ("--enable-feature=native-histograms", "--web.enable-remote-write-receiver")
+    async with exposition_server() as endpoints:
+        endpoints.serve("/metrics", running)
+        target = Target(endpoints.address, "/metrics", {"namespace": "llm", "pod": "a-0"})
+        async with prometheus(tmp_path, target, flags=flags) as server:
+            await server.wait_for("vllm:num_requests_running", timeout_s=30)
+            labels = {"namespace": "llm", "pod": "a-0", "job": "vllm", "instance": "x", "model_name": "m"}
+            for ago_s, times in ((30, 1), (15, 2), (0, 3)):
+                for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):
+                    series = {**labels, "__name__": f"vllm:{name}"}
+                    # Eight buckets up to 0.5, then eight up to 1: 10 and 30 observations in the last of each.
+                    counts = [0] * 7 + [10 * times] + [0] * 7 + [30 * times]
+                    await write_histogram(server.url, series, counts, 35.0 * times, time.time() - ago_s)
+            settings = PrometheusSettings(url=server.url, rate_window_s=60)
+            async with PrometheusSource(settings, SystemClock()) as source:
+                samples = await source.sample(fleet, objectives(fleet, ttft_s=0.5), 10)
+    pods = samples.pods
+    assert samples.reports[0].problems == ()
+    assert pods.first_tokens.tolist() == pods.gaps.tolist() == [120]
+    assert pods.gap_s.tolist() == [105]
+    assert pods.ttft_met == pytest.approx([30])
+    assert 0.9 < pods.ttft_s[0] <= 1
+    assert np.isnan(pods.prefill_met).all()
