@@ -56,6 +56,10 @@ def share(
     staying = np.fmin(staying, standing)
     stays = np.where(trusted, np.fmin(fleet.replicas, standing), fleet.replicas)
     granted = np.minimum(wanted, np.fmax(claims.fits, stays))  # beyond these no node holds another
+    if len(fleet.pools) and claims.halted.any():
+        # More than come would be counts that together exceed the pool, and all could come at once.
+        sized = (fleet.pool >= 0) & ~np.isnan(fleet.pool_gpus[fleet.pool])
+        granted = np.where(claims.halted & sized, np.minimum(granted, fleet.replicas), granted)
     for group, size in _sets(fleet):
         claiming = np.fmax(np.minimum(granted, claims.replicas), staying)
         held = np.where(free, claiming, np.fmin(fleet.replicas, standing))

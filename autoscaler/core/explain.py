@@ -282,6 +282,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             return f"it {share} other variants of {row.inp.fleet.workloads[row.row].service} and {kept}"
         case Stage.GRANT:
             reserve = ", the rest would be a reserve" if after >= row.decision.needed[row.row] else ""
+            if after == row.seen("replicas") and (row.seen("missing") or _lack(row)):
+                return f"no more than {number(after)} are ordered while some of them do not come"
             fits = float(row.inp.fleet.obstacles.fits[row.row])
             if after == fits < before and not _is_shared(row):
                 return f"the nodes that admit it can hold {number(after)} of {number(before)}{_grows(row)}"
@@ -316,7 +318,7 @@ def _obstacle(row: _Row) -> str:
     missing = row.seen("missing")
     if missing > 0:
         parts.append(f"{count(missing)} {'does' if missing == 1 else 'do'} not exist")
-    lack = float(lacking(row.decision.observation)[row.row])
+    lack = _lack(row)
     if lack > 0:
         blocked = fleet.pod_blocked[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
         unplaced = np.isin(blocked, (Blocked.UNSCHEDULABLE, Blocked.GATED)).any()
@@ -327,6 +329,10 @@ def _obstacle(row: _Row) -> str:
     if np.isnan(fleet.obstacles.refused[row.row]) or row.changed(Stage.OWNER):
         return ""
     return _refusal(row)
+
+
+def _lack(row: _Row) -> float:
+    return float(lacking(row.decision.observation)[row.row])
 
 
 def _in_their_words(row: _Row) -> str:

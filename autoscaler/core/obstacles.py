@@ -47,6 +47,7 @@ class Claims:
     scarce: FloatColumn  # float64[W], likewise while the pool is short of GPUs: replicas that crash give theirs up
     fits: FloatColumn  # float64[W], replicas that the nodes can hold at all; infinity: not known
     stuck: BoolColumn  # bool[W], more replicas would not come either
+    halted: BoolColumn  # bool[W], likewise, and nothing is found out by asking for more
 
 
 def follow(
@@ -85,9 +86,10 @@ def follow(
     placed = pods - unplaced
     claim = np.where(missing > 0, pods, np.inf)
     claim = np.where(refused, np.fmin(claim, observation.replicas), claim)
-    claim = np.where(stuck & (unplaced > 0) & (room | (hopeless > 0)), np.fmin(claim, placed), claim)
     scarce = np.where(set_back, np.fmax(working, 1.0), np.inf)
-    claims = Claims(claim, scarce, told.fits, stuck | (missing > 0) | refused)
+    nowhere = stuck & (unplaced > 0) & (room | (hopeless > 0))
+    claim = np.where(nowhere, np.fmin(claim, placed), claim)
+    claims = Claims(claim, scarce, told.fits, stuck | (missing > 0) | refused, nowhere | (missing > 0))
     return (
         missing,
         claims,

@@ -25,6 +25,7 @@ def shared(
     claimed=None,
     scarce=None,
     fits=None,
+    halted=None,
     staying=None,
     **columns,
 ):
@@ -44,7 +45,8 @@ def shared(
     placed = np.array((current or [0] * rows) if standing is None else standing, float)
     coming = np.full(rows, np.nan) if arrivals is None else np.array(arrivals, float)
     claimed, scarce, fits = (np.array(given or [np.inf] * rows, float) for given in (claimed, scarce, fits))
-    claims = Claims(claimed, scarce, fits, np.zeros(rows, dtype=bool))
+    never = np.zeros(rows, dtype=bool)
+    claims = Claims(claimed, scarce, fits, never, never if halted is None else np.array(halted))
     stay = np.zeros(rows) if staying is None else np.array(staying, float)
     return arbitrate.share(wanted, needed, cluster, rules, claims, known, unbound, idle, placed, coming, stay).tolist()
 
@@ -85,6 +87,14 @@ def test_replicas_that_do_not_come_take_no_gpu_when_a_pool_is_short():
     assert shared([30, 9], gpus=8, claimed=[2, np.inf], **ranks) == [8, 6]  # no more than the whole pool could hold
 
 
+def test_no_more_are_ordered_than_come_where_the_pool_is_of_known_size():
+    """Of three that were ordered one has no pod: a fourth would make more than the pool can hold."""
+    stalled = {"claimed": [2, np.inf], "halted": [True, False], "current": [3, 1]}
+    assert shared([4, 1], gpus=4, **stalled) == [3, 1]
+    assert shared([4, 1], gpus=np.nan, **stalled) == [4, 1]
+    assert shared([2, 1], gpus=4, **stalled) == [2, 1]
+
+
 def test_replicas_that_crash_give_their_gpus_up_only_when_a_pool_is_short():
     ranks = {"priority": [900.0, 100.0]}
     assert shared([4, 4], gpus=8, scarce=[1, np.inf], **ranks) == [4, 4]
@@ -110,7 +120,7 @@ def test_pools_that_overlap_share_what_they_have_together():
         joint=(Joint((0, 1), 8.0),),
     )
     none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
-    claims = Claims(many, many, many, ~yes)
+    claims = Claims(many, many, many, ~yes, ~yes)
     given = arbitrate.share(wanted, wanted, cluster, ranks, claims, yes, yes, ~yes, none, none, none)
     assert given.tolist() == [6, 2]
 

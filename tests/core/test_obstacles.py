@@ -44,6 +44,14 @@ def test_replicas_that_do_not_exist_leave_their_gpus_to_others(failed):
     assert later.observation.missing.tolist() == [6, 0]
 
 
+def test_no_more_replicas_are_ordered_while_some_of_them_do_not_come():
+    cluster = fleet([2, 2], replicas=[1, 3], pool_gpus=np.array([4.0]))
+    story = Told(spec(2, down_stabilization_s=10.0))
+    decision = story.watch(cluster, 60, **loads(cluster, 0, 40))
+    assert decision.replicas.tolist() == [1, 3]
+    assert decision.stages[Stage.GRANT].tolist() == [1, 3]
+
+
 def test_replicas_are_on_their_way_while_another_starts():
     """A StatefulSet makes its next pod when the one before is ready."""
     cluster = fleet([2], [1], replicas=[8], pool_gpus=np.array([8.0]))
