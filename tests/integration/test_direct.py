@@ -105,7 +105,7 @@ async def test_counts_follow_the_load_down_again_and_never_the_silence(
         await site.serve_pods(count=4)
         await eventually(lambda: site.has(1), "one replica")
 
-        await site.scale("llama", 3, by="vllm-autoscaler")
+        await site.scale("llama", 3, by=f"vllm-autoscaler/{site.namespace}/vllm-autoscaler")
         site.metrics.serve("/metrics", Answer("starting up", status=503))
         await ticks(daemon, 12)  # well beyond the 2 s after which less would be enough
         assert await site.has(3)
