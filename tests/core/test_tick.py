@@ -328,6 +328,16 @@ def test_after_a_window_the_load_decides_again():
 # --- silence and restarts
 
 
+def test_nothing_shrinks_on_a_view_of_the_cluster_that_missed_signs_of_life():
+    """The API server hangs: what would be sent to it now may be applied when the load is back."""
+    story = Story(spec(down_stabilization_s=10.0))
+    story.watch(fleet([4]), 60, running=10.0)
+    for view_age_s, trusted in ((15.0, True), (25.0, False)):
+        inp = world(story.now_s + 1, fleet([4]), story.spec, running=1.0)
+        decision, _ = tick(replace(inp, fleet=replace(inp.fleet, time_s=inp.now_s - view_age_s)), story.memory)
+        assert decision.trusted.tolist() == [trusted]
+
+
 def test_a_lowered_maximum_is_reached_in_steps_when_pods_are_silent():
     """A ceiling was lowered by mistake, or while nobody can see the load: 20 replicas serve it."""
     steps = {"down_step_fraction": 0.25, "down_step_replicas": 1.0, "down_period_s": 60.0}

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from autoscaler.adapters.kube.objects import Condition, ContainerStatus, Object, Waiting
 from autoscaler.adapters.kube.objects import Pod as SeenPod
+from autoscaler.adapters.kube.placement import OF_THE_CONTROL_PLANE, Toleration
 from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Blocked, Pod
@@ -44,6 +45,7 @@ WAITING = {
 }
 UNSCHEDULED = {"Unschedulable": Blocked.UNSCHEDULABLE, "SchedulingGated": Blocked.GATED}
 FIRST_ROWS = 64
+MOST_TOLERATIONS = 64  # of the pods of one owner
 WORDS_LIMIT = 240  # characters of what the cluster says about an obstacle
 
 Key = tuple[str, str]  # namespace, name
@@ -122,6 +124,8 @@ class PodTable:
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
         self._words: dict[Key, str] = {}  # of pods that are blocked
+        self._tolerated: dict[OwnerKey, frozenset[Toleration]] = {}
+        self.tolerances = 0  # grows when pods tolerate something more
 
     def put(self, seen: SeenPod, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
@@ -129,6 +133,7 @@ class PodTable:
         if owner is None or seen.status.phase in FINISHED:
             self.remove(*key)
             return
+        self._note_tolerations(owner, seen)
         blocked, words = _blocked(seen)
         if blocked is Blocked.NO or not words:
             self._words.pop(key, None)
@@ -185,6 +190,7 @@ class PodTable:
     def disown(self, owner: OwnerKey) -> None:
         """The owner is gone; pods that outlive it for a moment keep their target."""
         self._target.pop(owner, None)
+        self._tolerated.pop(owner, None)
 
     def set_endpoint(self, target_id: int, endpoint: Endpoint) -> None:
         """Say where the pods of a target serve metrics."""
@@ -214,6 +220,25 @@ class PodTable:
             if said:
                 words.setdefault(int(chosen["target_id"][row]), said)
         return PodRows(pods=pods, words=words, **{name: np.ascontiguousarray(chosen[name]) for name in _COPIED})
+
+    def tolerations(self) -> dict[int, frozenset[Toleration]]:
+        """Return what the pods of each target tolerate: an admission plugin may add to what their template says."""
+        found: dict[int, frozenset[Toleration]] = {}
+        for owner, tolerated in self._tolerated.items():
+            target_id = self._target.get(owner, -1)
+            found[target_id] = found.get(target_id, frozenset()) | tolerated
+        return found
+
+    def _note_tolerations(self, owner: OwnerKey, seen: SeenPod) -> None:
+        known = self._tolerated.get(owner, frozenset())
+        tolerated = known.union(
+            Toleration(each.key, each.operator, each.value, each.effect)
+            for each in (seen.spec.tolerations or ())[:MOST_TOLERATIONS]
+            if not each.key.startswith(OF_THE_CONTROL_PLANE)
+        )
+        if known < tolerated and len(tolerated) <= MOST_TOLERATIONS:
+            self._tolerated[owner] = tolerated
+            self.tolerances += 1
 
     def _words_of(self, key: Key) -> str:
         """Return why a pod is blocked, or a worker of the group that it leads."""

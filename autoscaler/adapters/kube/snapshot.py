@@ -25,6 +25,7 @@ from autoscaler.adapters.kube.pods import PodRows, PodTable
 from autoscaler.adapters.kube.pools import Layout, NodeTable
 from autoscaler.adapters.kube.scaledobjects import Asked, ScaledObjectTable
 from autoscaler.adapters.kube.targets import DEPLOYMENT, KINDS, LEADER_WORKER_SET, STATEFUL_SET, Row
+from autoscaler.adapters.kube.template import tolerating
 from autoscaler.adapters.kube.watch import Receiver, Resource, Watch, WatchTimes
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.settings import Mode
@@ -250,6 +251,7 @@ class KubeFleet:
         state = (
             self._targets.version,
             self._pods.strangers,
+            self._pods.tolerances,
             self._hpas.version,
             self._scaled.version,
             self._nodes.settle(),
@@ -267,7 +269,10 @@ class KubeFleet:
         if self._mode is Mode.KEDA:
             self._miss_targets()
         self._tell(told, len(managed))
-        layout = self._nodes.pools([row.facts for _, row, _ in managed])
+        tolerated = self._pods.tolerations()
+        layout = self._nodes.pools(
+            [tolerating(row.facts, tolerated.get(target_id, frozenset())) for target_id, row, _ in managed]
+        )
         workload_id = np.array([target_id for target_id, _, _ in managed], dtype=np.int64)
         before = self._workload_rows
         if before is not None and np.array_equal(before.workload_id, workload_id):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from autoscaler.adapters.kube.command_line import as_port, served, states_model
 from autoscaler.adapters.kube.objects import Container, PodSpec, Probe
-from autoscaler.adapters.kube.placement import Needs, read_needs
+from autoscaler.adapters.kube.placement import Needs, Toleration, read_needs
 from autoscaler.config.accelerators import BY_CLASS, Sort, sort_of
 from autoscaler.config.findings import shown
 
@@ -63,6 +63,14 @@ def read_template(spec: PodSpec) -> Facts:
         port=(stated.port if stated is not None else 0) or _open_port(engine) or DEFAULT_PORT,
         unclear=unclear,
     )
+
+
+def tolerating(facts: Facts, seen: frozenset[Toleration]) -> Facts:
+    """Return the facts with the tolerations that pods of this template were seen to have."""
+    more = seen.difference(facts.needs.tolerations)
+    if not more:
+        return facts
+    return facts._replace(needs=facts.needs._replace(tolerations=(*facts.needs.tolerations, *sorted(more))))
 
 
 def engine_container(spec: PodSpec) -> Container | None:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube import objects
+from autoscaler.adapters.kube.placement import Toleration
 from autoscaler.adapters.kube.pods import LWS_GROUP, LWS_NAME, LWS_SIZE, LWS_WORKER, Endpoint, PodRows, PodTable
+from autoscaler.adapters.kube.template import NO_FACTS, tolerating
 from autoscaler.core.fleet import Blocked
 from tests.harness.calls import counted_calls
 
@@ -273,3 +275,17 @@ def test_a_ready_leader_does_not_hide_a_worker_that_is_stuck():
 def test_a_group_whose_leader_goes_leaves():
     rows = group(member(0, 100, size=2, leaves=True), member(1, 100, size=2))
     assert (rows.terminating.tolist(), rows.ready.tolist()) == ([True], [True])
+
+
+def test_pods_tell_what_they_tolerate_beyond_their_template():
+    """Admission plugins add tolerations; those of every pod, for taints of the control plane, tell nothing."""
+    added = {"key": "dedicated", "operator": "Exists"}
+    every = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}
+    table = PodTable(StillClock())
+    table.own(("ns", "rs-1"), 7)
+    table.put(pod("a", spec={"containers": [{"name": "vllm"}], "tolerations": [every]}))
+    assert (table.tolerations(), table.tolerances) == ({}, 0)
+    table.put(pod("b", spec={"containers": [{"name": "vllm"}], "tolerations": [every, added]}))
+    table.put(pod("c", spec={"containers": [{"name": "vllm"}], "tolerations": [added]}))
+    assert (table.tolerations(), table.tolerances) == ({7: frozenset({Toleration("dedicated", "Exists")})}, 1)
+    assert tolerating(NO_FACTS, table.tolerations()[7]).needs.tolerations == (Toleration("dedicated", "Exists"),)
