@@ -132,10 +132,10 @@ async def test_one_query_that_fails_costs_its_own_column_only():
 
 
 async def test_a_query_that_hangs_does_not_hold_up_the_tick():
-    server = Server(**healthy(generation_tokens=Answer(vector(), delay_s=1)))
+    server = Server(**healthy(generation_tokens=Answer(vector(), delay_s=5)))
     before_s = asyncio.get_running_loop().time()
-    samples = await server.sample(deadline_s=0.2)
-    assert asyncio.get_running_loop().time() - before_s < 0.8
+    samples = await server.sample(deadline_s=1)
+    assert asyncio.get_running_loop().time() - before_s < 4
     assert {"time_s", "running", "waiting"} <= known(samples)
     assert report(samples).failed == 1
 
