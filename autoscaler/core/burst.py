@@ -35,22 +35,27 @@ def project(observation: Observation, capacity: Capacity, memory: Memory) -> Pro
     are said, or were seen, to write faster when they are full will do so.
     """
     workloads = memory.workloads
-    awake = observation.reporting - observation.asleep
+    awake = observation.reporting - observation.asleep - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        seen_per_s = observation.generation_tokens_per_s / awake
+        mean_per_s = observation.generation_tokens_per_s / awake
+        seen_per_s = np.where(
+            np.isnan(observation.pod_tokens_per_s), mean_per_s, np.fmax(observation.pod_tokens_per_s, mean_per_s)
+        )
         tokens_each_per_s = np.fmax(seen_per_s, np.fmax(workloads.decode_tokens_per_s, capacity.decode_tokens_per_s))
         served_each_per_s = tokens_each_per_s / observation.output_tokens
         served_per_s = served_each_per_s * awake
         arrivals_per_s = np.maximum(workloads.arrivals_per_s, 0.0)
         left = (
             observation.waiting
-            + or_zero(observation.gateway_waiting)
+            + at_gateway(observation)
             + (arrivals_per_s - served_per_s) * observation.cold_start_s
             - served_each_per_s * observation.pledged_s
         )
         known = served_per_s > NOTHING_PER_S
         queue = np.where(known, np.maximum(left, 0.0), np.nan)
         wait_s = queue / (served_per_s + served_each_per_s * observation.starting)
+        # Pods do not share their queues: what is left then in the worst of them waits for it alone.
+        wait_s = np.where(known, np.fmax(wait_s, observation.queue_wait_s - observation.cold_start_s), np.nan)
     return Projection(queue, wait_s, arrivals_per_s, served_each_per_s)
 
 
@@ -85,4 +90,9 @@ def absorb(
 
 def queued(observation: Observation) -> BoolColumn:
     """Say where requests wait. bool[W]."""
-    return np.asarray((observation.waiting > 0) | (observation.gateway_waiting > 0))
+    return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
+
+
+def at_gateway(observation: Observation) -> FloatColumn:
+    """Return the requests at the gateway that wait for more replicas; float64[W], 0 where their queue does not move."""
+    return np.where(observation.gateway_stuck > 0, 0.0, or_zero(observation.gateway_waiting))

@@ -2,7 +2,8 @@
 
 Learning is plain here: a replica holds at least as many requests as it is seen to run at the pace the objective asks
 for, and no more than it runs while others wait for it: then its running requests are its slots, or what its KV cache
-has room for, whichever binds, and its token rate is its best.
+has room for, whichever binds, and its token rate is its best. Only replicas that were full themselves teach the latter:
+a full one beside an idle one has as many slots as it runs, not the mean of the two.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ LEARNING_WINDOW_S = 60.0
 FIRST_WINDOW_S = 10.0
 """The same until so much was learned: quick, but not so quick that one unlucky reading decides."""
 
-LASTING_WAIT_S = 1.0
-"""A queue that is gone sooner waits for its prompts to be computed, not for a slot."""
-
 BATCH_WINDOW_S = 75.0
 """Time constant of the usual batch, to which ITL quantiles belong: half of a usual histogram window."""
 
@@ -38,14 +36,10 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     """Give the capacity of one replica of each workload, and what was learned on the way."""
     spec, workloads = inp.spec, memory.workloads
     elapsed_s = np.fmax(or_zero(inp.now_s - workloads.last_tick_s), 0.0)
-    awake = observation.reporting - observation.asleep
+    running = observation.batch
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        running = np.where(awake > 0, observation.running / awake, np.nan)
-        decoding = np.where(awake > 0, observation.generation_tokens_per_s / awake, np.nan)
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
-
-    lasting = ~(observation.queue_wait_s < LASTING_WAIT_S)  # also where the wait cannot be told
-    saturated = (awake > 0) & (observation.waiting >= awake) & lasting  # on average, one at least waits in each replica
+    saturated = observation.full > 0
     # After a large batch the quantile still speaks of it, when few run: that a few are too many would be wrong.
     batch = average.follow(workloads.batch, running, average.gain(elapsed_s, BATCH_WINDOW_S))
     slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
@@ -55,12 +49,13 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
     slots = _slots(inp, len(spec.concurrency))
     concurrency = np.where(np.isnan(workloads.concurrency), PRIOR_CONCURRENCY, workloads.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
-    concurrency = _toward(concurrency, running, gain, saturated & ~slow)
+    concurrency = _toward(concurrency, observation.full_running, gain, saturated & ~slow)
     # Too slow at this batch: the batch at which the objective holds is smaller by about as much.
     concurrency = _toward(concurrency, np.fmin(running / slow_by, concurrency), gain, slow)
     concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
 
     decode = workloads.decode_tokens_per_s
+    decoding = observation.full_tokens_per_s
     # The rate of an engine that hangs fades, and is no capacity.
     writing = saturated & (workloads.last_busy_s == inp.now_s) & (decoding > NOTHING_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))

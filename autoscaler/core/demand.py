@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core import average
-from autoscaler.core.burst import queued
+from autoscaler.core.burst import at_gateway, queued
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, TickInput
 from autoscaler.core.draining import with_draining
@@ -48,7 +48,8 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.last_tick_s
-    in_flight = _requests(observation) + or_zero(observation.gateway_waiting)
+    stuck_requests = or_zero(observation.stuck_requests)
+    in_flight = _requests(observation) + stuck_requests + or_zero(observation.gateway_waiting)
     arrived = observation.ended + or_zero(observation.draining_ended) + in_flight - workloads.in_flight
     gone_per_s = observation.finished_per_s + or_zero(observation.rejections_per_s)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -97,10 +98,10 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks[Signal.TTFT] = ttft(inp, observation, memory)
     asks[Signal.ITL] = itl(inp, observation, memory)
     asks[Signal.REJECTIONS] = rejections(inp, observation, memory)
-    asks = _beside_sleepers(observation, asks)
+    asks = _beside_idle(observation, asks)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
-    asks[Signal.FORECAST] = by_rule = _beside_sleepers(observation, forecast(inp, asks, memory))
+    asks[Signal.FORECAST] = by_rule = _beside_idle(observation, forecast(inp, asks, memory))
     # The rule in force has weighed what the load asks for; the same load at its target usage would only add to it.
     # Unless a queue shows that it is wrong: one that stands longer than a replica takes to come.
     silent = ~np.isnan(by_rule) & ~(observation.queue_wait_s > observation.cold_start_s)
@@ -116,7 +117,7 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     40 running + 24 waiting, 20 per replica to be used to 0.8: 64 / 16 = 4 replicas.
     Source: Little's law; the HPA's AverageValue on a count of requests.
     """
-    requests = _requests(observation) + or_zero(observation.gateway_waiting)
+    requests = _requests(observation) + at_gateway(observation)
     return requests / (capacity.concurrency * inp.spec.target_usage)
 
 
@@ -206,7 +207,8 @@ def schedule(inp: TickInput, observation: Observation) -> FloatColumn:
 def wake(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
     """At least one awake replica as soon as somebody waits in front of a workload that has none.
 
-    Sleeping engines do not serve, and their own gauges stay at 0, so they come on top of what is asked.
+    Sleeping engines do not serve, and their own gauges stay at 0, so they come on top of what is asked. Beside
+    stuck ones one stands in, whatever the length of their queue.
     """
     knocking = (
         (observation.gateway_waiting > 0)
@@ -214,8 +216,9 @@ def wake(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatC
         | ((observation.asleep > 0) & (observation.waiting > 0))
     )
     nobody_awake = (observation.ready == 0) | ((observation.reporting > 0) & (_awake(observation) == 0))
-    queue = or_zero(observation.gateway_waiting) / (capacity.concurrency * inp.spec.target_usage)
-    return np.where(knocking & nobody_awake, observation.asleep + np.fmax(queue, 1.0), np.nan)
+    queue = at_gateway(observation) / (capacity.concurrency * inp.spec.target_usage)
+    wakes = knocking & nobody_awake & ~(observation.stuck > 0)
+    return np.where(wakes, observation.asleep + np.fmax(queue, 1.0), observation.stand_in)
 
 
 def strongest(asks: FloatColumn) -> FloatColumn:
@@ -247,7 +250,7 @@ def needed(
 
     beside: float64[W], of `beside_forecast`. All of them where the forecast does not speak, whatever its rule goes by.
     """
-    for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, _beside_sleepers(observation, forecast.needed))
+    for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, _beside_idle(observation, forecast.needed))
     return np.fmin(wanted, np.fmax(for_load, beside))
 
 
@@ -265,7 +268,7 @@ def awaits_forecast(
     told = np.bincount(inp.fleet.pod_workload[tells], minlength=len(promises)) > 0
     # A first reading has no rate to tell the wait by: then a queue is what fills slots, not what waits for its prompts.
     full = np.isnan(observation.queue_wait_s) & (observation.waiting > QUEUED * observation.running)
-    pressed = full | (observation.queue_wait_s > inp.spec.max_wait_s) | (observation.gateway_waiting > 0)
+    pressed = full | (observation.queue_wait_s > inp.spec.max_wait_s) | (at_gateway(observation) > 0)
     return np.asarray(unspoken & promises & told & ~inp.spec.states_capacity & ~pressed)
 
 
@@ -278,13 +281,19 @@ def load_known(asks: FloatColumn) -> BoolColumn:
 
 
 def _awake(observation: Observation) -> FloatColumn:
-    """Replicas that serve: ready ones less those asleep."""
-    return observation.ready - observation.asleep
+    """Replicas that serve: ready ones less those asleep and those that are stuck."""
+    return observation.ready - observation.asleep - or_zero(observation.stuck)
 
 
-def _beside_sleepers(observation: Observation, awake: FloatColumn) -> FloatColumn:
-    """Return how many there must be for so many to be awake, float64[..., W]: nobody wakes those asleep."""
-    return awake + np.where(awake > _awake(observation), observation.asleep, 0.0)
+def _beside_idle(observation: Observation, awake: FloatColumn) -> FloatColumn:
+    """Return how many there must be for so many to serve, float64[..., W]: nobody wakes those asleep.
+
+    Stuck ones that are replaced count on top, beside one that serves at least: they are the oldest, and the last to go
+    when the fleet shrinks.
+    """
+    replaced = or_zero(observation.replaced)
+    least = np.where(replaced > 0, np.maximum(awake, 1.0), awake)
+    return least + np.where(awake > _awake(observation), observation.asleep, 0.0) + replaced
 
 
 def _steadiness_s(observation: Observation) -> FloatColumn:
@@ -298,8 +307,10 @@ def _scaled_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     Not for those that have just become ready and were never read: their load is still to come. Counting it would make
     every growth call for another.
     """
-    heard = np.where(observation.reporting > 0, observation.reporting, np.nan)
-    return value * (observation.ready - observation.joining) / heard
+    stuck = or_zero(observation.stuck)
+    heard = np.where(observation.reporting > stuck, observation.reporting - stuck, np.nan)
+    share = (observation.ready - observation.joining - stuck) / heard
+    return value * np.where(np.isnan(share) & (stuck > 0), 1.0, share)  # all that report are stuck: nothing to add
 
 
 def _requests(observation: Observation) -> FloatColumn:

@@ -16,6 +16,7 @@ from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.family import MOST_BUSY, NEARLY
 from autoscaler.core.fleet import Blocked
 from autoscaler.core.obstacles import lacking
+from autoscaler.core.progress import GIVEN_UP_S
 from autoscaler.core.trust import oldest_view_s
 from autoscaler.core.words import count, number, seconds
 
@@ -152,7 +153,7 @@ def _sentence(
         work = "no request waited at the gateway" if row.seen("ready") == 0 else "there was no work"
         rest = f"{work} for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
-    reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row)]
+    reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row), _stuck(row), _stuck_at_gateway(row)]
     but = f" But {problem}." if problem else ""
     return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}.{but}"
 
@@ -162,6 +163,29 @@ def _age(row: _Row) -> str:
     return "" if math.isnan(age_s) else f" (inputs up to {seconds(max(age_s, 0.0))} old)"
 
 
+def _stuck(row: _Row) -> str:
+    """Say how many replicas show requests that do not move, and what is made of them; "" where none does."""
+    stuck, reporting = row.seen("stuck"), row.seen("reporting")
+    if not stuck > 0:
+        return ""
+    requests, since = count(row.seen("stuck_requests"), "request"), seconds(row.seen("stuck_s"))
+    several = stuck > 1
+    shows = f"{number(stuck)} of {count(reporting)} {'show' if several else 'shows'} {requests} without any progress"
+    cause = f"{'they are' if several else 'it is'} stuck, or {'their' if several else 'its'} gauges are stale"
+    each = "each of them" if several else "it"
+    instead = f"another serves in place of {each}" if row.seen("replaced") > 0 else "order no more than one replica"
+    return f"{shows} for {since}: {cause}, so these requests count for nothing and {instead}"
+
+
+def _stuck_at_gateway(row: _Row) -> str:
+    if not row.seen("gateway_stuck") > 0:
+        return ""
+    waiting = count(row.seen("gateway_waiting"), "request")
+    return (
+        f"no engine does anything while {waiting} wait at the gateway: that queue is stuck or stale, and does not count"
+    )
+
+
 def _asks(row: _Row, signal: Signal) -> str:
     return f"asks for {number(row.ask(signal))}"
 
@@ -169,13 +193,17 @@ def _asks(row: _Row, signal: Signal) -> str:
 def _concurrency(row: _Row) -> str:
     gateway = row.seen("gateway_waiting")
     held = f" and {number(gateway)} at the gateway" if gateway > 0 else ""
-    draining = row.seen("draining_requests")
+    draining, wait_s = row.seen("draining_requests"), row.seen("queue_wait_s")
     held += f" and {number(draining)} on pods that stop serving" if draining > 0 else ""
-    load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{held}{_witnesses(row)}"
+    worst = f" (up to {seconds(wait_s)} in the worst replica)" if wait_s > 0 else ""
+    load = f"{number(row.seen('running'))} running, {number(row.seen('waiting'))} waiting{worst}{held}{_witnesses(row)}"
     guess = " (a guess)" if row.capacity("confidence") < SURE else ""
     usage = f", target utilization {row.spec('target_usage'):.0%}" if row.spec("target_usage") < 1 else ""
     each = f"{number(row.capacity('concurrency'))} per replica{guess}{usage}"
-    return f"{load} ask for {number(row.ask(Signal.CONCURRENCY))} at {each}"
+    ask = number(row.ask(Signal.CONCURRENCY))
+    if (stuck := row.seen("replaced")) > 0:
+        ask += f" with {number(stuck)} stuck among them"
+    return f"{load} ask for {ask} at {each}"
 
 
 def _witnesses(row: _Row) -> str:
@@ -207,6 +235,8 @@ def _forecast(row: _Row) -> str:
         return f"what arrives would keep {demand} busy, and {asked} are asked for, {limit}"
     if why := _more_than_arrives(row):
         return f"what arrives keeps {demand} busy, and {asked} are asked for, because {why}"
+    if (stuck := row.seen("replaced")) > 0:
+        asked += f" with {number(stuck)} stuck among them"
     serve = "serves" if asked == "1" else "serve"
     return f"what arrives keeps {demand} busy, and {asked} {serve} it within the error budget at the lowest cost"
 
@@ -240,7 +270,9 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     ),
     Signal.SCHEDULE: lambda r: f"a pre-warm window {_asks(r, Signal.SCHEDULE)}",
     Signal.FORECAST: _forecast,
-    Signal.WAKE: lambda r: f"requests wait and no replica serves, which {_asks(r, Signal.WAKE)}",
+    Signal.WAKE: lambda r: (
+        f"requests wait and no replica serves{' them' if r.seen('stuck') > 0 else ''}, which {_asks(r, Signal.WAKE)}"
+    ),
 }
 
 
@@ -358,6 +390,8 @@ def _doubt(row: _Row) -> str:
     view_age_s = row.inp.now_s - row.inp.fleet.time_s
     if not view_age_s <= float(oldest_view_s(row.inp)[row.row]):
         return f"the view of the cluster is {seconds(view_age_s)} old"
+    if row.seen("stuck_s") < GIVEN_UP_S:
+        return "a replica without progress may compute a long prompt"
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
     if row.seen("ready") == 0 and row.seen("gateway_silent_s") > row.spec("max_input_age_s"):

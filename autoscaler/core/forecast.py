@@ -15,6 +15,7 @@ from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import speed_of
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import GROUPS, Memory
+from autoscaler.core.progress import Progress, stuck
 from autoscaler.core.rules import Rules, judge
 from autoscaler.core.seen import Seen
 from autoscaler.core.traffic import request_s
@@ -35,6 +36,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     columns = {name: column.copy() for name, column in vars(memory.forecast).items()}
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     serving |= draining.are_lost(inp, serving, inp.samples.pods)
+    serving &= ~stuck(memory.pods.progress, inp.samples.pods)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
     for group in np.flatnonzero(turns).tolist():
         rows = memory.group(group)
@@ -44,10 +46,12 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         if turns[group] == 1 and len(pods) and not _news(inp, memory, pods):
             continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
-        unread = _unread(inp, work[group].of(pod_id), pods, pod_row, rules[group].last_judged_s)
+        counted = work[group].of(pod_id)
+        stands = _stands(counted, memory.pods.progress.take(pods))
+        unread = _unread(inp, counted, pods, pod_row, rules[group].last_judged_s, stands)
         if unread.all():
             continue
-        tally, work[group] = count(work[group], inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows))
+        tally, work[group] = count(counted, inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows), stands)
         served = _served(inp, pods, pod_row, rules[group].last_judged_s)
         judged = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
         rules[group] = _stay(rules[group], judged, unread) if unread.any() else judged
@@ -74,8 +78,21 @@ def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
     return bool((~np.isnan(read_s) & ~(read_s <= last_tick_s)).any())
 
 
+def _stands(counted: PodWork, pace: Progress) -> BoolColumn:
+    """Say which pods hold requests and have made no progress since they were counted; bool[n].
+
+    Gauges that stand still say nothing of what arrives. If they move again, all that came meanwhile is counted then.
+    """
+    return np.asarray((pace.still > 0) & (pace.last_moved_s <= counted.time_s))
+
+
 def _unread(
-    inp: TickInput, counted: PodWork, pods: IntColumn, pod_row: IntColumn, last_judged_s: MomentColumn
+    inp: TickInput,
+    counted: PodWork,
+    pods: IntColumn,
+    pod_row: IntColumn,
+    last_judged_s: MomentColumn,
+    stands: BoolColumn,
 ) -> BoolColumn:
     """Say of whom nothing was read since they were counted, as where others are scraped more often; bool[R].
 
@@ -84,6 +101,7 @@ def _unread(
     """
     known = ~np.isnan(counted.time_s)
     anew = ~np.isnan(inp.samples.pods.time_s[pods]) & ~(inp.samples.pods.time_s[pods] <= counted.time_s)
+    anew &= ~stands
     was_read, is_read = (np.bincount(pod_row, weights=each, minlength=len(last_judged_s)) > 0 for each in (known, anew))
     return np.asarray(was_read & ~is_read & (inp.now_s - last_judged_s < LONGEST_STEP_S))
 
@@ -121,7 +139,7 @@ def _seen(
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
     return Seen(
         tally=tally,
-        replicas=(observation.ready - observation.joining - observation.asleep)[rows],
+        replicas=(observation.ready - observation.joining - observation.asleep - observation.stuck)[rows],
         served=served,
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],

@@ -14,6 +14,7 @@ from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColum
 from autoscaler.core.decision import Forecast
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.obstacles import Struggle
+from autoscaler.core.progress import Progress
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
 from autoscaler.core.work import PodWork
@@ -30,19 +31,20 @@ Table = TypeVar("Table", bound=Columns)
 
 @dataclass(frozen=True)
 class PodMemory(Columns):
-    """Per pod, to turn counters into rates."""
+    """Per pod, to turn counters into rates, and to see whether its requests move."""
 
     time_s: MomentColumn  # float64[P], time of the last reading
     counter: FloatColumn  # float64[C, P], the last reading
     increase: FloatColumn  # float64[C, P], increases, older ones fading; NaN: not two readings in a row
     covered_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
     seen_ready: FloatColumn  # float64[P], 1 once its cold start has been learned from
+    progress: Progress
 
     @classmethod
     def blank(cls, rows: int) -> PodMemory:
         unknown = np.full(rows, np.nan)
         counters = np.full((len(COUNTERS), rows), np.nan)
-        return cls(unknown, counters, counters, np.zeros(rows), np.zeros(rows))
+        return cls(unknown, counters, counters, np.zeros(rows), np.zeros(rows), Progress.blank(rows))
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ class WorkloadMemory(Columns):
     last_refused_s: Present[MomentColumn]  # last moment at which a pod had refused requests; NaN: never
     gateway_s: MomentColumn  # last moment at which its gateway told something; NaN: never. State files call it so
     last_queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
+    last_beside_s: Present[MomentColumn]  # last moment at which others had work beside stuck pods; NaN: never
+    last_gateway_moved_s: Present[
+        MomentColumn
+    ]  # last moment at which nothing waited at its gateway, or an engine worked
     last_forecast_s: Present[MomentColumn]  # when it spoke, or load was unknown; NaN: nobody served since
     in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
     arrivals_per_s: Present[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core import draining, readings
+from autoscaler.core import draining, progress, readings
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, replace, within
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.fleet import Blocked
 from autoscaler.core.fold import Fold
 from autoscaler.core.memory import COUNTERS, Memory, WorkloadMemory
-from autoscaler.core.samples import PodSamples
+from autoscaler.core.progress import Progress
+from autoscaler.core.samples import FrontSamples, PodSamples
 
 OUTPUT_LENGTH_WINDOW_S = 1200.0
 """Time constant of tokens per request: lengths drift over tens of minutes, and few requests must not make them jump."""
@@ -33,6 +34,13 @@ MAX_GPU_AGE_S = 120.0
 
 GATEWAY_REMEMBERED_S = 86_400.0
 """A gateway that has told nothing for so long was removed, and is no longer waited for."""
+
+GATEWAY_STUCK_S = 120.0
+"""A queue at the gateway beside engines that do nothing for so long does not move: a gateway that holds requests back
+for engines that are full would see them work."""
+
+LASTING_WAIT_S = 1.0
+"""A queue that is gone sooner waits for its prompts to be computed, not for a slot."""
 
 LONGEST_COLD_START_S = 3600.0
 """A pod that took longer was repaired, not started: nothing is learned from it."""
@@ -55,6 +63,7 @@ class Pods:
     starting: BoolColumn  # will become ready by waiting
     blocked: BoolColumn  # will not
     reporting: BoolColumn  # serving, and read lately
+    stuck: BoolColumn  # of those, whose requests do not move
     joining: BoolColumn  # serving only just, and never read: it has hardly any load yet
 
 
@@ -64,7 +73,10 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
     elapsed_s = inp.now_s - workloads.last_tick_s
     of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
-    pods = _classify(inp, samples, memory)
+    pace = progress.follow(memory.pods.progress, samples)
+    stands = progress.stuck(pace, samples)
+    pods = _classify(inp, samples, memory, stands)
+    counts = pods.reporting & ~pods.stuck
 
     pod_memory, *counted = readings.rates(samples, memory.pods)
     rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
@@ -75,21 +87,26 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells.
     hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
     running, waiting, *of_counters = of_pods.totals(
-        [samples.running, samples.waiting + hidden, *rates.values()], pods.reporting
+        [samples.running, samples.waiting + hidden, *rates.values()], counts
     )
+    standstill, watched = _standstill(inp, samples, front, pace, pods, counts & worked, of_pods, workloads)
+    none_moves = (standstill["stuck"] > 0) & np.isnan(running)
+    running, waiting = np.where(none_moves, 0.0, running), np.where(none_moves, 0.0, waiting)
     per_s = dict(zip(COUNTERS, of_counters, strict=True))
     generation_tokens_per_s = per_s["generation_tokens"]
 
-    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, of_pods, pods.serving)
+    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, of_pods, pods)
     cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
     written_tokens, served_requests = _follow_lengths(
         workloads, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
     )
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         output_tokens = np.where(served_requests >= 1, written_tokens / served_requests, np.nan)
-        moving = generation_tokens_per_s > readings.NOTHING_PER_S
-        wait_s = np.where(moving, waiting * output_tokens / generation_tokens_per_s, np.nan)
-    queue_wait_s = np.where(waiting > 0, wait_s, waiting)  # nobody waits: 0; unknown stays unknown
+        pod_per_s = np.where(counts & ~asleep, progress.tokens_per_s(pace), np.nan)
+        writes = (samples.waiting > 0) & (pod_per_s > readings.NOTHING_PER_S)
+        pod_wait_s = np.where(writes, samples.waiting * output_tokens[fleet.pod_workload] / pod_per_s, np.nan)
+    queue_wait_s = np.where(waiting > 0, of_pods.largest(pod_wait_s), waiting)  # no queue: 0; unknown stays unknown
+    full = _full(samples, pace, counts & ~asleep, pod_wait_s)
 
     of_gpus = _gpus(inp.now_s, samples, pods.serving)
     all_ended, loaded, active, idle = of_pods.totals([ended, *of_gpus], pods.serving)
@@ -103,7 +120,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     pledged_s = _pledged_s(inp, cold_start_s)
     (all_pledged_s,) = of_pods.totals([pledged_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
-    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing = of_pods.counts(
+    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing, of_full = of_pods.counts(
         [
             pods.serving,
             pods.starting,
@@ -114,12 +131,22 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
             asleep,
             pods.serving & worked,
             pods.serving & (grown["rejections"] > 0),
+            full,
         ]
     )
-    kv_usage, ttft_s, itl_s = of_pods.means(
-        [samples.kv_usage, samples.ttft_s, samples.itl_s],
-        [np.where(asleep, 0.0, 1.0), _by_rate(rates["first_tokens"]), _by_rate(rates["generation_tokens"])],
-        pods.reporting,
+    awake, by_tokens = np.where(asleep, 0.0, 1.0), _by_rate(rates["generation_tokens"])
+    kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, full_running, full_tokens_per_s = of_pods.means(
+        [
+            samples.kv_usage,
+            samples.ttft_s,
+            samples.itl_s,
+            samples.running,
+            pod_per_s,
+            np.where(full, samples.running, np.nan),
+            np.where(full, pod_per_s, np.nan),
+        ],
+        [awake, _by_rate(rates["first_tokens"]), by_tokens, awake * by_tokens, awake, awake, awake],
+        counts,
     )
 
     observation = Observation(
@@ -134,10 +161,15 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         reporting=reporting,
         joining=joining,
         asleep=sleeping,
+        **standstill,
+        full=of_full,
+        full_running=full_running,
+        full_tokens_per_s=full_tokens_per_s,
+        batch=batch,
         age_s=of_pods.largest(pod_age_s),
         running=running,
         waiting=waiting,
-        **draining.load(draining.holding(inp, samples), samples, rates, ended, of_pods),
+        **draining.load(draining.holding(inp, samples) & ~stands, samples, rates, ended, of_pods),
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
         gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
@@ -152,16 +184,18 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         output_tokens=output_tokens,
         ttft_s=ttft_s,
         itl_s=itl_s,
+        pod_tokens_per_s=pod_tokens_per_s,
         queue_wait_s=queue_wait_s,
         loaded=loaded,
         active=active,
         loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
-    memory = replace(memory, pods=replace(pod_memory, seen_ready=seen_ready))
+    memory = replace(memory, pods=replace(pod_memory, seen_ready=seen_ready, progress=pace))
     return observation, memory.noting(
         last_busy_s=np.where(at_work > 0, inp.now_s, workloads.last_busy_s),
         last_refused_s=np.where(refusing > 0, inp.now_s, workloads.last_refused_s),
+        **watched,
         gateway_s=gateway_s,
         written_tokens=written_tokens,
         served_requests=served_requests,
@@ -171,31 +205,97 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     )
 
 
-def _classify(inp: TickInput, samples: PodSamples, memory: Memory) -> Pods:
+def _classify(inp: TickInput, samples: PodSamples, memory: Memory, stuck: BoolColumn) -> Pods:
     fleet = inp.fleet
     serving = fleet.pod_ready & ~fleet.pod_terminating
     coming = ~fleet.pod_ready & ~fleet.pod_terminating
-    # A pod that has been starting for longer than any cold start is stuck, whatever it waits for. One that has served
+    # A pod that has been starting for longer than any cold start is held up, whatever it waits for. One that has served
     # before is being restarted, or misses a probe.
     workloads = memory.workloads
     usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)[fleet.pod_workload]
     endless = inp.now_s - fleet.pod_created_s > np.fmax(LONGEST_OF_USUAL * usual_s, LONGEST_COLD_START_S)
-    stuck = (fleet.pod_blocked != Blocked.NO) | (endless & (memory.pods.seen_ready == 0))
+    held_up = (fleet.pod_blocked != Blocked.NO) | (endless & (memory.pods.seen_ready == 0))
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False where the engine did not answer
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
     never_read = np.isnan(samples.time_s) & np.isnan(memory.pods.time_s)
     return Pods(
         serving=serving,
-        starting=coming & ~stuck,
-        blocked=coming & stuck,
+        starting=coming & ~held_up,
+        blocked=coming & held_up,
         reporting=reporting,
+        stuck=reporting & stuck,
         joining=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),
     )
 
 
+def _standstill(
+    inp: TickInput,
+    samples: PodSamples,
+    front: FrontSamples,
+    pace: Progress,
+    pods: Pods,
+    working: BoolColumn,
+    of_pods: Fold,
+    workloads: WorkloadMemory,
+) -> tuple[dict[str, FloatColumn], dict[str, FloatColumn]]:
+    """Say which load does not move, and beside which stuck pods others are to serve.
+
+    working: bool[P], pods that are not stuck and have done something since the last reading. Returns columns of
+    `Observation` and of `WorkloadMemory`.
+
+    A stuck pod is replaced where there is something to serve: others of its workload work, or more requests come. A
+    single one with a queue has another beside it for a while without that, and so have those behind a gateway with a
+    queue. Several at once, with nothing else going on, are more likely gauges that nobody has brought up to date since
+    the clients left.
+    """
+    heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
+    gateway_waits = heard & (front.waiting > 0)
+    awake = pods.reporting & ~(samples.asleep > 0)
+    stuck, queueing, growing, works, serves, uncounted = of_pods.counts(
+        [
+            pods.stuck,
+            pods.stuck & (samples.waiting > 0),
+            pods.stuck & (inp.now_s - pace.last_grown_s <= progress.GROWING_S),
+            working,
+            awake,
+            awake & np.isnan(samples.gaps),
+        ]
+    )
+    stuck_s = of_pods.smallest(np.where(pods.stuck, inp.now_s - pace.last_moved_s, np.nan))
+    (requests,) = of_pods.totals([samples.running + samples.waiting], pods.stuck)
+    comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
+    last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, workloads.last_beside_s), np.nan)
+    replaces = inp.now_s - last_beside_s <= progress.REPLACED_S
+    waits = (stuck_s <= progress.REPLACED_S) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
+    # From the moment at which all engines are stuck the queue in front of them is, too, until one of them works.
+    moved_s = np.where((stuck > 0) & (stuck == serves), inp.now_s - GATEWAY_STUCK_S, inp.now_s)
+    moved_s = np.fmin(workloads.last_gateway_moved_s, moved_s)
+    stands = gateway_waits & (serves > 0) & (uncounted + works == 0)
+    last_gateway_moved_s = np.where(stands, moved_s, inp.now_s)
+    found = {
+        "stuck": stuck,
+        "stuck_requests": or_zero(requests),
+        "stuck_s": stuck_s,
+        "replaced": np.where(replaces, stuck, 0.0),
+        "stand_in": np.where(waits, stuck + 1, np.nan),
+        "gateway_stuck": (inp.now_s - last_gateway_moved_s >= GATEWAY_STUCK_S).astype(np.float64),
+    }
+    return found, {"last_beside_s": last_beside_s, "last_gateway_moved_s": last_gateway_moved_s}
+
+
+def _full(samples: PodSamples, pace: Progress, awake: BoolColumn, wait_s: FloatColumn) -> BoolColumn:
+    """Say which of the pods that are awake have more requests than they can run; bool[P].
+
+    wait_s: float64[P], how long the last in line waits; NaN: not known. One that was not seen to make progress between
+    its last two readings teaches nothing.
+    """
+    moves = ((pace.still == 0) & (pace.worked_s > 0)) | np.isnan(samples.gaps)
+    return np.asarray(awake & moves & (samples.waiting >= 1) & ~(wait_s < LASTING_WAIT_S))
+
+
 def _learn_cold_start(
-    inp: TickInput, memory: Memory, of_pods: Fold, serving: BoolColumn
+    inp: TickInput, memory: Memory, of_pods: Fold, pods: Pods
 ) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
     """Learn the time from created to ready from pods that became ready since the last tick.
 
@@ -207,9 +307,9 @@ def _learn_cold_start(
     """
     fleet, workloads = inp.fleet, memory.workloads
     took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
-    fresh = serving & (memory.pods.seen_ready == 0) & ~np.isnan(fleet.pod_started_s)
+    fresh = pods.serving & ~pods.stuck & (memory.pods.seen_ready == 0) & ~np.isnan(fleet.pod_started_s)
     fresh &= (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
-    seen_ready = np.where(serving, 1.0, memory.pods.seen_ready)
+    seen_ready = np.where(pods.serving, 1.0, memory.pods.seen_ready)
     if not fresh.any():  # as in most ticks
         return workloads.cold_start_mean_s, workloads.cold_start_deviation_s, seen_ready
     sample = of_pods.smallest(np.where(fresh, took_s, np.nan))

@@ -8,6 +8,7 @@ from autoscaler.core import zero
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import Observation, TickInput
 from autoscaler.core.memory import Memory
+from autoscaler.core.progress import GIVEN_UP_S
 
 VIEW_AGE_S = 20.0
 """A view of the cluster that is older has missed several signs of life, which come every 5 s: nothing shrinks on it."""
@@ -30,10 +31,13 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Bo
 def trust(inp: TickInput, observation: Observation) -> BoolColumn:
     """Say where enough is known to shrink: every ready pod was heard, and the cluster view is fresh. bool[W].
 
+    A pod whose requests do not move is not believed for some minutes: it may compute a long prompt.
+
     A workload without ready pods has nobody to hear; the view of the cluster, and the gateway's word, are all there is.
     """
     view_age_s = inp.now_s - inp.fleet.time_s
     heard = (observation.reporting >= observation.ready) & (view_age_s <= oldest_view_s(inp))
+    heard &= ~(observation.stuck_s < GIVEN_UP_S)  # True where none is stuck
     return heard & ((observation.ready > 0) | ~zero.gateway_is_silent(inp, observation))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from autoscaler.core import speed
 from autoscaler.core.columns import (
+    BoolColumn,
     Columns,
     FloatColumn,
     IntColumn,
@@ -119,19 +120,20 @@ def count(
     pod_id: IntColumn,
     pod_row: IntColumn,
     rows: int,
+    stands: BoolColumn,
 ) -> tuple[Tally, PodWork]:
     """Count what some pods did since they were counted last, by workload.
 
     samples: as they came, [P]. pods: int64[n], which of them to count. pod_id: int64[n], theirs, ascending. pod_row:
-    int64[n], 0..rows-1, of whom each is.
+    int64[n], 0..rows-1, of whom each is. stands: bool[n], which hold requests and have made no progress since.
     Requests that arrived are those that ended and the change of those in flight: engines do not count arrivals. A pod
-    whose counters went back, or that was not read anew, is left out; the others speak for it.
+    whose counters went back, that was not read anew, or that stands is left out; the others speak for it.
     """
     before = before.of(pod_id)
     read_s = np.minimum(samples.time_s[pods], now_s)
     counter = np.array([getattr(samples, name)[pods] for name in COUNTED])
     running, waiting = samples.running[pods], samples.waiting[pods]
-    heard = ~np.isnan(read_s)
+    heard = ~np.isnan(read_s) & ~stands
     after = PodWork(
         pod_id=pod_id,
         time_s=np.where(heard, read_s, before.time_s),
@@ -143,7 +145,7 @@ def count(
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         step_s = read_s - before.time_s
         grown = counter - before.counter
-        counted = (step_s >= SHORTEST_STEP_S) & (step_s <= LONGEST_STEP_S)
+        counted = heard & (step_s >= SHORTEST_STEP_S) & (step_s <= LONGEST_STEP_S)
         grown = np.where(counted & (grown >= 0) & (grown <= MOST_GROWN), grown, np.nan)
         more = dict(zip(COUNTED, grown, strict=True))
         began, itl_judged, prefilled = more["first_tokens"], more["itl_judged"], more["prefill_judged"]

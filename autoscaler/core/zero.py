@@ -71,12 +71,13 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     elapsed_s: float64[W], since that tick; NaN: there was none. While it is not known what is in flight nothing moves.
     """
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
-    in_flight = served + or_zero(observation.gateway_waiting)
+    moving = served + or_zero(observation.gateway_waiting)
+    in_flight = moving + or_zero(observation.stuck_requests)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _is_heard(observation)
     step_s = np.where(known, within(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)
     came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
-    still = known & (in_flight == 0) & (came == 0)
+    still = known & (moving == 0) & (came == 0)
     fade, recently = np.exp(-step_s / FADE_S), np.exp(-step_s / RECENT_S)
     waking_s, waited, wakes = np.fmax(zero.waking_s - step_s, 0.0), zero.waited * fade, zero.wakes * fade
     # For all others only time passes. Whoever wakes after a longer rest has woken after the shortest.

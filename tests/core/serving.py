@@ -56,4 +56,4 @@ class Serving(Story):
         ended, gap_s, met = (self.counters[name][cluster.pod_id] for name in grown)
         tokens = {"generation_tokens": TOKENS * ended, "prompt_tokens": 500.0 * ended, "gaps": TOKENS * ended}
         requests = {"finished": ended, "first_tokens": ended, "ttft_met": met}
-        return {"running": 4.0 * awake, "asleep": asleep, "gap_s": gap_s, **tokens, **requests}
+        return {"running": 4.0 * (busy > 0), "asleep": asleep, "gap_s": gap_s, **tokens, **requests}

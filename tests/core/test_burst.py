@@ -68,6 +68,20 @@ def test_the_gateway_queue_counts_and_so_do_requests_waiting_nowhere_else():
     assert is_noise(observation(waiting=0, gateway_waiting=30))
 
 
+def test_the_worst_pods_own_queue_is_no_noise_when_it_lasts():
+    """All pods together are done with 30 in a moment, but 99 s of work wait in one of them: 39 s are left then."""
+    found = observation(waiting=30, queue_wait_s=99)
+    assert projected(found).wait_s[0] == pytest.approx(39)
+    assert not is_noise(found, max_wait_s=30.0)
+    assert is_noise(found, max_wait_s=40.0)
+
+
+def test_service_is_counted_at_the_rate_since_work_began():
+    """27 tokens/s on average over a quiet minute, and 300 since there is work."""
+    assert not is_noise(observation(waiting=120, generation_tokens_per_s=27))
+    assert is_noise(observation(waiting=30, generation_tokens_per_s=27, pod_tokens_per_s=300))
+
+
 def test_no_queue_is_not_called_a_noisy_one():
     assert not is_noise(observation(waiting=0))
 

@@ -146,3 +146,41 @@ def test_absurd_slot_counts_bound_nothing(slots):
 def test_learned_capacity_stays_between_one_request_and_the_slots():
     assert Engine(itl_objective_s=0.001).run(1200, running=3, itl_s=5.0)["concurrency"] == 1
     assert Engine().run(60, running=48, max_running=40.0)["concurrency"] == 40
+
+
+class Uneven:
+    """Two pods of one workload; the first is full, and the second has hardly anything to do."""
+
+    def __init__(self, **rules):
+        self.story, self.cluster = Story(spec(**{"concurrency": NAN, **rules})), fleet([2])
+        self.tokens = np.zeros(2)
+
+    def run(self, for_s, **columns):
+        for _ in range(int(for_s / 5)):
+            self.tokens += np.array([320.0, 80.0]) * 5
+            counters = {
+                "generation_tokens": self.tokens,
+                "finished": self.tokens / 100,
+                "first_tokens": self.tokens / 100,
+            }
+            decision = self.story.tick(self.cluster, 5.0, **counters, **columns)
+        return {name: column[0] for name, column in vars(decision.capacity).items()}
+
+
+def test_only_a_full_pod_teaches_how_many_fill_one():
+    known = Uneven().run(600, running=np.array([8.0, 2.0]), waiting=np.array([30.0, 0.0]))
+    assert known["concurrency"] == pytest.approx(8, rel=0.01)
+    assert known["confidence"] > 0.8
+    assert known["decode_tokens_per_s"] == pytest.approx(320, rel=0.01)
+
+
+def test_a_full_pod_teaches_when_many_idle_ones_stand_beside_it():
+    """Three wait in all: fewer than there are pods, and all of them in the one that is full."""
+    known = Uneven().run(600, running=np.array([8.0, 0.0]), waiting=np.array([20.0, 0.0]))
+    assert known["concurrency"] == pytest.approx(8, rel=0.01)
+
+
+def test_a_slow_batch_is_that_of_the_pod_that_writes():
+    """Gaps are those of the pod that runs 40; an idle one beside it has no part in them."""
+    known = Uneven(itl_objective_s=0.1).run(900, running=np.array([40.0, 10.0]), itl_s=np.array([0.15, 0.05]))
+    assert known["concurrency"] > 24

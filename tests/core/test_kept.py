@@ -26,6 +26,7 @@ DURATIONS = {
     "forecast.watched_s",
     "forecast.work_s",
     "pods.covered_s",
+    "pods.progress.worked_s",
     "rules.budget.served_s",
     "rules.engine.shortest_gap_s",
     "rules.itl_objective_s",
@@ -95,12 +96,13 @@ def test_a_column_says_in_its_name_whether_it_is_a_moment():
 def busy_story(start_s: float) -> Story:
     """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
 
-    Of the third workload a replica crashes, and another is missing.
+    One pod stands still while its queue grows. Of the third workload a replica crashes, and another is missing.
     """
     rules = spec(3, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
     for step in range(30):
-        count = 1.0 + step
+        count = np.array([1.0 + step, min(1.0 + step, 4.0), 1.0 + step, np.nan, 1.0 + step, np.nan])
+        waiting = 5.0 * (step < 20)
         pods = fleet(
             [2, 1, 1],
             [0, 1, 1],
@@ -112,7 +114,7 @@ def busy_story(start_s: float) -> Story:
         story.tick(
             pods,
             running=20.0,
-            waiting=5.0 if step < 20 else 0.0,
+            waiting=np.array([waiting, 5.0 + step, waiting, np.nan, waiting, np.nan]),
             front_waiting=0.0,
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,

@@ -173,6 +173,39 @@ def test_an_empty_queue_waits_for_nothing_and_an_unknown_one_is_unknown():
     np.testing.assert_array_equal(found.queue_wait_s, [0, np.nan])
 
 
+def test_the_wait_of_a_queue_rests_on_the_rate_since_work_began():
+    """27 waiting, 350 tokens/s and 100 tokens a request: 27 x 100 / 350 = 7.7 s, however long nothing was written."""
+    story, cluster = Story(spec(concurrency=np.nan)), fleet([1])
+    for step in range(120):  # ten requests of 100 tokens each
+        done = 10.0 * step
+        story.tick(cluster, 5.0, generation_tokens=100 * done, finished=done, first_tokens=done)
+    story.watch(cluster, 300, generation_tokens=100 * done, finished=done, first_tokens=done)
+    busy = {"running": 4.0, "waiting": 27.0, "generation_tokens": 100 * done + 1750, "finished": done + 17.5}
+    found = story.tick(cluster, 5.0, **busy, first_tokens=done + 17.5).observation
+    assert found.queue_wait_s[0] == pytest.approx(7.7, rel=0.02)
+
+
+def test_the_wait_of_a_queue_is_that_of_the_worst_pod():
+    """8 running and 264 waiting beside 2 and none: 264 x 100 tokens / 267 tokens/s, the other's rate is no help."""
+    story, cluster = Story(spec(concurrency=np.nan)), fleet([2])
+    each_per_s = np.array([8 / 3, 2 / 3])  # requests of 100 tokens
+    for step in range(60):
+        done = each_per_s * 5.0 * step
+        shown = {"running": np.array([8.0, 2.0]), "waiting": np.array([264.0, 0.0])}
+        found = story.tick(cluster, 5.0, **shown, generation_tokens=100 * done, finished=done, first_tokens=done)
+    assert found.observation.queue_wait_s[0] == pytest.approx(99, rel=0.01)
+    assert found.observation.waiting[0] == 264
+
+
+def test_the_wait_is_unknown_when_the_pod_with_the_queue_writes_nothing():
+    story, cluster = Story(spec(concurrency=np.nan)), fleet([2])
+    for step in range(60):
+        done = np.array([0.0, 5.0 * step])
+        shown = {"running": np.array([8.0, 2.0]), "waiting": np.array([9.0, 0.0])}
+        found = story.tick(cluster, 5.0, **shown, generation_tokens=100 * done, finished=done, first_tokens=done)
+    assert np.isnan(found.observation.queue_wait_s[0])
+
+
 def test_the_wait_of_a_queue_that_nobody_serves_cannot_be_told():
     load = lengths([(300, 2.0), (1200, 0.0)])
     assert load.output_tokens[0] == pytest.approx(300)

@@ -23,12 +23,19 @@ def readings(time_s, pods=1, **columns):
     return replace(PodSamples.filled(pods), time_s=np.broadcast_to(np.asarray(time_s, dtype=float), pods), **table)
 
 
+def stands(pods):
+    """None of so many pods stands still."""
+    return np.zeros(pods, dtype=bool)
+
+
 def counted(*samples):
     """What a row of readings of the pods of one workload tells with the last of them."""
     pods = len(samples[0].time_s)
     each, work = np.arange(pods), PodWork.blank(pods)
     for one in samples:
-        tally, work = count(work, one, float(np.nanmax(one.time_s)), each, each, np.zeros(pods, dtype=np.int64), 1)
+        tally, work = count(
+            work, one, float(np.nanmax(one.time_s)), each, each, np.zeros(pods, dtype=np.int64), 1, stands(pods)
+        )
     return tally
 
 
@@ -200,8 +207,10 @@ def test_pods_are_known_by_id_whatever_rows_they_stand_on():
 
 def test_each_pod_counts_for_its_own_workload():
     ids, row = np.array([3, 4, 8]), np.array([0, 2, 2])
-    _, work = count(PodWork.blank(0), readings(100.0, pods=3), 100.0, np.arange(3), ids, row, 3)
-    tally, _ = count(work, readings(130.0, pods=3, finished=[1.0, 2.0, 4.0]), 130.0, np.arange(3), ids, row, 3)
+    _, work = count(PodWork.blank(0), readings(100.0, pods=3), 100.0, np.arange(3), ids, row, 3, stands(3))
+    tally, _ = count(
+        work, readings(130.0, pods=3, finished=[1.0, 2.0, 4.0]), 130.0, np.arange(3), ids, row, 3, stands(3)
+    )
     assert tally.arrived.tolist() == [1, 0, 6]
     assert tally.covered_s.tolist() == [30, 0, 60]
     assert np.isnan(tally.shortest_gap_s).all()
@@ -209,9 +218,11 @@ def test_each_pod_counts_for_its_own_workload():
 
 def test_only_the_pods_that_are_to_be_counted_are():
     chosen = np.array([0, 2])
-    _, work = count(PodWork.blank(0), readings(100.0, pods=3), 100.0, chosen, chosen, np.zeros(2, np.int64), 1)
+    _, work = count(
+        PodWork.blank(0), readings(100.0, pods=3), 100.0, chosen, chosen, np.zeros(2, np.int64), 1, stands(2)
+    )
     after = readings(130.0, pods=3, finished=[1.0, 1e6, 4.0])
-    tally, work = count(work, after, 130.0, chosen, chosen, np.zeros(2, np.int64), 1)
+    tally, work = count(work, after, 130.0, chosen, chosen, np.zeros(2, np.int64), 1, stands(2))
     assert tally.arrived[0] == 5
     assert work.pod_id.tolist() == [0, 2]
 
@@ -232,8 +243,8 @@ def test_absurd_readings_stay_with_their_own_workload_and_nothing_counted_is_neg
         one = readings(now_s, finished=10.0 * step, gap_s=20.0 * step, gaps=1000.0 * step, running=4.0)
         both = PodSamples.stack([one, PodSamples(*(np.array([data.draw(anything)]) for _ in fields(PodSamples)))])
         ids = np.arange(2)
-        tally, work = count(work, both, now_s, ids, ids, ids, 2)
-        known, alone = count(alone, one, now_s, ids[:1], ids[:1], ids[:1], 1)
+        tally, work = count(work, both, now_s, ids, ids, ids, 2, stands(2))
+        known, alone = count(alone, one, now_s, ids[:1], ids[:1], ids[:1], 1, stands(1))
         for field in fields(Tally):
             column = getattr(tally, field.name)
             np.testing.assert_array_equal(column[..., :1], getattr(known, field.name), err_msg=field.name)

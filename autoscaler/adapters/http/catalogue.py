@@ -84,6 +84,11 @@ WORKLOADS = (
         _of("observation", "missing"),
     ),
     _gauge(
+        "stuck_replicas",
+        "Ready pods that show requests and no progress: stuck, or their gauges are stale. Their load does not count.",
+        _of("observation", "stuck"),
+    ),
+    _gauge(
         "demand_replicas",
         "Replicas the strongest signal asks for, before any limit.",
         lambda tick: _demand(tick.decision),
@@ -104,7 +109,11 @@ WORKLOADS = (
         "Requests held by a gateway in front of the workload.",
         _of("observation", "gateway_waiting"),
     ),
-    _gauge("queue_wait_seconds", "Expected wait of the last request in the queue.", _of("observation", "queue_wait_s")),
+    _gauge(
+        "queue_wait_seconds",
+        "Expected wait of the last request in the queue of the worst replica.",
+        _of("observation", "queue_wait_s"),
+    ),
     _gauge(
         "ttft_seconds",
         "Time to first token: p95 of each pod, averaged over pods; absent without requests.",
