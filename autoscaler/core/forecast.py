@@ -29,7 +29,8 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     What wake-ups cost of the error budget is not theirs to spend.
     """
     turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(memory.rules)]
-    if not any(turns):
+    pressing = observation.queue_wait_s > inp.spec.max_wait_s
+    if not any(turns) and not pressing.any():
         return memory
     rules, work = list(memory.rules), list(memory.work)
     budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
@@ -38,8 +39,10 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     serving |= draining.are_lost(inp, serving, inp.samples.pods)
     serving &= ~stuck(memory.pods.progress, inp.samples.pods)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
-    for group in np.flatnonzero(turns).tolist():
+    for group in range(GROUPS):
         rows = memory.group(group)
+        if not turns[group] and not pressing[rows].any():
+            continue
         place[:] = -1
         place[rows] = np.arange(len(rows))
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
@@ -49,6 +52,8 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         counted = work[group].of(pod_id)
         stands = _stands(counted, memory.pods.progress.take(pods))
         unread = _unread(inp, counted, pods, pod_row, rules[group].last_judged_s, stands)
+        if not turns[group]:
+            unread |= ~pressing[rows]
         if unread.all():
             continue
         tally, work[group] = count(counted, inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows), stands)

@@ -65,6 +65,7 @@ class WorkloadMemory(Columns):
     last_forecast_s: Present[MomentColumn]  # when it spoke, or load was unknown; NaN: nobody served since
     in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
     arrivals_per_s: Present[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero
+    arriving_s: Present[FloatColumn]  # seconds that this average is of, since something was in flight
     lasting: Present[FloatColumn]  # replicas that load without its queue asked for, averaged likewise
     batch: Present[FloatColumn]  # running requests of an awake replica, averaged over as long as ITL reaches back
     written_tokens: FloatColumn  # generated tokens over many minutes, older ones fading

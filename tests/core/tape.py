@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -16,20 +17,19 @@ from typing import NamedTuple
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.config.engines import VLLM
+from autoscaler.core.explain import explain
 from autoscaler.core.histogram import Window
+from autoscaler.core.spec import Spec
 from tests.core.recordings import DATA, QUANTILE_WINDOW_S
+from tests.core.world import Story, fleet, world
 
-LIGHT = (10, 26)  # seconds of the recording in which two requests run and none waits
+LIGHT, IDLE = (
+    (10, 26),
+    (2, 7),
+)  # seconds of the recording in which two requests run and none waits; in which none is there
 QUEUE_FROM, QUEUE_AGAIN, QUEUE_UNTIL = 28, 40, 66  # four run and up to 32 wait; after the end it begins again inside
 
 _COUNTER = re.compile(r"^(\S+(?:_total|_count|_sum|_bucket)(?:\{.*\})?) (\S+)$")
-
-
-class Played(NamedTuple):
-    """One moment of the tape."""
-
-    text: str  # as the server would have said it
-    waiting: float  # requests
 
 
 @cache
@@ -38,28 +38,30 @@ def _texts() -> tuple[str, ...]:
         return tuple(json.loads(line)["text"] for line in lines)
 
 
-def _counters(text: str) -> dict[str, float]:
-    found = (_COUNTER.match(line) for line in text.splitlines())
+@cache
+def _counters(second: int) -> dict[str, float]:
+    found = (_COUNTER.match(line) for line in _texts()[second].splitlines())
     return {match[1]: float(match[2]) for match in found if match}
 
 
-def play(light_s: int, queue_s: int) -> Iterator[Played]:
-    """Yield the body of each second: light traffic, then a queue, for so long."""
-    order = [LIGHT[0] + second % (LIGHT[1] - LIGHT[0]) for second in range(light_s)]
+def play(before: tuple[int, int], before_s: int, queue_s: int, every_s: int, phase_s: int) -> Iterator[str]:
+    """Yield what the server says every so many seconds: one of LIGHT and IDLE, then a queue, for so long."""
+    order = [before[0] + second % (before[1] - before[0]) for second in range(before_s)]
     queue = list(range(QUEUE_FROM, QUEUE_UNTIL))
     while len(queue) < queue_s:
         queue += range(QUEUE_AGAIN, QUEUE_UNTIL)
     counted: dict[str, float] = {}
-    before: dict[str, float] | None = None
-    last = None
-    for second in order + queue[:queue_s]:
-        now = _counters(_texts()[second])
-        if before is None or last is None or second < last:  # one second of the part that begins again
-            before = _counters(_texts()[second - 1])
+    shown: dict[str, float] = {}
+    last = math.inf
+    for number, second in enumerate(order + queue[:queue_s]):
+        now = _counters(second)
+        if second != last + 1:  # a part begins, or begins again: with one second of it
+            shown = _counters(second - 1)
         for name, value in now.items():
-            counted[name] = counted.get(name, 0.0) + value - before.get(name, 0.0)
-        before, last = now, second
-        yield Played(_rewritten(_texts()[second], counted), _waiting(_texts()[second]))
+            counted[name] = counted.get(name, 0.0) + value - shown.get(name, 0.0)
+        shown, last = now, second
+        if number % every_s == phase_s:
+            yield _rewritten(_texts()[second], counted)
 
 
 def _rewritten(text: str, counted: dict[str, float]) -> str:
@@ -70,15 +72,11 @@ def _rewritten(text: str, counted: dict[str, float]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _waiting(text: str) -> float:
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("vllm:num_requests_waiting{"))
-
-
 class Reader:
     """Turns bodies into columns of PodSamples, as the scraper does."""
 
-    def __init__(self, ttft_s: float, itl_s: float) -> None:
-        self._objectives = {"ttft_s": ttft_s, "itl_s": itl_s}
+    def __init__(self, rules: Spec) -> None:
+        self._objectives = {"ttft_s": float(rules.ttft_objective_s[0]), "itl_s": float(rules.itl_objective_s[0])}
         self._windows = {"ttft_s": Window(), "itl_s": Window()}
 
     def read(self, time_s: float, text: str) -> dict[str, float]:
@@ -89,3 +87,31 @@ class Reader:
             self._windows[column] = window.push(time_s, found[column], QUANTILE_WINDOW_S)
             columns[column] = self._windows[column].quantile(0.95)
         return columns
+
+
+class Reaction(NamedTuple):
+    """What was decided after the first reading that showed a queue."""
+
+    seconds: float  # until more replicas were wanted; infinite: they never were
+    waiting: float  # requests in that reading
+    sentence: str  # of the decision
+
+
+def react(rules: Spec, before: tuple[int, int], before_s: int, every_s: int, phase_s: int = 0) -> Reaction:
+    """Read the tape every so many seconds, and tick with each reading, until more than one replica is wanted.
+
+    phase_s: 0..every_s-1, moment of the first reading.
+    """
+    story, reader, cluster = Story(rules), Reader(rules), fleet([1])
+    first: Reaction | None = None
+    for number, text in enumerate(play(before, before_s, 60, every_s, phase_s)):
+        second = number * every_s + phase_s
+        columns = reader.read(float(second), text)
+        decision = story.tick(cluster, float(every_s), **columns)
+        if first is None and columns["waiting"] > 0:
+            first, since = Reaction(math.inf, columns["waiting"], ""), second
+        if first is not None and decision.replicas[0] > 1:
+            inp = world(story.now_s, cluster, rules, **columns)
+            return first._replace(seconds=float(second - since), sentence=explain(inp, decision, ("",), {}, 0).sentence)
+    assert first is not None
+    return first

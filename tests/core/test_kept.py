@@ -36,6 +36,7 @@ DURATIONS = {
     "rules.traffic.work_s",
     "rules.ttft_objective_s",
     "workloads.arrivals_per_s",
+    "workloads.arriving_s",
     "workloads.cold_start_deviation_s",
     "workloads.cold_start_mean_s",
     "workloads.decode_tokens_per_s",
