@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from autoscaler.core.decision import Decision
 from autoscaler.core.explain import Explanation, explain
 from autoscaler.core.progress import GIVEN_UP_S, REPLACED_S, STUCK_S, Progress
 from autoscaler.core.samples import PodSamples
+from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, samples, spec, world
 
 NAN = math.nan
@@ -205,6 +207,20 @@ def test_engines_without_a_counter_of_tokens_are_not_called_stuck(silent):
     service = Service(2)
     service.run(60, per_s=1.0)
     assert service.run(2400, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 0
+
+
+def test_stuck_requests_on_pods_that_stop_serving_are_no_load():
+    cluster = replace(fleet([2]), pod_ready=np.array([True, False]), pod_ready_s=np.array([-9_940.0, NAN]))
+    story = Story(spec(concurrency=NAN))
+    for step in range(12):
+        inp = world(story.now_s + 5.0, cluster, story.spec, running=0.0, gaps=7.0, generation_tokens=7.0)
+        pods = inp.samples.pods
+        told = {"time_s": np.full(2, inp.now_s), "running": np.array([0.0, 26.0]), "waiting": np.array([0.0, 10.0])}
+        counted = {"gaps": np.full(2, 7.0), "generation_tokens": np.full(2, 7.0), "finished": np.zeros(2)}
+        inp = replace(inp, samples=replace(inp.samples, pods=replace(pods, **told, **counted)))
+        decision, story.memory = tick(inp, story.memory)
+        story.now_s = inp.now_s
+        assert decision.observation.draining_requests[0] == (36 if step < 6 else 0)
 
 
 def test_sleeping_engines_are_not_stuck():
