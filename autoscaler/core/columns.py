@@ -68,6 +68,13 @@ class Columns:
         """Return the given rows, in the given order."""
         return self.changed({place: column[..., rows] for place, column in self.columns().items()})
 
+    def put(self, rows: IntColumn, those: Self) -> Self:
+        """Return it with the rows of another such table in the stead of the given ones."""
+        columns = {place: column.copy() for place, column in self.columns().items()}
+        for place, column in those.columns().items():
+            columns[place][..., rows] = column
+        return self.changed(columns)
+
     def columns(self) -> dict[str, Any]:
         """Return all columns by place: "cost", and "paper.cost" of the table `paper`."""
         flat: dict[str, Any] = {}

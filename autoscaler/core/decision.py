@@ -131,6 +131,7 @@ class Forecast(Columns):
     by_rule: FloatColumn  # replicas that the rule asks for
     replicas: FloatColumn  # that are asked for, by the rule or by what was found; NaN: the rules do not speak
     needed: FloatColumn  # what the load that is there needs, be that more or less
+    held_s: FloatColumn  # seconds for which the rule will hold the peak that asks for so many; NaN: it is that of now
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core import speed
-from autoscaler.core.columns import Columns, FloatColumn
+from autoscaler.core.columns import Columns, FloatColumn, replace
 from autoscaler.core.speed import Speed
 from autoscaler.core.work import Tally
 
@@ -49,6 +49,13 @@ def learn(engine: Engine, tally: Tally, step_s: FloatColumn) -> tuple[Engine, Sp
     most_running = np.fmax(engine.most_running * np.exp(-step_s / SLOTS_FADE_S), tally.most_running)
     slots = _count_slots(engine.slots, most_running, tally, learned.idle_gap_s)
     return Engine(steps, readings, shortest_gap_s, most_running, slots), learned
+
+
+def see_slots(engine: Engine, tally: Tally) -> Engine:
+    """Learn slots alone from what was read since, between two lessons."""
+    most_running = np.fmax(engine.most_running, tally.most_running)
+    slots = _count_slots(engine.slots, most_running, tally, speed_of(engine).idle_gap_s)
+    return replace(engine, most_running=most_running, slots=slots)
 
 
 def speed_of(engine: Engine) -> Speed:

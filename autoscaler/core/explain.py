@@ -20,6 +20,9 @@ from autoscaler.core.progress import GIVEN_UP_S
 from autoscaler.core.trust import oldest_view_s
 from autoscaler.core.words import count, number, seconds
 
+MOMENT_S = 60.0
+"""A level over so long, or less, is that of this moment."""
+
 SURE = 0.5
 """Confidence below which a learned capacity is called a guess."""
 
@@ -238,7 +241,16 @@ def _forecast(row: _Row) -> str:
     if (stuck := row.seen("replaced")) > 0:
         asked += f" with {number(stuck)} stuck among them"
     serve = "serves" if asked == "1" else "serve"
-    return f"what arrives keeps {demand} busy, and {asked} {serve} it within the error budget at the lowest cost"
+    said = f"what arrives keeps {demand} busy, and {asked} {serve} it within the error budget at the lowest cost"
+    more = row.figures.demand_replicas < row.figures.asked_replicas - 1
+    return f"{said}, for a peak that is held {end}" if more and (end := _end(row.figures)) else said
+
+
+def _end(known: outlook.Figures) -> str:
+    """Say until when the peak is held that asks for so many; "" where it is the load of this moment."""
+    if known.held_s >= 0:
+        return f"for {seconds(known.held_s)} more"
+    return f"until its average over {seconds(known.level_s)} has fallen" if known.level_s > MOMENT_S else ""
 
 
 def _more_than_arrives(row: _Row) -> str:
@@ -251,6 +263,7 @@ def _more_than_arrives(row: _Row) -> str:
     if not (more and by_rule):
         return ""
     held = f"its peak is held for {count(known.held_cold_starts, 'cold start')}"
+    held += f" ({end})" if (end := _end(known)) else ""
     # While all that was found is kept, the load is said to need no less than that: what is above it was not found.
     found = known.watched_s < known.kept_s and not known.needed_replicas < known.asked_replicas
     return f"it started with so many or {held}" if found else held

@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import FloatColumn, or_zero
+from autoscaler.core.columns import FloatColumn, IntColumn, or_zero
 
 PaperColumn = npt.NDArray[np.float32]
 """What is kept for each rule: the large part of it all, for which seven digits are plenty."""
@@ -77,6 +77,18 @@ def describe(rule: int) -> tuple[float, int, float, float]:
     share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0
     root = 0.0 if margin < BY_SHARE else float(ROOT_MARGINS[margin - BY_SHARE, 0])
     return float(LEVELS_S[level]), hold, share, root
+
+
+def level_for(rule: IntColumn, replicas: FloatColumn) -> FloatColumn:
+    """Return the highest level for which a rule asks for no more than so many replicas; float64[W].
+
+    Of level x with a share s and r roots: (1 + s) x + r sqrt(x) = replicas in use.
+    """
+    margin = rule % MARGINS
+    share = np.append(1 + SHARE_MARGINS, np.ones_like(ROOT_MARGINS))[margin].astype(np.float64)
+    roots = np.append(np.zeros_like(SHARE_MARGINS), ROOT_MARGINS)[margin].astype(np.float64)
+    busy = np.maximum((replicas + NEARLY) * MOST_BUSY, 0.0)
+    return np.asarray(((np.sqrt(roots**2 + 4 * share * busy) - roots) / (2 * share)) ** 2)
 
 
 def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:

@@ -12,8 +12,9 @@ import numpy as np
 from autoscaler.core import draining, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, MomentColumn, or_zero, replace
 from autoscaler.core.decision import Forecast, Observation, TickInput
-from autoscaler.core.engine import speed_of
-from autoscaler.core.family import EVERY_S
+from autoscaler.core.engine import see_slots, speed_of
+from autoscaler.core.family import EVERY_S, MARGINS, level_for
+from autoscaler.core.levels import held_until_s
 from autoscaler.core.memory import GROUPS, Memory
 from autoscaler.core.progress import Progress, stuck
 from autoscaler.core.rules import Rules, judge
@@ -26,10 +27,15 @@ from autoscaler.core.zero import Zero
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """Judge the rules that are due, and bring the forecast of their workloads up to date.
 
+    A workload whose queue lasts longer than it may is judged with the reading that shows it, be it its turn or not, and
+    with the one that shows how many slots it has, which is looked for in each. No oftener: the shorter the time, the
+    higher the peaks of what came in it.
     What wake-ups cost of the error budget is not theirs to spend.
     """
     turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(memory.rules)]
-    pressing = observation.queue_wait_s > inp.spec.max_wait_s
+    pressing, before_s = observation.queue_wait_s > inp.spec.max_wait_s, memory.workloads.pressed_since_s
+    pressed_since_s = np.where(pressing, np.where(np.isnan(before_s), inp.now_s, before_s), np.nan)
+    memory = memory.noting(pressed_since_s=pressed_since_s)
     if not any(turns) and not pressing.any():
         return memory
     rules, work = list(memory.rules), list(memory.work)
@@ -40,27 +46,42 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     serving &= ~stuck(memory.pods.progress, inp.samples.pods)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
     for group in range(GROUPS):
-        rows = memory.group(group)
-        if not turns[group] and not pressing[rows].any():
+        its_turn, members = turns[group] > 0, memory.group(group)
+        some = np.arange(len(members)) if its_turn else np.flatnonzero(pressing[members])
+        if not len(some):
             continue
+        rows = members[some]
         place[:] = -1
         place[rows] = np.arange(len(rows))
         pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
-        if turns[group] == 1 and len(pods) and not _news(inp, memory, pods):
+        if turns[group] <= 1 and len(pods) and not _news(inp, memory, pods):
             continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
-        counted = work[group].of(pod_id)
+        counted, before = work[group].of(pod_id), rules[group] if its_turn else rules[group].take(some)
         stands = _stands(counted, memory.pods.progress.take(pods))
-        unread = _unread(inp, counted, pods, pod_row, rules[group].last_judged_s, stands)
-        if not turns[group]:
-            unread |= ~pressing[rows]
-        if unread.all():
+        stays = _unread(inp, counted, pods, pod_row, before.last_judged_s, stands)
+        if stays.all():
             continue
-        tally, work[group] = count(counted, inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows), stands)
-        served = _served(inp, pods, pod_row, rules[group].last_judged_s)
-        judged = judge(rules[group], _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        rules[group] = _stay(rules[group], judged, unread) if unread.any() else judged
-        for name, column in vars(_forecast(rules[group], memory.workloads.zero, rows)).items():
+        tally, after = count(counted, inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows), stands)
+        if not its_turn:
+            known = see_slots(before.engine, tally)
+            news = (pressed_since_s[rows] > before.last_judged_s) | (
+                np.isnan(before.engine.slots) & ~np.isnan(known.slots)
+            )
+            before, stays = replace(before, engine=known), stays | ~news
+            after = after.take(np.flatnonzero(~stays[pod_row]))
+        judged = before
+        if not stays.all():
+            served = _served(inp, pods, pod_row, before.last_judged_s)
+            judged = judge(before, _seen(inp, observation, tally, served, budget, rows), inp.now_s)
+            judged = _stay(before, judged, stays) if stays.any() else judged
+        if its_turn:
+            rules[group], work[group] = judged, after
+        else:
+            rules[group], work[group] = rules[group].put(some, judged), work[group].laid(after)
+        for name, column in vars(
+            _forecast(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
+        ).items():
             columns[name][rows] = column
     return replace(memory, rules=tuple(rules), forecast=Forecast(**columns), work=tuple(work))
 
@@ -156,10 +177,18 @@ def _seen(
     )
 
 
-def _forecast(known: Rules, zero: Zero, rows: IntColumn) -> Forecast:
+def _held_s(known: Rules, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return for how long the peak is held that asks for so many; float64[R], NaN: it is that of now."""
+    rule = or_zero(known.rule).astype(np.int64)
+    above = level_for(rule, or_zero(known.replicas) - 1)
+    until_s = held_until_s(known.levels, rule // MARGINS, above, cold_start_s)
+    return np.where(known.replicas >= 1, until_s - known.last_judged_s, np.nan)
+
+
+def _forecast(known: Rules, zero: Zero, rows: IntColumn, cold_start_s: FloatColumn) -> Forecast:
     """Say what the rules of these rows go by; of requests that came while nobody served no engine tells.
 
-    zero: of all workloads.
+    zero: of all workloads. cold_start_s: float64[R].
     """
     in_force = or_zero(known.rule).astype(np.int64), np.arange(len(known.rule))
     paper, counted, on_paper = known.paper, known.budget, known.paper.missed[in_force]
@@ -184,4 +213,5 @@ def _forecast(known: Rules, zero: Zero, rows: IntColumn) -> Forecast:
             by_rule=paper.asked[in_force].astype(np.float64),
             replicas=known.replicas,
             needed=known.needed,
+            held_s=_held_s(known, cold_start_s),
         )

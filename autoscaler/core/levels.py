@@ -128,6 +128,19 @@ def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColum
     return np.where(np.isnan(level[_LEVEL_OF]), np.float32(np.nan), said)
 
 
+def held_until_s(levels: Levels, predictor: IntColumn, above: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return when the last span leaves in which the level was higher than that; float64[W], a moment.
+
+    predictor, above: [W], the one that holds it, and that level. NaN where the present one is, or none is.
+    """
+    peaks = levels.peaks[_LEVEL_OF[predictor], :, np.arange(len(predictor))]  # [W, PEAKS]
+    reach = _HOLD_OF[predictor] * spans(cold_start_s)
+    higher = (peaks > above[:, None]) & (np.arange(PEAKS) <= reach[:, None])
+    newest = higher.argmax(axis=1)
+    leaves_s = levels.span_since_s + (reach - newest + 1) * span_s(cold_start_s)
+    return np.where(newest > 0, leaves_s, np.nan)
+
+
 def span_s(cold_start_s: FloatColumn) -> FloatColumn:
     """Return how long a span of the past is; float64[W]."""
     return np.maximum(cold_start_s / SPANS_A_COLD_START, EVERY_S)

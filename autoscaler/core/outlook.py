@@ -50,6 +50,7 @@ class Figures:
     kept_s: float  # before so many all replicas that were found are kept
     level_s: float  # of the rule in force: time constant of the level it follows
     held_cold_starts: float  # for which it holds a peak
+    held_s: float  # for which it will hold the peak that asks for so many; NaN: it is that of now
     margin_fraction: float  # of the level, which it adds
     margin_roots: float  # square roots of the level, which it adds
     promised_fraction: float  # of requests may miss their objective by the policy: the error budget
@@ -86,6 +87,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         kept_s=forecast("kept_s"),
         level_s=level_s,
         held_cold_starts=hold,
+        held_s=forecast("held_s"),
         margin_fraction=share,
         margin_roots=roots,
         promised_fraction=promised,

@@ -84,6 +84,11 @@ class PodWork(Columns):
         laid = {n: np.where(known, v[..., place], getattr(blank, n)) for n, v in vars(self).items() if n != "pod_id"}
         return PodWork(pod_id, **laid)
 
+    def laid(self, those: PodWork) -> PodWork:
+        """Return it with what these showed, as far as it knows them."""
+        place, known = find(those.pod_id, self.pod_id)
+        return self.put(place[known], those.take(np.flatnonzero(known)))
+
 
 @dataclass(frozen=True)
 class Tally(Columns):

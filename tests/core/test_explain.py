@@ -239,8 +239,8 @@ def test_sentences_read_well(name):
         (
             "reserve",
             "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 8 are asked for, because "
-            "its peak is held for 10 cold starts; the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 8, the rest would be "
-            "a reserve (inputs up to 0 s old).",
+            "its peak is held for 10 cold starts (for 435 s more); the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 8, "
+            "the rest would be a reserve (inputs up to 0 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
@@ -406,7 +406,7 @@ def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
     case = told_peak()
     assert case.wanted > 1
     held = case.inputs["forecast_held_cold_starts"]
-    assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts" in case.sentence
+    assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts (for " in case.sentence
 
 
 def test_of_those_who_are_young_it_is_not_known_whether_a_peak_is_held_or_what_was_found():

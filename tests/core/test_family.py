@@ -62,3 +62,12 @@ def test_margins_are_on_top_of_the_level_and_replicas_are_whole():
 def test_the_load_needs_its_peak_and_one_root_more_within_the_limits(load, floor, ceiling, needed):
     asked = family.fleets(np.array([[load]], np.float32), np.array([floor]), np.array([ceiling]))
     np.testing.assert_array_equal(asked[0, family.ONE_ROOT], [needed])
+
+
+@pytest.mark.parametrize("rule", range(0, family.RULES, 5))
+@pytest.mark.parametrize("replicas", [1.0, 3.0, 40.0])
+def test_highest_level_for_some_replicas_is_the_one_before_they_grow(rule, replicas):
+    level = family.level_for(np.array([rule]), np.array([replicas]))[0]
+    margin, none, many = rule % family.MARGINS, np.zeros(1), np.full(1, 1e6)
+    below, above = (family.fleets(np.array([[level * by]]), none, many)[0, margin, 0] for by in (0.999, 1.001))
+    assert below <= replicas < above

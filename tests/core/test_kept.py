@@ -19,6 +19,7 @@ from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
 DURATIONS = {
+    "forecast.held_s",
     "forecast.idle_gap_s",
     "forecast.kept_s",
     "forecast.output_token_s",
@@ -115,7 +116,7 @@ def busy_story(start_s: float) -> Story:
         story.tick(
             pods,
             running=20.0,
-            waiting=np.array([waiting, 5.0 + step, waiting, np.nan, waiting, np.nan]),
+            waiting=np.array([waiting, 5.0 + step, 5.0, np.nan, waiting, np.nan]),
             front_waiting=0.0,
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,

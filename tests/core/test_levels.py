@@ -110,3 +110,16 @@ def test_a_span_keeps_its_extreme_until_its_time_is_over():
     past = np.array([[[5.0, 5.0], [3.0, 3.0]]], np.float32)
     pushed = levels.push(past, np.array([[4.0, 4.0]], np.float32), np.array([False, True]), np.maximum)
     assert pushed[0].tolist() == [[5.0, 4.0], [3.0, 5.0]]
+
+
+def test_a_peak_is_held_until_its_last_span_leaves():
+    """30 s a span, 4 spans a cold start, held for 10 of them: a peak 6 spans ago leaves 35 turns from the next."""
+    ran = levels.Levels.blank(2)
+    ran.peaks[0, 6] = ran.peaks[0, 9] = np.float32(3.0)
+    ran.peaks[0, 0, 1] = np.float32(3.0)
+    ran = levels.Levels(**{**vars(ran), "span_since_s": np.full(2, 1000.0)})
+    cold_start_s = np.full(2, 4 * family.EVERY_S)
+    until_s = levels.held_until_s(ran, np.zeros(2, np.int64), np.full(2, 2.0), cold_start_s)
+    assert until_s[0] == 1000 + (40 - 6 + 1) * family.EVERY_S
+    assert np.isnan(until_s[1])  # the present level is as high
+    assert np.isnan(levels.held_until_s(ran, np.zeros(2, np.int64), np.full(2, 4.0), cold_start_s)).all()
