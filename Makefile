@@ -18,7 +18,7 @@ demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127
 	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
 
 test: .venv/installed-dev debian envtest ## run all tests (TEST_ARGS="tests/core -k burst" for some)
-	@exec .venv/bin/pytest $(TEST_ARGS)
+	@exec .venv/bin/pytest $(or $(TEST_ARGS),--numprocesses $$(nproc) --maxprocesses 4 --dist loadfile)
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)

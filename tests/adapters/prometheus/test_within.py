@@ -21,7 +21,7 @@ from tests.adapters.prometheus.answers import vector
 
 TTFT = ENGINES["vllm"].readings["ttft_met"]
 NAN = float("nan")
-HISTOGRAMS = [(name, column) for name, engine in ENGINES.items() for column in WITHIN.keys() & engine.readings.keys()]
+HISTOGRAMS = [(name, column) for name, engine in ENGINES.items() for column in WITHIN if column in engine.readings]
 
 
 def bounds_of(*series: tuple[str, object], scale: float = 1.0) -> Bounds:
