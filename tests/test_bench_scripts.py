@@ -20,6 +20,7 @@ SMALLEST: dict[str, list[object]] = {
     "keda_cost": ["--workloads", 16, "--rounds", 1, "--seconds", 1],
     "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
     "reaction": ["--workloads", 1, "--rounds", 2],
+    "queue_seen": ["--longest", 60],
     "scrape": ["--pods", 8, "--rounds", 1],
     "simulate": ["--trace", TRACE_FILE],
     "sizes": ["--sizes", 0.3, "--hours", 0.1],

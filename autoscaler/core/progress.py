@@ -98,11 +98,11 @@ def stuck(progress: Progress, samples: PodSamples) -> BoolColumn:
 
 
 def tokens_per_s(progress: Progress) -> FloatColumn:
-    """Return how fast each pod has written since it has had work; float64[P], NaN: it has none, or shows no progress.
+    """Return how fast each pod has written since it has had work; float64[P], NaN: without work or progress now.
 
     350 tokens/s in the 5 s since it began are 350, however quiet it was before.
     """
-    working = (progress.worked_s > 0) & (progress.held > 0) & (progress.still < STUCK_READINGS)
+    working = (progress.worked_s > 0) & (progress.held > 0) & (progress.still == 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(working, progress.written / progress.worked_s, np.nan)
 
