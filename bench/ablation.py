@@ -50,7 +50,7 @@ SLOPE = 0.12
 
 def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     def busy_share(tally: work.Tally, idle_gap_s: Any, slots: Any) -> Any:
-        return plain(replace(tally, kv_usage=np.zeros_like(tally.kv_usage)), idle_gap_s, np.full_like(slots, np.nan))
+        return plain(replace(tally, cached_per_s=np.zeros_like(tally.gaps)), idle_gap_s, np.full_like(slots, np.nan))
 
     return busy_share
 
@@ -76,7 +76,7 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     return (rules, "follow", follow), ANY_FOLLOWED
 
 
-DESCRIBED = [family.describe(rule) for rule in range(family.RULES)]  # time constant, hold, share, root
+DESCRIBED = [family.describe(rule) for rule in range(family.RULES)]
 
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
@@ -97,13 +97,13 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "no reserve while traffic is calm": ((levels, "CALM", 0.0),),
     "the fleet that is found": ((rules, "kept_s", np.zeros_like), (paper, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
-    "holds: three cold starts and no longer": only(rule for rule, (_, hold, _, _) in enumerate(DESCRIBED) if hold == 3),
-    "margins by the square root": only(rule for rule, (_, _, share, _) in enumerate(DESCRIBED) if share > 0),
-    "margins by a share": only(rule for rule, (_, _, _, root) in enumerate(DESCRIBED) if root > 0),
+    "holds: three cold starts and no longer": only(rule for rule, its in enumerate(DESCRIBED) if its.hold == 3),
+    "margins by the square root": only(rule for rule, its in enumerate(DESCRIBED) if its.share > 0 or its.count > 0),
+    "margins by a share": only(rule for rule, its in enumerate(DESCRIBED) if its.root > 0 or its.count > 0),
+    "constant counts": only(rule for rule, its in enumerate(DESCRIBED) if its.count == 0)[:1],
+    "room of a batch": ((rules, "batch_room_s", lambda tally, *_: np.zeros_like(tally.running)),),
     "choosing among rules: a quarter of an hour, three cold starts, 60% on top": only(
-        rule
-        for rule, (level_s, hold, share, _) in enumerate(DESCRIBED)
-        if (level_s, hold, round(share, 2)) == (900, 3, 0.6)
+        rule for rule, its in enumerate(DESCRIBED) if (its.level_s, its.hold, round(its.share, 2)) == (900, 3, 0.6)
     ),
 }
 """By what is switched off: module, name and the value it is given for the run."""

@@ -262,6 +262,9 @@ def _more_than_arrives(row: _Row) -> str:
     by_rule = max(row.spec("min_replicas"), 1.0) < known.asked_replicas <= known.rule_replicas
     if not (more and by_rule):
         return ""
+    if known.asked_replicas <= known.least_replicas:
+        constant = f"a constant {number(known.asked_replicas)}"
+        return f"{constant} would have cost least so far, misses beyond the budget included"
     held = f"its peak is held for {count(known.held_cold_starts, 'cold start')}"
     held += f" ({end})" if (end := _end(known)) else ""
     # While all that was found is kept, the load is said to need no less than that: what is above it was not found.

@@ -1,12 +1,14 @@
 """The family of rules: what each asks for, given the level of demand.
 
-A rule takes the level of demand over some time, holds its peak for some cold starts, and adds a margin: a predictor and
-a margin. Levels and their peaks are in `levels`, what becomes of a rule is in `paper`, which is followed in `rules`.
+Most rules take the level of demand over some time, hold its peak for some cold starts, and add a margin: a predictor
+and a margin. The others ask for a constant count. Levels and their peaks are in `levels`, what becomes of a rule is in
+`paper`, which is followed in `rules`.
 """
 
 from __future__ import annotations
 
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +44,25 @@ BY_SHARE = len(SHARE_MARGINS)
 MARGINS = BY_SHARE + len(ROOT_MARGINS)
 """So many are by share, and so many in all: the row order of what is kept for each rule."""
 
-RULES = len(PREDICTORS) * MARGINS
+COUNTS = np.array([1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64], np.float32)[:, None]
+"""Constant counts, each about a third more than the one before. No margin covers a morning that goes from a tenth of a
+replica to two without adding far too much to the two."""
 
-_MEMBERS = LEVELS_S.tolist(), PREDICTORS, SHARE_MARGINS.tolist(), ROOT_MARGINS.tolist()
+BY_MARGIN = len(PREDICTORS) * MARGINS
+RULES = BY_MARGIN + len(COUNTS)
+"""So many rules have a predictor and a margin, and so many there are in all: constant counts come last."""
+
+STEADY_PREDICTOR = PREDICTORS.index((2, 10))
+STEADY = STEADY_PREDICTOR * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().index(0.0)
+"""The rule that a constant count gives way to where it asks for more: the level of four minutes, without a margin."""
+
+BY_LEVEL = np.where(np.arange(RULES) < BY_MARGIN, np.arange(RULES), STEADY)
+"""int64[RULES], the rule that each is where a level asks for the replicas."""
+
+LEAST = np.append(np.zeros(BY_MARGIN), COUNTS)
+"""float64[RULES], replicas that each asks for whatever comes."""
+
+_MEMBERS = LEVELS_S.tolist(), PREDICTORS, SHARE_MARGINS.tolist(), ROOT_MARGINS.tolist(), COUNTS.tolist(), STEADY
 SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
 """Of this family: what another version wrote about its rules is not about these."""
 
@@ -67,22 +85,39 @@ DOUBT = 0.2
 DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
 """Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
 
+COUNT_HOLD = 1
+"""A constant count is believed to miss as much as a rule of its margin that holds a peak for so many cold starts: with
+the belief in a hold of ten it is chosen before it has seen a surge."""
+
 _DOUBT_BY_HOLD = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))[:, None, None]
+_DOUBT_OF_COUNT = float(np.exp(-DOUBT_HOLD * np.sqrt(COUNT_HOLD)))
 
 
-def describe(rule: int) -> tuple[float, int, float, float]:
-    """Return what a rule is: time constant of its level, cold starts it holds a peak, and its two margins."""
+class Described(NamedTuple):
+    """What a rule is."""
+
+    level_s: float  # time constant of its level
+    hold: int  # cold starts for which it holds the peak of that
+    share: float  # of the level, which it adds
+    root: float  # so many square roots of the level, which it adds
+    count: float  # replicas that it asks for at least; 0 of a rule that is no constant count
+
+
+def describe(rule: int) -> Described:
+    """Return what a rule is, by its row."""
+    if rule >= BY_MARGIN:
+        return describe(STEADY)._replace(count=float(COUNTS[rule - BY_MARGIN, 0]))
     predictor, margin = divmod(rule, MARGINS)
     level, hold = PREDICTORS[predictor]
     share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0
     root = 0.0 if margin < BY_SHARE else float(ROOT_MARGINS[margin - BY_SHARE, 0])
-    return float(LEVELS_S[level]), hold, share, root
+    return Described(float(LEVELS_S[level]), hold, share, root, 0.0)
 
 
 def level_for(rule: IntColumn, replicas: FloatColumn) -> FloatColumn:
     """Return the highest level for which a rule asks for no more than so many replicas; float64[W].
 
-    Of level x with a share s and r roots: (1 + s) x + r sqrt(x) = replicas in use.
+    rule: int64[W], of `BY_LEVEL`. Of level x with a share s and r roots: (1 + s) x + r sqrt(x) = replicas in use.
     """
     margin = rule % MARGINS
     share = np.append(1 + SHARE_MARGINS, np.ones_like(ROOT_MARGINS))[margin].astype(np.float64)
@@ -91,14 +126,28 @@ def level_for(rule: IntColumn, replicas: FloatColumn) -> FloatColumn:
     return np.asarray(((np.sqrt(roots**2 + 4 * share * busy) - roots) / (2 * share)) ** 2)
 
 
-def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
+def asked(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
+    """Return the replicas that each rule asks for; float32[RULES, W], whole.
+
+    predicted: [J, W], of each predictor. floor, ceiling: [W], replicas. NaN where nothing is predicted.
+    """
+    by_rule = np.empty((RULES, len(floor)), np.float32)
+    fleets(predicted, floor, ceiling, by_rule[:BY_MARGIN].reshape(len(PREDICTORS), MARGINS, -1))
+    counts = np.maximum(by_rule[STEADY], COUNTS, out=by_rule[BY_MARGIN:])
+    np.minimum(counts, ceiling.astype(np.float32), out=counts)
+    return by_rule
+
+
+def fleets(
+    predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn, out: PaperColumn | None = None
+) -> PaperColumn:
     """Return the replicas that each margin makes of each prediction; float32[N, MARGINS, W], whole.
 
-    predicted: [N, W], floor, ceiling: [W], replicas. NaN where nothing is predicted.
+    predicted: [N, W], floor, ceiling: [W], replicas. NaN where nothing is predicted. out: written to where given.
     """
     share = (predicted / MOST_BUSY).astype(np.float32)[:, None]
     root = (np.sqrt(predicted) / MOST_BUSY).astype(np.float32)[:, None]
-    wanted = np.empty((len(predicted), MARGINS, len(floor)), np.float32)
+    wanted = np.empty((len(predicted), MARGINS, len(floor)), np.float32) if out is None else out
     least = share - np.float32(NEARLY)
     np.add(share * SHARE_MARGINS, least, out=wanted[:, :BY_SHARE])
     np.add(root * ROOT_MARGINS, least, out=wanted[:, BY_SHARE:])
@@ -108,11 +157,15 @@ def fleets(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: Flo
 
 
 def doubted(level: FloatColumn) -> FloatColumn:
-    """Return which share of requests each rule is believed to miss before anything was seen; float64[J, MARGINS, W].
+    """Return which share of requests each rule is believed to miss before anything was seen; float64[RULES, W].
 
-    level: float64[W], replicas.
+    level: float64[W], replicas. The margin of a constant count is what it has beyond this level.
     """
-    roots = np.sqrt(np.maximum(or_zero(level), 0.05))
+    level = np.maximum(or_zero(level), 0.05)
+    roots = np.sqrt(level)
     in_roots = np.empty((MARGINS, len(roots)))
     in_roots[:BY_SHARE], in_roots[BY_SHARE:] = SHARE_MARGINS * roots, ROOT_MARGINS
-    return np.asarray(DOUBT * _DOUBT_BY_HOLD * np.exp(-DOUBT_MARGIN * in_roots))
+    by_margin = _DOUBT_BY_HOLD * np.exp(-DOUBT_MARGIN * in_roots)
+    beyond = np.maximum(MOST_BUSY * COUNTS - level, 0.0) / roots
+    by_count = _DOUBT_OF_COUNT * np.exp(-DOUBT_MARGIN * beyond)
+    return np.asarray(DOUBT * np.concatenate([by_margin.reshape(BY_MARGIN, -1), by_count]))

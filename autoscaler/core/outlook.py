@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core.decision import Decision, Signal, TickInput
 from autoscaler.core.error_budget import BUDGET_S
-from autoscaler.core.family import describe
+from autoscaler.core.family import Described, describe
 from autoscaler.core.rules import YOUNG_S
 from autoscaler.core.speed import FEWEST_READINGS
 from autoscaler.core.words import count, number, percent, seconds
@@ -22,6 +22,10 @@ WORTH_TELLING = 5e-4
 
 SHORTEST_TOKEN_S = 1e-7
 """No engine computes a token in less: a slope so flat is noise, and no limit."""
+
+
+UNKNOWN = Described(*(math.nan,) * 5)
+"""Of no rule."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Figures:
     held_s: float  # for which it will hold the peak that asks for so many; NaN: it is that of now
     margin_fraction: float  # of the level, which it adds
     margin_roots: float  # square roots of the level, which it adds
+    least_replicas: float  # that it asks for whatever comes; 0: it is no constant count
     promised_fraction: float  # of requests may miss their objective by the policy: the error budget
     allowed_fraction: float  # of requests may miss under the rule in force, after what was burnt or saved
     paper_missed_fraction: float  # would have missed under the rule in force, on paper
@@ -70,8 +75,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     demand, asked = forecast("demand"), float(decision.asks[Signal.FORECAST, row])
     rule, missed = forecast("rule"), forecast("really_missed")
     promised = float(inp.spec.error_budget[row])
-    unknown = (math.nan,) * 4
-    level_s, hold, share, roots = unknown if math.isnan(rule) else describe(int(rule))
+    in_force = UNKNOWN if math.isnan(rule) else describe(int(rule))
     return Figures(
         demand_replicas=demand,
         asked_replicas=asked,
@@ -85,11 +89,12 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         readings=forecast("readings"),
         watched_s=forecast("watched_s"),
         kept_s=forecast("kept_s"),
-        level_s=level_s,
-        held_cold_starts=hold,
+        level_s=in_force.level_s,
+        held_cold_starts=in_force.hold,
         held_s=forecast("held_s"),
-        margin_fraction=share,
-        margin_roots=roots,
+        margin_fraction=in_force.share,
+        margin_roots=in_force.root,
+        least_replicas=in_force.count,
         promised_fraction=promised,
         allowed_fraction=forecast("allowed"),
         paper_missed_fraction=forecast("paper_missed"),
@@ -182,9 +187,13 @@ def _headroom(known: Figures, most: float) -> str:
 def _rule(known: Figures, cold_start_s: float) -> str:
     if math.isnan(known.level_s):
         return ""
-    held = f"holds its peak for {_times(known.held_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
+    cold_starts = f"{_times(known.held_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
     share = f"adds {percent(known.margin_fraction)}"
     margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
+    sizing = f"follows demand over {seconds(known.level_s)}, holds its peak for {cold_starts}, {margin}"
+    if known.least_replicas > 0:
+        sizing = f"keeps {count(known.least_replicas)} at all times, and more while the peak of demand over "
+        sizing += f"{seconds(known.level_s)} in the last {cold_starts} needs more"
     careful = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed"
     why = careful if known.watched_s < YOUNG_S else ""
     if known.watched_s < known.kept_s:
@@ -193,7 +202,7 @@ def _rule(known: Figures, cold_start_s: float) -> str:
         by_rule = number(known.rule_replicas)
         why += f"; that would be {by_rule}, but while traffic is calm no more are asked for than it started "
         why += "with or its peak needs"
-    return f"follows demand over {seconds(known.level_s)}, {held}, {margin}{why}"
+    return f"{sizing}{why}"
 
 
 def _paper(known: Figures) -> str:

@@ -47,6 +47,8 @@ def live(paper: Paper, seen: Seen, step: Step, stood: PaperColumn) -> Paper:
 
     stood: float32[J, W], what each predictor said for a whole cold start.
 
+    A surge fills the batches of the replicas first, in which nobody waits; what is beyond these queues.
+
     What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
     """
     lived = (step.lived_s > 0) & ~np.isnan(paper.asked[0])
@@ -63,7 +65,7 @@ def live(paper: Paper, seen: Seen, step: Step, stood: PaperColumn) -> Paper:
             demand * step_s,
             MOST_BUSY * step_s,
             demand / misses.WIDTH,
-            patience_s * MOST_BUSY,
+            patience_s * MOST_BUSY + step.room_s,
             fade,
             arrived,
             step_s,
@@ -71,7 +73,7 @@ def live(paper: Paper, seen: Seen, step: Step, stood: PaperColumn) -> Paper:
     )
     floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
     cost, queued, loaded = paper.cost * paper_fade, paper.queued * paper_fade, paper.loaded * paper_fade
-    ready = family.fleets(stood, floor, seen.ceiling).reshape(family.RULES, -1)
+    ready = family.asked(stood, floor, seen.ceiling)
     backlog = np.maximum(paper.backlog + (came - most * ready), np.float32(0))
     place = np.minimum(binned / ready, last_bin).astype(np.int32)
     late = np.where(backlog > patience * ready, paper_arrived, np.float32(0))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core import engine, error_budget, family, levels, misses, paper, traffic
+from autoscaler.core import engine, error_budget, family, levels, misses, paper, speed, traffic
 from autoscaler.core.columns import (
     OF_OBJECTIVE,
     BoolColumn,
@@ -30,8 +30,9 @@ from autoscaler.core.levels import Levels, is_calm
 from autoscaler.core.misses import Loads
 from autoscaler.core.paper import Paper
 from autoscaler.core.seen import Seen, Step
+from autoscaler.core.speed import Speed
 from autoscaler.core.traffic import Traffic
-from autoscaler.core.work import LONGEST_STEP_S
+from autoscaler.core.work import LONGEST_STEP_S, batch_room_s
 
 YOUNG_S = 1200.0
 """Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
@@ -45,9 +46,9 @@ DOUBT_S = 5280.0
 ADVANCE_S = 440.0
 """Seconds of arrivals whose share of the error budget may be burnt in calm traffic before reserves are added."""
 
-MISS_PRICE = 1000.0
-"""Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; who
-pays much more pays for what could not be avoided, such as a burst that was over before a replica could come."""
+MISS_PRICE = 300.0
+"""Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; a price
+far above that pays for what could not be avoided, such as a surge that was over before a replica could come."""
 
 WORTH = 0.01
 """A rule is left only for one that saves so much of its cost, fines included, lest two equal ones take turns."""
@@ -86,8 +87,8 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     rules = _of_objective(rules, seen)
     step_s = now_s - rules.last_judged_s
     step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
-    learned, speed = engine.learn(rules.engine, seen.tally, step_s)
-    measured, arrivals = traffic.measure(rules.traffic, seen, speed.idle_gap_s, learned.slots, step_s)
+    learned, fitted = engine.learn(rules.engine, seen.tally, step_s)
+    measured, arrivals = traffic.measure(rules.traffic, seen, fitted.idle_gap_s, learned.slots, step_s)
     demand = measured.demand
     # Without a policy there is no ceiling to live under on paper, nor an objective to miss: nothing is counted.
     nothing_counts = np.isnan(demand) | np.isnan(seen.ttft_objective_s) | (step_s > LONGEST_STEP_S)
@@ -95,7 +96,7 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     loads, likely = misses.watch(rules.loads, seen, measured, lived_s)
     stood = levels.stood(rules.levels, seen.cold_start_s)
     ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)
-    step = Step(lived_s, demand, arrivals, likely)
+    step = Step(lived_s, demand, arrivals, likely, _room_s(seen, learned, fitted, measured))
     rules = replace(
         rules,
         last_judged_s=np.full(len(step_s), now_s),
@@ -107,6 +108,12 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
         paper=paper.live(rules.paper, seen, step, stood),
     )
     return follow(_ask(rules, seen, predicted), seen)
+
+
+def _room_s(seen: Seen, learned: Engine, fitted: Speed, measured: Traffic) -> FloatColumn:
+    """Return the work of a surge that the batch of a replica takes up; float64[W], 0 where not known."""
+    share, most = speed.prompt_share(learned.steps), speed.running_at(seen.itl_objective_s, fitted)
+    return batch_room_s(seen.tally, traffic.request_s(measured), share, learned.slots, most)
 
 
 def _of_objective(rules: Rules, seen: Seen) -> Rules:
@@ -138,13 +145,13 @@ def _ask(rules: Rules, seen: Seen, predicted: PaperColumn) -> Rules:
     # Or one slow start, hours later, would bring back the fleet of another day.
     until_s = np.where(watched_s >= rules.kept_s, rules.kept_s, kept_s(seen.cold_start_s))
     floor = np.fmax(seen.floor, np.where(watched_s < until_s, found, np.nan))
-    fleets = family.fleets(predicted, floor, seen.ceiling)
+    by_load = family.fleets(predicted[-1:], floor, seen.ceiling)[0]
     return replace(
         rules,
         found=found,
         kept_s=until_s,
-        paper=replace(rules.paper, asked=fleets[:-1].reshape(family.RULES, -1)),
-        needed=fleets[-1, family.ONE_ROOT].astype(np.float64),
+        paper=replace(rules.paper, asked=family.asked(predicted[:-1], floor, seen.ceiling)),
+        needed=by_load[family.ONE_ROOT].astype(np.float64),
     )
 
 
@@ -160,7 +167,7 @@ def follow(rules: Rules, seen: Seen) -> Rules:
     # Belief saves nothing: a rule that is believed to miss less than it may has no more left for what really comes.
     beyond = np.maximum(family.doubted(rules.levels.level[-1]) - allowed, 0.0)
     believed = (came_per_s * DOUBT_S * beyond).astype(np.float32)
-    missed = lived.missed + believed.reshape(family.RULES, -1)
+    missed = lived.missed + believed
     fine = MISS_PRICE * or_zero(traffic.request_s(rules.traffic))
     missed -= (allowed * lived.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)

@@ -19,6 +19,7 @@ class Step(NamedTuple):
     demand: FloatColumn  # replicas that were kept busy
     arrivals: FloatColumn  # requests
     likely: FloatColumn  # float64[B, W], share that misses by bin of the load
+    room_s: FloatColumn  # work that the batch of a replica takes up before a request waits
 
 
 @dataclass(frozen=True)

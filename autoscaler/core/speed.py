@@ -109,3 +109,25 @@ def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -
             prompt_token_s=np.where(known, by_prompt * scale / PROMPT_UNIT, np.nan),
             output_token_s=np.where(known, by_output * scale / OUTPUT_UNIT, np.nan),
         )
+
+
+def prompt_share(sums: FloatColumn) -> FloatColumn:
+    """Return which share of the time that tokens take goes to prompts, by what each is believed to take.
+
+    sums: float64[SUMS, W], of `lessons`, fading. Returns float64[W]; NaN: not known. The line is no help: where prompts
+    and outputs grow together it may give all of their time to one of them, and only the sum is right.
+    """
+    prompt, output = PROMPT_SHARE * PROMPT_UNIT * sums[1], OUTPUT_SHARE * OUTPUT_UNIT * sums[2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(prompt / (prompt + output))
+
+
+def running_at(gap_s: FloatColumn, learned: Speed) -> FloatColumn:
+    """Return how many requests a replica runs where its gaps are so long, without a prompt; float64[W].
+
+    Where the line shows no time of a generated token, what is believed of it stands.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        believed_s = OUTPUT_SHARE * learned.idle_gap_s
+        token_s = np.where(learned.output_token_s > 0, learned.output_token_s, believed_s)
+        return np.asarray((gap_s - learned.idle_gap_s) / token_s)

@@ -43,6 +43,9 @@ MOST_GROWN = 1e9
 SHORTEST_STEP_S, LONGEST_STEP_S = 0.1, 120.0
 """What grew in less is no rate; after a longer hole in the readings of a pod it is counted anew."""
 
+ANSWERED = 0.5
+"""Share of its answer that a request of a batch has still to get, on average."""
+
 COUNTED = (
     "finished",
     "first_tokens",
@@ -108,6 +111,11 @@ class Tally(Columns):
     gap_s: FloatColumn  # between tokens, added up
     gaps: FloatColumn
     shortest_gap_s: FloatColumn  # the shortest mean gap of a pod; NaN: none wrote enough to tell
+    writing_pods: FloatColumn  # that wrote enough to tell their pace
+    idle_pods: FloatColumn  # that wrote less, and have no request
+    paces_per_s: FloatColumn  # gaps a second between the tokens of one request, added up over pods that write
+    cached_per_s: FloatColumn  # likewise, each pod's times its KV cache in use, 0..1
+    running_per_s: FloatColumn  # likewise, each pod's times the requests that it runs
     kv_usage: FloatColumn  # 0..1, mean of the pods; 0 where nobody tells
     running: FloatColumn  # requests, mean of the pods
     most_running: FloatColumn  # requests, of the fullest pod; 0: none
@@ -165,11 +173,15 @@ def count(
         slow = itl_judged - np.minimum(more["itl_met"], itl_judged)
         long = prefilled - np.minimum(more["prefill_met"], prefilled)
         full = counted & (before.waiting > QUEUED * before.running) & (waiting > QUEUED * running)
+        per_s = 1 / pace_s
+        idle = (more["gaps"] < FEWEST_GAPS) & ~(running + waiting > 0)
     max_running, kv_usage = samples.max_running[pods], samples.kv_usage[pods]
     with np.errstate(invalid="ignore"):
         run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running >= 1) & (max_running <= MOST_RUNNING)
     of_pods, used_known = Fold(pod_row, rows), ~np.isnan(kv_usage)
-    readings, telling, running_told = of_pods.counts([taught, used_known, run_known])
+    writing_pods, idle_pods, readings, telling, running_told = of_pods.counts(
+        [paced, idle, taught, used_known, run_known]
+    )
     summed = {
         "covered_s": (step_s, came),
         "arrived": (arrived, came),
@@ -184,6 +196,9 @@ def count(
         "prefill_late": (long, long >= 0),
         "gap_s": (more["gap_s"], paced),
         "gaps": (more["gaps"], paced),
+        "paces_per_s": (per_s, paced),
+        "cached_per_s": (per_s * within(kv_usage, 0.0, 1.0), paced & used_known),
+        "running_per_s": (per_s * np.fmin(running, np.where(told, max_running, np.inf)), paced & run_known),
         "kv_usage": (kv_usage, used_known),
         "running": (running, run_known),
     }
@@ -196,6 +211,8 @@ def count(
     )
     tally = Tally(
         **sums,
+        writing_pods=writing_pods,
+        idle_pods=idle_pods,
         shortest_gap_s=of_pods.smallest(np.where(paced, pace_s, np.nan)),
         most_running=or_zero(of_pods.largest(np.where(run_known, running, np.nan))),
         full_running=of_pods.largest(np.where(full & run_known, running, np.nan)),
@@ -207,16 +224,39 @@ def count(
 
 
 def busy_share(tally: Tally, idle_gap_s: FloatColumn, slots: FloatColumn) -> FloatColumn:
-    """Return how busy the replicas were, 0..1, float64[W]; NaN: they wrote too little to tell.
+    """Return how busy the replicas were, 0..1, float64[W], mean of the pods; NaN: they wrote too little to tell.
 
     Computing: 1 - idle gap / gap, as in processor sharing, where work takes 1 / (1 - busy share) times as long as
     alone. Of what computing leaves, the KV cache or the slots in use are taken as well, whichever is more: at the idle
     gap requests would be there that much shorter, and where either is full the replica can take nothing however idle it
     computes. slots: float64[W], requests that a replica can run; NaN: not known.
 
-    8 ms between tokens of an idle engine, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75 = 0.7.
+    8 ms between tokens of an idle engine, 20 ms now, a quarter of the cache in use: 1 - 0.4 x 0.75 = 0.7. Each pod
+    counts once, however much it wrote: after a surge one full pod writes most tokens, and the new ones are idle. A pod
+    that wrote too little and has a request tells nothing.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        taken = within(np.fmax(tally.kv_usage, tally.running / slots), 0.0, 1.0)
-        idle = within(idle_gap_s * tally.gaps / tally.gap_s, 0.0, 1.0) * (1 - taken)
-    return np.asarray(np.where(tally.gaps >= FEWEST_GAPS, 1 - idle, np.nan))
+        left = np.fmin(tally.paces_per_s - tally.cached_per_s, tally.paces_per_s - tally.running_per_s / slots)
+        idle = within(idle_gap_s * left, 0.0, tally.writing_pods) + tally.idle_pods
+        share = 1 - idle / (tally.writing_pods + tally.idle_pods)
+    return np.asarray(np.where(tally.writing_pods > 0, share, np.nan))
+
+
+def batch_room_s(
+    tally: Tally, request_s: FloatColumn, prompt_share: FloatColumn, slots: FloatColumn, most_running: FloatColumn
+) -> FloatColumn:
+    """Return the work of a surge that the batch of one replica takes up before a request waits; float64[W].
+
+    Replica-seconds; 0 where not known. A batch that grows runs slower: it takes more in than it works off until the KV
+    cache or the slots are full, or the gaps between tokens are as long as the objective. Of a request in it the prompt
+    is computed, and of the answer half on average: 300 requests of 0.12 s, of which a third is the prompt, are 12 s.
+
+    request_s: float64[W], work of a request. prompt_share: float64[W], share of that which is its prompt. slots:
+    float64[W], as in `busy_share`. most_running: float64[W], requests with which gaps are as long as the objective;
+    NaN: there is none.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        fit_cache = np.where(tally.kv_usage > 0, tally.running / tally.kv_usage, np.nan)
+        most = np.fmin(slots, fit_cache)
+        most = np.where(np.isnan(most_running), most, np.minimum(most, most_running))
+        return or_zero(np.maximum(ANSWERED * most * request_s * (1 - prompt_share), 0.0))

@@ -18,8 +18,12 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters import state
 from autoscaler.adapters.state import StateFile
-from autoscaler.core.kept import Hold, Kept, blank
+from autoscaler.core.family import SIGNATURE
+from autoscaler.core.kept import Hold, Kept, blank, recall
+from autoscaler.core.memory import Memory
 from autoscaler.ports import Unavailable
+from tests.core.serving import LEARNED, Serving
+from tests.core.world import fleet, spec
 
 WALL_S = 1_800_000_000.0
 relaxed = settings(
@@ -326,3 +330,18 @@ def test_a_column_that_an_older_version_did_not_have_begins_blank(path: Path):
     written(path, {**parts, "workloads.of_a_later_version.npy": npy(np.zeros(3))})
     others = {place: column for place, column in what.columns.items() if place != "workloads.concurrency"}
     same(replace(what, columns=others), load(path))
+
+
+def test_only_the_rules_past_begins_anew_when_an_older_version_had_fewer():
+    """A file of the version with 36 rules, of a workload with two replicas and an hour of demand."""
+    found = load(Path(__file__).parent.parent / "data" / "state" / "36_rules.npz")
+    assert found is not None
+    story = Serving(spec(cold_start_s=60.0, **LEARNED))
+    story.memory, count = recall(found, Memory.empty(), fleet([2]), story.now_s, found.wall_s + 60.0)
+    assert count == 1
+    rules = story.memory.all_rules()
+    assert (rules.paper.watched_s[0], rules.family[0]) == (0, SIGNATURE)
+    assert rules.engine.readings[0] == found.columns["rules.engine.readings"][0] > 200
+    assert rules.budget.counted[0] > 1000
+    decision = story.serve(fleet([2]), 1.1, 120)
+    assert decision.forecast.replicas[0] >= 2

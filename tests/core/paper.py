@@ -37,8 +37,10 @@ class Paper:
     levels: list[float] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
 
-    def live(self, after: Rules, arrived: float, replicas: float) -> None:
+    def live(self, after: Rules, arrived: float, replicas: float, room_s: float = 0.0) -> None:
         """Live through the step that ended in `after`, in which so many replicas really served.
+
+        room_s: work that a replica takes up before requests wait.
 
         One whose demand is not known costs nothing, and nobody knows what waits after it.
         """
@@ -48,7 +50,7 @@ class Paper:
             if not self.levels:
                 return
         elif self.predicted:
-            self._serve(demand, arrived, after, replicas)
+            self._serve(demand, arrived, after, replicas, room_s)
         level_s, hold, *_ = describe(self.rule)
         self.demands += [] if math.isnan(demand) else [demand]
         self.levels.append(self._mean(level_s))
@@ -58,9 +60,9 @@ class Paper:
         self.kept = max(self.floor, self.found) if young else self.floor
 
     def asked(self, predicted: float, floor: float | None = None) -> float:
-        *_, share, root = describe(self.rule)
+        _, _, share, root, count = describe(self.rule)
         wanted = predicted + share * predicted + root * math.sqrt(predicted)
-        least = self.kept if floor is None else floor
+        least = max(self.kept if floor is None else floor, count)
         return min(max(math.ceil(wanted / MOST_BUSY - NEARLY), least), self.ceiling)
 
     def _mean(self, over_s: float) -> float:
@@ -71,14 +73,14 @@ class Paper:
     def _reach(self) -> int:
         return math.ceil(self.cold_start_s / EVERY_S)
 
-    def _serve(self, demand: float, arrived: float, after: Rules, replicas: float) -> None:
+    def _serve(self, demand: float, arrived: float, after: Rules, replicas: float, room_s: float) -> None:
         floor = max(self.floor, replicas) if self.watched_s < SETTLED_S else self.floor
         self.watched_s += EVERY_S
         all_the_while = min(self.predicted[-1 - self._reach() :])  # what was asked for so long has come
         ready = self.asked(all_the_while, floor)
         self.backlog = max(self.backlog + (demand - MOST_BUSY * ready) * EVERY_S, 0.0)
         place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
-        waits = self.backlog > TOLERATED * self.ttft_objective_s * MOST_BUSY * ready
+        waits = self.backlog > (TOLERATED * self.ttft_objective_s * MOST_BUSY + room_s) * ready
         fade = math.exp(-EVERY_S / FADE_S)
         self.queued = self.queued * fade + (arrived if waits else 0.0)
         self.loaded = [requests * fade for requests in self.loaded]

@@ -38,6 +38,8 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
         "ttft_missed": late * served,
         "gaps": 1000.0,
         "gap_s": 1000.0 * gap_s,
+        "writing_pods": replicas,
+        "paces_per_s": replicas / gap_s,
         "shortest_gap_s": IDLE_GAP_S,
         "readings": replicas,
         **(tally or {}),

@@ -78,7 +78,7 @@ def test_the_further_a_promise_is_out_of_reach_the_less_strict_are_the_others_se
 def counted(late, budget=None, **shown):
     """Count one step of 450 requests in which a share was late."""
     now = seen(30.0, replicas=60.0, late=late, **shown)
-    step = Step(np.array([EVERY_S]), np.array([30.0]), now.tally.arrived, np.zeros((misses.BINS, 1)))
+    step = Step(np.array([EVERY_S]), np.array([30.0]), now.tally.arrived, np.zeros((misses.BINS, 1)), np.zeros(1))
     return E.count(E.Budget.blank(1) if budget is None else budget, now, step)
 
 

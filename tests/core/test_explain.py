@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.decision import Signal, Stage
 from autoscaler.core.explain import Explanation, binding_stages, explain
+from autoscaler.core.family import BY_MARGIN, COUNTS
 from autoscaler.core.fleet import Blocked, Held
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import FrontSamples, PodSamples
@@ -407,6 +408,26 @@ def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
     assert case.wanted > 1
     held = case.inputs["forecast_held_cold_starts"]
     assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts (for " in case.sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (8.0, "a constant 8 would have cost least so far, misses beyond the budget included"),
+        (9.0, "its peak is held for 10 cold starts"),
+    ],
+)
+def test_a_constant_count_is_the_reason_when_no_peak_needs_more(asked, why):
+    story = ToldServing(spec(cold_start_s=60.0, **LEARNED))
+    story.learn(fleet([8]))
+    story.serve(fleet([8]), 0.5, 300)
+    eight = BY_MARGIN + COUNTS[:, 0].tolist().index(8.0)
+    forecast = {"rule": eight, "by_rule": asked, "replicas": asked, "needed": 1.0, "watched_s": 9000.0, "demand": 0.5}
+    known = replace(story.decision.forecast, **{name: np.array([float(value)]) for name, value in forecast.items()})
+    asks = story.decision.asks.copy()
+    asks[Signal.FORECAST] = asked
+    story.decision = replace(story.decision, forecast=known, asks=asks)
+    assert f"keeps 0.5 replicas busy, and {asked:g} are asked for, because {why}" in story.explain().sentence
 
 
 def test_of_those_who_are_young_it_is_not_known_whether_a_peak_is_held_or_what_was_found():

@@ -96,7 +96,7 @@ def test_what_misses_at_any_load_does_not_make_it_miss_more_beyond():
 
 def test_one_unlucky_moment_tells_little():
     """Three that missed together tell less than one that missed alone."""
-    assert misses_at(0.9, of=[(0.3, 3.0, 100.0)]) == pytest.approx(misses_at(0.9, of=[]), rel=0.1)
+    assert misses_at(0.9, of=[(0.3, 3.0, 100.0)]) == pytest.approx(misses_at(0.9, of=[]), rel=0.2)
 
 
 @pytest.mark.parametrize("kind", range(KINDS))

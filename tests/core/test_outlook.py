@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.core import outlook
 from autoscaler.core.decision import Forecast, Signal
-from autoscaler.core.family import BY_SHARE, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
+from autoscaler.core.family import BY_MARGIN, BY_SHARE, COUNTS, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
 from autoscaler.core.outlook import Figures
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, spec, world
@@ -93,6 +93,7 @@ def test_the_figures_are_those_of_the_lines():
         held_cold_starts=10,
         margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),
         margin_roots=0.0,
+        least_replicas=0.0,
         promised_fraction=pytest.approx(0.01),
         allowed_fraction=0.0065,
         paper_missed_fraction=0.0046,
@@ -102,7 +103,15 @@ def test_the_figures_are_those_of_the_lines():
     )
 
 
-@pytest.mark.parametrize("rule", range(RULES))
+@pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
+def test_a_constant_count_is_said_with_what_it_gives_way_to(place, replicas):
+    said = told(rule=float(BY_MARGIN + place))["rule"]
+    needs = "while the peak of demand over 4 min in the last 10 cold starts of 90 s needs more"
+    assert said == f"keeps {replicas} at all times, and more {needs}"
+    assert outlook.read(*made(rule=float(RULES - 1)), 0).least_replicas == COUNTS[-1, 0]
+
+
+@pytest.mark.parametrize("rule", range(BY_MARGIN))
 def test_every_rule_of_the_family_can_be_said(rule):
     said = told(rule=float(rule))["rule"]
     assert re.fullmatch(

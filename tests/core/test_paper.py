@@ -7,28 +7,33 @@ from autoscaler.core import family, misses
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.paper import SETTLED_S
 from autoscaler.core.rules import Rules, judge
+from autoscaler.core.speed import prompt_share
+from autoscaler.core.traffic import request_s
 from autoscaler.core.work import LONGEST_STEP_S
 from tests.core.paper import Paper as PlainPaper
-from tests.core.shown import judged, live, seen, silence
+from tests.core.shown import NAN, judged, live, seen, silence
 
 HOUR = int(3600 / EVERY_S)  # steps
 
 
-@pytest.mark.parametrize("cold_start_s", [30.0, 60.0, 120.0])
-def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s):
+@pytest.mark.parametrize(("cold_start_s", "slots"), [(30.0, 0.0), (60.0, 0.0), (120.0, 4.0)])
+def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s, slots):
     """Found too large; through waves, spikes, two steps of silence, and a rise that leaves queues at the end."""
     random = np.random.default_rng(7)
     waves = 4 + 3 * np.sin(np.arange(160) / 12) + random.uniform(0, 1, 160) + 8.0 * (random.random(160) < 0.03)
     promises = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
-    plain = [PlainPaper(rule, **promises) for rule in range(0, family.RULES, 5)]
-    rules, now_s = Rules.blank(1), 1000.0
+    plain = [PlainPaper(rule, **promises) for rule in range(0, family.RULES, 4)]
+    rules, now_s, told = Rules.blank(1), 1000.0, {"slots": slots or NAN}
     for step, demand in enumerate([*waves, 9.0, 10.0]):
         now_s += EVERY_S
         replicas = 24.0 if step < 4 else None
-        shown = silence(**promises) if step in (70, 71) else seen(demand, replicas=replicas, late=0.02, **promises)
+        loaded = seen(demand, replicas=replicas, late=0.02, tally=told, **promises)
+        shown = silence(**promises) if step in (70, 71) else loaded
         rules = judge(rules, shown, now_s)
         for each in plain:
-            each.live(rules, float(shown.tally.arrived[0]), float(shown.replicas[0]))
+            # Half of an answer is left in the batch, and answers are about half of the work: `shown.seen`.
+            room_s = 0.5 * slots * float(request_s(rules.traffic)[0]) * float(1 - prompt_share(rules.engine.steps)[0])
+            each.live(rules, float(shown.tally.arrived[0]), float(shown.replicas[0]), room_s if slots else 0.0)
     assert max(each.missed for each in plain) > 2 * min(each.missed for each in plain) > 0
     assert max(each.backlog for each in plain) > 0
     for each in plain:
@@ -52,6 +57,25 @@ def test_after_a_hole_no_queue_is_remembered_and_the_hole_costs_nothing():
     assert after.paper.backlog.max() == 0
     np.testing.assert_array_equal(after.paper.cost, rules.paper.cost)
     np.testing.assert_array_equal(after.paper.missed, rules.paper.missed)
+
+
+def test_less_is_late_on_paper_when_a_batch_takes_a_surge_up():
+    """Demand exceeds what each fleet serves for half a minute now and then; a replica runs eight requests at once."""
+    surges = [2.0] * 60 + ([2.0] * 9 + [3.1]) * 12
+    without, within = (live(surges, replicas=4.0, tally={"slots": slots}) for slots in (NAN, 8.0))
+    none, some = (rules.paper.queued[family.BY_MARGIN :, 0] for rules in (without, within))
+    three = int(np.flatnonzero(family.COUNTS[:, 0] == 3)[0])
+    assert none[three] > 0 == some[three]
+    assert (some <= none).all()
+
+
+def test_a_constant_count_costs_as_much_by_day_as_by_night():
+    """A busy replica of four, then a tenth of one: 8 asks for 8, 1 for what the level of four minutes needs."""
+    rules = live([4.0] * (2 * HOUR) + [0.1] * (3 * HOUR), replicas=4.0)
+    asked = dict(zip(family.COUNTS[:, 0].tolist(), rules.paper.asked[family.BY_MARGIN :, 0].tolist(), strict=True))
+    assert asked == {count: count for count in asked}
+    by_day = live([4.0] * (2 * HOUR), replicas=4.0).paper.asked[family.BY_MARGIN :, 0]
+    assert by_day.tolist() == np.maximum(family.COUNTS[:, 0], 5.0).tolist()
 
 
 def test_what_the_found_fleet_carried_is_no_miss_of_any_rule_at_first_and_is_one_later():

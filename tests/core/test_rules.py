@@ -70,7 +70,7 @@ def lived():
         "steady": np.full(len(steps), 3.0),
         "waves": 4.0 + 3.0 * np.sin(steps / HOUR),
         "bursts": np.where((steps % 40 < 8) & (steps < steps[-12]), 6.0, 3.0),
-        "surges": np.where(steps % HOUR < 8, 30.0, 3.0),
+        "surges": np.where(steps % HOUR < 8, 100.0, 3.0),
         **{f"size {size:g}": np.maximum(size + math.sqrt(size) * scatter[n], 0.05) for n, size in enumerate(SIZES)},
     }
     replicas = np.array([max(math.ceil(1.3 * run.max()), 1) for run in demands.values()], dtype=float)
@@ -124,7 +124,7 @@ def test_demand_that_doubles_now_and_then_asks_for_more_than_steady_demand(lived
 
 
 def test_what_no_rule_could_avoid_is_no_reason_for_the_dearest(lived):
-    """Once an hour demand rises tenfold for as long as a cold start: any rule misses that, however much it spends."""
+    """Once an hour demand rises to far more than the largest constant count, for as long as a cold start."""
     rules = lived["surges"]
     assert rules.paper.missed[:, 0].min() > rules.allowed[0] * rules.paper.arrived[0]
     assert rules.paper.cost[int(rules.rule[0]), 0] < 0.7 * rules.paper.cost[:, 0].max()
@@ -133,7 +133,7 @@ def test_what_no_rule_could_avoid_is_no_reason_for_the_dearest(lived):
 def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_are(lived):
     """After a surge that nobody met, any two of them are equal but for a hundredth."""
     rules = lived["waves"]
-    missed = np.full_like(rules.paper.missed, 4 * rules.paper.arrived[0])
+    missed = np.full_like(rules.paper.missed, 10 * rules.paper.arrived[0])
     fines = R.MISS_PRICE * WORK_S * missed.min()
     cost = rules.paper.cost[:, 0]
     dear = int(cost.argmax())

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.samples import PodSamples
-from autoscaler.core.work import COUNTED, LONGEST_STEP_S, MOST_GROWN, PodWork, Tally, busy_share, count
+from autoscaler.core.work import (
+    COUNTED,
+    LONGEST_STEP_S,
+    MOST_GROWN,
+    PodWork,
+    Tally,
+    batch_room_s,
+    busy_share,
+    count,
+)
 
 NAN = math.nan
 IDLE_GAP_S = np.array([0.01])
@@ -77,11 +86,65 @@ def test_gaps_without_a_known_idle_gap_tell_nothing():
     assert np.isnan(busy_share(tally, np.array([NAN]), NO_SLOTS)[0])
 
 
-def test_pods_count_by_what_they_wrote():
-    """One writes 900 tokens 40 ms apart, one 100 tokens 10 ms apart: 37 ms on the whole."""
+def test_each_pod_counts_once_whatever_it_wrote():
+    """One writes 900 tokens 40 ms apart, one 100 tokens 10 ms apart: three quarters busy, and not at all."""
     tally = counted(readings(100.0, pods=2), readings(130.0, pods=2, gap_s=[36.0, 1.0], gaps=[900.0, 100.0]))
-    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == pytest.approx(1 - 10 / 37)
+    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == pytest.approx(0.75 / 2)
     assert tally.shortest_gap_s[0] == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "running", "waiting", "busy"),
+    [
+        (0.0, 0.0, 0.0, 0.75 / 2),  # idle
+        (10.0, 0.0, 0.0, 0.75 / 2),  # a short answer, and idle again
+        (0.0, 1.0, 0.0, 0.75),  # it has a request whose tokens are still to come, and tells nothing
+        (0.0, 0.0, 1.0, 0.75),
+        (NAN, 0.0, 0.0, 0.75),  # it does not say
+    ],
+)
+def test_a_pod_that_wrote_nothing_is_idle_when_it_has_no_request(gaps, running, waiting, busy):
+    """Beside one whose gaps are four times those of an idle engine."""
+    wrote = {"gap_s": [40.0, 0.01 * gaps], "gaps": [1000.0, gaps], "running": [9.0, running], "waiting": [0.0, waiting]}
+    tally = counted(readings(100.0, pods=2), readings(130.0, pods=2, **wrote))
+    assert busy_share(tally, IDLE_GAP_S, NO_SLOTS)[0] == pytest.approx(busy)
+
+
+def test_a_full_pod_says_nothing_of_how_full_the_others_are():
+    """A surge has filled the cache, or the slots, of one pod; three that became ready since write at an idle pace."""
+    written = {"gap_s": 10.0, "gaps": 1000.0}
+    by_cache = counted(readings(100.0, pods=4), readings(130.0, pods=4, kv_usage=[1.0, 0.0, 0.0, 0.0], **written))
+    assert busy_share(by_cache, IDLE_GAP_S, NO_SLOTS)[0] == pytest.approx(0.25)
+    by_slots = counted(readings(100.0, pods=4), readings(130.0, pods=4, running=[24.0, 0.0, 0.0, 0.0], **written))
+    assert busy_share(by_slots, IDLE_GAP_S, np.array([24.0]))[0] == pytest.approx(0.25)
+
+
+def test_one_pod_beyond_its_cache_and_slots_counts_as_one_full_pod():
+    beyond = {"kv_usage": [9.0, 0.0], "running": [1e5, 0.0], "max_running": [24.0, 24.0]}
+    tally = counted(readings(100.0, pods=2), readings(130.0, pods=2, gap_s=10.0, gaps=1000.0, **beyond))
+    assert busy_share(tally, IDLE_GAP_S, np.array([24.0]))[0] == pytest.approx(0.5)
+
+
+def test_the_batch_takes_up_what_fits_slots_cache_and_gaps():
+    """24 of 96 requests that fit the cache: a third of 2 s is the prompt, half of the rest is yet to be written."""
+    tally = counted(readings(100.0), readings(130.0, running=24.0, kv_usage=0.25))
+    work_s, third = np.array([2.0]), np.array([1 / 3])
+
+    def room_s(slots, most_running, tally=tally):
+        return batch_room_s(tally, work_s, third, np.array([slots]), np.array([most_running]))[0]
+
+    assert room_s(NAN, NAN) == pytest.approx(96 * 2 / 3)
+    assert room_s(48.0, NAN) == pytest.approx(48 * 2 / 3)
+    assert room_s(48.0, 30.0) == pytest.approx(30 * 2 / 3)
+    assert room_s(48.0, -5.0) == 0  # gaps are longer than may be even without a neighbour
+
+
+def test_there_is_no_room_where_neither_slots_nor_cache_are_known():
+    tally = counted(readings(100.0), readings(130.0, running=24.0, kv_usage=NAN))
+    none = batch_room_s(tally, np.array([2.0]), np.array([0.3]), NO_SLOTS, np.array([50.0]))
+    assert none[0] == 0
+    for work_s, prompts in ((NAN, 0.3), (2.0, NAN)):
+        assert batch_room_s(tally, np.array([work_s]), np.array([prompts]), np.array([24.0]), np.array([NAN]))[0] == 0
 
 
 @pytest.mark.parametrize("gap_s", [1e-4, 1e5])
