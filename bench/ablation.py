@@ -98,9 +98,9 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "the fleet that is found": ((rules, "kept_s", np.zeros_like), (paper, "SETTLED_S", 0.0)),
     "zero within the error budget": ((zero, "YOUNG_S", math.inf),),
     "holds: three cold starts and no longer": only(rule for rule, its in enumerate(DESCRIBED) if its.hold == 3),
-    "margins by the square root": only(rule for rule, its in enumerate(DESCRIBED) if its.share > 0 or its.count > 0),
-    "margins by a share": only(rule for rule, its in enumerate(DESCRIBED) if its.root > 0 or its.count > 0),
-    "constant counts": only(rule for rule, its in enumerate(DESCRIBED) if its.count == 0)[:1],
+    "margins by the square root": only(rule for rule, its in enumerate(DESCRIBED) if its.share > 0 or its.least > 0),
+    "margins by a share": only(rule for rule, its in enumerate(DESCRIBED) if its.root > 0 or its.least > 0),
+    "constant counts": only(rule for rule, its in enumerate(DESCRIBED) if its.least == 0)[:1],
     "room of a batch": ((rules, "batch_room_s", lambda tally, *_: np.zeros_like(tally.running)),),
     "choosing among rules: a quarter of an hour, three cold starts, 60% on top": only(
         rule for rule, its in enumerate(DESCRIBED) if (its.level_s, its.hold, round(its.share, 2)) == (900, 3, 0.6)

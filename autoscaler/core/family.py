@@ -97,16 +97,16 @@ class Described(NamedTuple):
     """What a rule is."""
 
     level_s: float  # time constant of its level
-    hold: int  # cold starts for which it holds the peak of that
+    hold: float  # cold starts for which it holds the peak of that
     share: float  # of the level, which it adds
     root: float  # so many square roots of the level, which it adds
-    count: float  # replicas that it asks for at least; 0 of a rule that is no constant count
+    least: float  # replicas that it asks for whatever comes; 0: it is no constant count
 
 
 def describe(rule: int) -> Described:
     """Return what a rule is, by its row."""
     if rule >= BY_MARGIN:
-        return describe(STEADY)._replace(count=float(COUNTS[rule - BY_MARGIN, 0]))
+        return describe(STEADY)._replace(least=float(COUNTS[rule - BY_MARGIN, 0]))
     predictor, margin = divmod(rule, MARGINS)
     level, hold = PREDICTORS[predictor]
     share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0

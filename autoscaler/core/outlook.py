@@ -94,7 +94,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         held_s=forecast("held_s"),
         margin_fraction=in_force.share,
         margin_roots=in_force.root,
-        least_replicas=in_force.count,
+        least_replicas=in_force.least,
         promised_fraction=promised,
         allowed_fraction=forecast("allowed"),
         paper_missed_fraction=forecast("paper_missed"),
