@@ -40,6 +40,9 @@ YOUNG_S = 1200.0
 CALM_S = 7200.0
 """Until so much was watched no reserve is added to the fleet that was found, as long as traffic is calm."""
 
+ROOM_S = 7200.0
+"""Until so much was watched batches have no room on paper: it makes small fleets look safe before a surge was seen."""
+
 DOUBT_S = 5280.0
 """Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
 
@@ -96,7 +99,8 @@ def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
     loads, likely = misses.watch(rules.loads, seen, measured, lived_s)
     stood = levels.stood(rules.levels, seen.cold_start_s)
     ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)
-    step = Step(lived_s, demand, arrivals, likely, _room_s(seen, learned, fitted, measured))
+    room_s = np.where(rules.paper.watched_s < ROOM_S, 0.0, _room_s(seen, learned, fitted, measured))
+    step = Step(lived_s, demand, arrivals, likely, room_s)
     rules = replace(
         rules,
         last_judged_s=np.full(len(step_s), now_s),

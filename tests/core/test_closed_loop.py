@@ -165,8 +165,8 @@ def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps
     assert decision.forecast.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
     assert decision.forecast.demand[0] == pytest.approx(busy(4.0), rel=0.15)
     last_hour = plant.counts[-240:]
-    assert len(set(last_hour)) == 1
-    assert busy(4.0) < last_hour[0] <= 2 * busy(4.0)
+    assert turns(last_hour) <= 1  # one cheaper rule is tried, and left when it asks for as many
+    assert busy(4.0) < min(last_hour) <= max(last_hour) <= 2 * busy(4.0)
     assert max(plant.waits) == 0
 
 

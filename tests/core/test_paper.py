@@ -6,7 +6,7 @@ import pytest
 from autoscaler.core import family, misses
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.paper import SETTLED_S
-from autoscaler.core.rules import Rules, judge
+from autoscaler.core.rules import ROOM_S, Rules, judge
 from autoscaler.core.speed import prompt_share
 from autoscaler.core.traffic import request_s
 from autoscaler.core.work import LONGEST_STEP_S
@@ -20,7 +20,8 @@ HOUR = int(3600 / EVERY_S)  # steps
 def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s, slots):
     """Found too large; through waves, spikes, two steps of silence, and a rise that leaves queues at the end."""
     random = np.random.default_rng(7)
-    waves = 4 + 3 * np.sin(np.arange(160) / 12) + random.uniform(0, 1, 160) + 8.0 * (random.random(160) < 0.03)
+    steps = 300  # for longer than batches have no room
+    waves = 4 + 3 * np.sin(np.arange(steps) / 12) + random.uniform(0, 1, steps) + 8.0 * (random.random(steps) < 0.03)
     promises = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
     plain = [PlainPaper(rule, **promises) for rule in range(0, family.RULES, 4)]
     rules, now_s, told = Rules.blank(1), 1000.0, {"slots": slots or NAN}
@@ -29,11 +30,12 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s, slots):
         replicas = 24.0 if step < 4 else None
         loaded = seen(demand, replicas=replicas, late=0.02, tally=told, **promises)
         shown = silence(**promises) if step in (70, 71) else loaded
+        has_room = slots and rules.paper.watched_s[0] >= ROOM_S
         rules = judge(rules, shown, now_s)
         for each in plain:
             # Half of an answer is left in the batch, and answers are about half of the work: `shown.seen`.
             room_s = 0.5 * slots * float(request_s(rules.traffic)[0]) * float(1 - prompt_share(rules.engine.steps)[0])
-            each.live(rules, float(shown.tally.arrived[0]), float(shown.replicas[0]), room_s if slots else 0.0)
+            each.live(rules, float(shown.tally.arrived[0]), float(shown.replicas[0]), room_s if has_room else 0.0)
     assert max(each.missed for each in plain) > 2 * min(each.missed for each in plain) > 0
     assert max(each.backlog for each in plain) > 0
     for each in plain:
@@ -61,7 +63,7 @@ def test_after_a_hole_no_queue_is_remembered_and_the_hole_costs_nothing():
 
 def test_less_is_late_on_paper_when_a_batch_takes_a_surge_up():
     """Demand exceeds what each fleet serves for half a minute now and then; a replica runs eight requests at once."""
-    surges = [2.0] * 60 + ([2.0] * 9 + [3.1]) * 12
+    surges = [2.0] * 250 + ([2.0] * 9 + [3.1]) * 12
     without, within = (live(surges, replicas=4.0, tally={"slots": slots}) for slots in (NAN, 8.0))
     none, some = (rules.paper.queued[family.BY_MARGIN :, 0] for rules in (without, within))
     three = int(np.flatnonzero(family.COUNTS[:, 0] == 3)[0])
