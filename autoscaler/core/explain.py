@@ -247,7 +247,9 @@ def _forecast(row: _Row) -> str:
 
 
 def _end(known: outlook.Figures) -> str:
-    """Say until when the peak is held that asks for so many; "" where it is the load of this moment."""
+    """Say until when the peak is held that asks for so many; "" where the load of this moment does, or no load."""
+    if known.asked_replicas <= known.least_replicas:
+        return ""
     if known.held_s >= 0:
         return f"for {seconds(known.held_s)} more"
     return f"until its average over {seconds(known.level_s)} has fallen" if known.level_s > MOMENT_S else ""

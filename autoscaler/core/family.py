@@ -59,7 +59,7 @@ STEADY = STEADY_PREDICTOR * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().i
 BY_LEVEL = np.where(np.arange(RULES) < BY_MARGIN, np.arange(RULES), STEADY)
 """int64[RULES], the rule that each is where a level asks for the replicas."""
 
-LEAST = np.append(np.zeros(BY_MARGIN), COUNTS)
+LEAST: FloatColumn = np.append(np.zeros(BY_MARGIN), COUNTS).astype(np.float64)
 """float64[RULES], replicas that each asks for whatever comes."""
 
 _MEMBERS = LEVELS_S.tolist(), PREDICTORS, SHARE_MARGINS.tolist(), ROOT_MARGINS.tolist(), COUNTS.tolist(), STEADY

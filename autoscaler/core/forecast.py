@@ -13,7 +13,7 @@ from autoscaler.core import draining, zero
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, MomentColumn, or_zero, replace
 from autoscaler.core.decision import Forecast, Observation, TickInput
 from autoscaler.core.engine import see_slots, speed_of
-from autoscaler.core.family import EVERY_S, MARGINS, level_for
+from autoscaler.core.family import BY_LEVEL, EVERY_S, LEAST, MARGINS, level_for
 from autoscaler.core.levels import held_until_s
 from autoscaler.core.memory import GROUPS, Memory
 from autoscaler.core.progress import Progress, stuck
@@ -178,11 +178,12 @@ def _seen(
 
 
 def _held_s(known: Rules, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return for how long the peak is held that asks for so many; float64[R], NaN: it is that of now."""
-    rule = or_zero(known.rule).astype(np.int64)
+    """Return for how long the peak is held that asks for so many; float64[R], NaN: it is that of now, or none is."""
+    in_force = or_zero(known.rule).astype(np.int64)
+    rule, asks_for_more = BY_LEVEL[in_force], known.replicas > LEAST[in_force]
     above = level_for(rule, or_zero(known.replicas) - 1)
     until_s = held_until_s(known.levels, rule // MARGINS, above, cold_start_s)
-    return np.where(known.replicas >= 1, until_s - known.last_judged_s, np.nan)
+    return np.where((known.replicas >= 1) & asks_for_more, until_s - known.last_judged_s, np.nan)
 
 
 def _forecast(known: Rules, zero: Zero, rows: IntColumn, cold_start_s: FloatColumn) -> Forecast:

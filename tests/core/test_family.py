@@ -89,7 +89,7 @@ def test_the_load_needs_its_peak_and_one_root_more_within_the_limits(load, floor
     np.testing.assert_array_equal(asked[0, family.ONE_ROOT], [needed])
 
 
-@pytest.mark.parametrize("rule", range(0, family.RULES, 5))
+@pytest.mark.parametrize("rule", range(0, family.BY_MARGIN, 5))
 @pytest.mark.parametrize("replicas", [1.0, 3.0, 40.0])
 def test_highest_level_for_some_replicas_is_the_one_before_they_grow(rule, replicas):
     level = family.level_for(np.array([rule]), np.array([replicas]))[0]

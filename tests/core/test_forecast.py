@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core import forecast, zero
 from autoscaler.core.decision import Forecast, Signal
-from autoscaler.core.family import EVERY_S
+from autoscaler.core.family import BY_MARGIN, COUNTS, EVERY_S
 from autoscaler.core.memory import GROUPS
 from autoscaler.core.observe import observe
 from autoscaler.core.tick import tick
@@ -241,6 +241,18 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, front_waiting=54.0)
     counted = story.memory.rules[0].budget.counted[0]
     assert decision.forecast.really_missed[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
+
+
+@pytest.mark.parametrize("place", range(len(COUNTS)))
+def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
+    """A peak of some minutes needs two replicas. A count of one gives way to it, a larger one stays."""
+    story = Serving(spec(cold_start_s=60.0, **LEARNED))
+    story.learn(fleet([2]))
+    story.serve(fleet([2]), 1.7, 600)
+    story.serve(fleet([2]), 0.1, 420)
+    count = {"rule": np.array([float(BY_MARGIN + place)]), "replicas": np.full(1, max(2.0, COUNTS[place, 0]))}
+    held_s = forecast._held_s(story.memory.all_rules().changed(count), np.array([60.0]))
+    assert (held_s[0] > 0) == (COUNTS[place, 0] == 1)
 
 
 def test_pods_that_start_or_are_given_up_are_not_counted():

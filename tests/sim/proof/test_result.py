@@ -24,8 +24,8 @@ POLICY = load().policies["interactive"]
 # shipped one is tuned on nothing. Lower them as the policy gets better; raise them only for a baseline that is new here
 # or better tuned.
 MOST_IN_FIRST_HOURS = 1.30  # measured: 1.290 in sum (1.49, 1.62, 1.10, 1.16)
-MOST_ON_SECOND_DAY = 1.08  # measured: 1.065 (with another seed 1.043)
-MOST_BESIDE_YESTERDAYS_BEST = 1.03  # measured: 1.006; over the baseline that was best on the first day
+MOST_ON_SECOND_DAY = 1.07  # measured: 1.050
+MOST_BESIDE_YESTERDAYS_BEST = 1.02  # measured: 0.992; over the baseline that was best on the first day
 
 
 def prove_generated(
