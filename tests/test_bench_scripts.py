@@ -22,6 +22,7 @@ SMALLEST: dict[str, list[object]] = {
     "reaction": ["--workloads", 1, "--rounds", 2],
     "queue_seen": ["--longest", 60],
     "scrape": ["--pods", 8, "--rounds", 1],
+    "shapes": ["--shapes", "step", "--hours", 0.2],
     "simulate": ["--trace", TRACE_FILE],
     "sizes": ["--sizes", 0.3, "--hours", 0.1],
     "start": ["--rounds", 1],
