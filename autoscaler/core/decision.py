@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn
+from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import Samples
 from autoscaler.core.spec import Schedule, Spec
@@ -117,7 +117,9 @@ class Forecast(Columns):
     idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
     prompt_token_s: FloatColumn  # time a prompt token takes
     output_token_s: FloatColumn  # time a generated token takes, beyond its share of the idle gap
+    slots: FloatColumn  # requests that a replica can run at once
     readings: FloatColumn  # of single pods that taught these; never fading
+    last_judged_s: MomentColumn  # moment of the readings that all this is about
     demand: FloatColumn  # replicas that what arrives keeps busy
     work_s: FloatColumn  # busy replica-seconds of a request
     rule: FloatColumn  # row of the family, `family.describe`

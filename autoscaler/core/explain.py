@@ -158,11 +158,15 @@ def _sentence(
         because = ", and ".join(filter(None, (because, rest)))
     reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row), _stuck(row), _stuck_at_gateway(row)]
     but = f" But {problem}." if problem else ""
-    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row)}.{but}"
+    return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row, signal)}.{but}"
 
 
-def _age(row: _Row) -> str:
+def _age(row: _Row, signal: Signal | None) -> str:
+    """Say how old the oldest reading is that speaks; demand may be as old as the last judgement of the rules."""
     age_s = row.seen("age_s")
+    if signal is Signal.FORECAST:
+        judged_s = float(row.decision.forecast.last_judged_s[row.row])
+        age_s = max(age_s, row.inp.now_s - judged_s) if not math.isnan(judged_s) else age_s
     return "" if math.isnan(age_s) else f" (inputs up to {seconds(max(age_s, 0.0))} old)"
 
 

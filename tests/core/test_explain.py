@@ -241,7 +241,7 @@ def test_sentences_read_well(name):
             "reserve",
             "Scales down from 6 to 4 replicas: what arrives keeps 0.243 replicas busy, and 8 are asked for, because "
             "its peak is held for 10 cold starts (for 435 s more); the pool of 8 NVIDIA-H100-80GB-HBM3 gives 4 of 8, "
-            "the rest would be a reserve (inputs up to 0 s old).",
+            "the rest would be a reserve (inputs up to 10 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
@@ -252,7 +252,7 @@ def test_sentences_read_well(name):
         (
             "too many",
             "Keeps 2 replicas: what arrives would keep 3.8 replicas busy, and 2 are asked for, which is the maximum "
-            "(inputs up to 0 s old).",
+            "(inputs up to 10 s old).",
         ),
     ],
 )

@@ -19,7 +19,9 @@ LEARNED = {
     "idle_gap_s": 0.0078,
     "prompt_token_s": 1 / 30_000,
     "output_token_s": 1 / 12_500,
+    "slots": NAN,
     "readings": 3210.0,
+    "last_judged_s": 0.0,
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,
@@ -34,6 +36,7 @@ LEARNED = {
     "itl_judged": 100.0,
     "needed": 3.0,
     "replicas": 4.0,
+    "held_s": NAN,
 }
 
 
@@ -100,6 +103,7 @@ def test_the_figures_are_those_of_the_lines():
         unavoidable_fraction=0.002,
         missed_fraction=0.025,
         burnt_budgets=pytest.approx(2.5),
+        held_s=pytest.approx(NAN, nan_ok=True),
     )
 
 
@@ -109,6 +113,16 @@ def test_a_constant_count_is_said_with_what_it_gives_way_to(place, replicas):
     needs = "while the peak of demand over 4 min in the last 10 cold starts of 90 s needs more"
     assert said == f"keeps {replicas} at all times, and more {needs}"
     assert outlook.read(*made(rule=float(RULES - 1)), 0).least_replicas == COUNTS[-1, 0]
+
+
+def test_the_limit_of_a_replica_is_that_of_its_slots_when_they_are_few():
+    assert told(slots=4.0)["replica"].endswith("its limit is 30000 prompt or 493 generated tokens/s")
+    assert told(slots=4.0, output_token_s=NAN)["replica"].endswith("or 513 generated tokens/s")
+    assert told(slots=1e6)["replica"].endswith("or 12499 generated tokens/s")
+
+
+def test_no_headroom_is_told_when_nothing_is_asked_for():
+    assert "headroom" not in told(asked=0.0, demand=0.0182, replicas=1.0)
 
 
 @pytest.mark.parametrize("rule", range(BY_MARGIN))
