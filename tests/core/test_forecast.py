@@ -66,10 +66,12 @@ def test_slow_ticks_judge_everybody_every_time(every_s):
 def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_counters_are_compared():
     """Read at 1005 and 1035 s, and then no more. The turns are at 1020, 1050, 1080 s and so on."""
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
-    shown = story.counted(cluster, 1.0, 15.0)
+    shown = story.counted(cluster, 1.0, 15.0) | {"time_s": 1005.0}
     judged_s = set()
     while story.now_s < 1300:
-        story.tick(cluster, 5.0, **shown, time_s=1035.0 if story.now_s + 5 >= 1035 else 1005.0)
+        if story.now_s + 5 == 1035:
+            shown = story.counted(cluster, 1.0, 30.0) | {"time_s": 1035.0}
+        story.tick(cluster, 5.0, **shown)
         judged_s.add(float(story.memory.rules[0].last_judged_s[0]))
     assert sorted(judged_s) == [1005.0, 1035.0, 1155.0, 1275.0]
 
