@@ -15,12 +15,14 @@ from datetime import UTC, datetime
 import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
+from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.doubles import Seen, seen, tell_doubles
 from autoscaler.adapters.prometheus.join import Name, pod_name
-from autoscaler.adapters.prometheus.owners import pods_of
+from autoscaler.adapters.prometheus.owners import owner_of, pods_of
 from autoscaler.adapters.prometheus.past_queries import (
     latency_query,
     naming_query,
+    neighbours_query,
     of_pods,
     read_naming,
     sampled_query,
@@ -91,11 +93,11 @@ class PrometheusHistory:
                 return await beside(self._read, reading, (namespace, pods_of(name)), start_s, end_s, step_s, told)
         except TimeoutError:
             raise Unavailable(f"{reading.name}: history was not read within {deadline_s:g} s") from None
-        except LookupError:
+        except _NoSeries as missing:
             raise Unavailable(
                 f"{reading.name}: no series of {ENGINE.name} for workload {namespace}/{name} between "
                 f"{_when(start_s)} and {_when(end_s)}; looked for the label namespace {namespace!r} and a pod "
-                f"named like the pods of {name!r}"
+                f"named like the pods of {name!r}; {_others(namespace, missing.pods)}"
             ) from None
         finally:
             reading.close()
@@ -149,7 +151,8 @@ class PrometheusHistory:
             told((number + 1) / len(pieces))
         engines, doubled = _engines(read, start_s, end_s)
         if not engines:
-            raise LookupError
+            asked = reading.ask(neighbours_query(of_names, pods[0]), start_s, end_s, look_s)
+            raise _NoSeries(tuple(sorted(filter(None, {row["metric"].get(METRIC, "") for row in asked}))))
         columns = gather(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
         problems = (*_problems(engines, columns["pods"], step_s), *seen_late(start_s, engines), *tell_doubles(doubled))
@@ -164,6 +167,23 @@ class PrometheusHistory:
             problems=problems,
             **columns,
         )
+
+
+class _NoSeries(LookupError):
+    """No pod of the workload is known."""
+
+    def __init__(self, pods: tuple[str, ...]) -> None:
+        """pods: of other workloads of its namespace."""
+        self.pods = pods
+
+
+def _others(namespace: str, pods: tuple[str, ...]) -> str:
+    """Say which pods there are instead."""
+    if not pods:
+        return "no pod of that namespace is known"
+    workload = owner_of(namespace, pods[0], "", ("", ""), {})
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return clean(f"found there: pod {pods[0]} of workload {workload}{more}")
 
 
 def _engines(

@@ -51,6 +51,17 @@ def read_naming(series: Iterable[Mapping[str, str]]) -> tuple[tuple[str, str], .
     return tuple(pair for pair in POD_LABELS if pair[1] in found)
 
 
+def neighbours_query(engine: Engine, namespace: str) -> str:
+    """Return the query for all pods of an engine in a namespace; label `metric` holds their names."""
+
+    def found(pair: tuple[str, str]) -> str:
+        rows = clock_of(narrowed(engine, ((pair[0], (namespace,)),)))
+        count = f"count {by(pair[1])} ({either(text for row in rows for text in selectors(row, row.name))})"
+        return f'label_replace({count}, "{METRIC}", "$1", "{pair[1]}", "(.+)")'
+
+    return either(found(pair) for pair in POD_LABELS)
+
+
 def series_query(engine: Engine, column: str) -> str:
     """Return the query for each series of a column, apart, with the labels that tell engines apart.
 

@@ -219,5 +219,9 @@ def is_gauge(name: str) -> bool:
 async def test_an_unknown_workload_is_told_with_what_was_looked_for(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
     await load_into(server, told.samples)
-    with pytest.raises(Unavailable, match=r"no series of vllm for workload team/lama .*pods of 'lama'"):
-        await PrometheusHistory(PrometheusSettings(url=server.url)).read("team", "lama", START_S, START_S + 600)
+    history = PrometheusHistory(PrometheusSettings(url=server.url))
+    there = r"found there: pod llama-\S+ of workload team/llama"
+    with pytest.raises(Unavailable, match=rf"no series of vllm for workload team/lama .*pods of 'lama'; {there}"):
+        await history.read("team", "lama", START_S, START_S + 600)
+    with pytest.raises(Unavailable, match="no pod of that namespace is known"):
+        await history.read("crew", "llama", START_S, START_S + 600)
