@@ -44,8 +44,8 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """Carry arrivals and the last queue forward.
 
     Arrivals, averaged over about one cold start, are ended and refused requests plus the change of those in flight:
-    vLLM counts no arrivals. A single sample may be below zero: what ends now has been in flight before. After nothing
-    was in flight the average begins anew: the quiet before says nothing of what comes now.
+    vLLM counts no arrivals. A single sample may be below zero: what ends now has been in flight before. After as
+    long without any, the average begins anew: the quiet before says nothing of what comes now.
     """
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.last_tick_s
@@ -57,9 +57,11 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         arrived_per_s = np.where(elapsed_s > 0, arrived / elapsed_s, np.nan)
     # A first sample is as noisy as it is short: begin with those that ended.
     arrivals = np.where(np.isnan(workloads.arrivals_per_s), gone_per_s, arrived_per_s)
-    before_s = np.where(workloads.in_flight > 0, or_zero(workloads.arriving_s), 0.0)
-    arriving_s = np.where(workloads.in_flight >= 0, before_s + or_zero(elapsed_s), 0.0)
     steadiness_s = _steadiness_s(observation)
+    before_s = or_zero(workloads.arriving_s)
+    quiet = workloads.zero.quiet_s >= np.fmin(2 * steadiness_s, before_s)  # for a cold start, or since it is watched
+    before_s = np.where(quiet, 0.0, before_s)
+    arriving_s = np.where(workloads.in_flight >= 0, before_s + or_zero(elapsed_s), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = average.gain(elapsed_s, steadiness_s) / average.gain(arriving_s, steadiness_s)
     last_queued_s = np.where(

@@ -78,15 +78,25 @@ def test_a_restart_amid_a_queue_that_fills_all_slots_or_at_a_gateway_grows_with_
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
-def test_a_restart_amid_a_short_queue_that_lasts_grows_as_soon_as_its_wait_is_told():
+def test_growth_waits_for_no_turn_after_a_restart_when_a_queue_lasts():
+    """Nothing is known yet: what the load asks for is heard as soon as the wait is told."""
     cluster = fleet([3])
     story = watched(cluster)
-    story.restart(cluster, True)
+    story.restart(cluster, False)
     story.changes = {"waiting": 5.0}  # of 0.2 requests/s each
     assert story.serve(cluster, 1.2, 5.0).replicas[0] == 3
     decision = story.serve(cluster, 1.2, 5.0)
     assert decision.observation.queue_wait_s[0] > story.spec.max_wait_s[0]
     assert decision.replicas[0] > 3
+
+
+def test_forecast_speaks_out_of_turn_after_a_restart_when_a_queue_lasts():
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, True)
+    story.changes = {"waiting": 5.0}
+    assert np.isnan(story.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0])
+    assert story.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0] >= 3
 
 
 @pytest.mark.parametrize(
