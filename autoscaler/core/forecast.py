@@ -33,9 +33,9 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     What wake-ups cost of the error budget is not theirs to spend.
     """
     turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(memory.rules)]
-    pressing, before_s = observation.queue_wait_s > inp.spec.max_wait_s, memory.workloads.pressed_since_s
-    pressed_since_s = np.where(pressing, np.where(np.isnan(before_s), inp.now_s, before_s), np.nan)
-    memory = memory.noting(pressed_since_s=pressed_since_s)
+    pressing, last_pressed_s = observation.queue_wait_s > inp.spec.max_wait_s, memory.workloads.last_pressed_s
+    begins = pressing & ~(inp.now_s - last_pressed_s <= EVERY_S)
+    memory = memory.noting(last_pressed_s=np.where(pressing, inp.now_s, last_pressed_s))
     if not any(turns) and not pressing.any():
         return memory
     rules, work = list(memory.rules), list(memory.work)
@@ -45,15 +45,20 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     serving |= draining.are_lost(inp, serving, inp.samples.pods)
     serving &= ~stuck(memory.pods.progress, inp.samples.pods)
     pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
+    pressed_pods = np.flatnonzero(serving & pressing[pod_workload])
     for group in range(GROUPS):
         its_turn, members = turns[group] > 0, memory.group(group)
-        some = np.arange(len(members)) if its_turn else np.flatnonzero(pressing[members])
+        looks = begins[members] | (pressing[members] & np.isnan(rules[group].engine.slots))
+        some = np.arange(len(members)) if its_turn else np.flatnonzero(looks)
         if not len(some):
             continue
         rows = members[some]
         place[:] = -1
         place[rows] = np.arange(len(rows))
-        pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
+        if its_turn:
+            pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
+        else:
+            pods = pressed_pods[place[pod_workload[pressed_pods]] >= 0]
         if turns[group] <= 1 and len(pods) and not _news(inp, memory, pods):
             continue
         pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
@@ -65,16 +70,13 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
         tally, after = count(counted, inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows), stands)
         if not its_turn:
             known = see_slots(before.engine, tally)
-            news = (pressed_since_s[rows] > before.last_judged_s) | (
-                np.isnan(before.engine.slots) & ~np.isnan(known.slots)
-            )
-            before, stays = replace(before, engine=known), stays | ~news
-            after = after.take(np.flatnonzero(~stays[pod_row]))
-        judged = before
-        if not stays.all():
-            served = _served(inp, pods, pod_row, before.last_judged_s)
-            judged = judge(before, _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-            judged = _stay(before, judged, stays) if stays.any() else judged
+            stays |= ~(begins[rows] | (np.isnan(before.engine.slots) & ~np.isnan(known.slots)))
+            if stays.all():
+                continue
+            before, after = replace(before, engine=known), after.take(np.flatnonzero(~stays[pod_row]))
+        served = _served(inp, pods, pod_row, before.last_judged_s)
+        judged = judge(before, _seen(inp, observation, tally, served, budget, rows), inp.now_s)
+        judged = _stay(before, judged, stays) if stays.any() else judged
         if its_turn:
             rules[group], work[group] = judged, after
         else:

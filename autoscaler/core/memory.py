@@ -62,7 +62,7 @@ class WorkloadMemory(Columns):
     last_gateway_moved_s: Present[
         MomentColumn
     ]  # last moment at which nothing waited at its gateway, or an engine worked
-    pressed_since_s: Present[MomentColumn]  # since when a queue has lasted longer than it may; NaN: none does
+    last_pressed_s: Present[MomentColumn]  # last moment at which a queue lasted longer than it may; NaN: never
     last_forecast_s: Present[MomentColumn]  # when it spoke, or load was unknown; NaN: nobody served since
     in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
     arrivals_per_s: Present[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero
