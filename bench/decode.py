@@ -40,6 +40,7 @@ from autoscaler.adapters.prometheus.queries import POD, PodQuery, convention_que
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.engines import ENGINES, QUANTILES
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.config.spellings import all_spellings
 from autoscaler.core.decision import TickInput
 from autoscaler.core.explain import explain
 from autoscaler.core.fleet import Fleet
@@ -91,7 +92,7 @@ def serve(workloads: int, pipe: Connection) -> None:
     order = np.arange(len(fleet.pods))
     versions = [answers(inp, lambda: order, time.time()) for inp in fleets.inputs(fleet, VERSIONS)]
     asked: dict[str, int] = {}
-    conventions = convention_query(ENGINES.values())
+    conventions = convention_query(all_spellings())
     counted = [vector(fleet, np.arange(len(order)) + 100.0 * number, time.time(), order) for number in range(VERSIONS)]
     empty = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
 

@@ -91,11 +91,14 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
 def _turns(group: int, now_s: float, rules: Rules) -> int:
     """Return how many turns of a group came since it was judged; 0 for one without workloads.
 
-    Each has its own phase, so that with ticks of 5 s they take turns.
+    Each has its own phase, so that with ticks of 5 s they take turns. One that was never judged has missed some, at
+    whatever time: the past is learned from at times below zero.
     """
     if not len(rules.rule):
         return 0
-    last_judged_s = float(np.fmax.reduce(rules.last_judged_s, initial=-EVERY_S))
+    last_judged_s = float(np.fmax.reduce(rules.last_judged_s))
+    if math.isnan(last_judged_s):
+        return 2
     now, then = (math.floor((time_s + group * EVERY_S / GROUPS) / EVERY_S + 1e-9) for time_s in (now_s, last_judged_s))
     return now - then
 

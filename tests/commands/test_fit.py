@@ -58,7 +58,7 @@ def test_how_the_budget_of_a_step_was_guessed_is_told(tmp_path: Path, change: tu
     ("arguments", "said"),
     [
         (("--gpus", "nan"), "nan is not in the range 0<x<=1024"),
-        (("--gpus", "1e-4"), "the profile: gpus is 0.0001; it must be a number from 0.001 to 1,024"),
+        (("--gpus", "0.0001"), "the profile: gpus is 0.0001; it must be a number from 0.001 to 1,024"),
         (("--max-num-seqs", "1"), "max_num_seqs is 1, but 4 requests ran at once; allowed: 4 or more"),
         (("--max-num-batched-tokens", "4"), "max_batched_tokens is 4; it must exceed max_num_seqs (4)"),
         (("--max-num-batched-tokens", "1"), "1 is not in the range 2<=x<=200000000"),

@@ -135,7 +135,7 @@ def test_every_file_is_read_before_any_is_looked_into(trace: Path, tmp_path: Pat
 
 
 def test_a_scale_that_leaves_no_request_is_refused(trace: Path) -> None:
-    result = invoke("simulate", "--trace", trace, *PROFILE, "--scale", "1e-9")
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--scale", "0.000000001")
     assert result.exit_code == 2
     assert result.output == f"error: {trace}: no request is left at a scale of 1e-09; allowed: a larger scale\n"
 
