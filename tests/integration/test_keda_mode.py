@@ -86,10 +86,13 @@ class Keda:
         """
         while True:
             call = self.stub.StreamIsActive(self.reference)
-            async for message in call:
-                if message.result:
-                    call.cancel()
-                    return
+            try:
+                async for message in call:
+                    if message.result:
+                        call.cancel()
+                        return
+            except grpc.aio.AioRpcError as error:  # the port is opened anew when the daemon comes to lead
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
             await asyncio.sleep(0.1)
 
 
