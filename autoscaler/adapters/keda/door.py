@@ -62,7 +62,7 @@ class Door:
         task.add_done_callback(self._held.discard)
 
     async def _send_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # What the peer sends is read and dropped all the while: closing over unread bytes would reset the connection.
+        # Bytes of the peer are read and dropped all the while: closing over unread bytes would reset the connection.
         drained = asyncio.create_task(_drain(reader))
         released = asyncio.create_task(self._released.wait())
         try:

@@ -30,7 +30,7 @@ _ENDS_COMMAND = ";&|()\n"
 
 
 class Served(NamedTuple):
-    """What a command line states; "" and 0 where it does not, or where that cannot be read."""
+    """The facts that a command line states; "" and 0 where it does not, or where that cannot be read."""
 
     model: str
     port: int

@@ -1,4 +1,4 @@
-"""What becomes of an answer that KEDA and its HPA carry out: pauses, directions that are off, others that decide."""
+"""The fate of an answer that KEDA and its HPA carry out: pauses, directions that are off, others that decide."""
 
 from __future__ import annotations
 

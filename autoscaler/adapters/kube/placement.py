@@ -44,7 +44,7 @@ class Expression(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What one replica asks of nodes."""
+    """The demands of one replica on nodes."""
 
     resource: str = ""
     largest: float = math.nan  # devices of its largest pod, which one node must hold

@@ -66,7 +66,7 @@ class _WorkloadRows(NamedTuple):
 
 
 class _Managed(NamedTuple):
-    """What is known of one workload of ours, beside its row."""
+    """Facts of one workload of ours, beside its row."""
 
     workload: Workload
     paused: bool

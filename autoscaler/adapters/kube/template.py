@@ -33,7 +33,7 @@ Resources = dict[str, float]  # devices by resource; NaN: not a number that can 
 
 
 class Facts(NamedTuple):
-    """What a pod template says."""
+    """The facts that a pod template states."""
 
     gpus: float  # of one replica; NaN: unknown
     resource: str  # "" when there is no GPU, or more than one sort

@@ -123,7 +123,7 @@ async def test_the_fallback_sets_in_when_the_value_is_refused(plant: Plant):
     assert await plant.step(2) == 2
 
 
-async def test_the_count_is_held_beside_another_trigger_when_the_value_is_refused(plant: Plant):
+async def test_count_is_held_beside_a_trigger_when_value_is_refused(plant: Plant):
     keda = plant.operator(Fixed("cron", 0))
     assert await plant.step(4) == 4
     plant.world.clock.time_s += 300  # the daemon's inputs are too old for its policy

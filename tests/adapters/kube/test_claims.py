@@ -160,7 +160,7 @@ def installed(leadership: Follows | Lease | None = None) -> Hands:
     return Hands(LoopClock(), OwnWrites(LoopClock(), "ours/lease"), leadership)
 
 
-async def test_a_write_of_our_installation_is_ours_whichever_replica_made_it():
+async def test_write_is_ours_when_any_replica_of_ours_made_it():
     hands = installed(Follows())
     hands.first_seen("uid", OURS)
     hands.changed("uid", 4, OURS)

@@ -81,7 +81,7 @@ def test_a_minimum_of_the_scaled_object_stands_when_nothing_is_active():
     assert hold(asked("paused-scale-in", minReplicaCount=2), hpa(), 6).reason.count(" and ") == 0
 
 
-def test_keda_makes_the_first_replica_and_goes_to_zero_when_only_the_hpa_is_off():
+def test_keda_leaves_and_reaches_zero_when_only_the_hpa_is_off():
     down = hold(asked(), hpa(scaleDown=OFF), 6)
     assert (down.least, down.most, down.to_zero) == (6, float("inf"), True)
     assert not hold(asked(minReplicaCount=1), hpa(scaleDown=OFF), 6).to_zero
@@ -92,7 +92,7 @@ def test_keda_makes_the_first_replica_and_goes_to_zero_when_only_the_hpa_is_off(
     assert hold(asked(minReplicaCount=2), hpa(scaleUp=OFF), 0).most == 2
 
 
-def test_the_hpa_is_believed_when_it_is_known_and_else_the_scaled_object():
+def test_hpa_is_believed_before_the_object_when_it_is_known():
     stated = {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": OFF}}}}
     assert hold(asked(**stated), None, 6).least == 6
     assert hold(asked(**stated), hpa(), 6).least == 0

@@ -94,7 +94,7 @@ def test_a_taint_keeps_away_whatever_does_not_tolerate_it(tolerations, admitted)
         Taint(GPU, "present", "NoSchedule"),
     ],
 )
-def test_taints_of_the_control_plane_and_of_the_gpu_itself_exclude_nothing(taint):
+def test_nodes_admit_when_taints_are_control_plane_or_gpu(taint):
     assert admits(group(taints=[taint]), ONE)
 
 
