@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.harness.certificates import Certificates
 from tests.harness.kube_api import ApiError, KubeApi, load_manifests
-from tests.harness.process import Process, answers, eventually, free_port, require_binary
+from tests.harness.process import Process, answers, eventually, free_port, repeated, require_binary
 
 TOOLS = Path(__file__).parents[2] / "tools"
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "horizontal-pod-autoscaler-controller")
@@ -162,22 +162,15 @@ async def _serve_external_metrics(api: KubeApi, port: int) -> None:
 @asynccontextmanager
 async def kubelet(api: KubeApi, namespace: str) -> AsyncIterator[None]:
     """Say of each pod of a namespace that it runs on 127.0.0.1 and is ready, soon after it was made."""
-    task = asyncio.create_task(_make_ready(api, namespace))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _make_ready(api: KubeApi, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
-    while True:
+
+    async def look() -> None:
         for pod in (await api.request("GET", path, fieldSelector="status.phase=Pending"))["items"]:
             with suppress(ApiError):  # it is gone
                 await api.set_status("v1", "Pod", namespace, pod["metadata"]["name"], _ready(pod))
-        await asyncio.sleep(0.2)
+
+    async with repeated(look, every_s=0.2):
+        yield
 
 
 def _ready(pod: dict[str, object]) -> dict[str, object]:

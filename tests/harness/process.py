@@ -9,8 +9,8 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
@@ -68,6 +68,28 @@ async def eventually(
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s:g} s; last answer {answer!r}")
         await asyncio.sleep(every_s)
+
+
+@asynccontextmanager
+async def repeated(look: Callable[[], Awaitable[None]], every_s: float) -> AsyncIterator[None]:
+    """Call `look` again and again within the block, and wait for the last call at its end.
+
+    No call is cancelled: before Python 3.12 a TLS connection that is cancelled in its making is never closed.
+    """
+    end = asyncio.Event()
+
+    async def run() -> None:
+        while not end.is_set():
+            await look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(end.wait(), every_s)
+
+    task = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        end.set()
+        await task
 
 
 async def answers(url: str, trust: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None) -> bool:

@@ -3,14 +3,14 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from tests.adapters.kube.world import KEDA
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
-from tests.harness.process import eventually, free_port
+from tests.harness.process import eventually, free_port, repeated
 from tests.integration.command import Daemon
 from tests.integration.site import POLICY
 from tests.integration.test_keda_mode import EPP_QUEUE
@@ -32,19 +32,12 @@ async def counted(site: Site) -> AsyncIterator[list[int]]:
     counts: list[int] = []
 
     async def look() -> None:
-        while True:
-            count = await site.replicas("llama")
-            if counts[-1:] != [count]:
-                counts.append(count)
-            await asyncio.sleep(0.05)
+        count = await site.replicas("llama")
+        if counts[-1:] != [count]:
+            counts.append(count)
 
-    task = asyncio.create_task(look())
-    try:
+    async with repeated(look, every_s=0.05):
         yield counts
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def has(site: Site, count: int) -> None:
