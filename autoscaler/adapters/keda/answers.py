@@ -21,7 +21,8 @@ from autoscaler.core.decision import Observation
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
 
-NOT_LEADING = "this replica is not the leader; the leader answers"
+NOBODY_LEADS = "no replica is known to lead; the next leader answers"
+LED_ELSEWHERE = "another replica leads and answers; this one does not"
 
 
 class NoAnswer(Exception):
@@ -153,7 +154,7 @@ class Answers:
 
     def _fresh(self, ref: WorkloadRef) -> _Row:
         if not self.leading:
-            raise NoAnswer(NOT_LEADING)
+            raise NoAnswer(LED_ELSEWHERE if self._leadership.led_elsewhere else NOBODY_LEADS)
         snapshot = self._snapshot
         row = snapshot.rows.get(ref)
         if row is None:

@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from autoscaler.adapters.keda.answers import NOT_LEADING, Answer, NoAnswer
+from autoscaler.adapters.keda.answers import LED_ELSEWHERE, NOBODY_LEADS, Answer, NoAnswer
 from autoscaler.adapters.keda.value import Tolerance
 from autoscaler.ports import Change, Fate
 from tests.adapters.keda.world import Row, World, ref
@@ -122,10 +122,13 @@ def test_a_workload_without_a_policy_in_force_has_no_answer(world: World):
         world.answers.answer(LLAMA)
 
 
-def test_a_follower_has_no_answer_from_the_moment_it_stops_leading(world: World):
+def test_a_replica_that_lost_the_lease_says_whether_another_leads(world: World):
     world.decide()
     world.lease.leading = False
-    with pytest.raises(NoAnswer, match=NOT_LEADING):
+    with pytest.raises(NoAnswer, match=NOBODY_LEADS):
+        world.answers.answer(LLAMA)
+    world.lease.led_elsewhere = True
+    with pytest.raises(NoAnswer, match=LED_ELSEWHERE):
         world.answers.answer(LLAMA)
     world.lease.leading = True
     assert world.answers.answer(LLAMA).replicas == 3

@@ -124,7 +124,7 @@ async def test_a_replica_that_does_not_lead_refuses(client: Client):
     client.world.decide()
     client.world.lease.leading = False
     code, text = await client.refusal("GetMetrics", metrics_of())
-    assert code == Code.UNAVAILABLE and "is not the leader" in text
+    assert code == Code.UNAVAILABLE and "no replica is known to lead" in text
 
 
 async def test_before_the_cluster_has_been_read_values_are_unavailable(client: Client):
