@@ -58,6 +58,13 @@ def _coverage(tick: TickRecord) -> FloatColumn:
         return np.where(seen.ready > 0, seen.reporting / seen.ready, np.nan)
 
 
+def _problem(tick: TickRecord) -> FloatColumn:
+    """Return 1 for workloads of which something is wrong, else NaN."""
+    column = np.full(len(tick.policies), np.nan)
+    column[list(tick.problems)] = 1.0
+    return column
+
+
 def _demand(decision: Decision) -> FloatColumn:
     demand: FloatColumn = decision.stages[Stage.DEMAND]
     return demand
@@ -191,6 +198,12 @@ WORKLOADS = (
         _of("observation", "loaded_idle_s"),
     ),
     _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
+    _gauge(
+        "problem",
+        "1 while what a workload declares is wrong, or KEDA's calls for it are refused; absent otherwise. `explain` "
+        "says what it is.",
+        _problem,
+    ),
     _gauge("rival", "1 while another owner sets the replica count; the label `owner` names it.", None, "owner"),
 )
 
@@ -238,6 +251,11 @@ FAMILIES = PROCESS + POOLS + WORKLOADS
 KEDA = (
     Family("keda_calls_total", "counter", "Calls from KEDA by method and gRPC status.", ("method", "code")),
     Family("keda_streams", "gauge", "Open StreamIsActive calls."),
+    Family(
+        "keda_unknown_scaled_objects",
+        "gauge",
+        "ScaledObjects that KEDA's calls name and that are not known; `keda_refused` of /readyz names them.",
+    ),
     Family(
         "keda_swallowed_workloads",
         "gauge",

@@ -1,4 +1,4 @@
-"""What the KEDA side adds to /metrics: calls, streams, and workloads whose wanted count the HPA cannot reach."""
+"""What the KEDA side adds to /metrics: calls, streams, ScaledObjects and counts that KEDA or the HPA cannot use."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ class KedaCollector(Collector):
 
         yield GaugeMetricFamily(
             "vllm_autoscaler_keda_streams", "Open StreamIsActive calls.", value=self._answers.watchers
+        )
+        yield GaugeMetricFamily(
+            "vllm_autoscaler_keda_unknown_scaled_objects",
+            "ScaledObjects that KEDA's calls name and that are not known; `keda_refused` of /readyz names them.",
+            value=len(self._answers.refusals.unknown()),
         )
         swallowed = sorted(self._answers.swallowed_workloads())
         yield GaugeMetricFamily(

@@ -61,6 +61,7 @@ def busy() -> TickRecord:
     stages[Stage.GRANT :, 0] -= 1
     return replace(
         tick,
+        problems={2: "policy: unknown"},
         input=replace(tick.input, fleet=fleet),
         decision=replace(tick.decision, observation=seen, stages=stages),
     )
@@ -106,6 +107,16 @@ def test_the_stage_that_changed_the_count_last_is_the_one_that_bound() -> None:
     metrics, tick = Metrics(), busy()
     metrics.record(tick)
     assert value(metrics, "bound", workload=tick.input.fleet.workloads[0].ref.name, stage="grant") == 1
+
+
+def test_a_workload_with_a_problem_has_a_series_until_it_has_none() -> None:
+    metrics, tick = Metrics(), World(2).tick()
+    name = tick.input.fleet.workloads[1].ref.name
+    metrics.record(replace(tick, problems={1: "KEDA is refused: metadata policy: 'gold'; allowed: batch"}))
+    assert [sample.labels["workload"] for sample in families(metrics)[PREFIX + "problem"].samples] == [name]
+    assert value(metrics, "problem", workload=name) == 1
+    metrics.record(tick)
+    assert value(metrics, "problem", workload=name) is None
 
 
 def test_what_is_unknown_is_absent_and_not_zero() -> None:

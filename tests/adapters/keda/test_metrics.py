@@ -47,6 +47,15 @@ def test_a_follower_names_none():
     assert registry(world).get_sample_value(f"{SWALLOWED}_workloads") == 0
 
 
+def test_scaled_objects_that_are_not_known_are_counted():
+    world = World()
+    exported = registry(world)
+    assert exported.get_sample_value("vllm_autoscaler_keda_unknown_scaled_objects") == 0
+    world.answers.refusals.refuse(("prod", "gone"), None, "ScaledObject prod/gone: none is known")
+    world.answers.refusals.refuse(("prod", "llama"), ref("llama"), "metadata policy: 'gold'")
+    assert exported.get_sample_value("vllm_autoscaler_keda_unknown_scaled_objects") == 1
+
+
 def test_calls_are_counted_by_method_and_status():
     calls = Calls()
     for code in ("OK", "OK", "UNAVAILABLE"):
