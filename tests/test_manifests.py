@@ -252,6 +252,15 @@ def test_dashboard_panels_have_numbers_of_their_own_and_queries():
     assert all(panel["targets"] for panel in panels if panel["type"] != "row")
 
 
+def test_dashboard_panels_show_only_the_chosen_installations():
+    dashboard = json.loads((MANIFESTS / "monitoring" / "vllm-autoscaler.json").read_text())
+    names = [variable["name"] for variable in dashboard["templating"]["list"]]
+    assert names.index("installation") < names.index("pod") < names.index("namespace")
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            assert re.search(r'pod=~"\$pod"|installation=~"\$installation"', target["expr"]), panel["title"]
+
+
 def rules() -> dict[str, Any]:
     spec: dict[str, Any] = yaml.safe_load((MANIFESTS / "monitoring" / "rules.yaml").read_text())["spec"]
     return spec
@@ -294,6 +303,10 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
     cases = [
         firing(good),
         firing({}, "VllmAutoscalerDown"),
+        firing(dict.fromkeys(good, "1x100 stale"), "VllmAutoscalerDown"),
+        firing(good | dict.fromkeys(other, "1x100 stale"), "VllmAutoscalerDown"),
+        firing(good | {'vllm_autoscaler_leader{pod="c",installation="ns/two"}': "1x100 stale"}, "VllmAutoscalerDown"),
+        firing(good | {'vllm_autoscaler_leader{pod="b"}': "0x100 stale"}),  # one replica of two is enough
         firing(good | {'vllm_autoscaler_leader{pod="a"}': "0x300"}, "VllmAutoscalerNobodyLeads"),
         firing(good | {'vllm_autoscaler_leader{pod="b"}': "1x300"}, "VllmAutoscalerTwoLead"),
         firing(good | other),
@@ -338,6 +351,11 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
         firing(
             good | {f'vllm_autoscaler_rival{{{workload},owner="HorizontalPodAutoscaler/x"}}': "1x300"},
             "VllmAutoscalerRival",
+        ),
+        firing(good | {f"vllm_autoscaler_problem{{{workload}}}": "1x300"}, "VllmAutoscalerWorkloadProblem"),
+        firing(
+            good | {'vllm_autoscaler_keda_unknown_scaled_objects{pod="a"}': "2x300"},
+            "VllmAutoscalerUnknownScaledObject",
         ),
         firing(
             good | {f"vllm_autoscaler_blocked_replicas{{{workload}}}": "1x300"},
