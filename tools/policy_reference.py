@@ -35,7 +35,8 @@ spec:
 ```
 
 Durations have a unit (`150ms`, `30s`, `5m`, `1h30m`). Every field has a default unless it is `required`; `-` means not
-set. Unknown keys, duplicate keys, YAML merge keys and values out of bounds are errors that name file, line, key, value
+set. Numbers are plain decimals: `010`, `0x10`, `1_000` and `1e3` are errors, because readers of YAML disagree on them.
+Unknown keys, duplicate keys, YAML merge keys and values out of bounds are errors too. Each names file, line, key, value
 and what is allowed. `vllm-autoscaler check FILE...` finds them before anything is applied.
 
 ## Fields of `spec`

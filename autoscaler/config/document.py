@@ -6,6 +6,7 @@ Keys are text and occur once. Merge keys (`<<`) and tags of one's own are refuse
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -25,6 +26,22 @@ MAX_DOCUMENTS = 256
 MAX_DEPTH = 64  # deep enough for a CustomResourceDefinition
 MAX_NODES = 50_000  # of one document, aliases written out
 
+
+class Undecimal:
+    """Marks a number that YAML 1.1 reads otherwise than a person, or than other readers of YAML: 010, 0x10, 1_000.
+
+    It has the value that YAML gives it. Numbers that matter here are refused when they are marked.
+    """
+
+
+class _UndecimalInt(Undecimal, int):
+    pass
+
+
+class _UndecimalFloat(Undecimal, float):
+    pass
+
+
 Loc = tuple[str | int, ...]  # ("spec", "prewarm", 0, "from")
 
 # The loader in C is some twenty times faster; a platform without it reads the same documents.
@@ -32,6 +49,7 @@ _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _RESOLVER = Resolver()
 _MAX_NUMBER_CHARS = 64
+_UNAMBIGUOUS = re.compile(r"-?((0|[1-9]\d*)(\.\d*)?|\.\d+)", re.ASCII)
 _DECIMAL = re.compile(r"-?(\d+(\.\d*)?|\.\d+)", re.ASCII)
 _TEXT = "a readable text file in UTF-8 of at most {} bytes"
 
@@ -296,6 +314,14 @@ def _scalar(node: yaml.ScalarNode) -> object:
         raise ValueError("a number of too many digits")
     try:
         value: object = SafeConstructor().construct_object(node)
+        if kind in ("int", "float") and not _UNAMBIGUOUS.fullmatch(node.value):
+            value = _marked(value)
     except (ArithmeticError, LookupError, ValueError) as error:  # `!!int abc`, which the constructor takes at its word
         raise ValueError(f"not a value of type {kind}") from error
     return value
+
+
+def _marked(value: object) -> object:
+    if isinstance(value, int):
+        return _UndecimalInt(value)
+    return _UndecimalFloat(value) if isinstance(value, float) and math.isfinite(value) else value

@@ -19,6 +19,7 @@ from cronsim import CronSim, CronSimError
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from autoscaler.config.document import Undecimal
 from autoscaler.config.findings import one_of
 
 HOUR_S = 3600.0
@@ -28,6 +29,8 @@ _DURATION = re.compile(r"(?:(\d{1,9}(?:\.\d{1,6})?)(h|ms|m|s))", re.ASCII)
 _RESOLUTION_S = Decimal("0.000001")
 _QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})([mun]?)", re.ASCII)
 _SUFFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+# What YAML 1.1 leaves as text, although other readers take it for a number.
+_UNDECIMAL = re.compile(r"\+[\d.]+|[-+]?(0\d[\d.]*|[\d.]+e[-+]?\d+)", re.ASCII | re.IGNORECASE)
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
 
 
@@ -197,8 +200,8 @@ class Whole(Written):
         return f"a whole number from {self.least:,} to {self.most:,}"
 
     def read(self, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(_quoted(value) or "not a whole number")
+        if isinstance(value, bool | Undecimal) or not isinstance(value, int):
+            raise ValueError(_no_number(value) or "not a whole number")
         _bounded(value, self.least, self.most)
         return value
 
@@ -231,8 +234,8 @@ class StepKind(Written):
             fraction = float(Decimal(percent[1]) / 100)
             _bounded(fraction, 0.01, self.most_fraction)
             return Step(fraction=fraction)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(_quoted(value) or "neither a percentage nor a whole number")
+        if isinstance(value, bool | Undecimal) or not isinstance(value, int):
+            raise ValueError(_no_number(value) or "neither a percentage nor a whole number")
         _bounded(value, 1, self.most_replicas)
         return Step(replicas=value)
 
@@ -250,7 +253,7 @@ class Switch(Written):
 
     def read(self, value: object) -> bool:
         if not isinstance(value, bool):
-            raise ValueError(_quoted(value) or "neither true nor false")
+            raise ValueError("text, for it is in quotes" if value in ("true", "false") else "neither true nor false")
         return value
 
     def show(self, value: bool) -> bool:
@@ -371,17 +374,19 @@ class TimeZone(Written):
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(_quoted(value) or "not a number")
+    if isinstance(value, bool | Undecimal) or not isinstance(value, int | float):
+        raise ValueError(_no_number(value) or "not a number")
     number = float(value) if abs(value) < 1e300 else math.inf  # a longer integer would not fit a float
     if not math.isfinite(number):
         raise ValueError("not a finite number")
     return number
 
 
-def _quoted(value: object) -> str:
-    """Say that a number or truth in quotes is text; "": it is something else."""
-    plain = r"true|false|[-+]?\d{1,20}(\.\d{1,20})?"
+def _no_number(value: object) -> str:
+    """Say why what looks like a number is none; "": it does not look like one."""
+    if isinstance(value, Undecimal) or (isinstance(value, str) and _UNDECIMAL.fullmatch(value)):
+        return "not a plain decimal number"
+    plain = r"true|false|-?\d{1,20}(\.\d{1,20})?"
     return "text, for it is in quotes" if isinstance(value, str) and re.fullmatch(plain, value, re.ASCII) else ""
 
 

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.config import scaledobject as so
 from autoscaler.config.document import MAX_DEPTH, MAX_DOCUMENTS, MAX_NODES, read_documents, read_scalar, read_text
 from autoscaler.config.findings import Finding
+from autoscaler.config.policy import read_policy
 from autoscaler.config.specs import OverrideError, override_value
+
+HEAD = "apiVersion: vllm-autoscaler.io/v1\nkind: Policy\nmetadata: {name: test}\nspec:\n"
 
 
 def only_finding(text: str) -> Finding:
@@ -164,6 +168,38 @@ def test_a_number_that_is_no_plain_decimal_is_refused(text: str):
     for path in ("replicas.max", "weight", "tolerance", "scaleDown.maxStep"):
         with pytest.raises(OverrideError):
             override_value(path, text)
+
+
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("replicas: {{max: {}}}", ("010", "08", "0x10", "0b11", "1_0", "+12", "1e1", "1.0e+1")),
+        ("weight: {}", ("010", "08.5", "1_0.5", "+1.5", "1e3", "1.0e+3", "0x1")),
+        ("tolerance: {}", ("00.1", "+0.1", "1e-1", "1.0e-1", "0_0.1")),
+        ("scaleDown: {{maxStep: {}}}", ("010", "0x10", "1_0", "+4", "1e1")),
+        ("prewarm: [{{from: 0 8 * * *, until: 0 9 * * *, replicas: {}}}]", ("010", "0x4", "1_0", "+4")),
+    ],
+)
+def test_a_number_in_a_policy_file_is_a_plain_decimal(path: str, texts: tuple[str, ...]):
+    for text in texts:
+        (document,), _ = read_documents("p.yaml", f"{HEAD}  {{{path.format(text)}}}\n")
+        findings: list[Finding] = []
+        assert read_policy(document, findings) is None
+        (finding,) = findings
+        assert (finding.problem, finding.value) == ("not a plain decimal number", f"'{text}'")
+
+
+@pytest.mark.parametrize("text", ["010", "0x10", "1_0", "+12"])
+def test_a_number_of_a_scaled_object_is_a_plain_decimal(text: str):
+    (document,), _ = read_documents("s.yaml", f"spec: {{minReplicaCount: {text}, triggers: []}}\n")
+    (fault,) = (fault for fault in so.faults(document.value, [0]) if fault.place == so.MIN)
+    assert fault.problem == "not a plain decimal number"
+
+
+def test_numbers_that_nobody_looks_at_are_read_as_yaml_reads_them():
+    (document,), findings = read_documents("m.yaml", "volumes: [{configMap: {defaultMode: 0644}}]\n")
+    assert document.value == {"volumes": [{"configMap": {"defaultMode": 0o644}}]}
+    assert findings == []
 
 
 @given(st.decimals(-1_000_000, 1_000_000, allow_nan=False, places=3), st.integers(0, 5))
