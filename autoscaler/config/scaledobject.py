@@ -19,7 +19,7 @@ from autoscaler.config.policy import PolicyBook
 from autoscaler.config.values import Quantity, Whole
 
 PUSH, POLL = "external-push", "external"  # types of a trigger that may be ours
-DEFAULT_MIN, DEFAULT_MAX = 0, 100  # as KEDA reads counts that are absent
+DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # as KEDA reads what is absent
 LEAST, MOST = Whole(0, 100_000), Whole(1, 100_000)  # an HPA has a maximum of 1 at least
 TOLERANCE = Quantity(10)
 TARGETS: Mapping[str, str] = MappingProxyType(
@@ -28,6 +28,7 @@ TARGETS: Mapping[str, str] = MappingProxyType(
 """Kinds that can be scaled, each with its apiVersion; another version of the same group will do."""
 
 MIN, MAX, IDLE = ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"), ("spec", "idleReplicaCount")
+COOLDOWN: Loc = ("spec", "cooldownPeriod")
 FALLBACK: Loc = ("spec", "fallback")
 TRIGGERS: Loc = ("spec", "triggers")
 MODIFIERS: Loc = ("spec", "advanced", "scalingModifiers")
@@ -61,7 +62,7 @@ KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
     }
 )
 _INT32 = 2**31 - 1
-_SECONDS, _FAILURES, _POLLING = Whole(0, _INT32), Whole(0, _INT32), Whole(1, _INT32)
+SECONDS, _FAILURES, _POLLING = Whole(0, _INT32), Whole(0, _INT32), Whole(1, _INT32)
 WINDOW, _STEP, _PERIOD = Whole(0, 3600), Whole(1, _INT32), Whole(1, 1800)
 MAX_STEPS = 64  # of one direction that are looked at
 _STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", DISABLED)
@@ -149,8 +150,8 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
     for direction in (UP, DOWN):
         yield from _direction(value, direction)
     yield from _whole(value, ("spec", "pollingInterval"), _POLLING)
-    yield from _whole(value, ("spec", "cooldownPeriod"), _SECONDS)
-    yield from _whole(value, ("spec", "initialCooldownPeriod"), _SECONDS)
+    yield from _whole(value, COOLDOWN, SECONDS)
+    yield from _whole(value, ("spec", "initialCooldownPeriod"), SECONDS)
     if at(value, *FALLBACK) is not None:
         yield from _whole(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
         yield from _whole(value, (*FALLBACK, "replicas"), LEAST, required=True)

@@ -52,6 +52,7 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
         yield from _check_direction(document, direction, most)
     yield from _check_tolerance(document, most)
     yield from _check_fallback(document, policy)
+    yield from _check_cooldown(document)
 
 
 def _is_ours(trigger: object) -> bool:
@@ -139,6 +140,20 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
     if policy.scale_to_zero.enabled and least > 0 and not idles:
         problem = "keeps the workload above zero, where its policy allows zero"
         yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
+
+
+def _check_cooldown(document: Document) -> Iterator[Finding]:
+    """Find a cooldown that is over before an outage of the daemon is.
+
+    KEDA 2.20 closes its cached scaler when a call fails. A poll at the same moment finds it closed, hears no error, and
+    takes the workload for idle. Only the time since it was last seen active keeps the replicas then.
+    """
+    cooldown_s = so.whole(document.value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S)
+    to_zero = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
+    idles = so.whole(document.value, so.IDLE, so.LEAST) == 0
+    if cooldown_s is not None and cooldown_s < so.DEFAULT_COOLDOWN_S and (to_zero or idles):
+        problem = "KEDA 2.20 can take a failed call for an idle workload, and goes to zero where calls fail for longer"
+        yield document.warning(so.COOLDOWN, problem, f"at least {so.DEFAULT_COOLDOWN_S}, or minReplicaCount: 1")
 
 
 def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:

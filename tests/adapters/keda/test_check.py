@@ -48,6 +48,26 @@ def test_the_shipped_example_is_without_findings_and_is_counted():
     assert result.findings == () and dict(result.documents) == {"ScaledObject": 1}
 
 
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ([("spec.cooldownPeriod", 299)], True),
+        ([("spec.cooldownPeriod", 0)], True),
+        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", None)], True),
+        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 2), ("spec.idleReplicaCount", 0)], True),
+        ([("spec.cooldownPeriod", 300)], False),
+        ([("spec.cooldownPeriod", None)], False),  # which means 300
+        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 1)], False),  # KEDA never goes to zero
+    ],
+)
+def test_a_cooldown_too_short_for_failed_calls_is_warned_of(changes: list[tuple[str, object]], warned: bool):
+    """KEDA 2.20 can take a call that fails beside another for an idle workload: 4 replicas went to 0."""
+    found = [finding for finding in findings(changed(*changes)) if finding.key == "spec.cooldownPeriod"]
+    assert [(finding.severity, "goes to zero" in finding.problem) for finding in found] == [
+        (Severity.WARNING, True)
+    ] * warned
+
+
 def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
     text = EXAMPLE.read_text().replace("policy: interactive", "policy: interactiv")
     line = 1 + text.splitlines().index("        policy: interactiv")
