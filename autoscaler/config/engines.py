@@ -28,6 +28,7 @@ UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine
         "itl_met": "ITL misses are neither learned by load nor counted against the error budget",
     }
 )
+START_TIME = "process_start_time_seconds"  # of any engine: changes when a process starts again in the same pod
 HISTOGRAMS = QUANTILES | WITHIN.keys()  # whose rows name a histogram, without `_bucket`
 
 # The largest believable reading; beyond it (and below 0) a reading is unknown. Columns not named here have no limit.

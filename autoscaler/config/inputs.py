@@ -90,6 +90,11 @@ requests. Of a GPU also ratios above 2 (those between count as 1) and more frame
 140737488355328 or 9223372036854775794 for what it could not read. Activity is then unknown for three minutes where
 Prometheus tells it.
 
+**Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
+changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL for
+the window of rates; the source reports it for five minutes. A counter that is back in the next reading goes on as if
+nothing had been; one that is not is counted anew from there.
+
 **Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
 `vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of
 `prometheus.io/port`, `scheme` and `path` on the pod template or the workload, else the engine's `--port` (or 8000),

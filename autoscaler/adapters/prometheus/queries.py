@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from autoscaler.config import gpus
-from autoscaler.config.engines import ENGINES, QUANTILES, WITHIN, Engine
+from autoscaler.config.engines import ENGINES, QUANTILES, START_TIME, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
 from autoscaler.config.reporters import HOME_LABELS
 from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of
@@ -30,6 +30,7 @@ GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a tr
 SLOW = frozenset({"max_running"})  # of the engine: set at its start
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
+PROCESS_START = "process_start_s"  # what the answer to the query for it is called; no column of PodSamples
 PART = "part"  # label that parts the series which are added to others
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 _JOB_LABELS = ("job", "endpoint", "container", "instance")  # of who scraped
@@ -67,6 +68,17 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
         window = window_s if column in QUANTILES else None
         queries.append(PodQuery(column, _values(readings, identity, window), column in SLOW))
     return tuple(queries)
+
+
+def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
+    """Return the query for when the youngest process of each pod started that shows metrics of the engine.
+
+    Sidecars are other processes, and have another `instance`.
+    """
+    rows = clock_of(by_identity(engine, identity))
+    clock = either(_believed(row, text, identity) for row in rows for text in selectors(row, row.name))
+    target = ", ".join(dict.fromkeys((*identity, "instance")))
+    return PodQuery(PROCESS_START, f"max {by(*identity)} ({START_TIME} and on ({target}) ({clock}))")
 
 
 def by_identity(engine: Engine, identity: Identity) -> Engine:

@@ -35,6 +35,7 @@ from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     GPU_COLUMNS,
     POD,
+    PROCESS_START,
     TARGET,
     Conventions,
     Identity,
@@ -44,6 +45,7 @@ from autoscaler.adapters.prometheus.queries import (
     front_arrivals_query,
     front_waiting_query,
     gpu_queries,
+    process_start_query,
     read_conventions,
 )
 from autoscaler.adapters.prometheus.sampling import Sampling, by_name
@@ -54,6 +56,7 @@ from autoscaler.config.reporters import GATEWAY_NAMESPACES, Reporters
 from autoscaler.config.series import SeriesByName
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.spellings import all_spellings, engines_spelled
+from autoscaler.core import falls
 from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
@@ -116,6 +119,7 @@ class PrometheusSource:
         self._conventions_s = -np.inf
         self._carried: dict[str, _Carried] = {}
         self._attained = Attained()
+        self._counted = falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -137,7 +141,8 @@ class PrometheusSource:
             return Samples.nothing(len(fleet.workloads), len(fleet.pods), (sampling.report(),))
         self._join.align(fleet)
         at_s = self._server_clock.server_s(sampling.started_s)
-        columns = {field.name: np.full(len(fleet.pods), np.nan) for field in fields(PodSamples)}
+        names = [PROCESS_START, *(field.name for field in fields(PodSamples))]
+        columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
         identities = self._identities(fleet)
         queries = self._plan(fleet, identities, sampling)
         due = self._due(queries, sampling.started_s)
@@ -168,7 +173,18 @@ class PrometheusSource:
         for column in UNCOUNTED:
             tell_uncounted(sampling, column, fleet, objectives, columns)
         columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, sampling.started_s))
-        return Samples(PodSamples(**columns), front.result(), (sampling.report(),))
+        pods = self._doubt(sampling, fleet, columns)
+        return Samples(pods, front.result(), (sampling.report(),))
+
+    def _doubt(self, sampling: Sampling, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
+        """Make counters unknown that fell although their process stands, and say so."""
+        start_s = columns.pop(PROCESS_START)
+        pods, self._counted = falls.doubt(self._counted, PodSamples(**columns), start_s, fleet.pod_id, self._window_s)
+        if len(rows := np.flatnonzero(self._counted.told(sampling.started_s))):
+            more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+            pod = fleet.pods[rows[0]]
+            sampling.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {falls.WORDS}")
+        return pods
 
     async def _learn_conventions(self, sampling: Sampling) -> None:
         """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now.
@@ -199,6 +215,7 @@ class PrometheusSource:
             if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
                     queries += engine_queries(engine, identity, self._window_s)
+                    queries.append(process_start_query(engine, identity))
                     if self._conventions.native:
                         queries += native_queries(engine, identity, self._window_s)
             else:

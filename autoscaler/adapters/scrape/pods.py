@@ -27,6 +27,7 @@ from autoscaler.config.annotations import PREFIX, SCHEMES
 from autoscaler.config.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.config.spellings import LOOKS_LIKE, all_spellings, engines_spelled, near_miss
+from autoscaler.core import falls
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet, Pod
 from autoscaler.core.histogram import Histogram, Window
@@ -76,6 +77,7 @@ class PodScraper:
             context=self._access.context,
         )
         self._known: dict[int, _Known] = {}
+        self._counted = falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
         await self._fetcher.__aenter__()
@@ -110,9 +112,18 @@ class PodScraper:
         for row in await self._fetcher.each(rows, visit, deadline_s):
             if fleet.pod_ready[row]:
                 tally.fail(_name(known[row].pod), f"not reached within the {deadline_s:g} s of this reading")
-        pods = PodSamples(**{name: table[index] for name, index in _COLUMNS.items()})
+        pods = self._doubt(fleet, PodSamples(**{name: table[index] for name, index in _COLUMNS.items()}), tally)
         report = tally.report("scrape", self._clock.now_s() - begin_s)
         return Samples(pods, FrontSamples.filled(len(fleet.workloads)), (report,))
+
+    def _doubt(self, fleet: Fleet, pods: PodSamples, tally: Tally) -> PodSamples:
+        """Make counters unknown that fell although their process stands, and say so."""
+        known = (self._known.get(pod_id) for pod_id in fleet.pod_id.tolist())
+        start_s = np.array([math.nan if each is None else each.start_time_s for each in known])
+        pods, self._counted = falls.doubt(self._counted, pods, start_s, fleet.pod_id, self._settings.window_s)
+        for row in np.flatnonzero(self._counted.told(self._clock.now_s())):
+            tally.note(_name(fleet.pods[row]), falls.WORDS)
+        return pods
 
     def _remember(self, fleet: Fleet, tally: Tally) -> None:
         """Make `_known` hold exactly the pods that can be asked, keeping what is known of those it had."""

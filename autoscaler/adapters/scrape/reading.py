@@ -8,12 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from autoscaler.adapters.scrape.exposition import Exposition, Sample
-from autoscaler.config.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, WITHIN, Engine
+from autoscaler.config.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, START_TIME, WITHIN, Engine
 from autoscaler.config.series import Readings, Series, beside_of, names_of, read
 from autoscaler.core.histogram import Histogram, bound_above, count_within, fold
 
 MAX_BUCKETS = 256  # of one histogram; engines have some 25
-START_TIME = "process_start_time_seconds"  # changes when a process starts again in the same pod
 
 
 def wanted(engine: Engine) -> frozenset[bytes]:

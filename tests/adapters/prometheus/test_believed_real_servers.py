@@ -1,0 +1,70 @@
+"""What a real Prometheus and a real VictoriaMetrics show, and is not believed."""
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.config.settings import PrometheusSettings
+from tests.adapters.prometheus.fleets import fleet_of
+from tests.harness.exposition import ExpositionServer, exposition_server
+from tests.harness.objectives import objectives
+from tests.harness.prometheus import prometheus
+from tests.harness.promql import PromqlServer, Target
+from tests.harness.victoria_metrics import victoria_metrics
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+STARTED_S = 1_700_000_000
+
+
+def engine(tokens: int, start_s: int | None = None, model: str = "m", running: int = 2) -> str:
+    started = "" if start_s is None else f"process_start_time_seconds {start_s}\n"
+    names = {"num_requests_running": running, "num_requests_waiting": 0, "generation_tokens_total": tokens}
+    return started + "".join(f'vllm:{name}{{model_name="{model}"}} {value}\n' for name, value in names.items())
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[prometheus, victoria_metrics])
+async def scene(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[PromqlServer, ExpositionServer]]:
+    async with exposition_server() as endpoints:
+
+        def target(pod: str, text: str, path: str = "", job: str = "vllm", **labels: str) -> Target:
+            endpoints.serve(f"/{path or pod}", text)
+            return Target(endpoints.address, f"/{path or pod}", {"namespace": "llm", "pod": pod, **labels}, job)
+
+        targets = [
+            target("stands-0", engine(1000, STARTED_S)),
+            target("restarts-0", engine(1000, STARTED_S)),
+            target("silent-0", engine(1000)),
+            target("silent-0", f"process_start_time_seconds {STARTED_S}\n", "sidecar", instance="10.0.0.1:15020"),
+        ]
+        async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
+            await server.wait_for("up == 1", len(targets), timeout_s=30)
+            yield server, endpoints
+
+
+def source(server: PromqlServer) -> PrometheusSource:
+    return PrometheusSource(PrometheusSettings(url=server.url, rate_window_s=60), SystemClock())
+
+
+async def test_a_counter_that_falls_is_unknown_where_its_own_process_stands(
+    scene: tuple[PromqlServer, ExpositionServer],
+):
+    server, endpoints = scene
+    pods = ["stands-0", "restarts-0", "silent-0"]
+    fleet = fleet_of({"llm/w": pods})
+    async with source(server) as opened:
+        before = await opened.sample(fleet, objectives(fleet), 10)
+        endpoints.serve("/stands-0", engine(7, STARTED_S))
+        endpoints.serve("/restarts-0", engine(7, STARTED_S + 60))
+        endpoints.serve("/silent-0", engine(7))
+        await server.wait_for("vllm:generation_tokens_total == 7", len(pods))
+        after = await opened.sample(fleet, objectives(fleet), 10)
+    assert before.pods.generation_tokens.tolist() == [1000] * 3
+    assert after.pods.generation_tokens.tolist() == pytest.approx([np.nan, 7, 7], nan_ok=True)
+    assert [line.split(":")[1] for line in after.reports[0].problems if "counters" in line] == [" pod llm/stands-0"]
