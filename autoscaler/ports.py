@@ -10,9 +10,9 @@ from typing import Protocol
 
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.fleet import Fleet, WorkloadRef
-from autoscaler.core.kept import Hold, Kept
 from autoscaler.core.recent import Recent
 from autoscaler.core.samples import Objectives, Samples
+from autoscaler.core.snapshot import Hold, Snapshot
 
 
 class Unavailable(Exception):
@@ -67,12 +67,12 @@ class HistorySource(Protocol):
 class StateStore(Protocol):
     """Keeps what was learned while no process runs."""
 
-    async def load(self) -> Kept | None:
-        """Return what was kept last; None: nothing yet. Raises Unavailable for what cannot be used."""
+    async def load(self) -> Snapshot | None:
+        """Return what was saved last; None: nothing yet. Raises Unavailable for what cannot be used."""
         ...
 
-    async def save(self, kept: Kept) -> None:
-        """Keep this from now on. Raises Unavailable; what was kept before then stands."""
+    async def save(self, snapshot: Snapshot) -> None:
+        """Save this from now on. Raises Unavailable; what was saved before then stands."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Time what a restart costs: saving, loading and recalling what was learned of many workloads.
+"""Time what a restart costs: saving, loading and restoring what was learned of many workloads.
 
 Wall time, medians, on a real file. Saving and loading run in a thread; `held_ms` is how long the event loop was held
 at most meanwhile, so by how much a tick that falls due would be late. Recalling is part of the first tick.
@@ -20,8 +20,8 @@ from typing import TypeVar
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from autoscaler.adapters.state import StateFile
-from autoscaler.core.kept import keep, recall
 from autoscaler.core.memory import Memory
+from autoscaler.core.snapshot import restore, take
 from autoscaler.core.tick import tick
 from bench import fleets
 
@@ -55,26 +55,26 @@ async def measure(workloads: int) -> dict[str, float]:
     cluster, memory = fleets.fleet(workloads), Memory.empty()
     for inp in fleets.inputs(cluster, 3):
         _, memory = tick(inp, memory)
-    kept = keep(memory, cluster.workloads, inp.now_s, WALL_S)
+    snapshot = take(memory, cluster.workloads, inp.now_s, WALL_S)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         file = StateFile(path)
-        saved = [await timed(lambda: file.save(kept)) for _ in range(ROUNDS)]
+        saved = [await timed(lambda: file.save(snapshot)) for _ in range(ROUNDS)]
         loaded = [await timed(file.load) for _ in range(ROUNDS)]
         size = path.stat().st_size
-    recalled_s = []
+    restored_s = []
     for *_, found in loaded:
         assert found is not None
         began_s = time.perf_counter()
-        _, known = recall(found, Memory.empty(), cluster, inp.now_s, WALL_S)
-        recalled_s.append(time.perf_counter() - began_s)
+        _, known = restore(found, Memory.empty(), cluster, inp.now_s, WALL_S)
+        restored_s.append(time.perf_counter() - began_s)
         assert known == workloads
     return {
         "workloads": workloads,
         "bytes_per_workload": round(size / workloads),
         "save_ms": round(1e3 * statistics.median(took_s for took_s, *_ in saved), 1),
         "load_ms": round(1e3 * statistics.median(took_s for took_s, *_ in loaded), 1),
-        "recall_ms": round(1e3 * statistics.median(recalled_s), 1),
+        "restore_ms": round(1e3 * statistics.median(restored_s), 1),
         "held_ms": round(1e3 * max(held_s for _, held_s, _ in (*saved, *loaded)), 1),
     }
 
@@ -89,7 +89,7 @@ def main() -> None:
         print(json.dumps(result))
     else:
         print(f"{result['workloads']} workloads, {result['bytes_per_workload']} bytes each: saved in")
-        print(f"{result['save_ms']} ms, loaded in {result['load_ms']} ms, recalled in {result['recall_ms']} ms,")
+        print(f"{result['save_ms']} ms, loaded in {result['load_ms']} ms, restored in {result['restore_ms']} ms,")
         print(f"while the event loop was held for {result['held_ms']} ms at most")
 
 

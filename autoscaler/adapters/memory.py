@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoscaler.core.fleet import Fleet
-from autoscaler.core.kept import Kept
 from autoscaler.core.samples import Objectives, Samples
+from autoscaler.core.snapshot import Snapshot
 from autoscaler.ports import Change, Fate, Outcome, TickRecord, Unavailable
 
 
@@ -89,13 +89,13 @@ class RecordingActuator:
 class MemoryState:
     """A StateStore that lives as long as its process."""
 
-    kept: Kept | None = None
+    saved: Snapshot | None = None
 
-    async def load(self) -> Kept | None:
-        return self.kept
+    async def load(self) -> Snapshot | None:
+        return self.saved
 
-    async def save(self, kept: Kept) -> None:
-        self.kept = kept
+    async def save(self, snapshot: Snapshot) -> None:
+        self.saved = snapshot
 
 
 @dataclass

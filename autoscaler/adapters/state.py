@@ -1,9 +1,10 @@
 """The state file: what was learned, kept on disk while no process runs. One file for each process.
 
-The format is that of `numpy.savez`: one array for each column, not compressed, and `about`, JSON as bytes, which says
-whose rows they are. Nothing in it is code, a reader takes no more than the file is long, and the checksums of the
-archive tell what was damaged. It is written whole or not at all: to a file beside it that then takes its name. Each
-save has a file of its own, so that two at one time do not write into one, as when the daemon is asked to end meanwhile.
+The container is that of `numpy.savez`: one array for each column under its name in `snapshot.SCHEMA`, not compressed,
+and `about`, JSON as bytes, which says whose rows they are and which format this is. Files of format 1 are read too.
+Nothing in the file is code, a reader takes no more than the file is long, and checksums show what was damaged. It is
+written whole or not at all: to a file beside it that then takes its name. Each save has a file of its own, so that two
+at one time do not write into one, as when the daemon is asked to end meanwhile.
 """
 
 from __future__ import annotations
@@ -25,16 +26,59 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.core.kept import Column, Hold, Kept, Key, blank
+from autoscaler.core.snapshot import Column, Hold, Key, Snapshot, blank
 from autoscaler.ports import Unavailable
 
 MAX_BYTES = 256 << 20
 MAX_ABOUT_BYTES = 32 << 20
 MAX_HEADER_BYTES = 4096  # of a member, before its values
 MAX_WORKLOADS = 50_000
-FORMAT = 1
+FORMAT = 2
 ABOUT = "about"
 SUFFIX = ".npy"  # of each member of the archive, as numpy names them
+
+FORMAT_1 = {
+    "workloads.gateway_s": "gateway.age_s",
+    "workloads.written_tokens": "answers.generated_tokens",
+    "workloads.served_requests": "answers.requests",
+    "workloads.cold_start_mean_s": "cold_start.mean_s",
+    "workloads.cold_start_deviation_s": "cold_start.deviation_s",
+    "workloads.concurrency": "capacity.requests_per_replica",
+    "workloads.decode_tokens_per_s": "capacity.decode_tokens_per_s",
+    "workloads.learned_s": "capacity.observed_s",
+    "workloads.loaded_idle_s": "gpu.loaded_idle_replica_s",
+    "workloads.zero.waited": "scale_to_zero.delayed_requests",
+    "workloads.zero.wakes": "scale_to_zero.wake_ups",
+    "workloads.zero.knocked": "scale_to_zero.arrivals_at_zero",
+    "workloads.zero.late": "scale_to_zero.late_arrivals_at_zero",
+    "workloads.zero.requests": "scale_to_zero.requests",
+    "workloads.zero.counted_s": "scale_to_zero.observed_s",
+    "rules.family": "strategies.signature",
+    "rules.kept_s": "strategies.warm_up_s",
+    "rules.ttft_objective_s": "objective.ttft_s",
+    "rules.itl_objective_s": "objective.itl_s",
+    "rules.engine.steps": "replica.step_time_sums",
+    "rules.engine.readings": "replica.readings",
+    "rules.engine.shortest_gap_s": "replica.shortest_token_gap_s",
+    "rules.engine.most_running": "replica.peak_running",
+    "rules.engine.slots": "replica.slots",
+    "rules.traffic.work_s": "offered_load.busy_replica_s",
+    "rules.traffic.requests": "offered_load.requests",
+    "rules.loads.missed": "miss_curve.missed",
+    "rules.loads.seen": "miss_curve.judged",
+    "rules.loads.prefill_judged": "miss_curve.prefill_judged",
+    "rules.loads.prefill_late": "miss_curve.prefill_late",
+    "rules.loads.unavoidable": "miss_curve.unavoidable_share",
+    "rules.budget.burnt": "error_budget.missed",
+    "rules.budget.counted": "error_budget.judged",
+    "rules.budget.served": "error_budget.served",
+    "rules.budget.served_s": "error_budget.served_s",
+    "rules.paper.watched_s": "shadow_fleets.observed_s",
+    "rules.paper.cost": "shadow_fleets.replica_s",
+    "rules.paper.missed": "shadow_fleets.missed",
+    "rules.paper.arrived": "shadow_fleets.arrived",
+}
+"""Name in a file of format 1, which were places in the memory of that version, and name in the schema."""
 
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError),
@@ -57,18 +101,18 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    async def load(self) -> Kept | None:
+    async def load(self) -> Snapshot | None:
         """Return what the file holds; None: there is none. Columns of another shape or type are left out.
 
         Raises Unavailable, naming the file and the reason, for a file that cannot be used.
         """
         return await asyncio.to_thread(self._load)
 
-    async def save(self, kept: Kept) -> None:
+    async def save(self, snapshot: Snapshot) -> None:
         """Write the file anew. Raises Unavailable; what was there before then stands."""
-        await asyncio.to_thread(self._save, kept)
+        await asyncio.to_thread(self._save, snapshot)
 
-    def _load(self) -> Kept | None:
+    def _load(self) -> Snapshot | None:
         try:
             with open(self._path, "rb", opener=_open_at_once) as file:
                 status = os.fstat(file.fileno())
@@ -84,13 +128,13 @@ class StateFile:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise Unavailable(f"{self._path}: {reason[:300] or type(error).__name__}") from error
 
-    def _save(self, kept: Kept) -> None:
-        about = msgspec.json.encode(_About(FORMAT, kept.wall_s, list(kept.workloads), list(kept.holds)))
-        members: dict[str, Any] = {ABOUT: np.frombuffer(about, np.uint8), **kept.columns}
-        size = len(about) + sum(column.nbytes for column in kept.columns.values())
-        if size > MAX_BYTES or len(about) > MAX_ABOUT_BYTES or len(kept.workloads) > MAX_WORKLOADS:
+    def _save(self, snapshot: Snapshot) -> None:
+        about = msgspec.json.encode(_About(FORMAT, snapshot.wall_s, list(snapshot.workloads), list(snapshot.holds)))
+        members: dict[str, Any] = {ABOUT: np.frombuffer(about, np.uint8), **snapshot.columns}
+        size = len(about) + sum(column.nbytes for column in snapshot.columns.values())
+        if size > MAX_BYTES or len(about) > MAX_ABOUT_BYTES or len(snapshot.workloads) > MAX_WORKLOADS:
             raise Unavailable(
-                f"{self._path}: not written: {len(kept.workloads):,} workloads in {size:,} bytes; "
+                f"{self._path}: not written: {len(snapshot.workloads):,} workloads in {size:,} bytes; "
                 f"allowed: at most {MAX_WORKLOADS:,} in {MAX_BYTES:,}"
             )
         name = self._path.name
@@ -120,30 +164,31 @@ def _open_for_us(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-def _read(archive: zipfile.ZipFile) -> Kept:
+def _read(archive: zipfile.ZipFile) -> Snapshot:
     """Raises what `_DAMAGE` names."""
     about = _array(archive, archive.getinfo(ABOUT + SUFFIX), np.empty(0, np.uint8), None)
     if about is None:
         raise ValueError("it does not say whose rows it holds")
     told = msgspec.json.decode(about.tobytes(), type=_About)
-    if told.format != FORMAT:
-        raise ValueError(f"format {told.format}, this version reads {FORMAT}")
+    if told.format not in (1, FORMAT):
+        raise ValueError(f"format {told.format}; this version reads 1 and {FORMAT}")
     if len(told.workloads) > MAX_WORKLOADS:
         raise ValueError(f"{len(told.workloads):,} workloads; allowed: at most {MAX_WORKLOADS:,}")
     if not math.isfinite(told.wall_s):
         raise ValueError(f"it was written at {told.wall_s}, which is not a time")
-    columns = _columns(archive, blank(), len(told.workloads))
-    return Kept(tuple(told.workloads), told.wall_s, columns, tuple(told.holds))
+    columns = _columns(archive, FORMAT_1 if told.format == 1 else {}, len(told.workloads))
+    return Snapshot(tuple(told.workloads), told.wall_s, columns, tuple(told.holds))
 
 
-def _columns(archive: zipfile.ZipFile, known: Mapping[str, Column], rows: int) -> dict[str, Column]:
+def _columns(archive: zipfile.ZipFile, renamed: Mapping[str, str], rows: int) -> dict[str, Column]:
     members = {info.filename.removesuffix(SUFFIX): info for info in archive.infolist()}
+    members |= {name: members[old] for old, name in renamed.items() if old in members}
     columns: dict[str, Column] = {}
-    for place, empty in known.items():
-        column = _array(archive, members[place], empty, rows) if place in members else None
-        # All that is kept counts something. With one sum below zero a tick raises, and so would each one after it.
+    for name, empty in blank().items():
+        column = _array(archive, members[name], empty, rows) if name in members else None
+        # Every stored number counts something. With one sum below zero a tick raises, and so would each one after it.
         if column is not None and not (np.isinf(column) | (column < 0)).any():
-            columns[place] = column
+            columns[name] = column
     return columns
 
 

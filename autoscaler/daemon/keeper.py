@@ -1,6 +1,6 @@
-"""Carries what was learned over a restart: loaded before the first tick, kept now and then and at the end.
+"""Carries what was learned over a restart: loaded before the first tick, saved now and then and at the end.
 
-How it is stored is the store's business, what is worth keeping that of `core.kept`. Nothing here delays a tick, and no
+How it is stored is the store's business, and what is stored that of `core.snapshot`. Nothing here delays a tick, and no
 trouble here ends the daemon: it then learns anew.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import structlog
 
-from autoscaler.core.kept import Kept
+from autoscaler.core.snapshot import Snapshot
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Clock, Holds, StateStore, Unavailable
 
@@ -38,7 +38,7 @@ class Keeper:
         loop: Loop,
         clock: Clock,
         store: StateStore | None,
-        otherwise: Callable[[], Awaitable[Kept | None]] | None = None,
+        otherwise: Callable[[], Awaitable[Snapshot | None]] | None = None,
         told: Callable[[float], None] = lambda _wall_s: None,
         holds: Holds | None = None,
     ) -> None:
@@ -83,44 +83,44 @@ class Keeper:
                     await self._save(self._store)
 
     async def _load(self) -> bool:
-        """Have the loop recall the state; False: there is none that can be used."""
+        """Have the loop restore the state; False: there is none that can be used."""
         try:
-            kept = await self._store.load() if self._store is not None else None
+            snapshot = await self._store.load() if self._store is not None else None
         except Unavailable as error:
             log.warning("state is not used", reason=str(error))
             return False
-        if kept is None or not kept.workloads:
+        if snapshot is None or not snapshot.workloads:
             return False
-        age_s = self._clock.wall_s() - kept.wall_s
+        age_s = self._clock.wall_s() - snapshot.wall_s
         if age_s > MAX_AGE_S:
             log.warning(
                 "state is not used", reason=f"it is {age_s / 3600:.1f} h old; allowed: at most {MAX_AGE_S / 3600:g} h"
             )
             return False
-        self._loop.recall(kept)
+        self._loop.restore(snapshot)
         if self._holds is not None:
-            self._holds.recall(kept.holds)
+            self._holds.recall(snapshot.holds)
         return True
 
-    async def _learn(self, otherwise: Callable[[], Awaitable[Kept | None]]) -> None:
+    async def _learn(self, otherwise: Callable[[], Awaitable[Snapshot | None]]) -> None:
         try:
-            kept = await otherwise()
+            snapshot = await otherwise()
         except Unavailable as error:
             log.warning("nothing was learned from history", reason=str(error))
         except Exception as error:  # the boundary of a look back: however odd history is, the present goes on
             log.error("nothing was learned from history", exc_info=error)
         else:
-            if kept is not None:
-                self._loop.recall(kept)
+            if snapshot is not None:
+                self._loop.restore(snapshot)
 
     async def _save(self, store: StateStore) -> None:
-        kept = self._loop.kept()
-        if kept is None:  # no tick yet: what another process knew is still the best there is
+        snapshot = self._loop.snapshot()
+        if snapshot is None:  # no tick yet: what another process knew is still the best there is
             return
         if self._holds is not None:
-            kept = replace(kept, holds=self._holds.kept())
+            snapshot = replace(snapshot, holds=self._holds.kept())
         try:
-            await store.save(kept)
+            await store.save(snapshot)
         except Unavailable as error:
             if not self._failing:
                 log.warning("state cannot be saved", reason=str(error))
@@ -129,4 +129,4 @@ class Keeper:
         if self._failing:
             log.info("state is saved again")
         self._failing = False
-        self._told(kept.wall_s)
+        self._told(snapshot.wall_s)

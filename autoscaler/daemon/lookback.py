@@ -18,10 +18,10 @@ from autoscaler.config.specs import Compiled, compile_specs
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import TickInput
 from autoscaler.core.fleet import Blocked, Fleet, Obstacles, Pod
-from autoscaler.core.kept import Kept, keep
 from autoscaler.core.memory import Memory
 from autoscaler.core.recent import Recent
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.snapshot import Snapshot, take
 from autoscaler.core.tick import tick
 from autoscaler.ports import Clock, HistorySource, Unavailable, WorkloadSource
 
@@ -33,7 +33,7 @@ SPAN_S = 3 * 3600.0
 DEADLINE_S = 20.0
 """For reading. What was read by then is learned from."""
 
-UNTOLD = ("workloads.gateway_s", "workloads.loaded_idle_s")
+UNTOLD = ("gateway.age_s", "gpu.loaded_idle_replica_s")
 """What history says nothing of: there are neither gateways nor GPUs in it. What is known of these by now stays."""
 
 SETTLED_S = 300.0
@@ -54,7 +54,7 @@ class LookBack:
         self._policies = policies
         self._clock = clock
 
-    async def learn(self) -> Kept | None:
+    async def learn(self) -> Snapshot | None:
         """Return what the recent past teaches; None: it knows none of the workloads. Raises Unavailable."""
         fleet = await self._fleet()
         spec = compile_specs(fleet.workloads, self._policies()).spec
@@ -65,17 +65,17 @@ class LookBack:
         course = lay_out(recent, fleet)
         rules = compile_specs(course.fleet.workloads, self._policies())
         offset_s = self._clock.wall_s() - self._clock.now_s()
-        kept = await asyncio.to_thread(relive, course, rules, offset_s)
+        snapshot = await asyncio.to_thread(relive, course, rules, offset_s)
         log.info(
             "learned from history",
-            workloads=len(kept.workloads),
+            workloads=len(snapshot.workloads),
             of=len(fleet.workloads),
             pods=len(course.fleet.pods),
             read_s=round(read_s - began_s, 1),
             learned_s=round(self._clock.now_s() - read_s, 1),
             **({"problem": recent.problem} if recent.problem else {}),
         )
-        return kept if kept.workloads else None
+        return snapshot if snapshot.workloads else None
 
     async def _fleet(self) -> Fleet:
         """Wait until the cluster is known."""
@@ -173,7 +173,7 @@ def _apart(recent: Recent, fleet: Fleet) -> Recent:
     )
 
 
-def relive(course: Course, rules: Compiled, offset_s: float) -> Kept:
+def relive(course: Course, rules: Compiled, offset_s: float) -> Snapshot:
     """Tick through the past, and keep what is remembered then.
 
     rules: of the workloads of the course. offset_s: from the clock of the tick to Unix time.
@@ -199,5 +199,5 @@ def relive(course: Course, rules: Compiled, offset_s: float) -> Kept:
         samples = Samples(PodSamples(**columns), front)
         inp = TickInput(now_s, then, rules.spec, rules.windows.at(now_s + offset_s, now_s), samples)
         _, memory = tick(inp, memory)
-    kept = keep(memory, fleet.workloads, now_s, now_s + offset_s)
-    return replace(kept, columns={place: column for place, column in kept.columns.items() if place not in UNTOLD})
+    snapshot = take(memory, fleet.workloads, now_s, now_s + offset_s)
+    return replace(snapshot, columns={name: column for name, column in snapshot.columns.items() if name not in UNTOLD})

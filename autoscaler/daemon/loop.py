@@ -15,9 +15,9 @@ from autoscaler.core import trust
 from autoscaler.core.decision import Decision, TickInput
 from autoscaler.core.explain import explain
 from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
-from autoscaler.core.kept import Kept, keep, recall
 from autoscaler.core.memory import Memory
 from autoscaler.core.samples import Objectives, Samples, SourceReport, merge
+from autoscaler.core.snapshot import Snapshot, restore, take
 from autoscaler.core.tick import tick
 from autoscaler.ports import (
     Actuator,
@@ -86,7 +86,7 @@ class Loop:
         self._prices = prices or Prices({})
         self._memory = Memory.empty()
         self._last: tuple[tuple[Workload, ...], float, float] | None = None  # whose memory, and when
-        self._recalled: Kept | None = None  # waits for a tick
+        self._to_restore: Snapshot | None = None  # waits for a tick
         self._number = 0
         self._woken = woken or asyncio.Event()
         self._problems = problems
@@ -105,13 +105,13 @@ class Loop:
             first_s = min(2 * first_s, self._period_s)
             await self._pause(began_s + period_s - self._clock.now_s())
 
-    def kept(self) -> Kept | None:
+    def snapshot(self) -> Snapshot | None:
         """Return what has been learned up to the last tick; None: none yet, or more is known that it did not have."""
-        return keep(self._memory, *self._last) if self._last and self._recalled is None else None
+        return take(self._memory, *self._last) if self._last and self._to_restore is None else None
 
-    def recall(self, kept: Kept) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Lay what was learned before over memory, with the next tick."""
-        self._recalled = kept
+        self._to_restore = snapshot
 
     async def attempt(self) -> TickRecord | None:
         """Tick once. A failure is told to log and recorders, and changes nothing."""
@@ -138,7 +138,7 @@ class Loop:
         schedule = rules.windows.at(wall_s, now_s)
         inp = TickInput(now_s, fleet, rules.spec, schedule, samples, self._prices.variants(fleet))
         decision, self._memory = tick(inp, self._remembered(fleet, now_s, wall_s))
-        self._last, self._recalled = (fleet.workloads, now_s, wall_s), None
+        self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 
         leading = self._leadership.leading
         problems = self._told(fleet, rules.problems)
@@ -172,11 +172,11 @@ class Loop:
 
     def _remembered(self, fleet: Fleet, now_s: float, wall_s: float) -> Memory:
         """Return the memory that this tick begins with."""
-        if self._recalled is None:
+        if self._to_restore is None:
             return self._memory
-        memory, workloads = recall(self._recalled, self._memory, fleet, now_s, wall_s)
-        age_s = max(round(wall_s - self._recalled.wall_s), 0)
-        log.info("memory recalled", workloads=workloads, of=len(fleet.workloads), age_s=age_s)
+        memory, workloads = restore(self._to_restore, self._memory, fleet, now_s, wall_s)
+        age_s = max(round(wall_s - self._to_restore.wall_s), 0)
+        log.info("state restored", workloads=workloads, of=len(fleet.workloads), age_s=age_s)
         return memory
 
     async def _sample(self, fleet: Fleet, objectives: Objectives) -> Samples:

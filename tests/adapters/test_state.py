@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from autoscaler.adapters import state
 from autoscaler.adapters.state import StateFile
 from autoscaler.core.family import SIGNATURE
-from autoscaler.core.kept import Hold, Kept, blank, recall
 from autoscaler.core.memory import Memory
+from autoscaler.core.snapshot import SCHEMA, Hold, Snapshot, blank, restore
 from autoscaler.ports import Unavailable
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, spec
@@ -31,17 +31,17 @@ relaxed = settings(
 )
 
 
-def kept(rows: int, seed: int = 1) -> Kept:
+def snapshot(rows: int, seed: int = 1) -> Snapshot:
     random = np.random.default_rng(seed)
     columns = {}
     for place, empty in blank().items():
         values = random.random((*empty.shape[:-1], rows)).astype(empty.dtype)
         columns[place] = np.where(values < 0.2, np.nan, values).astype(empty.dtype)
     names = tuple(("team", "Deployment", f"w{row}-ü", f"uid-{row}") for row in range(rows))
-    return Kept(names, WALL_S + seed, columns)
+    return Snapshot(names, WALL_S + seed, columns)
 
 
-def same(one: Kept, other: Kept | None) -> None:
+def same(one: Snapshot, other: Snapshot | None) -> None:
     assert other is not None
     assert (other.workloads, other.wall_s, set(other.columns)) == (one.workloads, one.wall_s, set(one.columns))
     for place, column in one.columns.items():
@@ -53,13 +53,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state.npz"
 
 
-def saved(path: Path, what: Kept | None = None) -> Kept:
-    what = what or kept(3)
+def saved(path: Path, what: Snapshot | None = None) -> Snapshot:
+    what = what or snapshot(3)
     asyncio.run(StateFile(path).save(what))
     return what
 
 
-def load(path: Path) -> Kept | None:
+def load(path: Path) -> Snapshot | None:
     return asyncio.run(StateFile(path).load())
 
 
@@ -89,7 +89,7 @@ def npy(array: np.ndarray, **more) -> bytes:
 
 
 def about(**fields) -> bytes:
-    told = {"format": 1, "wall_s": WALL_S, "workloads": [["team", "Deployment", f"w{row}", ""] for row in range(3)]}
+    told = {"format": 2, "wall_s": WALL_S, "workloads": [["team", "Deployment", f"w{row}", ""] for row in range(3)]}
     return npy(np.frombuffer(json.dumps({**told, **fields}).encode(), np.uint8))
 
 
@@ -97,20 +97,20 @@ def about(**fields) -> bytes:
 @given(st.integers(0, 12), st.integers(0, 2**32 - 1))
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path, rows: int, seed: int):
     path = tmp_path / "state.npz"
-    what = saved(path, kept(rows, seed))
+    what = saved(path, snapshot(rows, seed))
     same(what, load(path))
 
 
 def test_whose_changes_are_respected_comes_back_and_need_not_be_there(path: Path):
     holds = (Hold("uid-0", "a manual change by ü", WALL_S + 300, 300.0),)
-    saved(path, replace(kept(1), holds=holds))
+    saved(path, replace(snapshot(1), holds=holds))
     assert load(path).holds == holds
     written(path, members(path) | {"about.npy": about(workloads=[])})  # as an older version wrote it
     assert load(path).holds == ()
 
 
 def test_columns_that_lie_the_other_way_in_memory_come_back_as_they_were(path: Path):
-    what = kept(5)
+    what = snapshot(5)
     turned = {place: np.asfortranarray(column) for place, column in what.columns.items()}
     wide = {f"workloads.{name}": np.asfortranarray(np.arange(15.0).reshape(3, 5)) for name in ("table",)}
     saved(path, replace(what, columns={**turned, **wide}))
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(path: Path):
     before = saved(path)
     path.with_name("state.npz.0123abcd.new").mkdir()
     with pytest.raises(Unavailable, match=r"state\.npz: not written: Is a directory"):
-        saved(path, kept(4))
+        saved(path, snapshot(4))
     same(before, load(path))
 
 
@@ -157,14 +157,14 @@ def little_room() -> Iterator[None]:
 def test_what_does_not_fit_the_disk_leaves_the_one_before_and_takes_no_room(path: Path):
     before = saved(path)
     with pytest.raises(Unavailable, match=r"state\.npz: not written: File too large"):
-        saved(path, kept(1000))
+        saved(path, snapshot(1000))
     same(before, load(path))
     assert list(path.parent.iterdir()) == [path]
 
 
 async def test_saves_at_one_time_leave_a_whole_file(path: Path):
     # So it is when the daemon is asked to end while it saves, or where two processes share a file.
-    one, other = kept(5000, 1), kept(5000, 2)
+    one, other = snapshot(5000, 1), snapshot(5000, 2)
     for _ in range(5):
         saves = (StateFile(path).save(one), StateFile(path).save(other))
         failures = [error for error in await asyncio.gather(*saves, return_exceptions=True) if error]
@@ -191,7 +191,7 @@ def test_a_folder_that_is_gone_is_told(path: Path):
 
 
 def test_more_workloads_than_are_read_are_not_written(path: Path):
-    many = Kept((("team", "Deployment", "w", ""),) * 50_001, WALL_S, {})
+    many = Snapshot((("team", "Deployment", "w", ""),) * 50_001, WALL_S, {})
     with pytest.raises(Unavailable, match=r"50,001 workloads in .* allowed: at most 50,000"):
         saved(path, many)
     assert not path.exists()
@@ -240,7 +240,8 @@ def test_damage_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObjec
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ({"format": 2}, "format 2, this version reads 1"),
+        ({"format": 3}, "format 3; this version reads 1 and 2"),
+        ({"format": 0}, "format 0; this version reads 1 and 2"),
         ({"wall_s": "now"}, "wall_s"),
         ({"wall_s": None}, "wall_s"),
         ({"workloads": [["team", "Deployment"]]}, "length 4"),
@@ -262,10 +263,10 @@ def test_objects_are_never_unpickled(path: Path):
 
     saved(path)
     trap = npy(np.array([Trap()] * 3, dtype=object), allow_pickle=True)
-    written(path, {**members(path), "workloads.concurrency.npy": trap})
+    written(path, {**members(path), "capacity.requests_per_replica.npy": trap})
     found = load(path)
     assert found is not None
-    assert "workloads.concurrency" not in found.columns
+    assert "capacity.requests_per_replica" not in found.columns
     written(path, {**members(path), "about.npy": trap})
     refused(path)
     assert not path.with_name("sprung").exists()
@@ -273,7 +274,7 @@ def test_objects_are_never_unpickled(path: Path):
 
 def test_a_bomb_is_refused_without_unpacking_it(path: Path):
     saved(path)
-    written(path, {**members(path), "workloads.concurrency.npy": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
+    written(path, {**members(path), "capacity.requests_per_replica.npy": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
     assert "compressed" in refused(path)
 
 
@@ -318,30 +319,48 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path):
 )
 def test_a_column_of_another_shape_begins_blank_and_the_others_are_kept(path: Path, body: bytes):
     what = saved(path)
-    written(path, {**members(path), "workloads.concurrency.npy": body})
-    others = {place: column for place, column in what.columns.items() if place != "workloads.concurrency"}
+    written(path, {**members(path), "capacity.requests_per_replica.npy": body})
+    others = {place: column for place, column in what.columns.items() if place != "capacity.requests_per_replica"}
     same(replace(what, columns=others), load(path))
 
 
 def test_a_column_that_an_older_version_did_not_have_begins_blank(path: Path):
     what = saved(path)
     parts = members(path)
-    del parts["workloads.concurrency.npy"]
-    written(path, {**parts, "workloads.of_a_later_version.npy": npy(np.zeros(3))})
-    others = {place: column for place, column in what.columns.items() if place != "workloads.concurrency"}
+    del parts["capacity.requests_per_replica.npy"]
+    written(path, {**parts, "capacity.of_a_later_version.npy": npy(np.zeros(3))})
+    others = {place: column for place, column in what.columns.items() if place != "capacity.requests_per_replica"}
     same(replace(what, columns=others), load(path))
 
 
-def test_only_the_rules_past_begins_anew_when_an_older_version_had_fewer():
+DATA = Path(__file__).parent.parent / "data" / "state"
+
+
+def test_a_file_of_format_1_is_read_as_the_same_state_of_format_2_is():
+    """Both were written at one moment, by the last version of format 1 and the first of format 2."""
+    first, second = load(DATA / "format_1.npz"), load(DATA / "format_2.npz")
+    assert second is not None
+    assert second.columns.keys() == blank().keys()
+    same(second, first)
+
+
+def test_a_renamed_column_of_memory_keeps_its_name_in_files():
+    """The names are those that files have; a new one is added here, and none changes without a new format."""
+    with zipfile.ZipFile(DATA / "format_2.npz") as archive:
+        stored = {name.removesuffix(".npy") for name in archive.namelist()}
+    assert stored - {state.ABOUT} <= SCHEMA.keys()
+
+
+def test_only_the_record_of_strategies_begins_anew_when_those_changed():
     """A file of the version with 36 rules, of a workload with two replicas and an hour of demand."""
-    found = load(Path(__file__).parent.parent / "data" / "state" / "36_rules.npz")
+    found = load(DATA / "36_rules.npz")
     assert found is not None
     story = Serving(spec(cold_start_s=60.0, **LEARNED))
-    story.memory, count = recall(found, Memory.empty(), fleet([2]), story.now_s, found.wall_s + 60.0)
+    story.memory, count = restore(found, Memory.empty(), fleet([2]), story.now_s, found.wall_s + 60.0)
     assert count == 1
     rules = story.memory.all_rules()
     assert (rules.paper.watched_s[0], rules.family[0]) == (0, SIGNATURE)
-    assert rules.engine.readings[0] == found.columns["rules.engine.readings"][0] > 200
+    assert rules.engine.readings[0] == found.columns["replica.readings"][0] > 200
     assert rules.budget.counted[0] > 1000
     decision = story.serve(fleet([2]), 1.1, 120)
     assert decision.forecast.replicas[0] >= 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core import kept
+from autoscaler.core import snapshot
 from autoscaler.core.decision import Signal, Stage
 from autoscaler.core.demand import FORECAST_DUE_S
 from autoscaler.core.memory import Memory
@@ -35,10 +35,10 @@ class Dense(Serving):
         return max(self.serve(cluster, demand, 5.0).replicas[0] for _ in range(round(for_s / 5.0)))
 
     def restart(self, cluster, with_state):
-        known = kept.keep(self.memory, cluster.workloads, self.now_s, self.now_s)
+        known = snapshot.take(self.memory, cluster.workloads, self.now_s, self.now_s)
         self.memory = Memory.empty()
         if with_state:
-            self.memory, _ = kept.recall(known, self.memory, cluster, self.now_s, self.now_s)
+            self.memory, _ = snapshot.restore(known, self.memory, cluster, self.now_s, self.now_s)
 
 
 def watched(cluster):

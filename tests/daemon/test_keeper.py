@@ -17,7 +17,7 @@ from autoscaler.adapters.memory import (
     MemoryState,
 )
 from autoscaler.config.policy import load
-from autoscaler.core.kept import Hold, Kept
+from autoscaler.core.snapshot import Hold, Snapshot
 from autoscaler.daemon.keeper import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Keeper
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Unavailable
@@ -109,9 +109,9 @@ class Slow(MemoryState):
         await asyncio.sleep(self.takes_s)
         return await super().load()
 
-    async def save(self, kept):
+    async def save(self, snapshot):
         await asyncio.sleep(self.takes_s)
-        await super().save(kept)
+        await super().save(snapshot)
 
 
 class Broken:
@@ -124,7 +124,7 @@ class Broken:
         if self.error:
             raise self.error
 
-    async def save(self, kept):
+    async def save(self, snapshot):
         if self.error:
             raise self.error
 
@@ -186,30 +186,30 @@ async def test_it_is_saved_now_and_then_and_at_the_end():
     process = Process(cluster(), {"running": 1.0}, store)
     async with process.running():
         await asyncio.sleep(SAVE_PERIOD_S - 1)
-        assert store.kept is None
+        assert store.saved is None
         await asyncio.sleep(2)
-        assert store.kept is not None
-        first = store.kept.wall_s
+        assert store.saved is not None
+        first = store.saved.wall_s
         await asyncio.sleep(20)
-    assert store.kept.wall_s > first + 10
-    assert process.saved == [first, store.kept.wall_s]
+    assert store.saved.wall_s > first + 10
+    assert process.saved == [first, store.saved.wall_s]
 
 
 async def test_without_a_tick_the_state_of_before_stands():
     store = MemoryState()
     await learned(store)
-    before = store.kept
+    before = store.saved
     process = Process(MemoryCluster(), {}, store)  # a cluster that cannot be read
     async with process.running():
         await asyncio.sleep(3 * SAVE_PERIOD_S)
     assert process.recorder.failures
-    assert store.kept is before
+    assert store.saved is before
 
 
-async def test_a_slow_store_delays_the_first_tick_by_no_more_than_its_bound_and_is_recalled_later():
+async def test_a_slow_store_delays_the_first_tick_by_no_more_than_its_bound_and_is_restored_later():
     store = MemoryState()
     before = (await learned(store)).last.decision
-    later = Process(cluster(), {"running": 2.0}, Slow(store.kept, takes_s=20.0))
+    later = Process(cluster(), {"running": 2.0}, Slow(store.saved, takes_s=20.0))
     began_s = asyncio.get_running_loop().time()
     async with later.running():
         await asyncio.sleep(0.1)
@@ -222,10 +222,10 @@ async def test_a_slow_store_delays_the_first_tick_by_no_more_than_its_bound_and_
 async def test_an_end_while_it_loads_does_not_overwrite_what_there_is():
     store = MemoryState()
     await learned(store)
-    slow = Slow(store.kept, takes_s=60.0)
+    slow = Slow(store.saved, takes_s=60.0)
     async with Process(cluster(), {"running": 2.0}, slow).running():
         await asyncio.sleep(10.0)
-    assert slow.kept is store.kept
+    assert slow.saved is store.saved
 
 
 async def test_a_store_that_hangs_does_not_hold_up_the_end():
@@ -252,14 +252,14 @@ async def test_old_state_is_ignored_with_a_word(away_s: float):
     assert words == ([] if confident else ["it is 12.1 h old; allowed: at most 12 h"])
 
 
-async def test_what_was_recalled_is_told_once():
+async def test_what_was_restored_is_told_once():
     store = MemoryState()
     await learned(store)
     await asyncio.sleep(40.0)
     with structlog.testing.capture_logs() as logs:
         async with Process(cluster(), {"running": 2.0}, store).running():
             await asyncio.sleep(30.0)
-    (line,) = [line for line in logs if line["event"] == "memory recalled"]
+    (line,) = [line for line in logs if line["event"] == "state restored"]
     assert (line["workloads"], line["of"]) == (1, 1)
     assert 40 <= line["age_s"] <= 46
 
@@ -295,12 +295,12 @@ async def test_history_is_read_only_where_there_is_no_state_and_delays_no_tick(t
     before = (await learned(history)).last.decision
     asked = []
 
-    async def otherwise() -> Kept | None:
+    async def otherwise() -> Snapshot | None:
         asked.append(1)
         await asyncio.sleep(12.0)
-        return history.kept
+        return history.saved
 
-    store = MemoryState(history.kept if there else None)
+    store = MemoryState(history.saved if there else None)
     async with Process(cluster(), {"running": 2.0}, store, otherwise=otherwise).running() as later:
         await asyncio.sleep(0.1)
         assert later.last.number == 1
@@ -312,7 +312,7 @@ async def test_history_is_read_only_where_there_is_no_state_and_delays_no_tick(t
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), ValueError("an odd answer")])
 async def test_history_that_cannot_be_read_is_told_and_learning_goes_on(error: Exception):
-    async def otherwise() -> Kept | None:
+    async def otherwise() -> Snapshot | None:
         raise error
 
     store = MemoryState()
@@ -320,4 +320,4 @@ async def test_history_that_cannot_be_read_is_told_and_learning_goes_on(error: E
         async with Process(cluster(), {"running": 2.0}, store, otherwise=otherwise).running():
             await asyncio.sleep(10.0)
     assert "nothing was learned from history" in [line["event"] for line in logs]
-    assert store.kept is not None
+    assert store.saved is not None

@@ -11,10 +11,10 @@ from autoscaler.config.policy import load
 from autoscaler.config.specs import compile_specs
 from autoscaler.core.decision import TickInput
 from autoscaler.core.fleet import Fleet
-from autoscaler.core.kept import keep, recall
 from autoscaler.core.memory import Memory
 from autoscaler.core.recent import Recent
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.snapshot import restore, take
 from autoscaler.core.tick import tick
 from autoscaler.daemon.lookback import DEADLINE_S, SPAN_S, UNTOLD, LookBack, lay_out, relive
 from autoscaler.ports import Unavailable
@@ -66,24 +66,24 @@ def test_what_is_learned_is_what_ticks_would_have_learned_then():
         samples = Samples(PodSamples(**columns), FrontSamples.filled(1))
         inp = TickInput(now_s, replace(present, time_s=now_s), rules.spec, no_schedule(1), samples)
         _, memory = tick(inp, memory)
-    live = keep(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
-    kept = learned(recent, present)
-    assert (kept.workloads, kept.wall_s) == (live.workloads, live.wall_s)
-    assert kept.columns.keys() == live.columns.keys() - set(UNTOLD)
-    for place, column in kept.columns.items():
+    live = take(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
+    snapshot = learned(recent, present)
+    assert (snapshot.workloads, snapshot.wall_s) == (live.workloads, live.wall_s)
+    assert snapshot.columns.keys() == live.columns.keys() - set(UNTOLD)
+    for place, column in snapshot.columns.items():
         np.testing.assert_array_equal(column, live.columns[place], err_msg=place)
-    assert kept.columns["workloads.learned_s"][0] > 3000
-    assert kept.columns["workloads.concurrency"][0] == pytest.approx(20.0, rel=0.01)
+    assert snapshot.columns["capacity.observed_s"][0] > 3000
+    assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
 def test_what_history_does_not_tell_stays_as_the_present_knows_it():
     """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
     present = fleet([3], created_s=-20_000.0)
-    kept = learned(course(np.arange(3), present, **busy(60, 3)), present)
+    snapshot = learned(course(np.arange(3), present, **busy(60, 3)), present)
     story = Story(spec(1, idle_after_s=120.0), now_s=NOW_S)
     story.watch(present, 20, front_waiting=0.0, front_arrivals_per_s=0.0)
     knew = story.memory.workloads
-    story.memory, count = recall(kept, story.memory, present, NOW_S, NOW_S + WALL_OFFSET_S)
+    story.memory, count = restore(snapshot, story.memory, present, NOW_S, NOW_S + WALL_OFFSET_S)
     knows = story.memory.workloads
     assert count == 1 and knows.concurrency[0] != knew.concurrency[0]
     assert knows.gateway_s[0] == knew.gateway_s[0] == NOW_S + 20
@@ -98,8 +98,8 @@ def test_a_pod_that_is_gone_counts_for_as_long_as_it_reported():
     past = lay_out(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
     assert past.reporting.sum(axis=0).tolist() == [40, 15]
     assert not past.starting.any()
-    kept = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
-    assert kept.columns["workloads.concurrency"][0] == pytest.approx(20.0, rel=0.01)
+    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
 def test_a_hole_in_the_readings_of_a_pod_is_silence_and_not_its_end():
@@ -124,8 +124,8 @@ def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
         load[name] = np.where(np.arange(60)[:, None] >= np.array([0, 33]), column, np.nan)
     past = lay_out(course(np.arange(2), present, **load), present)
     assert past.starting.sum(axis=0).tolist() == [0, 4]
-    kept = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
-    assert kept.columns["workloads.cold_start_mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
+    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    assert snapshot.columns["cold_start.mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
 
 
 def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
@@ -154,26 +154,26 @@ def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
     together = learned(course(np.array([0]), made_again, **as_one), made_again)
     for place, column in apart.columns.items():
         np.testing.assert_array_equal(together.columns[place], column, err_msg=place)
-    assert together.columns["rules.paper.watched_s"][0] > 100 * STEP_S
-    assert together.columns["workloads.cold_start_mean_s"][0] == 290.0
+    assert together.columns["shadow_fleets.observed_s"][0] > 100 * STEP_S
+    assert together.columns["cold_start.mean_s"][0] == 290.0
 
 
 def test_a_pod_that_became_ready_again_served_before():
     served = fleet([2], created_s=-20_000.0)
     again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))
     before, after = (learned(course(np.arange(2), each, **paced(120, 2)), each) for each in (served, again))
-    assert before.columns["rules.paper.watched_s"][0] > 100 * STEP_S
-    for place in ("rules.paper.watched_s", "rules.budget.counted", "rules.traffic.requests"):
+    assert before.columns["shadow_fleets.observed_s"][0] > 100 * STEP_S
+    for place in ("shadow_fleets.observed_s", "error_budget.judged", "offered_load.requests"):
         np.testing.assert_array_equal(after.columns[place], before.columns[place], err_msg=place)
-    assert np.isnan(after.columns["workloads.cold_start_mean_s"][0])  # how long its first start took nobody knows
+    assert np.isnan(after.columns["cold_start.mean_s"][0])  # how long its first start took nobody knows
 
 
 def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
     present = fleet([1, 1, 1], created_s=-20_000.0)
     load = busy(10, 2)
     load["running"][:, 1] = np.nan
-    kept = learned(course(np.array([2, 0]), present, **load), present)
-    assert [name for _, _, name, _ in kept.workloads] == ["w2"]
+    snapshot = learned(course(np.array([2, 0]), present, **load), present)
+    assert [name for _, _, name, _ in snapshot.workloads] == ["w2"]
 
 
 @pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
@@ -230,8 +230,8 @@ async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_te
     present = fleet([2], created_s=-20_000.0)
     history = Remembered(replace(course(np.arange(2), present, **busy(20, 2)), problem="no more was read in time"))
     with structlog.testing.capture_logs() as logs:
-        kept = await LookBack(history, Cluster(present), lambda: BOOK, Clock()).learn()
-    assert kept is not None
+        snapshot = await LookBack(history, Cluster(present), lambda: BOOK, Clock()).learn()
+    assert snapshot is not None
     ((objectives, span_s, deadline_s),) = history.asked
     assert (span_s, deadline_s) == (SPAN_S, DEADLINE_S)
     assert objectives.ttft_s.tolist() == [BOOK.policies[BOOK.default].spec.objective.ttft]

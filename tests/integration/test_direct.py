@@ -137,7 +137,7 @@ async def test_what_was_learned_outlives_the_process_and_no_count_drops_for_it(s
     async with site.daemon(user, "direct", "--scrape", "--state", state) as daemon:
         await ticks(daemon, 1)
         assert await daemon.metric(cold_start, workload="llama") == pytest.approx(before)
-        (line,) = daemon.log("memory recalled")
+        (line,) = daemon.log("state restored")
         assert (line["workloads"], line["of"]) == (1, 1)
         assert await site.has(2)
     state.write_bytes(state.read_bytes()[:-30])

@@ -73,5 +73,5 @@ async def test_a_fresh_daemon_knows_what_the_last_hour_taught_and_its_first_tick
     assert np.isnan(last.output_tokens[1])
     assert last.cold_start_s[0] == pytest.approx(105.0)
     assert recorder.ticks[-1].decision.replicas.tolist() == [1.0, 1.0]
-    assert state.kept is not None
-    assert state.kept.columns["workloads.served_requests"][0] > 1000
+    assert state.saved is not None
+    assert state.saved.columns["answers.requests"][0] > 1000

@@ -10,7 +10,7 @@ from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.objects import Behavior, HorizontalPodAutoscaler, ScalingRules
 from autoscaler.config.scaledobject import DISABLED, TOLERANCE
 from autoscaler.core.fleet import WorkloadRef
-from autoscaler.core.kept import Hold
+from autoscaler.core.snapshot import Hold
 from autoscaler.ports import Clock, Leadership
 
 MAX_METRICS, MAX_NAME = 100, 253  # of an HPA: metrics that are looked at, and characters of a name

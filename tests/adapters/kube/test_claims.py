@@ -8,7 +8,7 @@ from autoscaler.adapters.kube.claims import HAND_HOLD_LIMIT_S, HAND_HOLD_S, Hand
 from autoscaler.adapters.kube.client import FIELD_MANAGER
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.memory import LoopClock
-from autoscaler.core.kept import Hold
+from autoscaler.core.snapshot import Hold
 
 pytestmark = pytest.mark.looptime
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core import kept
+from autoscaler.core import snapshot
 from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns
 from autoscaler.core.decision import Signal
 from autoscaler.core.family import EVERY_S, SIGNATURE
@@ -72,14 +72,17 @@ def marked(table, mark):
 IS_MOMENT = {place: is_moment for place, _, is_moment in columns(Memory.empty())}
 
 
-NOT_KEPT = {"pods", "work", "forecast"}
-"""Readings of pods, and what follows from the rules as they are judged: both are there again within a minute."""
+NOT_STORED = {"pods", "work", "forecast"}
+"""Readings of pods, and what follows from the strategies as they are judged: both are there again within a minute."""
 
 
-def test_every_table_of_memory_is_kept_but_readings_of_pods_and_what_follows_from_rules():
-    named = {field.name for field in fields(Memory)} - {"workload_id", "pod_id"}
-    assert {place.partition(".")[0] for place in kept.blank()} == named - NOT_KEPT
-    assert named > NOT_KEPT
+def test_every_lasting_column_of_workloads_has_one_name_in_the_schema():
+    tables = {"workloads": WorkloadMemory, "rules": Rules}
+    assert tables.keys() == {field.name for field in fields(Memory)} - {"workload_id", "pod_id"} - NOT_STORED
+    lasting = {
+        f"{name}.{place}" for name, table in tables.items() for place in table.marks().keys() - marked(table, PRESENT)
+    }
+    assert sorted(snapshot.SCHEMA.values()) == sorted(lasting - {snapshot.QUEUED})
 
 
 def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
@@ -168,21 +171,22 @@ names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 @settings(max_examples=40, deadline=None)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(before, after, seed, away_s):
-    saved = kept.keep(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)
+    saved = snapshot.take(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)
     own = filled(cluster(after), seed + 1)
-    there, count = kept.recall(saved, own, cluster(after), LATER_S, SAVED_S + away_s)
+    there, count = snapshot.restore(saved, own, cluster(after), LATER_S, SAVED_S + away_s)
 
     assert count == len(set(before) & set(after))
-    mine, now = (kept.keep(memory, workloads(after), LATER_S, SAVED_S).columns for memory in (own, there))
+    mine, now = (snapshot.take(memory, workloads(after), LATER_S, SAVED_S).columns for memory in (own, there))
     assert saved.columns.keys() == mine.keys() == now.keys()
-    for place, column in now.items():
+    for stored, column in now.items():
+        place = snapshot.SCHEMA[stored]
         for row, name in enumerate(after):
             if name in before:
-                expected = saved.columns[place][..., before.index(name)] + (away_s if IS_MOMENT[place] else 0.0)
+                expected = saved.columns[stored][..., before.index(name)] + (away_s if IS_MOMENT[place] else 0.0)
             else:
-                expected = mine[place][..., row]
+                expected = mine[stored][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
-        assert column.dtype == kept.blank()[place].dtype, place
+        assert column.dtype == snapshot.blank()[stored].dtype, place
     for one, other in ((there.workloads, own.workloads), (there.all_rules(), own.all_rules())):
         for name in marked(type(one), PRESENT):
             np.testing.assert_array_equal(one.columns()[name], other.columns()[name], err_msg=name)
@@ -192,33 +196,25 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
 @pytest.mark.parametrize("lacking", ["another family", "no family", "no paper"])
 def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_again(lacking):
     """As after an upgrade that changes the rules; files leave out columns of another shape."""
-    saved, own = kept.keep(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
+    saved, own = snapshot.take(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
     columns = dict(saved.columns)
     if lacking == "another family":
-        columns["rules.family"] = columns["rules.family"] + 1
+        columns[snapshot.SIGNATURE] = columns[snapshot.SIGNATURE] + 1
     else:
-        del columns["rules.family" if lacking == "no family" else "rules.paper.cost"]
-    there, count = kept.recall(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
+        del columns[snapshot.SIGNATURE if lacking == "no family" else "shadow_fleets.replica_s"]
+    there, count = snapshot.restore(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
     for name in marked(Rules, OF_FAMILY):
         np.testing.assert_array_equal(there.all_rules().columns()[name], own.all_rules().columns()[name], err_msg=name)
-    np.testing.assert_array_equal(there.all_rules().engine.steps, saved.columns["rules.engine.steps"])
+    np.testing.assert_array_equal(there.all_rules().engine.steps, saved.columns["replica.step_time_sums"])
     # Or fresh paper would keep replicas of a fleet that was found on another day, for ten cold starts.
     np.testing.assert_array_equal(there.all_rules().found, own.all_rules().found)
 
 
-def test_all_that_is_learned_is_kept_and_nothing_of_the_present():
-    places = set(kept.blank())
-    for name, table in (("workloads", WorkloadMemory), ("rules", Rules)):
-        all_of_it, present = ({f"{name}.{place}" for place in some} for some in (table.marks(), marked(table, PRESENT)))
-        assert {place for place in places if place.startswith(f"{name}.")} == all_of_it - present
-        assert all_of_it > present > set()
-
-
-def test_what_loads_made_miss_is_kept_as_it_was_judged_and_not_by_load():
+def test_misses_by_load_are_stored_as_one_sum():
     what = filled(cluster([1]), 1)
-    saved = kept.keep(what, workloads([1]), NOW_S, SAVED_S)
-    there, _ = kept.recall(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
+    saved = snapshot.take(what, workloads([1]), NOW_S, SAVED_S)
+    there, _ = snapshot.restore(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
     for name in ("queued", "missed"):
         np.testing.assert_array_equal(getattr(there.all_rules().paper, name), what.all_rules().paper.missed)
     assert (there.all_rules().paper.missed > 0).any()
@@ -226,26 +222,26 @@ def test_what_loads_made_miss_is_kept_as_it_was_judged_and_not_by_load():
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():
-    what = kept.keep(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
+    what = snapshot.take(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
     again = replace(cluster([1]), workloads=(Workload(WorkloadRef("ns", "w1"), uid="another"),))
-    assert kept.recall(what, Memory.empty(), again, LATER_S, SAVED_S)[1] == 0
+    assert snapshot.restore(what, Memory.empty(), again, LATER_S, SAVED_S)[1] == 0
 
 
 def test_a_wall_clock_that_was_set_back_puts_nothing_into_the_future():
-    what = kept.keep(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
-    back, known = kept.recall(what, Memory.empty(), cluster([1]), LATER_S, SAVED_S - 7200.0)
+    what = snapshot.take(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
+    back, known = snapshot.restore(what, Memory.empty(), cluster([1]), LATER_S, SAVED_S - 7200.0)
     assert known
     for place, column, is_moment in columns(back):
         assert not is_moment or not (column > LATER_S).any(), place
 
 
-def restarted(story: Story, cluster, away_s: float, *, recalled: bool = True) -> Story:
+def restarted(story: Story, cluster, away_s: float, *, restored_state: bool = True) -> Story:
     """The same workloads in the hands of a process that starts `away_s` later, with a clock of its own."""
-    what = kept.keep(story.memory, cluster.workloads, story.now_s, SAVED_S)
+    what = snapshot.take(story.memory, cluster.workloads, story.now_s, SAVED_S)
     later = copy(story)
     later.now_s, later.memory = LATER_S, Memory.empty()
-    if recalled:
-        later.memory, _ = kept.recall(what, Memory.empty(), cluster, LATER_S, SAVED_S + away_s)
+    if restored_state:
+        later.memory, _ = snapshot.restore(what, Memory.empty(), cluster, LATER_S, SAVED_S + away_s)
     return later
 
 
@@ -273,7 +269,7 @@ def test_capacity_and_cold_start_are_the_same_after_a_restart_and_its_first_tick
     for name in ("concurrency", "learned_s", "cold_start_mean_s", "cold_start_deviation_s", "decode_tokens_per_s"):
         np.testing.assert_array_equal(getattr(later.memory.workloads, name), getattr(learned, name), err_msg=name)
     assert decision.capacity.confidence[0] > 0.5
-    blank = restarted(story, same, away_s, recalled=False)
+    blank = restarted(story, same, away_s, restored_state=False)
     assert blank.tick(same, running=12.0).capacity.confidence[0] == 0.0
 
 
@@ -313,7 +309,7 @@ def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart(
     before = story.serve(cluster, 1.2, 3600.0)
     assert before.asks[Signal.FORECAST, 0] > 0
 
-    blank = restarted(story, cluster, 30.0, recalled=False).serve(cluster, 1.2, EVERY_S)
+    blank = restarted(story, cluster, 30.0, restored_state=False).serve(cluster, 1.2, EVERY_S)
     assert np.isnan(blank.asks[Signal.FORECAST, 0])
     later = restarted(story, cluster, 30.0)
     assert np.isnan(later.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0])

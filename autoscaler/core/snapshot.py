@@ -1,0 +1,174 @@
+"""The snapshot: what outlives a process, under names of its own, and how it comes onto the rows of another process.
+
+A snapshot has what was learned over a long time: capacity, cold starts, lengths, the record of each strategy. Columns
+that follow the present begin anew (`columns.Present`). Pods are left out: their counters give a rate again with the
+second reading, and a rate over the pause would not be one of now. Manual overrides are carried beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.core.columns import MOMENT, OF_FAMILY, replace
+from autoscaler.core.fleet import Fleet, Workload
+from autoscaler.core.memory import Memory, WorkloadMemory, align
+from autoscaler.core.rules import Rules
+
+Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
+Column = npt.NDArray[np.floating[Any]]
+
+SCHEMA: Mapping[str, str] = MappingProxyType(
+    {
+        "gateway.age_s": "workloads.gateway_s",
+        "answers.generated_tokens": "workloads.written_tokens",
+        "answers.requests": "workloads.served_requests",
+        "cold_start.mean_s": "workloads.cold_start_mean_s",
+        "cold_start.deviation_s": "workloads.cold_start_deviation_s",
+        "capacity.requests_per_replica": "workloads.concurrency",
+        "capacity.decode_tokens_per_s": "workloads.decode_tokens_per_s",
+        "capacity.observed_s": "workloads.learned_s",
+        "gpu.loaded_idle_replica_s": "workloads.loaded_idle_s",
+        "scale_to_zero.delayed_requests": "workloads.zero.waited",
+        "scale_to_zero.wake_ups": "workloads.zero.wakes",
+        "scale_to_zero.arrivals_at_zero": "workloads.zero.knocked",
+        "scale_to_zero.late_arrivals_at_zero": "workloads.zero.late",
+        "scale_to_zero.requests": "workloads.zero.requests",
+        "scale_to_zero.observed_s": "workloads.zero.counted_s",
+        "strategies.signature": "rules.family",
+        "strategies.warm_up_s": "rules.kept_s",
+        "objective.ttft_s": "rules.ttft_objective_s",
+        "objective.itl_s": "rules.itl_objective_s",
+        "replica.step_time_sums": "rules.engine.steps",
+        "replica.readings": "rules.engine.readings",
+        "replica.shortest_token_gap_s": "rules.engine.shortest_gap_s",
+        "replica.peak_running": "rules.engine.most_running",
+        "replica.slots": "rules.engine.slots",
+        "offered_load.busy_replica_s": "rules.traffic.work_s",
+        "offered_load.requests": "rules.traffic.requests",
+        "miss_curve.missed": "rules.loads.missed",
+        "miss_curve.judged": "rules.loads.seen",
+        "miss_curve.prefill_judged": "rules.loads.prefill_judged",
+        "miss_curve.prefill_late": "rules.loads.prefill_late",
+        "miss_curve.unavoidable_share": "rules.loads.unavoidable",
+        "error_budget.missed": "rules.budget.burnt",
+        "error_budget.judged": "rules.budget.counted",
+        "error_budget.served": "rules.budget.served",
+        "error_budget.served_s": "rules.budget.served_s",
+        "shadow_fleets.observed_s": "rules.paper.watched_s",
+        "shadow_fleets.replica_s": "rules.paper.cost",
+        "shadow_fleets.missed": "rules.paper.missed",
+        "shadow_fleets.arrived": "rules.paper.arrived",
+    }
+)
+"""Name of each column in a snapshot, and its place in memory: a column that is renamed in the code keeps its name here.
+
+Shapes are those of the columns in memory, [..., W]. Unless a name says otherwise the unit is requests. A moment is
+stored as its age in seconds.
+"""
+
+QUEUED, MISSED = "rules.paper.queued", "rules.paper.missed"
+"""Misses in queues are one part of what a shadow fleet missed; the other, by load, is many times as large as all else.
+So a snapshot has the sum alone, and after it has been restored all past misses count as misses in queues."""
+
+SIGNATURE, STRATEGIES = (
+    "strategies.signature",
+    tuple(
+        name
+        for name, place in SCHEMA.items()
+        if place.startswith("rules.") and OF_FAMILY in Rules.marks()[place.removeprefix("rules.")]
+    ),
+)
+"""Columns about the strategies: they mean something only together, and only with the same strategies."""
+
+
+class Hold(NamedTuple):
+    """A workload that is left alone since somebody else changed its count."""
+
+    uid: str
+    owner: str  # whose change, in words
+    until_s: float  # Unix time
+    length_s: float  # a further change within this time after the end is one of the same hand
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was learned of some workloads up to one moment. It knows no clock but the wall's."""
+
+    workloads: tuple[Key, ...]  # [W]
+    wall_s: float  # that moment, Unix time
+    columns: Mapping[str, Column]  # [..., W], by their names in SCHEMA
+    holds: tuple[Hold, ...] = ()
+
+
+def key_of(workload: Workload) -> Key:
+    """Return what identifies a workload in another process."""
+    ref = workload.ref
+    return ref.namespace, ref.kind, ref.name, workload.uid
+
+
+def take(memory: Memory, workloads: Sequence[Workload], now_s: float, wall_s: float) -> Snapshot:
+    """Take a snapshot of memory.
+
+    workloads: those of the tick that gave this memory. now_s, wall_s: its time, on both clocks.
+    """
+    columns, moments = _columns(memory), _marked(MOMENT)
+    stored = {name: now_s - columns[place] if place in moments else columns[place] for name, place in SCHEMA.items()}
+    return Snapshot(tuple(map(key_of, workloads)), wall_s, stored)
+
+
+def blank() -> Mapping[str, Column]:
+    """Return every column of a snapshot, of no workload: its shape but for the last axis, and its type."""
+    return take(Memory.empty(), (), 0.0, 0.0).columns
+
+
+def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall_s: float) -> tuple[Memory, int]:
+    """Lay a snapshot over the memory of the workloads of `fleet` that it knows; also returns how many those are.
+
+    Columns that the snapshot lacks stay as they are, and so do those about other strategies. Pods that were ready by
+    then count as learned from.
+    """
+    memory = align(memory, fleet)
+    if not snapshot.workloads:
+        return memory, 0
+    row_of = {key: row for row, key in enumerate(snapshot.workloads)}
+    row = np.array([row_of.get(key_of(workload), -1) for workload in fleet.workloads], dtype=np.int64)
+    known = row >= 0
+    then_s = now_s - max(wall_s - snapshot.wall_s, 0.0)  # a wall clock that was set back puts nothing into the future
+
+    stored, moments, columns = snapshot.columns, _marked(MOMENT), _columns(memory)
+    if SIGNATURE in stored and all(name in stored for name in STRATEGIES):
+        same_strategies = known & (stored[SIGNATURE][row] == columns[SCHEMA[SIGNATURE]])
+    else:
+        same_strategies = np.zeros(len(row), np.bool_)
+    restored = {}
+    for name in SCHEMA.keys() & stored.keys():
+        place, values = SCHEMA[name], stored[name][..., row]
+        rows = same_strategies if name in STRATEGIES else known
+        restored[place] = np.where(rows, then_s - values if place in moments else values, columns[place])
+    if MISSED in restored:
+        restored[QUEUED] = np.where(same_strategies, restored[MISSED], columns[QUEUED])
+    learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= then_s)
+    pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
+    workloads = memory.workloads.changed(restored, "workloads.")
+    rules = memory.all_rules().changed(restored, "rules.")
+    return replace(memory, pods=pods, workloads=workloads).with_rules(rules), int(np.count_nonzero(known))
+
+
+def _columns(memory: Memory) -> dict[str, Column]:
+    """Return the columns of memory that belong to a workload, by place."""
+    workloads, rules = memory.workloads.columns(), memory.all_rules().columns()
+    return {f"workloads.{at}": column for at, column in workloads.items()} | {
+        f"rules.{at}": column for at, column in rules.items()
+    }
+
+
+def _marked(mark: str) -> frozenset[str]:
+    """Return the places of the columns that have a mark."""
+    tables = {"workloads": WorkloadMemory.marks(), "rules": Rules.marks()}
+    return frozenset(f"{name}.{place}" for name, marks in tables.items() for place, its in marks.items() if mark in its)
