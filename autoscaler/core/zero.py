@@ -77,7 +77,7 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     step_s = np.where(known, within(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)
     came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
-    still = known & (moving == 0) & (came == 0)
+    still = known & (moving == 0) & (came == 0) & ~(observation.draining_requests > 0)
     fade, recently = np.exp(-step_s / FADE_S), np.exp(-step_s / RECENT_S)
     waking_s, waited, wakes = np.fmax(zero.waking_s - step_s, 0.0), zero.waited * fade, zero.wakes * fade
     # For all others only time passes. Whoever wakes after a longer rest has woken after the shortest.

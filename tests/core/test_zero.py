@@ -17,7 +17,7 @@ STEP_S, COLD_START_S = 10.0, 60.0
 BUDGETED = {"idle_after_s": math.inf, "down_stabilization_s": 0.0}
 
 
-def seen(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan):
+def seen(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan, draining=0.0):
     known = {
         "next_ready_s": next_ready_s,
         "ready": ready,
@@ -25,6 +25,7 @@ def seen(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan
         "waiting": 0.0 if ready else np.nan,
         "gateway_waiting": gateway,
         "ended": ended,
+        "draining_requests": draining,
         "cold_start_s": COLD_START_S,
     }
     columns = {name: np.array([known.get(name, np.nan)]) for name in Observation.__dataclass_fields__}
@@ -149,6 +150,32 @@ def test_requests_at_the_gateway_count_when_they_come_and_not_again_when_they_ar
     life.step(in_flight=3.0)
     life.step(came=3.0)  # and those who came have ended
     assert life.zero.requests[0] == pytest.approx(3.0, rel=1e-3)
+
+
+def test_requests_on_leaving_pods_keep_a_workload_from_being_quiet():
+    life = Life()
+    life.step()
+    life.step(in_flight=8.0)
+    for _ in range(60):
+        life.step(ready=0.0, draining=8.0)
+    assert life.zero.quiet_s[0] == 0
+    assert life.zero.requests[0] == pytest.approx(8, rel=0.01)  # they came once, while a pod served
+    assert life.zero.knocked[0] == 0
+    life.step(ready=0.0)
+    assert life.zero.quiet_s[0] == STEP_S
+
+
+def test_a_workload_stays_when_only_leaving_pods_hold_requests():
+    """A node is drained: the pod still writes three answers, its successor is not needed yet."""
+    leaving = fleet([2], replicas=[1], pod_terminating=np.array([True, False]))
+    story, answers = Story(spec(**BUDGETED, attainment=0.9)), np.array([3.0, 0.0])
+    sparse(story, 2)
+    for step in range(30):
+        tokens = 1e4 + np.array([500.0 * step, 0.0])
+        decision = story.tick(leaving, 20.0, running=answers, generation_tokens=tokens, gaps=tokens, front_waiting=0.0)
+        assert decision.observation.draining_requests[0] == 3
+    assert decision.replicas[0] == 1
+    assert story.memory.workloads.zero.quiet_s[0] == 0
 
 
 def test_while_nobody_is_heard_nothing_moves():
