@@ -39,6 +39,9 @@ GATEWAY_STUCK_S = 120.0
 """A queue at the gateway beside engines that do nothing for so long does not move: a gateway that holds requests back
 for engines that are full would see them work."""
 
+CHANCES = 2.0
+"""Cold starts for which a replica stands in beside stuck ones when nothing shows that requests reach it."""
+
 LASTING_WAIT_S = 1.0
 """A queue that is gone sooner waits for its prompts to be computed, not for a slot."""
 
@@ -89,14 +92,16 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     running, waiting, *of_counters = of_pods.totals(
         [samples.running, samples.waiting + hidden, *rates.values()], counts
     )
-    standstill, watched = _standstill(inp, samples, front, pace, pods, counts & worked, of_pods, workloads)
+    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, of_pods, pods)
+    cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
+    standstill, watched = _standstill(
+        inp, samples, front, pace, pods, counts & worked, of_pods, workloads, cold_start_s
+    )
     none_moves = (standstill["stuck"] > 0) & np.isnan(running)
     running, waiting = np.where(none_moves, 0.0, running), np.where(none_moves, 0.0, waiting)
     per_s = dict(zip(COUNTERS, of_counters, strict=True))
     generation_tokens_per_s = per_s["generation_tokens"]
 
-    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, of_pods, pods)
-    cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
     written_tokens, served_requests = _follow_lengths(
         workloads, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
     )
@@ -238,6 +243,7 @@ def _standstill(
     working: BoolColumn,
     of_pods: Fold,
     workloads: WorkloadMemory,
+    cold_start_s: FloatColumn,
 ) -> tuple[dict[str, FloatColumn], dict[str, FloatColumn]]:
     """Say which load does not move, and beside which stuck pods others are to serve.
 
@@ -246,7 +252,7 @@ def _standstill(
 
     A stuck pod is replaced where there is something to serve: others of its workload work, or more requests come. A
     single one with a queue has another beside it for a while without that, and so have those behind a gateway with a
-    queue. Several at once, with nothing else going on, are more likely gauges that nobody has brought up to date since
+    queue: it comes, and no request may reach it. Several at once, with nothing else going on, are more likely gauges that nobody has brought up to date since
     the clients left.
     """
     heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
@@ -267,7 +273,8 @@ def _standstill(
     comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
     last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, workloads.last_beside_s), np.nan)
     replaces = inp.now_s - last_beside_s <= progress.REPLACED_S
-    waits = (stuck_s <= progress.REPLACED_S) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
+    chance_s = np.fmin(CHANCES * cold_start_s + GATEWAY_STUCK_S, progress.REPLACED_S)
+    waits = (stuck_s <= chance_s) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
     # From the moment at which all engines are stuck the queue in front of them is, too, until one of them works.
     moved_s = np.where((stuck > 0) & (stuck == serves), inp.now_s - GATEWAY_STUCK_S, inp.now_s)
     moved_s = np.fmin(workloads.last_gateway_moved_s, moved_s)

@@ -248,6 +248,16 @@ def test_queue_at_the_gateway_orders_one_replica_when_all_engines_are_stuck():
     assert service.counts[-1] <= 2
 
 
+def test_the_one_that_stands_in_is_given_up_when_no_request_reached_it():
+    """Two cold starts of 180 s and two minutes are its chance; half an hour of a whole fleet would be no better."""
+    service = served()
+    before, service.counts = service.replicas, []
+    service.run(600, per_s=0.0, stuck=before, shows=(13.0, 3.0), front_waiting=200.0)
+    assert max(service.counts) == before + 1
+    service.run(840, per_s=0.0, stuck=before, shows=(13.0, 3.0), front_waiting=200.0)
+    assert service.counts[-1] <= 2
+
+
 def test_queue_at_the_gateway_does_not_count_when_idle_engines_never_see_it():
     service = Service(2)
     service.run(1200, per_s=1.0, front_waiting=0.0)
