@@ -252,8 +252,8 @@ def _standstill(
 
     A stuck pod is replaced where there is something to serve: others of its workload work, or more requests come. A
     single one with a queue has another beside it for a while without that, and so have those behind a gateway with a
-    queue: it comes, and no request may reach it. Several at once, with nothing else going on, are more likely gauges that nobody has brought up to date since
-    the clients left.
+    queue: it comes, and no request may reach it. Several at once, with nothing else going on, are more likely gauges
+    that nobody has brought up to date since the clients left.
     """
     heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     gateway_waits = heard & (front.waiting > 0)

@@ -210,7 +210,11 @@ WORKLOADS = (
 POOLS = (
     Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product", "nodes")),
     Family(
-        "pool_desired_gpus", "gauge", "GPUs taken by the decisions of the last tick.", ("resource", "product", "nodes")
+        "pool_desired_gpus",
+        "gauge",
+        "GPUs of all replicas that the last tick decided on. Replicas that do not come, or whose count is not ours to "
+        "set, are among them, so it may exceed `pool_gpus`.",
+        ("resource", "product", "nodes"),
     ),
 )
 
