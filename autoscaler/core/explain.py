@@ -125,6 +125,10 @@ class _Row:
     def idle_after_s(self) -> float:
         return float(self.decision.idle_after_s[self.row])
 
+    @property
+    def kept_for_s(self) -> float:
+        return float(self.decision.kept_for_s[self.row])
+
     def ask(self, signal: Signal) -> float:
         return float(self.decision.asks[signal, self.row])
 
@@ -141,7 +145,8 @@ class _Row:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
         capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
         forecast = {f"forecast_{name}": value for name, value in vars(self.figures).items()}
-        return observation | capacity | forecast | {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s}
+        others = {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s, "kept_for_s": self.kept_for_s}
+        return observation | capacity | forecast | others
 
 
 def _sentence(
@@ -275,7 +280,20 @@ def _more_than_arrives(row: _Row) -> str:
     held += f" ({end})" if (end := _end(known)) else ""
     # While all that was found is kept, the load is said to need no less than that: what is above it was not found.
     found = known.watched_s < known.kept_s and not known.needed_replicas < known.asked_replicas
-    return f"it started with so many or {held}" if found else held
+    return (
+        f"it started with so many (kept for {seconds(known.kept_s - known.watched_s)} more) or {held}"
+        if found
+        else held
+    )
+
+
+def _schedule(row: _Row) -> str:
+    windows = row.inp.schedule
+    asking = (windows.replicas[row.row] == row.ask(Signal.SCHEDULE)) & (row.inp.now_s < windows.until_s[row.row])
+    # Of two windows that ask for as many, the one that is open ends first.
+    left_s = float(np.fmin.reduce(np.where(asking, windows.until_s[row.row], np.nan), initial=np.nan)) - row.inp.now_s
+    end = f" (for {seconds(left_s)} more)" if left_s > 0 else ""
+    return f"a pre-warm window {_asks(row, Signal.SCHEDULE)}{end}"
 
 
 _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
@@ -290,7 +308,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     Signal.REJECTIONS: lambda r: (
         f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {number(r.ask(Signal.REJECTIONS))}"
     ),
-    Signal.SCHEDULE: lambda r: f"a pre-warm window {_asks(r, Signal.SCHEDULE)}",
+    Signal.SCHEDULE: _schedule,
     Signal.FORECAST: _forecast,
     Signal.WAKE: lambda r: (
         f"requests wait and no replica serves{' them' if r.seen('stuck') > 0 else ''}, which {_asks(r, Signal.WAKE)}"
@@ -319,7 +337,8 @@ def _reason(stage: Stage, row: _Row) -> str:
             return f"the change is within {row.spec('tolerance'):.0%} of {number(after)}, too small to act on"
         case Stage.STABILIZATION:
             which = "down_stabilization_s" if after > before else "up_stabilization_s"
-            return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}"
+            end = f" for {seconds(row.kept_for_s)} more" if row.kept_for_s > 0 else ""
+            return f"stabilization over {seconds(row.spec(which))} keeps {number(after)}{end}"
         case Stage.IDLE:
             return f"one replica stays{_awake_for(row)}"
         case Stage.RATE_LIMIT:
@@ -413,7 +432,8 @@ def _doubt(row: _Row) -> str:
     if not view_age_s <= float(oldest_view_s(row.inp)[row.row]):
         return f"the view of the cluster is {seconds(view_age_s)} old"
     if row.seen("stuck_s") < GIVEN_UP_S:
-        return "a replica without progress may compute a long prompt"
+        left = seconds(GIVEN_UP_S - row.seen("stuck_s"))
+        return f"a replica without progress may compute a long prompt (for {left} more)"
     if row.seen("reporting") < row.seen("ready"):
         return f"only {row.seen('reporting'):.0f} of {row.seen('ready'):.0f} ready replicas report"
     if row.seen("ready") == 0 and row.seen("gateway_silent_s") > row.spec("max_input_age_s"):

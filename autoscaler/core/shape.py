@@ -71,6 +71,20 @@ def stabilize(
     return np.where(seen_enough, stable, np.fmax(stable, current)), remembered
 
 
+def kept_for_s(
+    stable: FloatColumn,
+    wanted: FloatColumn,
+    spec: Spec,
+    remembered: Window,
+    now_s: float,
+    watched_s: FloatColumn,
+) -> FloatColumn:
+    """Return for how long `stabilize` will go on to keep `stable` above `wanted`, float64[W]; NaN: it does not."""
+    high_s = window.left_s(remembered, stable, now_s, spec.down_stabilization_s)
+    left_s = np.fmax(high_s, spec.down_stabilization_s - watched_s)
+    return np.where((stable > wanted) & (left_s > 0), left_s, np.nan)
+
+
 def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn, idle_s: FloatColumn) -> FloatColumn:
     """Go to zero after some time without work; otherwise an awake workload keeps one replica.
 

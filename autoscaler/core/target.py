@@ -25,6 +25,7 @@ class Target:
     informed: BoolColumn  # bool[W], inputs are trusted and the load is known
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
+    kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep what it keeps; NaN: nothing
 
 
 def decide(
@@ -66,6 +67,7 @@ def decide(
 
     # While a rule steers nothing of the load is remembered, so whatever stands in for it is watched anew.
     alone_s = np.where(steered | inp.spec.states_capacity, np.inf, inp.now_s - last_forecast_s)
+    watched_s = np.fmin(inp.now_s - before.trusted_since_s, alone_s)
     stable, wanted_lately = shape.stabilize(
         wanted,
         current,
@@ -73,10 +75,11 @@ def decide(
         before.wanted_lately,
         inp.now_s,
         informed=informed,
-        watched_s=np.fmin(inp.now_s - before.trusted_since_s, alone_s),
+        watched_s=watched_s,
         steered=steered,
         beside=beside,
     )
+    kept_for_s = shape.kept_for_s(stable, wanted, inp.spec, wanted_lately, inp.now_s, watched_s)
     stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
 
     last_busy_s = _last_busy_s(inp, observation, asks, trusted, memory)
@@ -90,7 +93,7 @@ def decide(
     stages[Stage.BOUNDS] = wanted = shape.bound(wanted, inp.spec, informed, least)
 
     needed = demand.needed(observation, wanted, asks, beside, memory.forecast)
-    return Target(stages, needed, informed, idle_s, idle_after_s), memory.noting(
+    return Target(stages, needed, informed, idle_s, idle_after_s, kept_for_s), memory.noting(
         last_busy_s=last_busy_s,
         last_forecast_s=last_forecast_s,
         lasting=lasting,

@@ -53,3 +53,13 @@ def follow(
     inside[here] = ~np.isnan(number)
     highest, lowest = np.fmax.reduce(np.where(inside, value, np.nan), axis=0)
     return Window(value, until_s), highest, -lowest
+
+
+def left_s(window: Window, least: FloatColumn, now_s: float, high_s: FloatColumn) -> FloatColumn:
+    """Return how long until no value of `least` or more is in the window for the highest; NaN: none is.
+
+    least: float64[W]. high_s: float64[W], how long the window is.
+    """
+    reached = np.where(window.value[:, 0] >= least, window.until_s[:, 0], np.nan)
+    left: FloatColumn = np.fmax.reduce(reached, axis=0) + np.maximum(high_s, 1e-6) - now_s
+    return np.where(left > 0, left, np.nan)

@@ -247,7 +247,7 @@ def test_sentences_read_well(name):
         (
             "guess",
             "Keeps 2 replicas: 8 running, 0 waiting ask for 0.25 at 32 per replica (a guess); "
-            "stabilization over 60 s keeps 2 (inputs up to 0 s old).",
+            "stabilization over 60 s keeps 2 for 60 s more (inputs up to 0 s old).",
         ),
         (
             "too many",
@@ -336,7 +336,7 @@ def test_the_stage_whose_column_differs_is_the_reason(name, stage):
 def test_every_number_of_a_sentence_stands_in_the_columns_or_the_policy(name):
     case = CASES[name]
     known = [case.current, case.wanted, *case.asks.values(), *case.inputs.values(), *(s.replicas for s in case.steps)]
-    known += [3.0, 75.0]  # GPUs of the scarce pool, age of the stale view
+    known += [3.0, 75.0, 7995.0 / 3600]  # GPUs of the scarce pool, age of the stale view, hours of the window
     known += [0.1, 0.8, 1.0, 2.0, 4.0, 10.0, 30.0, 60.0, 120.0, 900.0, 1000.0]  # of the policies
     known += [value - known_2 for value in (case.inputs["ready"],) for known_2 in (case.inputs["joining"],)]
     said = {
@@ -403,6 +403,34 @@ def told_peak(young=False):
     return story.explain()
 
 
+def test_the_end_of_stabilization_is_told():
+    story = Told(spec(down_stabilization_s=300.0))
+    story.watch(fleet([8]), 600, running=10.0)
+    story.watch(fleet([8]), 100, running=1.0)
+    told_s = float(re.search(r"stabilization over 5 min keeps 8 for (\d+) s more", story.explain().sentence)[1])
+    assert 200 <= told_s <= 220  # a window covers 1/15 more than its length
+    while story.decision.replicas[0] == 8:
+        story.watch(fleet([8]), 5, running=1.0)
+        told_s -= 5
+    assert -5 <= told_s <= 5
+
+
+def test_the_end_is_told_when_a_full_window_is_still_to_be_watched():
+    story = Told(spec(down_stabilization_s=300.0))
+    story.watch(fleet([8]), 65, running=1.0)
+    assert "stabilization over 5 min keeps 8 for 4 min more" in story.explain().sentence
+
+
+def test_the_end_of_a_pre_warm_window_is_told():
+    assert "a pre-warm window asks for 4 (for 2.22 h more)" in CASES["schedule"].sentence
+
+
+def test_the_end_is_told_when_a_pod_without_progress_may_be_at_a_long_prompt():
+    story = Told(spec())
+    story.watch(fleet([2]), 60, running=5.0, gaps=7.0, generation_tokens=7.0)
+    assert "a replica without progress may compute a long prompt (for 125 s more)" in story.explain().sentence
+
+
 def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
     case = told_peak()
     assert case.wanted > 1
@@ -434,7 +462,8 @@ def test_of_those_who_are_young_it_is_not_known_whether_a_peak_is_held_or_what_w
     case = told_peak(young=True)
     assert case.wanted == 3
     assert (
-        "and 3 are asked for, because it started with so many or its peak is held for 10 cold starts" in case.sentence
+        "and 3 are asked for, because it started with so many (kept for 14 min more) or its peak is held for 10 cold "
+        "starts (inputs" in case.sentence
     )
 
 

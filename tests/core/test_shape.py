@@ -68,6 +68,19 @@ def test_a_rule_that_holds_its_own_peaks_is_not_held_a_second_time():
     assert stabilized(3, 8, 1030.0, rules, window, steered=True)[0] == 3
 
 
+def test_the_end_of_a_hold_is_when_the_last_higher_wish_leaves_the_window():
+    rules = spec(down_stabilization_s=60.0)
+    _, window = stabilized(8, 8, 1000.0, rules)
+    _, window = stabilized(5, 8, 1020.0, rules, window)
+    value, window = stabilized(3, 8, 1030.0, rules, window)
+    left_s = shape.kept_for_s(column(value), column(3), rules, window, 1030.0, column(1e9))[0]
+    assert stabilized(3, 8, 1030.0 + left_s - 0.1, rules, window)[0] == 8
+    value, window = stabilized(3, 8, 1030.0 + left_s + 0.1, rules, window)
+    assert value == 5
+    assert shape.kept_for_s(column(value), column(3), rules, window, 1066.0, column(1e9))[0] > 0
+    assert np.isnan(shape.kept_for_s(column(3), column(3), rules, window, 1100.0, column(1e9))[0])
+
+
 def test_what_others_wanted_beside_a_rule_is_held_as_ever():
     rules = spec(down_stabilization_s=60.0)
     _, window = stabilized(8, 8, 1000.0, rules, steered=True, beside=8)

@@ -145,6 +145,7 @@ class World:
             active=wanted > 0,
             trusted=np.ones(count, dtype=bool),
             idle_after_s=np.full(count, np.nan),
+            kept_for_s=np.full(count, np.nan),
             needed=wanted,
             forecast=replace(
                 Forecast.blank(count),
