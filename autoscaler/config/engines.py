@@ -43,6 +43,7 @@ class Engine:
     readings: Mapping[str, Readings]  # column of PodSamples to alternatives; an absent column is not told by the engine
     path: str = "/metrics"
     model_label: str = ""  # label with the name of the model; "": the engine does not tell
+    served_label: str = ""  # that label, if it holds the name that the command line gives to the model
     load_path: str = ""  # endpoint that answers {"server_load": n}; "": the engine has none
 
     def series(self) -> tuple[Series, ...]:
@@ -89,6 +90,7 @@ _VLLM_COMPUTED = (
 VLLM = Engine(
     name="vllm",
     model_label="model_name",
+    served_label="model_name",
     load_path="/load",
     readings=MappingProxyType(
         {
@@ -141,6 +143,7 @@ def _sglang_queue(name: str) -> Series:
 SGLANG = Engine(
     name="sglang",
     model_label="model_name",
+    served_label="model_name",
     readings=MappingProxyType(
         {
             "running": (_sglang_queue("num_running_reqs"),),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
 MAX_FINDINGS = 100  # told of one set of files; the rest is only counted
 _SHOWN_CHARS = 80
+_NAMED = 3  # models in one line
 
 
 class Severity(StrEnum):
@@ -62,3 +63,13 @@ def one_of(names: Iterable[str], found: str = "") -> str:
     listed = ", ".join(known[:40]) + (f" and {len(known) - 40} more" if len(known) > 40 else "")
     close = get_close_matches(found[:100], known, n=1) if found else []
     return (listed or "none") + (f" (did you mean {close[0]}?)" if close else "")
+
+
+def foreign_models(reported: Sequence[str], served: Sequence[str]) -> str:
+    """Say that series are left out, of models that a pod reports and does not serve."""
+    return f"series of the model {_some(reported)} are left out: the pod's command line serves {_some(served)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(shown(name) for name in names[:_NAMED]) + more

@@ -45,6 +45,29 @@ class Workload(NamedTuple):
     metrics_path: str = ""  # "": that of the engine
 
 
+class ServedNames(NamedTuple):
+    """The names under which an engine's command line has its model reported."""
+
+    names: tuple[str, ...] = ()  # (): not known
+    or_path: bool = False  # the engine may report instead where the model's files are
+
+    def include(self, reported: str, stated: str = "") -> bool:
+        """Say whether an engine may report this name: it is one of them, or has the same last part of a path.
+
+        Where the names are not known, or none is reported, it may. stated: a name that the workload declares.
+        """
+        if not self.names or reported in ("", stated):
+            return True
+        if self.or_path and (reported[0] == "/" or "://" in reported):
+            return True
+        last = _last_part(reported)
+        return any(_last_part(name) == last for name in self.names)
+
+
+def _last_part(name: str) -> str:
+    return name.casefold().rstrip("/").rpartition("/")[2]
+
+
 class Pod(NamedTuple):
     """Identity and address of one pod."""
 
@@ -55,6 +78,7 @@ class Pod(NamedTuple):
     node: str = ""
     metrics_scheme: str = "http"
     metrics_path: str = ""  # "": that of the engine
+    served: ServedNames = ServedNames()  # by its own command line
 
 
 class Pool(NamedTuple):

@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from autoscaler.adapters.kube.objects import Container, Variable
 from autoscaler.config.annotations import MODEL
+from autoscaler.core.fleet import ServedNames
 
 ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
 SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
 SCRIPT_LIMIT = 16_384  # characters, of all scripts of a container: to split them takes 20 ms
 VALUE_LIMIT = 256  # characters of a variable that are put in where it is named
 
-_MODELS = ("--served-model-name", "--model", "--model-path", "--model-id", "serve")  # the first that is stated wins
+_NAME = "--served-model-name"
+_MODELS = (_NAME, "--model", "--model-path", "--model-id", "serve")  # the first that is stated wins
 _OPTIONS = (*_MODELS, "--port")
-_SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS)})(=|\s|$)")
+_SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
+_LOADED = ("--model", "--model-path")  # by which engines name what they load, and so report it
+# Options that give names which are not seen here: those of a file, of adapters, and of programs around an engine.
+_MORE_NAMES = ("--config", "--config-file", "--enable-lora", "--lora-modules", "--lora-paths", "--model-name")
+_ENGINES = ("vllm", "sglang")  # programs that report what they load
+_SPECULATES = "speculator"  # vLLM loads the model that such a one speculates for, and reports that
 _REFERENCE = re.compile(r"\$(?:\$|\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\))")  # Kubernetes': $(PORT); $$ is a $
 _PARAMETER = re.compile(r"\$(?:(?P<plain>[a-zA-Z_]\w*)|\{(?P<braced>[a-zA-Z_]\w*)(?::?-(?P<default>[^}$]*))?\})")
 _ASSIGNMENT = re.compile(r"(?P<name>[a-zA-Z_]\w*)=(?P<value>.*)", re.DOTALL)
@@ -44,6 +52,28 @@ def served(container: Container) -> Served:
     return next((each for each in found if each.model), next((each for each in found if each.port), Served("", 0)))
 
 
+def reported(container: Container) -> ServedNames | None:
+    """Return the names under which an engine started so reports its model; None: no command states one.
+
+    Without any name they are not known: they may come from a variable of a script, a file, or an adapter.
+    """
+    environment = _environment(container)
+    words = (_refer(word, environment) for word in (*(container.command or ()), *(container.args or ())))
+    commands = list(_commands(words, None))
+    found = [names for command in commands if (names := _reported(command)) is not None]
+    return all_of(found) if sum(map(len, commands)) < ARGUMENTS_LIMIT else ServedNames()
+
+
+def all_of(found: Sequence[ServedNames]) -> ServedNames | None:
+    """Return the names of several commands together, known if those of each are; None: there is no command."""
+    if not found:
+        return None
+    if not all(each.names for each in found):
+        return ServedNames()
+    names = dict.fromkeys(name for each in found for name in each.names)
+    return ServedNames(tuple(names), any(each.or_path for each in found))
+
+
 def states_model(container: Container) -> bool:
     """Say whether a command line looks like that of an engine."""
     return any(_SAYS_MODEL.search(word) for word in (*(container.command or ()), *(container.args or ())))
@@ -62,19 +92,62 @@ def _read(words: Iterable[str]) -> Served:
     for word in words:
         if word.startswith("--") and "=" in word:
             name, _, value = word.partition("=")
-            options[name] = value
+            options[_option(name)] = value
         elif before == "serve":
             options.setdefault(before, word)
         elif before in _OPTIONS:
             options[before] = word
-        before = word
+        before = _option(word)
     model = next((options[name] for name in _MODELS if name in options), "")
     known = re.fullmatch(MODEL.expression, model) and "$" not in model and not model.startswith("-")
     return Served(model if known else "", as_port(options.get("--port", "")))
 
 
-def _commands(words: Iterable[str], environment: Mapping[str, str]) -> Iterator[list[str]]:
-    """Split a command line into commands: one, unless a shell's script is in it (`sh -c "proxy & vllm serve ..."`)."""
+def _option(word: str) -> str:
+    """Return an option as it is documented: engines take underscores for hyphens as well."""
+    return word.replace("_", "-") if word.startswith("--") else word
+
+
+def _reported(words: Sequence[str]) -> ServedNames | None:
+    """Read the names in one command, as `reported` says."""
+    values: dict[str, list[str]] = {}
+    option = ""
+    for word in words:
+        if word.startswith("-"):
+            name, stated, value = word.partition("=")
+            option = _option(name)
+            values.setdefault(option, []).extend([value] if stated else [])
+        elif option:
+            values[option].append(word)
+    loaded = [values[option][0] for option in _LOADED if values.get(option)]
+    serves = [place for place, word in enumerate(words) if word == "serve"]
+    if not serves and not any(option in values for option in _MODELS):
+        return None
+    for place in serves:
+        if place and words[place - 1].rpartition("/")[2] == "vllm":
+            loaded += [word for word in words[place + 1 : place + 2] if not word.startswith("-")]
+    names = values.get(_NAME, [])
+    if any("$" in word or "`" in word for word in words) or any(_hides_names(option) for option in values):
+        return ServedNames()
+    if names:
+        return ServedNames(tuple(names))
+    engine = words[0].startswith("-") or any(program in word for word in words for program in _ENGINES)
+    if not engine or any(_SPECULATES in name.lower() for name in loaded):
+        return ServedNames()
+    return ServedNames(tuple(loaded), or_path=not all(name.startswith(("/", ".")) for name in loaded))
+
+
+def _hides_names(option: str) -> bool:
+    """Say whether an option may give names that are not seen here: an abbreviated one, or several in one word."""
+    abbreviated = option.startswith("--served") and option != _NAME
+    return option in _MORE_NAMES or abbreviated or len(option.split()) > 1
+
+
+def _commands(words: Iterable[str], environment: Mapping[str, str] | None) -> Iterator[list[str]]:
+    """Split a command line into commands: one, unless a shell's script is in it (`sh -c "proxy & vllm serve ..."`).
+
+    environment: None: the script's variables stay as they are.
+    """
     plain: list[str] = []
     left, script_left = ARGUMENTS_LIMIT, SCRIPT_LIMIT
     before = ""
@@ -86,7 +159,7 @@ def _commands(words: Iterable[str], environment: Mapping[str, str]) -> Iterator[
             left -= 1
         elif len(word) <= script_left:
             script_left -= len(word)
-            for command in _split(word, dict(environment)):
+            for command in _split(word, None if environment is None else dict(environment)):
                 yield command[:left]
                 left -= len(command)
                 if left <= 0:
@@ -95,7 +168,7 @@ def _commands(words: Iterable[str], environment: Mapping[str, str]) -> Iterator[
     yield plain
 
 
-def _split(script: str, environment: dict[str, str]) -> Iterator[list[str]]:
+def _split(script: str, environment: dict[str, str] | None) -> Iterator[list[str]]:
     """Split a script into commands, with the variables that it sets itself; one that does not parse has none."""
     lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=_ENDS_COMMAND)
     lexer.whitespace, lexer.whitespace_split = " \t\r", True
@@ -109,7 +182,10 @@ def _split(script: str, environment: dict[str, str]) -> Iterator[list[str]]:
             yield command
             command = []
             continue
-        word = _PARAMETER.sub(lambda match: _parameter(match, environment), token)
+        if environment is None:
+            command.append(token)
+            continue
+        word = _PARAMETER.sub(partial(_parameter, environment), token)
         assigned = _ASSIGNMENT.fullmatch(word) if command in ([], ["export"]) else None
         if assigned:
             environment[assigned["name"]] = assigned["value"][:VALUE_LIMIT]
@@ -117,7 +193,7 @@ def _split(script: str, environment: dict[str, str]) -> Iterator[list[str]]:
             command.append(word)
 
 
-def _parameter(match: re.Match[str], environment: Mapping[str, str]) -> str:
+def _parameter(environment: Mapping[str, str], match: re.Match[str]) -> str:
     value = environment.get(match["plain"] or match["braced"])
     if value is None:
         value = match["default"]

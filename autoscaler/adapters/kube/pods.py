@@ -19,7 +19,7 @@ import numpy.typing as npt
 from autoscaler.adapters.kube.objects import Condition, ContainerStatus, Object, Waiting
 from autoscaler.adapters.kube.objects import Pod as SeenPod
 from autoscaler.adapters.kube.placement import OF_THE_CONTROL_PLANE, Toleration
-from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container
+from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container, served_names
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Blocked, Pod
 from autoscaler.ports import Clock
@@ -268,6 +268,7 @@ class PodTable:
             name=key[1],
             ip=seen.status.pod_ip or "",
             node=seen.spec.node_name or "",
+            served=served_names(seen.spec),
             **self._endpoint.get(target_id, Endpoint())._asdict(),
         )
         line = self._rows[row]

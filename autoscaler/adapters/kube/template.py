@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
-from autoscaler.adapters.kube.command_line import as_port, served, states_model
+import msgspec
+
+from autoscaler.adapters.kube.command_line import all_of, as_port, reported, served, states_model
 from autoscaler.adapters.kube.objects import Container, PodSpec, Probe
 from autoscaler.adapters.kube.placement import Needs, Toleration, read_needs
 from autoscaler.config.accelerators import BY_CLASS, Sort, sort_of
 from autoscaler.config.findings import shown
+from autoscaler.core.fleet import ServedNames
 
 DEFAULT_PORT = 8000
 MOST_DEVICES = 1024  # of one container; no node has more
@@ -29,6 +33,8 @@ PRODUCT_LABELS = (
     "karpenter.azure.com/sku-gpu-name",
 )
 
+COMMAND_LIMIT = 65_536  # characters of a command line with its environment, beyond which it is not read for names
+CommandLine = tuple[tuple[str, ...], bytes]  # words, and the environment as JSON
 Resources = dict[str, float]  # devices by resource; NaN: not a number that can be read
 
 
@@ -78,8 +84,7 @@ def engine_container(spec: PodSpec) -> Container | None:
 
     Between equals the command line decides, and then the order. None: there is no container.
     """
-    sidecars = [each for each in spec.init_containers or () if each.restart_policy == ALWAYS]
-    running: list[Container] = [*(spec.containers or ()), *sidecars]
+    running = _running(spec)
     if len(running) < 2:
         return running[0] if running else None
     devices = [_device_rank(container) for container in running]
@@ -90,6 +95,34 @@ def engine_container(spec: PodSpec) -> Container | None:
     if len(likely) > 1:
         likely = [container for container in likely if states_model(container)] or likely
     return likely[0]
+
+
+def _running(spec: PodSpec) -> list[Container]:
+    """Return the containers that run side by side."""
+    sidecars = [each for each in spec.init_containers or () if each.restart_policy == ALWAYS]
+    return [*(spec.containers or ()), *sidecars]
+
+
+def served_names(spec: PodSpec) -> ServedNames:
+    """Return the names under which engines in a pod report their models, of all containers that state one."""
+    engine = engine_container(spec)
+    if engine is None:
+        return ServedNames()
+    others = (each for each in _running(spec) if each is not engine and states_model(each))
+    commands = tuple(_command_line(each) for each in (engine, *others))
+    return _served_names(commands) if all(map(bool, commands)) else ServedNames()
+
+
+@lru_cache(maxsize=1024)  # the pods of a workload have one command line
+def _served_names(commands: tuple[CommandLine, ...]) -> ServedNames:
+    found = (reported(Container(command=list(words), env=msgspec.Raw(env))) for words, env in commands)
+    return all_of([each or ServedNames() for each in found]) or ServedNames()
+
+
+def _command_line(container: Container) -> CommandLine | None:
+    """Return words and environment of a container; None: they are too long to be remembered."""
+    words, env = (*(container.command or ()), *(container.args or ())), bytes(container.env)
+    return (words, env) if sum(map(len, words)) + len(env) <= COMMAND_LIMIT else None
 
 
 def _device_rank(container: Container) -> tuple[float, bool]:

@@ -25,6 +25,7 @@ from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fe
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.config.annotations import PREFIX, SCHEMES
 from autoscaler.config.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
+from autoscaler.config.findings import foreign_models
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.config.spellings import LOOKS_LIKE, all_spellings, engines_spelled, near_miss
 from autoscaler.core import falls
@@ -51,6 +52,7 @@ class _Known:
     engine: Engine
     metrics_url: URL
     load_url: URL | None
+    model: str = ""  # as the workload declares it
     asked_s: float = -math.inf  # when it was last asked
     silent: bool = False  # and brought nothing
     start_time_s: float = math.nan
@@ -139,7 +141,7 @@ class PodScraper:
                 tally.note(str(workload.ref), f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}")
                 continue
             known = before.get(pod_id)
-            if known is None or known.pod != pod or known.engine is not engine:
+            if known is None or known.pod != pod or known.engine is not engine or known.model != workload.model:
                 base = _base(pod)
                 if base is None:
                     tally.note(
@@ -149,7 +151,7 @@ class PodScraper:
                     )
                     continue
                 load_url = base.with_path(engine.load_path) if engine.load_path else None
-                known = _Known(pod, engine, base.with_path(pod.metrics_path or engine.path), load_url)
+                known = _Known(pod, engine, base.with_path(pod.metrics_path or engine.path), load_url, workload.model)
             self._known[pod_id] = known
 
     async def _read(self, known: _Known, objectives_s: Mapping[str, float], cells: FloatColumn, tally: Tally) -> str:
@@ -165,8 +167,15 @@ class PodScraper:
             return str(error)
         if exposition.broken:
             tally.note(_name(known.pod), f"lines that cannot be read: {', '.join(sorted(exposition.broken))}")
+        served = known.pod.served
+        foreign = reading.drop_foreign(known.engine, exposition, lambda name: served.include(name, known.model))
         values = reading.gauges_and_counters(known.engine, exposition)
-        if all(math.isnan(value) for value in values.values()):  # statistics switched off, or another server
+        unread = all(math.isnan(value) for value in values.values())
+        if foreign and unread:
+            return foreign_models(foreign, served.names)
+        if foreign:
+            tally.note(_name(known.pod), foreign_models(foreign, served.names))
+        if unread:  # statistics switched off, or another server
             return f"no metric of {known.engine.name} in {len(body)} bytes{self._resembling(known.engine, body)}"
         histograms = reading.histograms(known.engine, exposition)
         values |= self._quantiles(known, histograms, reading.start_time_s(exposition), now_s)

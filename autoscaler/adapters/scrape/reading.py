@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -23,6 +23,22 @@ def wanted(engine: Engine) -> frozenset[bytes]:
         names.update(name + suffix for name in names_of(readings))
         names.update(beside_of(readings))
     return frozenset(name.encode() for name in names)
+
+
+def drop_foreign(engine: Engine, exposition: Exposition, may_be: Callable[[str], bool]) -> list[str]:
+    """Take out the series of models that the pod does not serve; return the names of those, sorted.
+
+    may_be: says of a name whether the pod may report it.
+    """
+    label = engine.served_label
+    if not label:
+        return []
+    named = {labels.get(label, "") for samples in exposition.series.values() for labels, _ in samples}
+    foreign = {name for name in named if not may_be(name)}
+    if foreign:
+        for name, samples in exposition.series.items():
+            exposition.series[name] = [each for each in samples if each[0].get(label, "") not in foreign]
+    return sorted(foreign)
 
 
 def gauges_and_counters(engine: Engine, exposition: Exposition) -> dict[str, float]:
