@@ -90,6 +90,14 @@ requests. Of a GPU also ratios above 2 (those between count as 1) and more frame
 140737488355328 or 9223372036854775794 for what it could not read. Activity is then unknown for three minutes where
 Prometheus tells it.
 
+**Another model's metrics** do not count: series whose `model_name` is not a name that the pod's own command line gives
+(vLLM and SGLang; `--served-model-name`, else the model that is loaded), nor the workload's annotation `model`. Case and
+leading directories do not matter. Names are taken for unknown, and every series counts, where they come from a variable
+that the pod does not state or a script sets, with `--config`, LoRA adapters, speculators and programs that are neither
+of the two engines, and in dry-run without `--cluster`. The source names the pods and models. Prometheus is asked for
+models every 30 s and when pods are new. Of a pod that reports its own model beside another, requests within objectives
+are then unknown.
+
 **Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
 changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL for
 the window of rates; the source reports it for five minutes. A counter that is back in the next reading goes on as if

@@ -7,6 +7,7 @@ nothing for the others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import repeat
 
 import numpy as np
@@ -19,6 +20,7 @@ from autoscaler.core.fleet import Fleet
 MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
 ORDERS = 3  # orders of series that are remembered as a whole: both servers keep to one, but for Prometheus' quantiles
 
+LabelSet = frozenset[tuple[str, str]]
 Name = tuple[str, str]  # (namespace, pod), or (job, instance) where metrics know no pods
 
 
@@ -27,6 +29,7 @@ class PodJoin:
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
+        self._foreign: Mapping[LabelSet, int] = {}  # labels of series to leave out, and the id of their pod
         self._forget()
 
     def _forget(self) -> None:
@@ -55,14 +58,20 @@ class PodJoin:
         """Return the row in the fleet of each series, int64[N]; -1: its pod is gone, or it names none."""
         return np.asarray(self._row_of_slot[self._slots(labels)])
 
-    def column(self, vector: Vector) -> FloatColumn:
+    def leave_out(self, foreign: Mapping[LabelSet, int]) -> None:
+        """Let no column have series with exactly these labels. foreign: with the row in the fleet of the pod."""
+        self._foreign = {labels: int(self._pod_ids[row]) for labels, row in foreign.items()}
+
+    def column(self, vector: Vector, *, whole: bool = False) -> FloatColumn:
         """Return float64[P]: each pod's value, the largest where several series are about one pod; NaN: none is.
 
         Series of the pod's own scrape count before those whose labels were moved: any pod that is scraped can write
-        labels that Prometheus moves, and name a neighbour.
+        labels that Prometheus moves, and name a neighbour. whole: what is to be left out counts as well.
         """
         slots = self._slots(vector.labels)
         rows = self._row_of_slot[slots]
+        if self._foreign and not whole:
+            rows = self._without_foreign(vector.labels, rows)
         here, moved = rows >= 0, self._moved[slots]
         column = np.full(len(self._pod_ids), np.nan)
         np.fmax.at(column, rows[here & ~moved], vector.values[here & ~moved])
@@ -71,6 +80,14 @@ class PodJoin:
             np.fmax.at(others, rows[here & moved], vector.values[here & moved])
             column = np.where(np.isnan(column), others, column)
         return column
+
+    def _without_foreign(self, labels: list[bytes], rows: IntColumn) -> IntColumn:
+        doubtful = np.isin(self._pod_ids, list(self._foreign.values()))
+        kept = rows.copy()
+        for index in np.flatnonzero((rows >= 0) & doubtful[rows]).tolist():
+            if frozenset(parse_labels(labels[index]).items()) in self._foreign:
+                kept[index] = -1
+        return kept
 
     def _slots(self, labels: list[bytes]) -> IntColumn:
         for number, (known, slots) in enumerate(self._orders):

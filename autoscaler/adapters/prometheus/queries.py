@@ -52,6 +52,7 @@ class PodQuery:
     column: str
     expression: str
     slow: bool = False  # changes rarely, or is collected rarely: not asked at every tick
+    models: tuple[str, ...] = ()  # of `models.Models`: it is about pods that report these beside others; (): all pods
 
 
 def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple[PodQuery, ...]:
@@ -79,6 +80,13 @@ def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
     clock = either(_believed(row, text, identity) for row in rows for text in selectors(row, row.name))
     target = ", ".join(dict.fromkeys((*identity, "instance")))
     return PodQuery(PROCESS_START, f"max {by(*identity)} ({START_TIME} and on ({target}) ({clock}))")
+
+
+def models_query(engine: Engine, identity: Identity) -> str:
+    """Return the query for the models that each pod reports, under the engine's own label."""
+    rows = clock_of(by_identity(engine, identity))
+    series = either(_believed(row, text, identity) for row in rows for text in selectors(row, row.name))
+    return f"count {by(*identity, engine.served_label)} ({series})"
 
 
 def by_identity(engine: Engine, identity: Identity) -> Engine:

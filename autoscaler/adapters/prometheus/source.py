@@ -29,6 +29,7 @@ from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, clusters_of, read_wakeup
 from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.models import Models
 from autoscaler.adapters.prometheus.native import native_queries
 from autoscaler.adapters.prometheus.near_misses import STATISTICS, NearMisses
 from autoscaler.adapters.prometheus.queries import (
@@ -70,6 +71,7 @@ MOST_SILENT = 3  # workloads whose silence is told
 MAX_FRONT_QUERIES = 32
 MAX_FRONT_SERIES = 50_000  # of one answer; a mesh may have far more destinations than there are workloads
 _TIMES = frozenset({"time_s", "gpu_time_s"})
+_OF_GPUS = GPU_COLUMNS | {"gpu_time_s"}
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class PrometheusSource:
         self._conventions_s = -np.inf
         self._carried: dict[str, _Carried] = {}
         self._attained = Attained()
+        self._models = Models()
         self._counted = falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
@@ -144,6 +147,8 @@ class PrometheusSource:
         names = [PROCESS_START, *(field.name for field in fields(PodSamples))]
         columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
         identities = self._identities(fleet)
+        engines = engines_spelled(self._conventions.spellings)
+        await self._models.read(sampling, at_s, engines, identities, self._join, fleet)
         queries = self._plan(fleet, identities, sampling)
         due = self._due(queries, sampling.started_s)
         async with asyncio.TaskGroup() as group:
@@ -156,7 +161,7 @@ class PrometheusSource:
                 self._attained.read(
                     sampling,
                     at_s,
-                    engines_spelled(self._conventions.spellings),
+                    engines,
                     identities,
                     self._join,
                     fleet,
@@ -216,6 +221,7 @@ class PrometheusSource:
                 for identity in identities:
                     queries += engine_queries(engine, identity, self._window_s)
                     queries.append(process_start_query(engine, identity))
+                    queries += self._models.queries(engine, identity, self._window_s)
                     if self._conventions.native:
                         queries += native_queries(engine, identity, self._window_s)
             else:
@@ -256,7 +262,11 @@ class PrometheusSource:
                 if query.column == "running":
                     for line in tell_doubles(doubled(answer.vector, self._join.rows(answer.vector.labels), fleet)):
                         sampling.note(query.column, line)
-                column = self._believable(query.column, self._join.column(answer.vector), sampling.started_s)
+                whole = bool(query.models) or query.column in _OF_GPUS
+                column = self._join.column(answer.vector, whole=whole)
+                if query.models:
+                    column = np.where(self._models.rows(query.models, fleet), column, np.nan)
+                column = self._believable(query.column, column, sampling.started_s)
                 carried = _Carried(fleet.pod_id, column, sampling.started_s)
                 if query.slow:
                     self._carried[query.expression] = carried

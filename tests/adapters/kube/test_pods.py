@@ -289,3 +289,13 @@ def test_pods_tell_what_they_tolerate_beyond_their_template():
     table.put(pod("c", spec={"containers": [{"name": "vllm"}], "tolerations": [added]}))
     assert (table.tolerations(), table.tolerances) == ({7: frozenset({Toleration("dedicated", "Exists")})}, 1)
     assert tolerating(NO_FACTS, table.tolerations()[7]).needs.tolerations == (Toleration("dedicated", "Exists"),)
+
+
+def test_a_pod_has_the_names_of_its_own_command_line():
+    table = PodTable(StillClock())
+    table.own(("ns", "rs-1"), 7)
+    for name in ("old", "new"):
+        args = ["vllm", "serve", "org/m", "--served-model-name", name]
+        table.put(pod(name, spec={"containers": [{"name": "vllm", "args": args}]}))
+    table.put(pod("plain"))
+    assert [found.served.names for found in table.rows(ids(7)).pods] == [("old",), ("new",), ()]

@@ -1,6 +1,7 @@
 """What a real Prometheus and a real VictoriaMetrics show, and is not believed."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest_asyncio
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.fleet import ServedNames
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives
@@ -41,6 +43,13 @@ async def scene(
             target("stands-0", engine(1000, STARTED_S)),
             target("restarts-0", engine(1000, STARTED_S)),
             target("silent-0", engine(1000)),
+            target("true-0", engine(1000, model="x")),
+            target("foreign-0", engine(1000, model="b")),
+            target("mixed-0", engine(1000, model="a.v1", running=2) + engine(500, model="b", running=7)),
+            target("forged-0", engine(1000, model="a.v1")),
+            target(
+                "neighbour-0", engine(9000, model="b", running=900), exported_namespace="llm", exported_pod="forged-0"
+            ),
             target("silent-0", f"process_start_time_seconds {STARTED_S}\n", "sidecar", instance="10.0.0.1:15020"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
@@ -68,3 +77,25 @@ async def test_a_counter_that_falls_is_unknown_where_its_own_process_stands(
     assert before.pods.generation_tokens.tolist() == [1000] * 3
     assert after.pods.generation_tokens.tolist() == pytest.approx([np.nan, 7, 7], nan_ok=True)
     assert [line.split(":")[1] for line in after.reports[0].problems if "counters" in line] == [" pod llm/stands-0"]
+
+
+async def test_series_of_a_model_that_the_pod_does_not_serve_are_left_out(scene: tuple[PromqlServer, ExpositionServer]):
+    server, _ = scene
+    served = {"true-0": "/models/x", "foreign-0": "a", "mixed-0": "a.v1", "forged-0": "a.v1"}
+    fleet = fleet_of({"llm/w": list(served)})
+    named = tuple(
+        pod._replace(served=ServedNames((name,))) for pod, name in zip(fleet.pods, served.values(), strict=True)
+    )
+    async with source(server) as opened:
+        samples = await opened.sample(replace(fleet, pods=named), objectives(fleet), 10)
+        believed = await opened.sample(fleet, objectives(fleet), 10)
+    (report,) = samples.reports
+    assert report.failed == 0
+    assert samples.pods.running.tolist() == pytest.approx([2, np.nan, 2, 2], nan_ok=True)
+    assert samples.pods.generation_tokens.tolist() == pytest.approx([1000, np.nan, 1000, 1000], nan_ok=True)
+    assert np.isnan(samples.pods.time_s).tolist() == [False, True, False, False]
+    (line,) = (line for line in report.problems if line.startswith("models"))
+    assert line == (
+        "models: pod llm/foreign-0 and 2 more: series of the model 'b' are left out: the pod's command line serves 'a'"
+    )
+    assert believed.pods.running.tolist() == [2, 2, 9, 2]

@@ -27,6 +27,7 @@ from autoscaler.adapters.prometheus.queries import (
     front_arrivals_query,
     front_waiting_query,
     gpu_queries,
+    models_query,
     process_start_query,
     read_conventions,
     seen_engines_query,
@@ -72,6 +73,7 @@ def every_query() -> list[str]:
     spellings = Spelling("kserve_"), Spelling("ray_", "_"), PLAIN  # more than one backend has
     engines, pods = engines_spelled(spellings).values(), ("a-[0-9]+", "a-[a-z]+")
     texts = [query.expression for each in engines for way in (POD, TARGET) for query in engine_queries(each, way, 90)]
+    texts += [models_query(each, way) for each in engines for way in (POD, TARGET) if each.served_label]
     texts += [process_start_query(each, way).expression for each in engines for way in (POD, TARGET)]
     texts += [bounds_query(each.readings[name], 256) for each in engines for name in WITHIN.keys() & each.readings]
     texts += [query.expression for query in gpu_queries(POD)]
