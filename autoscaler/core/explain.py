@@ -11,10 +11,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from autoscaler.core import outlook
-from autoscaler.core.columns import BoolColumn, FloatColumn, whole
+from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.family import MOST_BUSY, NEARLY
-from autoscaler.core.fleet import Blocked
+from autoscaler.core.fleet import Blocked, Pool
 from autoscaler.core.obstacles import lacking
 from autoscaler.core.progress import GIVEN_UP_S
 from autoscaler.core.trust import oldest_view_s
@@ -22,6 +22,9 @@ from autoscaler.core.words import count, number, seconds
 
 MOMENT_S = 60.0
 """A level over so long, or less, is that of this moment."""
+
+MOST_POOLS_NAMED = 4
+"""Of pools that share nodes, so many are named."""
 
 SURE = 0.5
 """Confidence below which a learned capacity is called a guess."""
@@ -360,7 +363,7 @@ def _reason(stage: Stage, row: _Row) -> str:
             fits = float(row.inp.fleet.obstacles.fits[row.row])
             if after == fits < before and not _is_shared(row):
                 return f"the nodes that admit it can hold {number(after)} of {number(before)}{_grows(row)}"
-            return f"the pool of {_pool(row)} gives {number(after)} of {number(before)}{reserve}{_grows(row)}"
+            return f"{_short(row)} {number(after)} of {number(before)}{reserve}{_grows(row)}"
         case Stage.OWNER:
             return _owner(row, after)
 
@@ -380,13 +383,28 @@ def _owner(row: _Row, after: float) -> str:
 def _refusal(row: _Row) -> str:
     """Say which count the API server refused, and when it is asked for again."""
     told = row.inp.fleet.obstacles
+    if math.isinf(told.refused[row.row]):
+        return f"its HPA cannot change the count{_in_their_words(row)}"
     refused, left_s = count(float(told.refused[row.row])), float(told.retry_s[row.row]) - row.inp.now_s
     again = f"refuses {refused}, and is asked again in {seconds(left_s)}" if left_s > 0 else f"last refused {refused}"
     return f"the API server {again}{_in_their_words(row)}"
 
 
+def absent(inp: TickInput, decision: Decision, row: int) -> str:
+    """Say how many replicas of one workload do not come, and why; "" where all come."""
+    return _absent(_Row(inp, decision, row))
+
+
 def _obstacle(row: _Row) -> str:
     """Say how many replicas do not come, and why; "" where all come, or the reason was given."""
+    if said := _absent(row):
+        return said
+    if np.isnan(row.inp.fleet.obstacles.refused[row.row]) or row.changed(Stage.OWNER):
+        return ""
+    return _refusal(row)
+
+
+def _absent(row: _Row) -> str:
     fleet, parts = row.inp.fleet, []
     missing = row.seen("missing")
     if missing > 0:
@@ -397,11 +415,7 @@ def _obstacle(row: _Row) -> str:
         unplaced = np.isin(blocked, (Blocked.UNSCHEDULABLE, Blocked.GATED)).any()
         one, several = ("waits for a node", "wait for a node") if unplaced else ("does not start", "do not start")
         parts.append(f"{count(lack)} {one if lack == 1 else several}")
-    if parts:
-        return " and ".join(parts) + _in_their_words(row)
-    if np.isnan(fleet.obstacles.refused[row.row]) or row.changed(Stage.OWNER):
-        return ""
-    return _refusal(row)
+    return " and ".join(parts) + _in_their_words(row) if parts else ""
 
 
 def _lack(row: _Row) -> float:
@@ -449,11 +463,28 @@ def _silent(row: _Row) -> str:
     return f"its gateway has not reported for {seconds(row.seen('gateway_silent_s'))}"
 
 
-def _pool(row: _Row) -> str:
-    index = int(row.inp.fleet.pool[row.row])
-    pool = row.inp.fleet.pools[index]
-    size = float(row.inp.fleet.pool_gpus[index])
-    return f"{number(size)} {pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
+def _short(row: _Row) -> str:
+    """Name the GPUs that are too few, up to a verb: those of the workload's pool, or of several that overlap."""
+    fleet = row.inp.fleet
+    own = int(fleet.pool[row.row])
+    gpus = or_zero(row.decision.stages[Stage.GRANT] * fleet.gpus_per_replica)
+    given = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
+    left = float(fleet.pool_gpus[own] - given[own])
+    shortest = None
+    for joint in (joint for joint in fleet.joint if own in joint.pools):
+        more = float(joint.gpus - given[list(joint.pools)].sum())
+        if more < left or math.isnan(left):
+            shortest, left = joint, more
+    if shortest is None:
+        return f"the pool of {number(float(fleet.pool_gpus[own]))} {_name(fleet.pools[own])} gives"
+    names = [_name(fleet.pools[index]) for index in shortest.pools[:MOST_POOLS_NAMED]]
+    names += [f"{len(shortest.pools) - len(names)} others"] if len(shortest.pools) > len(names) else []
+    together = f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"the {number(shortest.gpus)} GPUs that {together} have together give"
+
+
+def _name(pool: Pool) -> str:
+    return f"{pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
 
 
 def _is_shared(row: _Row) -> bool:

@@ -115,7 +115,7 @@ class Obstacles:
     listed: BoolColumn  # bool[W], all pods of the workload are known, so that one that is wanted and absent is missing
     failed: BoolColumn  # bool[W], its controller says that it cannot create pods
     fits: FloatColumn  # float64[W], replicas that the nodes that admit it can hold in all; infinity: not known
-    refused: FloatColumn  # float64[W], a count that the API server refused lately; NaN: none
+    refused: FloatColumn  # float64[W], a count that the API server refused lately; infinity: any; NaN: none
     retry_s: FloatColumn  # float64[W], moment from which it may be asked for again; NaN: none was refused
     words: tuple[str, ...]  # [W], why, in the words of the API server, the scheduler or the kubelet; "": not known
 

@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.core import obstacles
 from autoscaler.core.decision import Stage
-from autoscaler.core.fleet import Blocked, Obstacles
+from autoscaler.core.fleet import Blocked, Joint, Obstacles, Pool
 from autoscaler.core.variants import Variants
 from tests.core.test_explain import Told
 from tests.core.world import Story, fleet, spec
@@ -42,6 +42,30 @@ def test_replicas_that_do_not_exist_leave_their_gpus_to_others(failed):
     later = story.watch(cluster, obstacles.MISSING_S, **load)
     assert later.replicas.tolist() == [8, 6]
     assert later.observation.missing.tolist() == [6, 0]
+
+
+def test_a_count_that_its_hpa_cannot_change_takes_no_gpus():
+    """In KEDA mode the HPA is refused, and it does not tell which count it asked for."""
+    hindered = told(2, refused=np.array([np.inf, NAN]), words=("admission webhook denied the request", ""))
+    cluster = two([2, 1], obstacles=hindered)
+    story = Told(spec(2, **RANKS))
+    decision = story.watch(cluster, 60, **loads(cluster, 40, 60))
+    assert decision.replicas.tolist() == [8, 6]
+    assert "its HPA cannot change the count: admission webhook denied the request" in story.explain(0).sentence
+
+
+def test_the_sentence_names_the_pools_that_are_short_together():
+    """Two pools of eight overlap in all their nodes: eight GPUs in all."""
+    pools = (Pool("nvidia.com/gpu", "H100", "team=a"), Pool("nvidia.com/gpu", "H100", "team=b"))
+    cluster = fleet(
+        [2, 2], pool=np.array([0, 1]), pools=pools, pool_gpus=np.array([8.0, 8.0]), joint=(Joint((0, 1), 8.0),)
+    )
+    story = Told(spec(2))
+    story.watch(cluster, 60, **loads(cluster, 30, 30))
+    assert "the 8 GPUs that H100 (team=a) and H100 (team=b) have together give 4 of 6" in story.explain(0).sentence
+    alone = replace(cluster, pool_gpus=np.array([3.0, 8.0]), joint=(Joint((0, 1), 11.0),))
+    story.watch(alone, 60, **loads(cluster, 30, 30))
+    assert "the pool of 3 H100 (team=a) gives 3 of 6" in story.explain(0).sentence
 
 
 def test_no_more_replicas_are_ordered_while_some_of_them_do_not_come():

@@ -7,12 +7,14 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from autoscaler.adapters.kube.client import FIELD_MANAGER
 from autoscaler.adapters.kube.history import OwnWrites
-from autoscaler.adapters.kube.objects import Behavior, HorizontalPodAutoscaler, ScalingRules
+from autoscaler.adapters.kube.objects import AutoscalerStatus, Behavior, HorizontalPodAutoscaler, ScalingRules
+from autoscaler.adapters.kube.pods import quoted
 from autoscaler.config.scaledobject import DISABLED, TOLERANCE
 from autoscaler.core.fleet import WorkloadRef
 from autoscaler.core.snapshot import Hold
 from autoscaler.ports import Clock, Leadership
 
+CONFLICT = "the object has been modified"  # of the API server, in the controller's message
 MAX_METRICS, MAX_NAME = 100, 253  # of an HPA: metrics that are looked at, and characters of a name
 
 HAND_HOLD_S = 300.0  # after a manual change the workload is left alone this long; each further one doubles it
@@ -87,6 +89,7 @@ class Hpa(NamedTuple):
     holds_up: bool  # it adds no replica, whatever its metrics say
     holds_down: bool  # it takes none away
     metrics: tuple[str, ...]  # names of its external metrics
+    unable: str  # why it cannot change the count, in the controller's words; "": it can
 
 
 class HpaTable(ClaimTable[Hpa]):
@@ -109,6 +112,7 @@ class HpaTable(ClaimTable[Hpa]):
             behavior.scale_up is not None and behavior.scale_up.select_policy == DISABLED,
             behavior.scale_down is not None and behavior.scale_down.select_policy == DISABLED,
             tuple(metric.external.metric.name[:MAX_NAME] for metric in metrics if metric.external is not None),
+            _unable(seen.status),
         )
         self.keep(metadata.namespace, metadata.name, hpa)
 
@@ -131,6 +135,14 @@ def _tolerance(rules: ScalingRules | None) -> float | None:
         return TOLERANCE.read(rules.tolerance) if rules is not None and rules.tolerance is not None else None
     except ValueError:
         return None  # no ScaledObject that is answered makes such an HPA
+
+
+def _unable(status: AutoscalerStatus) -> str:
+    """Say why the HPA cannot change the count. Somebody else's write at the same moment is over at its next sync."""
+    for condition in (status.conditions or ())[:MAX_METRICS]:
+        if (condition.type, condition.status) == ("AbleToScale", "False") and CONFLICT not in (condition.message or ""):
+            return quoted("", condition.message or condition.reason)
+    return ""
 
 
 def _is_daemon(writer: str) -> bool:

@@ -1,4 +1,6 @@
-"""Kubernetes Events about what changed: scaled, refused, a rival or a problem appeared. Shown by `kubectl describe`.
+"""Kubernetes Events about what changed: scaled, refused, a rival, a problem, replicas that do not come.
+
+`kubectl describe` shows them.
 
 An event that cannot be written is dropped; nothing here waits for the API server while a tick records. The words are
 those of the explanation, cut to what an event may hold.
@@ -7,17 +9,21 @@ those of the explanation, cut to what an event may hold.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import socket
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import structlog
 
 from autoscaler.adapters.kube.client import ApiError, Kube, object_path
 from autoscaler.adapters.kube.lease import micro_time
+from autoscaler.core import explain
 from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.obstacles import lacking
 from autoscaler.ports import Clock, Fate, Outcome, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -29,6 +35,7 @@ NOTE_LIMIT_BYTES = 1000  # the API allows 1 kB
 QUEUE_LIMIT = 1000  # events that wait to be written; beyond it the oldest is dropped
 SERIES_LIMIT = 2000  # events that may still be repeated
 SERIES_S = 360.0  # a repetition later than this is a new event, as in client-go
+TOLD_AFTER_S = 30.0  # replicas that are absent for so long are told: a node that is made for a pod takes its time
 REPEAT_S = 60.0  # a series is written at most this often, with what has been counted meanwhile
 NORMAL, WARNING = "Normal", "Warning"
 NOT_FOUND = 404
@@ -61,6 +68,9 @@ class _Said(NamedTuple):
     rival: str = ""
     published: int = -1
     problem: str = ""
+    absent: str = ""  # why replicas do not come, without the numbers, which change; "": all come
+    absent_since_s: float = 0.0
+    absent_told: bool = False
 
 
 class EventRecorder:
@@ -81,7 +91,7 @@ class EventRecorder:
         """Queue what changed in this tick. A follower has nothing to tell."""
         said = {}
         published = {outcome.change.uid: outcome for outcome in tick.outcomes if outcome.fate is Fate.PUBLISHED}
-        fleet = tick.input.fleet
+        fleet, absent = tick.input.fleet, _absent(tick)
         for row, (workload, rival) in enumerate(zip(fleet.workloads, fleet.rival, strict=True)):
             before = self._said.get(workload.uid, _Said())
             outcome = published.get(workload.uid)
@@ -89,6 +99,16 @@ class EventRecorder:
                 tick.problems.get(row, "") if tick.leading else ""
             )  # whoever begins to lead tells of all there are
             now = _Said(rival, outcome.change.after if outcome is not None else before.published, problem)
+            if row in absent and tick.leading:
+                since_s = before.absent_since_s if before.absent else tick.now_s
+                told = before.absent_told and before.absent == absent[row]
+                now = now._replace(absent=absent[row], absent_since_s=since_s, absent_told=told)
+                if not told and tick.now_s - since_s >= TOLD_AFTER_S:
+                    words = explain.absent(tick.input, tick.decision, row)
+                    self._tell(_missing(workload.ref, workload.uid, words), tick.wall_s)
+                    now = now._replace(absent_told=True)
+            elif before.absent_told and tick.leading:
+                self._tell(_missing(workload.ref, workload.uid, ""), tick.wall_s)
             if now != _Said():
                 said[workload.uid] = now
             if not tick.leading or now == before:
@@ -207,6 +227,20 @@ def _problem(ref: WorkloadRef, uid: str, problem: str) -> _Fact:
     if problem:
         return _Fact(ref, uid, WARNING, "ProblemDetected", "Observe", _note(problem))
     return _Fact(ref, uid, NORMAL, "ProblemGone", "Observe", "Nothing is wrong with its declarations any more.")
+
+
+def _absent(tick: TickRecord) -> dict[int, str]:
+    """Return by row which kind of replicas do not come, and why, without numbers."""
+    observation, words = tick.decision.observation, tick.input.fleet.obstacles.words
+    lack = lacking(observation)
+    rows = np.flatnonzero((observation.missing > 0) | (lack > 0)).tolist()
+    return {row: f"{observation.missing[row] > 0} {lack[row] > 0} {re.sub(r'[0-9]+', '', words[row])}" for row in rows}
+
+
+def _missing(ref: WorkloadRef, uid: str, words: str) -> _Fact:
+    if words:
+        return _Fact(ref, uid, WARNING, "ReplicasMissing", "Observe", _note(words))
+    return _Fact(ref, uid, NORMAL, "ReplicasComplete", "Observe", "No replica is missing or blocked any more.")
 
 
 def _note(text: str) -> str:

@@ -21,6 +21,7 @@ class Hold(NamedTuple):
     to_zero: bool = False
     shared: bool = False
     reason: str = ""
+    unable: str = ""  # why the HPA cannot change the count at all; no column, but one of the obstacles
 
 
 def hold(asked: Asked, hpa: Hpa | None, replicas: int) -> Hold:
@@ -56,8 +57,9 @@ def hold(asked: Asked, hpa: Hpa | None, replicas: int) -> Hold:
         least=min(least, most),
         most=most,
         to_zero=holds_down and asked.to_zero and not (asked.pauses_in or asked.forced),
-        shared=bool(asked.beside) or bool(lacks(asked, hpa)),
+        shared=bool(asked.beside) or bool(lacks(asked, hpa)) or (hpa is not None and bool(hpa.unable)),
         reason=" and ".join(reasons),
+        unable=hpa.unable if hpa is not None else "",
     )
 
 
@@ -69,6 +71,11 @@ def lacks(asked: Asked, hpa: Hpa | None) -> str:
         f"HorizontalPodAutoscaler/{hpa.name} has no metric {asked.metric}, so that our answer moves nothing; "
         "KEDA writes it anew when the spec of the ScaledObject is changed"
     )
+
+
+def fails(hpa: Hpa | None) -> str:
+    """Say that the HPA which KEDA made cannot change the count; "": it can, or is not known."""
+    return f"HorizontalPodAutoscaler/{hpa.name}: {hpa.unable}" if hpa is not None and hpa.unable else ""
 
 
 def table(holds: Sequence[Hold]) -> Held | None:

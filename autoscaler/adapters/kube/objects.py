@@ -266,8 +266,13 @@ class AutoscalerSpec(Fields, frozen=True):
     behavior: Behavior | None = None
 
 
+class AutoscalerStatus(Fields, frozen=True):
+    conditions: list[Condition] | None = None
+
+
 class HorizontalPodAutoscaler(Object, frozen=True):
     spec: AutoscalerSpec = AutoscalerSpec()
+    status: AutoscalerStatus = AutoscalerStatus()
 
 
 class AnnotatedMetadata(Metadata, frozen=True):

@@ -18,7 +18,7 @@ from autoscaler.adapters.kube import objects
 from autoscaler.adapters.kube.claims import Hands, HpaTable, TargetKey
 from autoscaler.adapters.kube.client import ApiError, Kube
 from autoscaler.adapters.kube.declared import worded
-from autoscaler.adapters.kube.held import Hold, hold, lacks, table
+from autoscaler.adapters.kube.held import Hold, fails, hold, lacks, table
 from autoscaler.adapters.kube.history import OwnWrites
 from autoscaler.adapters.kube.owners import ReplicaSets, Targets, TargetTable
 from autoscaler.adapters.kube.pods import PodRows, PodTable
@@ -63,6 +63,7 @@ class _WorkloadRows(NamedTuple):
     listed: BoolColumn
     fits: FloatColumn
     held: Held | None
+    unable: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
 
 
 class _Managed(NamedTuple):
@@ -292,6 +293,7 @@ class KubeFleet:
             listed=np.ones(len(managed), dtype=bool),
             fits=np.array(layout.fits),
             held=table([found.hold for *_, found in managed]),
+            unable=tuple(found.hold.unable for *_, found in managed),
         )
         for limit in self.limits():
             if limit not in limits:
@@ -330,6 +332,8 @@ class KubeFleet:
         for target, said in self._targets.failures.items():
             if target in place:
                 failed[place[target]], words[place[target]] = True, said
+        for row in (row for row, said in enumerate(rows.unable) if said):
+            refused[row], words[row] = np.inf, rows.unable[row]  # it does not say which count it asked for
         refusals = self._writes.refusals()
         for row, workload in enumerate(rows.workloads if refusals else ()):
             if workload.uid in refusals:
@@ -377,7 +381,7 @@ class KubeFleet:
             return None
         hpa = self._hpas.made_by(asked.port.name, row.key)
         problem = worded(
-            (_told(asked), lacks(asked, hpa), row.declared.problem, _unread(row, asked), row.facts.unclear)
+            (_told(asked), lacks(asked, hpa), fails(hpa), row.declared.problem, _unread(row, asked), row.facts.unclear)
         )
         if problem:
             self._problems[row.ref] = problem

@@ -155,6 +155,20 @@ async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_n
     await expect(reasons).to_have_text([re.compile("· 3 blocked$"), re.compile("· inputs not trusted$")])
 
 
+async def test_replicas_that_do_not_exist_are_told_in_the_list_and_beside_the_chart(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(2).tick()
+    seen = replace(tick.decision.observation, missing=np.array([6.0, 0.0]), blocked=np.array([1.0, 0.0]))
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons.first).to_have_text(re.compile("· 1 blocked · 6 missing$"))
+    await expect(reasons.last).not_to_have_text(re.compile("missing"))
+    await page.locator("#rows a").first.click()
+    await expect(page.locator("dl.tiles.small")).to_contain_text(re.compile("Starting.*1 blocked, 6 missing"))
+
+
 async def test_where_no_queue_is_known_the_sum_is_not_zero(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
     seen = replace(tick.decision.observation, waiting=np.full(2, np.nan))

@@ -9,13 +9,16 @@ import pytest
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kube.client import Kube
-from autoscaler.adapters.kube.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
+from autoscaler.adapters.kube.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, TOLD_AFTER_S, EventRecorder
 from autoscaler.core.decision import TickInput
-from autoscaler.core.fleet import Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.fleet import Blocked, Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.memory import Memory
 from autoscaler.core.samples import Samples
-from autoscaler.core.spec import Schedule, Spec
+from autoscaler.core.spec import Schedule
+from autoscaler.core.tick import tick
 from autoscaler.ports import Change, Fate, Outcome, TickRecord
 from tests.adapters.kube.world import World, running
+from tests.core.world import Story, fleet, spec
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually
 
@@ -50,10 +53,17 @@ def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
     )
 
 
-def record(fleet: Fleet, *outcomes: Outcome, leading: bool = True) -> TickRecord:
-    nothing = Schedule(*(np.empty((len(fleet.workloads), 0)) for _ in range(4)))
-    given = TickInput(0.0, fleet, Spec.filled(len(fleet.workloads)), nothing, Samples.nothing(len(fleet.workloads), 0))
-    return TickRecord(1, 0.0, 1767323045.5, 0.1, given, None, (), outcomes, leading)  # type: ignore[arg-type]
+def record(
+    fleet: Fleet, *outcomes: Outcome, leading: bool = True, story: Story | None = None, now_s: float = 0.0
+) -> TickRecord:
+    """Return the record of a tick; story: what is remembered from one to the next."""
+    rows = len(fleet.workloads)
+    nothing = Schedule(*(np.empty((rows, 0)) for _ in range(4)))
+    given = TickInput(now_s, fleet, spec(rows), nothing, Samples.nothing(rows, len(fleet.pods)))
+    decision, memory = tick(given, story.memory if story else Memory.empty())
+    if story:
+        story.memory = memory
+    return TickRecord(1, now_s, 1767323045.5, 0.1, given, decision, ("",) * rows, outcomes, leading)
 
 
 async def events(api: KubeApi, namespace: str) -> list[dict[str, Any]]:
@@ -142,8 +152,8 @@ async def test_a_problem_is_told_when_it_appears_changes_and_goes(
             ("other", True),
             ("", 1),
         ):
-            tick = record(fleet_of(workload), leading=bool(leading))
-            recorder.record(replace(tick, problems={0: problem} if problem else {}))
+            told = record(fleet_of(workload), leading=bool(leading))
+            recorder.record(replace(told, problems={0: problem} if problem else {}))
         found = await written(kube_api, workload.ref.namespace, 3)
         await asyncio.sleep(0.2)
         assert len(await events(kube_api, workload.ref.namespace)) == 3
@@ -163,6 +173,46 @@ async def test_what_is_published_to_keda_is_told_when_it_changes(
         await asyncio.sleep(0.2)
         assert len(await events(kube_api, workload.ref.namespace)) == 1
     assert event["reason"] == "Recommended"
+
+
+async def test_replicas_that_do_not_come_are_told_once_until_they_have_come(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder, story = EventRecorder(kube, clock), Story(spec())
+    words = "FailedCreate: exceeded quota: gpus, used: {}, limited: 2"
+
+    def at(now_s: float, said: str = "", absent: bool = True) -> TickRecord:
+        obstacles = replace(Obstacles.none(1), failed=np.array([absent]), words=(said,))
+        return record(replace(fleet_of(workload), obstacles=obstacles), story=story, now_s=now_s)
+
+    async with running(recorder):
+        for now_s in range(0, 60, 5):
+            recorder.record(at(now_s, words.format(now_s)))  # a number that changes is no news
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+        await asyncio.sleep(0.2)
+        assert len(await events(kube_api, workload.ref.namespace)) == 1
+        there = replace(fleet_of(workload), replicas=np.zeros(1))
+        recorder.record(record(there, story=story, now_s=60))
+        found = await written(kube_api, workload.ref.namespace, 2)
+    assert (event["type"], event["reason"]) == ("Warning", "ReplicasMissing")
+    assert event["note"].startswith("1 replica does not exist: FailedCreate: exceeded quota: gpus")
+    assert {event["reason"] for event in found} == {"ReplicasMissing", "ReplicasComplete"}
+
+
+async def test_a_pod_that_waits_for_a_node_is_told_only_when_none_comes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder, story = EventRecorder(kube, clock), Story(spec())
+    waits = fleet([0], [1], workloads=(workload,), pod_blocked=np.array([Blocked.UNSCHEDULABLE]))
+    waits = replace(waits, obstacles=replace(Obstacles.none(1), words=("0/3 nodes are available",)))
+    async with running(recorder):
+        for now_s in (0.0, 15.0):
+            recorder.record(record(waits, story=story, now_s=now_s))
+        await asyncio.sleep(0.2)
+        assert await events(kube_api, workload.ref.namespace) == []
+        recorder.record(record(waits, story=story, now_s=TOLD_AFTER_S))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert event["note"] == "1 replica waits for a node: 0/3 nodes are available"
 
 
 async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):

@@ -23,7 +23,7 @@ def asked(*notes: str, triggers: tuple[Any, ...] = (TRIGGER,), **spec: Any) -> A
     return read_scaled_object(msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject))
 
 
-def hpa(metrics: tuple[str, ...] = ("s0-replicas",), **behavior: Any) -> Hpa:
+def hpa(metrics: tuple[str, ...] = ("s0-replicas",), unable: str = "", **behavior: Any) -> Hpa:
     hpas = HpaTable()
     body = {
         "metadata": {
@@ -35,6 +35,14 @@ def hpa(metrics: tuple[str, ...] = ("s0-replicas",), **behavior: Any) -> Hpa:
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama"},
             "behavior": behavior or None,
             "metrics": [{"type": "External", "external": {"metric": {"name": name}}} for name in metrics],
+        },
+        "status": {
+            "conditions": [
+                {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": unable}
+                if unable
+                else {"type": "AbleToScale", "status": "True", "reason": "ReadyForNewScale", "message": "as it should"},
+                {"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled"},
+            ]
         },
     }
     hpas.put(msgspec.convert(body, objects.HorizontalPodAutoscaler))
@@ -126,6 +134,18 @@ def test_an_hpa_that_keda_wrote_without_our_metric_is_told(triggers: tuple[Any, 
     assert bool(found) is missing
     assert hold(asked(triggers=triggers), hpa(metrics), 2).shared is (missing or len(triggers) > 1)
     assert lacks(asked(triggers=triggers), None) == ""
+
+
+def test_what_stands_counts_when_the_hpa_cannot_change_it():
+    refused = "the HPA controller was unable to update the target scale: admission webhook\n denied the request"
+    made = hpa(unable=refused)
+    assert made.unable == " ".join(refused.split())
+    assert hold(asked(), made, 6).shared
+    assert hpa().unable == ""
+
+
+def test_a_conflict_of_the_hpa_is_none_of_its_troubles():
+    assert hpa(unable="unable to update the target scale: the object has been modified; please try again").unable == ""
 
 
 @given(

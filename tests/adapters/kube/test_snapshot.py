@@ -643,6 +643,34 @@ async def test_what_holds_a_count_of_keda_is_seen(kube: Kube, clock: SystemClock
         assert view.held is not None and view.held.shared[row(view, "llama")]
 
 
+async def test_an_hpa_that_cannot_scale_is_told_and_takes_no_gpus(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama", replicas=1, annotations={})
+    await world.scaled_object("llama", "llama", EXTERNAL)
+    await world.hpa("keda-hpa-llama", "llama", scaled_object="llama")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    denied = "the HPA controller was unable to update the target scale: admission webhook denied the request"
+    condition = {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": denied}
+
+    async def tell(*conditions: dict[str, str]) -> None:
+        counts = {"currentReplicas": 1, "desiredReplicas": 1, "conditions": list(conditions)}
+        await world.api.set_status(
+            "autoscaling/v2", "HorizontalPodAutoscaler", world.namespace, "keda-hpa-llama", counts
+        )
+
+    async with running(fleet):
+        assert np.isnan((await synced(fleet)).obstacles.refused).all()
+        await tell(condition)
+        view = await until(fleet, "the trouble is seen", lambda view: bool(fleet.problems()))
+        assert fleet.problems() == {
+            WorkloadRef(world.namespace, "llama"): f"HorizontalPodAutoscaler/keda-hpa-llama: {denied}"
+        }
+        assert (view.obstacles.refused[0], view.obstacles.words[0]) == (np.inf, denied)
+        assert view.held is not None and view.held.shared[0]
+        await tell({**condition, "status": "True"})
+        view = await until(fleet, "it is over", lambda view: not fleet.problems())
+        assert np.isnan(view.obstacles.refused[0])
+
+
 async def test_keda_mode_says_so_where_keda_is_not_installed(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
