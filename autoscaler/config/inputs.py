@@ -54,7 +54,7 @@ INTRODUCTION = """\
 The metrics that are read from engines, gateways and GPUs, through Prometheus or directly, and from kube-state-metrics.
 This page is printed from `autoscaler/config/{engines,gateways,gpus}.py` by `python -m autoscaler.config.inputs`. A
 pipeline that drops metrics must keep these. Several names in one cell are those of other versions, or parts that are
-added up or subtracted.
+added up, or subtracted where `less` stands before them.
 
 Names are recognized with `_` for `:`, and with the prefixes of KServe (`kserve_`) and Ray (`ray_`). `--metric-prefix`
 states others. A name that ends like an engine's and has another prefix is reported. NIM and release candidates of
@@ -222,7 +222,9 @@ def _of_engine(engine: Engine, column: str) -> Iterable[str]:
 
 
 def _names(readings: Readings, suffix: str = "") -> Iterable[str]:
-    return (f"`{name}{suffix}`" for name in names_of(readings))
+    """Return the names of all metrics that the readings take, each once, those marked that are subtracted."""
+    subtracted = {name for row in readings for less in row.minus for name in names_of(less)}
+    return (f"{'less ' if name in subtracted else ''}`{name}{suffix}`" for name in names_of(readings))
 
 
 if __name__ == "__main__":

@@ -26,3 +26,11 @@ def test_every_name_of_every_engine_is_on_the_page_and_every_column_says_what_is
 def test_every_name_that_is_asked_of_kube_state_metrics_is_on_the_page() -> None:
     asked = pods_query("up") + controllers_query("up")
     assert set(re.findall(r"kube_\w+", asked)) == set(re.findall(r"`(kube_\w+)`", markdown()))
+
+
+def test_names_that_are_subtracted_are_marked() -> None:
+    """Else a reader takes cached tokens for another name of computed ones."""
+    for engine, name in (("vllm", "vllm:prefix_cache_hits_total"), ("sglang", "sglang:cached_tokens_total")):
+        (row,) = re.findall(rf"\| `prompt_tokens` \| (.*`{engine}:prompt_tokens_total`.*) \| no forecast", markdown())
+        assert f"less `{name}`" in row
+        assert "less `" + f"{engine}:prompt_tokens" not in row
