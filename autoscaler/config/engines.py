@@ -17,6 +17,9 @@ from types import MappingProxyType
 from autoscaler.config.series import Fold, Readings, Series, counter, first, renamed
 
 # How a column is read is the same for every engine; those not named here are read as they are.
+# Readings of the moment, which a server may not know: one that is negative makes the whole unknown, since a sum with or
+# without it would be too small.
+GAUGES = frozenset({"running", "waiting", "kv_usage", "max_running"})
 QUANTILES = frozenset({"ttft_s", "itl_s"})  # read as a quantile of a histogram
 # Read as the count within an objective of a histogram: the column of `core.samples.Objectives` that sets the limit.
 WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s", "prefill_met": "ttft_s"})

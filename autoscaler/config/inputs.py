@@ -86,9 +86,9 @@ Amazon's backend wants requests signed with SigV4, Google's and Azure's want tok
 proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
 
 **Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million
-requests. Of a GPU also ratios above 2 (those between count as 1) and more framebuffer than any has: DCGM writes
-140737488355328 or 9223372036854775794 for what it could not read. Activity is then unknown for three minutes where
-Prometheus tells it.
+requests. If one engine of a pod shows such a gauge, that of the pod is unknown. Of a GPU also ratios above 2 (those
+between count as 1) and more framebuffer than any has: DCGM writes 140737488355328 or 9223372036854775794 for what it
+could not read. Activity is then unknown for three minutes where Prometheus tells it.
 
 **Another model's metrics** do not count: series whose `model_name` is not a name that the pod's own command line gives
 (vLLM and SGLang; `--served-model-name`, else the model that is loaded), nor the workload's annotation `model`. Case and

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from autoscaler.config import gpus
-from autoscaler.config.engines import ENGINES, QUANTILES, START_TIME, WITHIN, Engine
+from autoscaler.config.engines import ENGINES, GAUGES, QUANTILES, START_TIME, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
 from autoscaler.config.reporters import HOME_LABELS
 from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of
@@ -67,7 +67,10 @@ def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple
         if column in WITHIN:
             continue
         window = window_s if column in QUANTILES else None
-        queries.append(PodQuery(column, _values(readings, identity, window), column in SLOW))
+        expression = _values(readings, identity, window)
+        if column in GAUGES:
+            expression = f"({expression}) unless on ({', '.join(identity)}) ({_negative(readings)})"
+        queries.append(PodQuery(column, expression, column in SLOW))
     return tuple(queries)
 
 
@@ -335,6 +338,12 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     if row.inverted:
         expression = f"(1 - {expression})"
     return scaled(expression, row.scale)
+
+
+def _negative(readings: Readings) -> str:
+    """Return the series that show less than nothing: a sum or a largest of them would hide it."""
+    rows = dict.fromkeys(part for row in readings for part in row.parts())
+    return either(f"{text} < 0" for row in rows for text in selectors(row, row.name))
 
 
 def _alike(part: Series, row: Series) -> bool:

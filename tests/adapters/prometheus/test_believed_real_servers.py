@@ -9,6 +9,9 @@ import pytest_asyncio
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.adapters.scrape.exposition import parse
+from autoscaler.adapters.scrape.reading import gauges_and_counters, wanted
+from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.fleet import ServedNames
 from tests.adapters.prometheus.fleets import fleet_of
@@ -21,6 +24,17 @@ from tests.harness.victoria_metrics import victoria_metrics
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 STARTED_S = 1_700_000_000
+# Two data-parallel engines, of which one does not know its gauges.
+SENTINEL = "".join(
+    f'vllm:{name}{{engine="{number}",model_name="m"}} {value}\n'
+    for name, values in {
+        "num_requests_running": (10, -1),
+        "num_requests_waiting": (4, -1),
+        "kv_cache_usage_perc": (0.5, -1),
+        "generation_tokens_total": (100, 50),
+    }.items()
+    for number, value in enumerate(values)
+)
 
 
 def engine(tokens: int, start_s: int | None = None, model: str = "m", running: int = 2) -> str:
@@ -43,6 +57,8 @@ async def scene(
             target("stands-0", engine(1000, STARTED_S)),
             target("restarts-0", engine(1000, STARTED_S)),
             target("silent-0", engine(1000)),
+            target("sentinel-0", SENTINEL),
+            target("sentinel-1", SENTINEL.replace("-1", "1")),
             target("true-0", engine(1000, model="x")),
             target("foreign-0", engine(1000, model="b")),
             target("mixed-0", engine(1000, model="a.v1", running=2) + engine(500, model="b", running=7)),
@@ -99,3 +115,18 @@ async def test_series_of_a_model_that_the_pod_does_not_serve_are_left_out(scene:
         "models: pod llm/foreign-0 and 2 more: series of the model 'b' are left out: the pod's command line serves 'a'"
     )
     assert believed.pods.running.tolist() == [2, 2, 9, 2]
+
+
+async def test_a_gauge_of_which_one_engine_shows_a_sentinel_is_unknown_as_in_direct_reading(
+    scene: tuple[PromqlServer, ExpositionServer],
+):
+    server, _ = scene
+    fleet = fleet_of({"llm/w": ["sentinel-0", "sentinel-1"]})
+    async with source(server) as opened:
+        pods = (await opened.sample(fleet, objectives(fleet), 10)).pods
+    exposition = parse(SENTINEL.encode(), wanted(ENGINES["vllm"]))
+    direct = gauges_and_counters(ENGINES["vllm"], exposition)
+    for column in ("running", "waiting", "kv_usage", "generation_tokens"):
+        assert getattr(pods, column)[0] == pytest.approx(direct[column], nan_ok=True)
+    assert np.isnan([pods.running[0], pods.waiting[0], pods.kv_usage[0]]).all()
+    assert (pods.running[1], pods.waiting[1], pods.generation_tokens[0]) == (11, 5, 150)
