@@ -4,11 +4,15 @@ ARG PYTHON=python:3.11-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /src
+COPY requirements requirements
+# Every dependency comes as a wheel, so no compiler is needed here either; --only-binary makes that a rule. Versions and
+# hashes are stated; the wheel of the package itself is built by a setuptools that is stated too.
+RUN python -m venv --without-pip /opt/vllm-autoscaler \
+ && pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements/build.txt \
+ && pip --python /opt/vllm-autoscaler/bin/python install --no-cache-dir --require-hashes --only-binary :all: -r requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY autoscaler autoscaler
-# Every dependency comes as a wheel, so no compiler is needed here either; --only-binary makes that a rule.
-RUN python -m venv --without-pip /opt/vllm-autoscaler \
- && pip --python /opt/vllm-autoscaler/bin/python install --no-cache-dir --only-binary :all: .
+RUN pip --python /opt/vllm-autoscaler/bin/python install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM ${PYTHON}
 LABEL org.opencontainers.image.title="vllm-autoscaler" \

@@ -43,6 +43,9 @@ envtest: ## build kube-apiserver for the tests, once per machine
 keda: ## build KEDA and kube-controller-manager for the tests, once per machine
 	@tools/keda.sh >/dev/null
 
+lock: .venv/installed-dev ## state anew which version of each package is installed
+	@tools/lock.sh
+
 debian:
 	@PATH="$${KUBEBUILDER_ASSETS:+$$KUBEBUILDER_ASSETS:}$$PATH" tools/debian.sh \
 	  etcd:etcd-server prometheus:prometheus victoria-metrics:victoria-metrics chromium:chromium
@@ -58,10 +61,14 @@ clean: ## remove what was made here; what is in the user's cache folder stays
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/debian.sh ensurepip:python3-venv
 	$(PYTHON) -m venv .venv
 
-.venv/installed: pyproject.toml | .venv/bin/python
-	.venv/bin/pip install --quiet -e .
+# Every package comes in the version and with the hash that requirements/ states; `make lock` states them anew.
+INSTALL = .venv/bin/pip install --quiet
+.venv/installed: pyproject.toml requirements/run.txt requirements/build.txt | .venv/bin/python
+	$(INSTALL) --require-hashes -r requirements/build.txt -r requirements/run.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/installed-dev: pyproject.toml | .venv/bin/python
-	.venv/bin/pip install --quiet -e '.[dev]'
+.venv/installed-dev: pyproject.toml requirements/dev.txt | .venv/bin/python
+	$(INSTALL) --require-hashes -r requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch .venv/installed $@

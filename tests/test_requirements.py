@@ -1,0 +1,61 @@
+"""What is stated in requirements/ is what pyproject.toml asks for, each package with the hashes of its files."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ASKED = {"run": PROJECT["dependencies"], "dev": PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+
+
+def stated(name: str) -> dict[str, tuple[Requirement, list[str]]]:
+    """Return each package of a file by its name, with the lines of its hashes."""
+    found: dict[str, tuple[Requirement, list[str]]] = {}
+    hashes: list[str] = []
+    for line in (ROOT / "requirements" / f"{name}.txt").read_text().splitlines():
+        if line.startswith(" "):
+            hashes.append(line)
+        else:
+            requirement, hashes = Requirement(line.removesuffix(" \\")), []
+            found[canonicalize_name(requirement.name)] = requirement, hashes
+    return found
+
+
+@pytest.mark.parametrize("name", ["run", "dev", "build"])
+def test_every_package_has_one_version_and_hashes(name: str):
+    for requirement, hashes in stated(name).values():
+        assert [each.operator for each in requirement.specifier] == ["=="], requirement
+        assert requirement.url is None
+        assert hashes, requirement
+        assert all(map(HASH.match, hashes)), requirement
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_package_that_is_asked_for_is_stated_in_an_allowed_version(name: str):
+    found = stated(name)
+    for asked in map(Requirement, ASKED[name]):
+        requirement, _ = found[canonicalize_name(asked.name)]
+        (version,) = (each.version for each in requirement.specifier)
+        assert asked.specifier.contains(Version(version)), asked
+
+
+def test_the_daemon_is_tested_with_the_versions_that_its_image_has():
+    tested = stated("dev")
+    for name in ("run", "build"):
+        for package, (requirement, _) in stated(name).items():
+            assert tested[package][0].specifier == requirement.specifier, package
+
+
+def test_version_is_one_in_package_manifests_and_changelog():
+    version = PROJECT["version"]
+    assert f"image: vllm-autoscaler:{version}\n" in (ROOT / "manifests" / "base" / "deployment.yaml").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == version
