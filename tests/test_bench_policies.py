@@ -289,11 +289,11 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
 RUNS = {"beginnings": 48, "fifty": 12, "hours": 10, "learned": 20, "mooncake": 8, "small": 24, "windows": 12}
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "benchmark").glob("*.jsonl")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted((ROOT / "bench" / "results").glob("*.jsonl")), ids=lambda file: file.stem)
 def test_the_tables_of_the_documentation_are_what_the_results_beside_it_come_to(file: Path) -> None:
     results = policies.read_results(file)
     told = tables.table(results).strip()
     assert len(results) == RUNS[file.stem]
-    assert told in (ROOT / "docs" / "benchmark.md").read_text()
+    assert told in (ROOT / "docs" / "explanation" / "benchmark.md").read_text()
     rows = told.partition("\n\n")[0]
     assert file.stem != "windows" or rows in (ROOT / "README.md").read_text()

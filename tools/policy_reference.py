@@ -1,4 +1,4 @@
-"""Writes docs/policy.md from the models of the policy document: `python -m tools.policy_reference`."""
+"""Writes docs/reference/policy.md from the models of the policy document: `python -m tools.policy_reference`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoscaler.config.model import API_VERSION, KIND, OVERRIDES, Leaf, PolicySp
 from autoscaler.config.policy import DEFAULT_POLICY, MAX_FILES, load
 from autoscaler.config.values import Duration
 
-TARGET = Path(__file__).parents[1] / "docs" / "policy.md"
+TARGET = Path(__file__).parents[1] / "docs" / "reference" / "policy.md"
 
 HEAD = f"""\
 <!-- Built from autoscaler/config by tools/policy_reference.py; change the code, not this page. -->

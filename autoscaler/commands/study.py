@@ -174,7 +174,7 @@ proof_options = options(
         help="Random seed for everything that is drawn.",
     ),
     click.option(
-        "--json", type=OUT, metavar="FILE", help="Write the results as JSON; docs/simulate.md lists the keys."
+        "--json", type=OUT, metavar="FILE", help="Write the results as JSON; docs/reference/simulate.md lists the keys."
     ),
     click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one HTML page."),
     click.option("--ray", is_flag=True, help="Run on a Ray cluster (needs the extra `ray`)."),

@@ -1,6 +1,6 @@
-"""Which metrics are read, and what is lost without each. `docs/inputs.md` is printed from here.
+"""Which metrics are read, and what is lost without each. `docs/reference/inputs.md` is printed from here.
 
-    python -m autoscaler.config.inputs > docs/inputs.md
+    python -m autoscaler.config.inputs > docs/reference/inputs.md
 
 The names come from the tables of engines, gateways and GPUs; here is only what they are for.
 """

@@ -1,6 +1,6 @@
 """The policy document: every field with its default, what it allows and what it means. Nothing is computed here.
 
-The reference in docs/policy.md is built from these lines. Keys are written in camelCase, as in Kubernetes.
+The reference in docs/reference/policy.md is built from these lines. Keys are written in camelCase, as in Kubernetes.
 """
 
 from __future__ import annotations

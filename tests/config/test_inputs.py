@@ -7,7 +7,7 @@ from autoscaler.adapters.prometheus.kube_state import controllers_query, pods_qu
 from autoscaler.config.engines import ENGINES, HISTOGRAMS
 from autoscaler.config.inputs import LOST, markdown
 
-PAGE = Path(__file__).parents[2] / "docs/inputs.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/inputs.md"
 
 
 def test_the_page_is_the_one_that_the_table_prints() -> None:

@@ -1,6 +1,6 @@
-"""Every metric the daemon exports: name, type, labels, meaning. `docs/metrics.md` is printed from here.
+"""Every metric the daemon exports: name, type, labels, meaning. `docs/reference/metrics.md` is printed from here.
 
-    python -m autoscaler.adapters.http.catalogue > docs/metrics.md
+    python -m autoscaler.adapters.http.catalogue > docs/reference/metrics.md
 
 How the values are kept and rendered is in `metrics`.
 """

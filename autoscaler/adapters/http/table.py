@@ -1,6 +1,6 @@
 """One tick as a table: what the API lists, the page shows and the stream compares. Columns in, JSON values out.
 
-What a field means is in `FIELDS`, once; the table in `docs/api.md` is held equal to it by a test.
+What a field means is in `FIELDS`, once; the table in `docs/reference/api.md` is held equal to it by a test.
 """
 
 from __future__ import annotations

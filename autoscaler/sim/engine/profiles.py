@@ -4,10 +4,10 @@ Bandwidth and dense BF16 of a device are those of its data sheet: "NVIDIA A100 T
 H100 Tensor Core GPU" (SXM), whose sparse figures are halved. Memory is what `nvidia-smi` shows. A slice has its share
 of bandwidth (NVIDIA "Multi-Instance GPU User Guide", supported MIG profiles: 1g 1/8, 1g with double memory and 2g 2/8,
 3g 4/8), and of the H100's 132 SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Links to all, and which
-constants are assumed: docs/simulator.md, Profiles. Model figures are those of the published configurations. Quantised
-weights are computed: embeddings and head stay at 16 bits (1.05e9 parameters of the 8B model), the rest has 8 bits, or 4
-bits and a 16-bit scale for every 128 weights. Efficiencies and overheads are round numbers that nobody measured here;
-measure before believing a digit, or fit a profile to a recording (`fit`).
+constants are assumed: docs/explanation/simulator.md, Profiles. Model figures are those of the published configurations.
+Quantised weights are computed: embeddings and head stay at 16 bits (1.05e9 parameters of the 8B model), the rest has 8
+bits, or 4 bits and a 16-bit scale for every 128 weights. Efficiencies and overheads are round numbers that nobody
+measured here; measure before believing a digit, or fit a profile to a recording (`fit`).
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from autoscaler.adapters.http.catalogue import FAMILIES, KEDA, PREFIX, markdown
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
 def test_the_page_in_docs_says_what_the_code_exports() -> None:
-    assert PAGE.read_text() == markdown(), "run: python -m autoscaler.adapters.http.catalogue > docs/metrics.md"
+    assert PAGE.read_text() == markdown(), (
+        "run: python -m autoscaler.adapters.http.catalogue > docs/reference/metrics.md"
+    )
 
 
 def test_every_name_is_a_unique_prometheus_name_with_its_suffix() -> None:

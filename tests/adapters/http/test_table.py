@@ -105,7 +105,7 @@ def test_names_from_outside_are_bounded_and_printable() -> None:
 def test_every_field_is_documented_and_filled() -> None:
     (row,) = as_json(Table.of(World(1).tick())).values()
     assert list(row) == list(FIELDS)
-    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     assert "| field | meaning |\n|---|---|\n" + "".join(f"| `{k}` | {v} |\n" for k, v in FIELDS.items()) + "\n" in page
 
 

@@ -187,7 +187,7 @@ def test_a_constant_that_comes_out_as_zero_is_doubted() -> None:
     ]
 
 
-# Median, mean and 90th percentile of the error, as docs/simulator.md states them.
+# Median, mean and 90th percentile of the error, as docs/explanation/simulator.md states them.
 STATED = {
     ("load", "kv-bound"): {
         "TTFT": (0.123, 0.267, 0.448),

@@ -83,7 +83,7 @@ def test_the_json_summary_has_its_documented_keys_and_weighs_workloads_by_their_
     assert workloads["c"]["attainment"] is None
     described = Summary.as_json.__doc__ or ""
     assert all(key in described for key in plain)
-    page = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "simulate.md").read_text("utf-8")
     section = page[page.index("## demo --json") : page.index("## simulate fit")]
     assert all(f"`{key}`" in section for key in (*plain, *workloads["b"]))
 

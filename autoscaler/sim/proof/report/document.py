@@ -1,4 +1,4 @@
-"""The JSON document of a proof. Its keys are an interface, listed in docs/simulate.md; add, never rename.
+"""The JSON document of a proof. Its keys are an interface, listed in docs/reference/simulate.md; add, never rename.
 
 A number that does not exist (a quantile of requests that were never answered, a share that history cannot tell) is
 null.

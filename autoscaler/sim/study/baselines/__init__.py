@@ -1,6 +1,6 @@
 """Other people's rules for the number of replicas, each from its documented formula and with its own timing.
 
-`docs/baselines.md` has the formulas, where they are written down, and what was fixed to be fair to them.
+`docs/reference/baselines.md` has the formulas, where they are written down, and what was fixed to be fair to them.
 """
 
 from collections.abc import Mapping

@@ -50,7 +50,7 @@ def test_what_a_baseline_came_to_where_it_was_tuned_stands_beside_what_it_came_t
 def test_every_key_is_documented() -> None:
     written = document([proof()])
     assert isinstance(written, dict)
-    text = (Path(__file__).parents[4] / "docs" / "simulate.md").read_text("utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "reference" / "simulate.md").read_text("utf-8")
     keys = [*written, *written["objective"], *written["policies"][0]]
     assert [key for key in keys if f"`{key}`" not in text] == []
 
