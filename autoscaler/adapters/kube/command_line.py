@@ -131,8 +131,8 @@ def _reported(words: Sequence[str]) -> ServedNames | None:
         return ServedNames()
     if names:
         return ServedNames(tuple(names))
-    engine = words[0].startswith("-") or any(program in word for word in words for program in _ENGINES)
-    if not engine or any(_SPECULATES in name.lower() for name in loaded):
+    started = any(program in word for word in words for program in _ENGINES)  # else an image may start anything
+    if not started or any(_SPECULATES in name.lower() for name in loaded):
         return ServedNames()
     return ServedNames(tuple(loaded), or_path=not all(name.startswith(("/", ".")) for name in loaded))
 

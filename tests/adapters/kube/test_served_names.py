@@ -59,6 +59,8 @@ def test_names_are_the_served_ones_or_what_is_loaded(args: list[str], known: tup
         ["--model_name=llama3", "--model_id=org/m"],
         ["serve", "run", "app:build"],
         ["/start.sh", "--model", "org/m"],
+        ["--model", "org/m"],
+        ["serve", "org/m"],
         ["vllm", "serve", "org/m", *["--flag"] * 600],
     ],
 )
