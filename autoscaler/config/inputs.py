@@ -57,8 +57,9 @@ pipeline that drops metrics must keep these. Several names in one cell are those
 added up, or subtracted where `less` stands before them.
 
 Names are recognized with `_` for `:`, and with the prefixes of KServe (`kserve_`) and Ray (`ray_`). `--metric-prefix`
-states others. A name that ends like an engine's and has another prefix is reported. NIM and release candidates of
-TensorRT-LLM share names; they are told apart by `gpu_cache_usage_perc` and `kv_cache_utilization`.
+states others. A name that ends like an engine's and has another prefix is reported, where pods are silent and the
+server can be asked (managed backends refuse it, which the source then says). NIM and release candidates of TensorRT-LLM
+share names; they are told apart by `gpu_cache_usage_perc` and `kv_cache_utilization`.
 
 A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
 that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
@@ -93,10 +94,10 @@ could not read. Activity is then unknown for three minutes where Prometheus tell
 **Another model's metrics** do not count: series whose `model_name` is not a name that the pod's own command line gives
 (vLLM and SGLang; `--served-model-name`, else the model that is loaded), nor the workload's annotation `model`. Case and
 leading directories do not matter. Names are taken for unknown, and every series counts, where they come from a variable
-that the pod does not state or a script sets, with `--config`, LoRA adapters, speculators and programs that are neither
-of the two engines, and in dry-run without `--cluster`. The source names the pods and models. Prometheus is asked for
-models every 30 s and when pods are new. Of a pod that reports its own model beside another, requests within objectives
-are then unknown.
+that the pod does not state or a script sets, with `--config`, LoRA adapters and speculators, where no program is named
+that is one of the two engines (an image's own entrypoint) and no `--served-model-name`, and in dry-run without
+`--cluster`. The source names the pods and models. Prometheus is asked for models every 30 s and when pods are new. Of a
+pod that reports its own model beside another, requests within objectives are then unknown.
 
 **Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
 changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL for

@@ -117,6 +117,7 @@ class DiscoveredFleet:
             where = f" from namespace {' or '.join(sorted(self._namespaces))}" if self._namespaces else ""
             where += f" with the labels {self._selector}" if self._selector else ""
             nobody = f"no engine reports metrics{where} to {self._client.name}, which has none of {sought}"
+            nobody += self._near_misses.unasked
             reason = "; ".join(self.problems) or nobody
             raise Unavailable(f"no workloads found: {reason}")
         return self._fleet

@@ -1,24 +1,29 @@
 """What the backend has that could be an engine's and is read nowhere: asked now and then, told until asked again.
 
-Managed backends refuse an expression on names, as the query for them is one. That is no failure and not told.
+Managed backends refuse an expression on names, as the query for them is one. They are not asked again, and `unasked`
+says so to those who miss something.
 """
 
 from __future__ import annotations
 
 import math
+from http import HTTPStatus
 from itertools import chain
 
+from autoscaler.adapters.prometheus.client import QueryFailed
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.join import pod_name
 from autoscaler.adapters.prometheus.queries import by, engines_presence
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.config.engines import ENGINES
 from autoscaler.config.series import POD_LABELS
-from autoscaler.config.spellings import LOOKS_LIKE, Spelling, near_miss, spelled
+from autoscaler.config.spellings import LOOKS_LIKE, OPTION, Spelling, near_miss, spelled
 
 PERIOD_S = 300.0
 MOST_TOLD = 3
 NAMES = f'group by (__name__) ({{__name__=~".+({LOOKS_LIKE})"}})'
+REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+UNASKED = f"; the server refuses to look for names with an unknown prefix, which {OPTION} states"
 STATISTICS = "are its statistics off (--disable-log-stats), or not on (--enable-metrics)?"
 _WEB = 'http_requests_total{handler=~"/v1/completions|/v1/chat/completions"}'  # of vLLM's web server, always there
 
@@ -37,6 +42,7 @@ class NearMisses:
         """spellings: in which names are read. pods: look for pods without an engine, too."""
         self._spellings = spellings
         self._pods = pods
+        self.unasked = ""  # words to stand behind what is missing: names were not looked for; "": they were
         self._asked_s = -math.inf
         self._lines: tuple[str, ...] = ()
 
@@ -44,13 +50,26 @@ class NearMisses:
         """Add what was found to the problems of a round."""
         if sampling.started_s - self._asked_s >= PERIOD_S:
             self._asked_s = sampling.started_s
-            found = await sampling.try_ask(NAMES)
-            names = sorted(parse_labels(raw).get("__name__", "") for raw in found.labels) if found else []
-            self._lines = tuple(filter(None, (near_miss(name, self._spellings) for name in names)))[:MOST_TOLD]
-            if self._pods and (mute := await sampling.try_ask(mute_query(self._spellings))):
-                self._lines += _tell_mute(mute)
+            self._lines = (*await self._names(sampling), *(await self._mute(sampling) if self._pods else ()))
         for line in self._lines:
             sampling.note("names", line)
+
+    async def _names(self, sampling: Sampling) -> tuple[str, ...]:
+        if self.unasked:
+            return ()
+        try:
+            found = await sampling.try_ask(NAMES)
+        except QueryFailed as error:
+            self.unasked = UNASKED if error.status in REFUSALS else ""
+            return ()
+        names = sorted(parse_labels(raw).get("__name__", "") for raw in found.labels)
+        return tuple(filter(None, (near_miss(name, self._spellings) for name in names)))[:MOST_TOLD]
+
+    async def _mute(self, sampling: Sampling) -> tuple[str, ...]:
+        try:
+            return _tell_mute(await sampling.try_ask(mute_query(self._spellings)))
+        except QueryFailed:
+            return ()
 
 
 def _tell_mute(vector: Vector) -> tuple[str, ...]:

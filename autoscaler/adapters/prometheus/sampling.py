@@ -47,14 +47,13 @@ class Sampling:
             self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
         return answer
 
-    async def try_ask(self, expression: str) -> Vector | None:
-        """Ask what a server may refuse: that is no failure, and nothing is said of it."""
+    async def try_ask(self, expression: str) -> Vector:
+        """Ask what a server may refuse: that is no failure, and nothing is said of it. Raises QueryFailed."""
         left_s = self._until_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise QueryFailed("the deadline has passed")
         self._queries += 1
-        try:
-            return (await self._client.query(expression, None, left_s)).vector if left_s > 0 else None
-        except QueryFailed:
-            return None
+        return (await self._client.query(expression, None, left_s)).vector
 
     def note(self, name: str, problem: str) -> None:
         """Add a problem; the same one of several queries is told once."""

@@ -170,8 +170,9 @@ class PrometheusSource:
                 ),
                 name="prometheus objectives",
             )
-            group.create_task(self._near_misses.tell(sampling), name="prometheus names")
             front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
+        if (fleet.pod_ready & np.isnan(columns["running"])).any():
+            await self._near_misses.tell(sampling)
         self._tell_strangers(sampling, fleet, columns["running"])
         for column, counted in counts.result().items():
             columns[column] = self._believable(column, counted, sampling.started_s)
@@ -278,12 +279,15 @@ class PrometheusSource:
         """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
         if sampling.failed:
             return
+        unasked = self._near_misses.unasked
         if fleet.pod_ready.any() and np.isnan(running).all():
             targets = POD not in self._conventions.identities
             labels = "job and instance" if targets else "namespace and pod"
             needed = "; series of engines have no label pod: give them the labels namespace and pod"
             advice = needed if targets else ""
-            sampling.note("running", f"no series has labels {labels} that name a ready pod of the fleet{advice}")
+            sampling.note(
+                "running", f"no series has labels {labels} that name a ready pod of the fleet{advice}{unasked}"
+            )
             return
         old = fleet.pod_ready & ~(fleet.pod_ready_s > sampling.started_s - SCRAPED_BY_S)
         rows = len(fleet.workloads)
@@ -293,7 +297,7 @@ class PrometheusSource:
         for row in np.flatnonzero((ready > 0) & (silent == ready))[:MOST_SILENT]:
             workload = fleet.workloads[row]
             problem = f"no ready pod of {clean(str(workload.ref))} reports a metric of {clean(workload.engine)}"
-            sampling.note("running", f"{problem}: is it scraped, and {STATISTICS}")
+            sampling.note("running", f"{problem}: is it scraped, and {STATISTICS}{unasked}")
 
     def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
         """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""

@@ -408,3 +408,22 @@ async def test_a_workload_is_named_when_none_of_its_pods_reports():
     (problem,) = (line for line in report(samples).problems if "no ready pod" in line)
     assert problem.startswith("running: no ready pod of llm/b reports a metric of vllm: is it scraped")
     assert "--disable-log-stats" in problem
+
+
+async def test_names_are_looked_for_when_a_pod_is_silent_and_a_refusal_is_told():
+    """Managed backends refuse an expression on names: where nothing is missing they are not asked."""
+    refused = Answer('{"status":"error","errorType":"bad_data","error":"unsupported matchtype"}', status=400)
+    server = Server(__name__=refused, **healthy())
+    assert report(await server.sample()).problems == ()
+    assert not any("__name__" in form["query"] for form in server.asked)
+    silent = fleet_of({"llm/a": ["a-0"], "llm/z": ["z-0"]})
+    async with server.source(clock := HandClock()) as source:
+        for _ in range(2):
+            clock.time_s += 400
+            samples = await source.sample(silent, objectives(silent), 5)
+            assert report(samples).failed == 0
+            (problem,) = report(samples).problems
+            assert problem.endswith(
+                "the server refuses to look for names with an unknown prefix, which --metric-prefix states"
+            )
+    assert sum("__name__" in form["query"] for form in server.asked) == 1
