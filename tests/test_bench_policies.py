@@ -295,5 +295,3 @@ def test_the_tables_of_the_documentation_are_what_the_results_beside_it_come_to(
     told = tables.table(results).strip()
     assert len(results) == RUNS[file.stem]
     assert told in (ROOT / "docs" / "explanation" / "benchmark.md").read_text()
-    rows = told.partition("\n\n")[0]
-    assert file.stem != "windows" or rows in (ROOT / "README.md").read_text()
