@@ -1,5 +1,7 @@
 """Direct mode from outside: the command, a real API server with the shipped Role, recorded metrics in; replicas out."""
 
+import asyncio
+import math
 import re
 import signal
 import stat
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler import cli
 from tests.adapters.kube.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
+from tests.core.tape import IDLE, play
 from tests.harness.exposition import Answer
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import User, granted
@@ -22,6 +26,8 @@ from tests.integration.site import POLICY, Site
 pytestmark = pytest.mark.integration
 
 MERGE = "application/merge-patch+json"
+SHIPPED_POLICIES = Path(cli.__file__).parent / "policies"
+READINGS_TO_REACT = 5  # a second apart: two that show the queue longer than is tolerated, and those on their way
 AGE = re.compile(r" \(inputs up to .* old\)")  # differs from tick to tick
 
 
@@ -91,6 +97,29 @@ async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(si
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
+
+
+async def test_a_queue_is_seen_at_once_when_no_capacity_is_stated(site: Site):
+    """The shipped policy and a real server's text, second by second: no slots are known before the queue."""
+    shipped = (SHIPPED_POLICIES / "interactive.yaml").read_text()
+    site.policy.write_text(shipped.replace("name: interactive", "name: quick"))
+    texts = play(IDLE, 10, 40, every_s=1, phase_s=0)
+    site.metrics.serve("/metrics", next(texts))
+    await site.workload()
+    async with site.daemon(await site.user(), "direct", "--scrape", period="1s") as daemon:
+        await ticks(daemon, 1)
+        began = math.inf  # reading that shows a queue
+        for text in texts:
+            site.metrics.serve("/metrics", text)
+            if math.isinf(began) and not re.search(r"vllm:num_requests_waiting{.*} 0.0", text):
+                began = site.metrics.asked("/metrics") + 1
+            await asyncio.sleep(1)
+            if not await site.has(1):
+                break
+        assert await site.has(2)  # as far as one step goes
+        assert site.metrics.asked("/metrics") - began <= READINGS_TO_REACT
+        (event,) = await eventually(lambda: site.events("Scaled"), "an Event")
+        assert event["note"].startswith("Scales up from 1 to 2 replicas: ")
 
 
 async def test_counts_follow_the_load_down_again_and_never_the_silence(
