@@ -66,7 +66,7 @@ class Columns:
 
     def take(self, rows: IntColumn) -> Self:
         """Return the given rows, in the given order."""
-        return self.changed({place: column[..., rows] for place, column in self.columns().items()})
+        return self.changed({place: column.take(rows, axis=-1) for place, column in self.columns().items()})
 
     def put(self, rows: IntColumn, those: Self) -> Self:
         """Return it with the rows of another such table in the stead of the given ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +22,20 @@ class Fold:
     def counts(self, masks: Sequence[BoolColumn]) -> Iterator[FloatColumn]:
         """Count the pods of each of these, bool[P]."""
         for some in self._fitting(masks):
-            yield from self._added(np.array(masks[some]))
+            yield from self._counted(np.array(masks[some]))
 
     def sums(self, columns: Sequence[tuple[FloatColumn, BoolColumn]]) -> Iterator[FloatColumn]:
         """Sum each of these over its pods, bool[P]: 0 where there is none."""
         for some in self._fitting(columns):
             values, where = (np.array(each) for each in zip(*columns[some], strict=True))
-            yield from self._added(np.where(where, values, 0.0))
+            yield from self._summed(values, where)
 
     def totals(self, columns: Sequence[FloatColumn], where: BoolColumn) -> Iterator[FloatColumn]:
         """Sum each of these over the pods that know it; NaN where none does."""
         for some in self._fitting(columns):
             values = np.array(columns[some])
             known = where & ~np.isnan(values)
-            yield from np.where(self._added(known) > 0, self._added(np.where(known, values, 0.0)), np.nan)
+            yield from np.where(self._counted(known) > 0, self._summed(values, known), np.nan)
 
     def means(
         self, columns: Sequence[FloatColumn], weights: Sequence[FloatColumn], where: BoolColumn
@@ -43,9 +44,8 @@ class Fold:
         for some in self._fitting(columns):
             values, weight = np.array(columns[some]), np.array(weights[some])
             known = where & ~np.isnan(values)
-            total, of = (self._added(np.where(known, each, 0.0)) for each in (values * weight, weight))
             with np.errstate(invalid="ignore"):
-                yield from total / of  # 0 / 0 where none knows
+                yield from self._summed(values * weight, known) / self._summed(weight, known)  # 0 / 0: none knows
 
     def largest(self, values: FloatColumn) -> FloatColumn:
         """Return the largest value of the pods that know; NaN where none does."""
@@ -56,17 +56,32 @@ class Fold:
         return self._extreme(np.fmin, values)
 
     def _extreme(self, extreme: np.ufunc, values: FloatColumn) -> FloatColumn:
-        found = np.full(self.workloads, np.nan)
-        extreme.at(found, self.pod_workload, values)
+        found, known = np.full(self.workloads, np.nan), np.flatnonzero(~np.isnan(values))
+        extreme.at(found, self.pod_workload[known], values[known])
         return found
 
     def _fitting(self, columns: Sequence[object]) -> Iterator[slice]:
         return fitting(len(columns), len(self.pod_workload))
 
-    def _added(self, values: npt.NDArray[np.float64 | np.bool_]) -> FloatColumn:
-        """Add up the pods of each workload; [n, P] to float64[n, W]. One call for all columns: few rows cost little."""
-        place = self.pod_workload
-        if len(values) > 1:
-            place = (place + self.workloads * np.arange(len(values))[:, None]).ravel()
-        added = np.bincount(place, values.ravel(), len(values) * self.workloads)
-        return added.reshape(len(values), -1).astype(np.float64, copy=False)  # of no pods it makes whole numbers
+    def _counted(self, where: BoolColumn) -> FloatColumn:
+        """Count the pods of each workload, [n, P] to float64[n, W]: of nearly all pods those that are left out."""
+        if len(where) == 1 and 2 * np.count_nonzero(where) > where.size:
+            return self._pods - self._counted(~where)
+        return self._summed(where, where)
+
+    def _summed(self, values: npt.NDArray[np.float64 | np.bool_], where: BoolColumn) -> FloatColumn:
+        """Add up the pods of each workload, [n, P] to float64[n, W]. One call for all columns: few rows cost little."""
+        place, columns = self.pod_workload, len(values)
+        if columns > 1:
+            place = (place + self.workloads * np.arange(columns)[:, None]).ravel()
+            added = np.bincount(place, np.where(where, values, 0.0).ravel(), columns * self.workloads)
+        elif 2 * np.count_nonzero(where) > where.size:
+            added = np.bincount(place, np.where(where[0], values[0], 0.0), self.workloads)
+        else:  # of many pods few, or none
+            some = np.flatnonzero(where)
+            added = np.bincount(place[some], values[0][some], self.workloads)
+        return added.reshape(columns, -1).astype(np.float64, copy=False)  # of no pods it makes whole numbers
+
+    @cached_property
+    def _pods(self) -> FloatColumn:
+        return np.bincount(self.pod_workload, minlength=self.workloads).astype(np.float64)
