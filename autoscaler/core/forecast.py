@@ -6,6 +6,7 @@ How a rule is judged is in `rules`; here is when, and what goes in.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,54 +39,87 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     memory = memory.noting(last_pressed_s=np.where(pressing, inp.now_s, last_pressed_s))
     if not any(turns) and not pressing.any():
         return memory
-    rules, work = list(memory.rules), list(memory.work)
-    budget = 1 - inp.spec.attainment - zero.spent(memory.workloads.zero, inp.spec.attainment)
-    columns = {name: column.copy() for name, column in vars(memory.forecast).items()}
+    in_turn = (np.array(turns) > 0)[memory.workload_id % GROUPS]
+    looks = (begins | (pressing & np.isnan(memory.forecast.slots))) & ~in_turn
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     serving |= draining.are_lost(inp, serving, inp.samples.pods)
     serving &= ~stuck(memory.pods.progress, inp.samples.pods)
-    pod_workload, place = inp.fleet.pod_workload, np.empty(len(memory.workload_id), dtype=np.int64)
-    pressed_pods = np.flatnonzero(serving & pressing[pod_workload])
-    for group in range(GROUPS):
-        its_turn, members = turns[group] > 0, memory.group(group)
-        looks = begins[members] | (pressing[members] & np.isnan(rules[group].engine.slots))
-        some = np.arange(len(members)) if its_turn else np.flatnonzero(looks)
-        if not len(some):
-            continue
-        rows = members[some]
-        place[:] = -1
+    for group in np.flatnonzero(turns).tolist():
+        some = _Some.of(inp, serving, memory.group(group))
+        if turns[group] > 1 or not len(some.pods) or _news(inp, memory, some.pods).any():
+            memory = _judge_group(inp, observation, memory, some, group)
+    if looks.any():
+        memory = _judge_out_of_turn(inp, observation, memory, _Some.of(inp, serving, np.flatnonzero(looks)), begins)
+    return memory
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Some workloads, and their pods that serve."""
+
+    rows: IntColumn  # int64[R]
+    pods: IntColumn  # int64[n], ascending
+    pod_row: IntColumn  # int64[n], 0..R-1, whose each is
+
+    @classmethod
+    def of(cls, inp: TickInput, serving: BoolColumn, rows: IntColumn) -> _Some:
+        """Find the pods of these rows. serving: bool[P], those that count."""
+        place = np.full(len(inp.fleet.workloads), -1)
         place[rows] = np.arange(len(rows))
-        if its_turn:
-            pods = np.flatnonzero(serving & (place[pod_workload] >= 0))
-        else:
-            pods = pressed_pods[place[pod_workload[pressed_pods]] >= 0]
-        if turns[group] <= 1 and len(pods) and not _news(inp, memory, pods):
-            continue
-        pod_id, pod_row = inp.fleet.pod_id[pods], place[pod_workload[pods]]
-        counted, before = work[group].of(pod_id), rules[group] if its_turn else rules[group].take(some)
-        stands = _stands(counted, memory.pods.progress.take(pods))
-        stays = _unread(inp, counted, pods, pod_row, before.last_judged_s, stands)
-        if stays.all():
-            continue
-        tally, after = count(counted, inp.samples.pods, inp.now_s, pods, pod_id, pod_row, len(rows), stands)
-        if not its_turn:
-            known = see_slots(before.engine, tally)
-            stays |= ~(begins[rows] | (np.isnan(before.engine.slots) & ~np.isnan(known.slots)))
-            if stays.all():
-                continue
-            before, after = replace(before, engine=known), after.take(np.flatnonzero(~stays[pod_row]))
-        served = _served(inp, pods, pod_row, before.last_judged_s)
-        judged = judge(before, _seen(inp, observation, tally, served, budget, rows), inp.now_s)
-        judged = _stay(before, judged, stays) if stays.any() else judged
-        if its_turn:
-            rules[group], work[group] = judged, after
-        else:
-            rules[group], work[group] = rules[group].put(some, judged), work[group].laid(after)
-        for name, column in vars(
-            _forecast(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
-        ).items():
-            columns[name][rows] = column
-    return replace(memory, rules=tuple(rules), forecast=Forecast(**columns), work=tuple(work))
+        pods = np.flatnonzero(serving & (place >= 0)[inp.fleet.pod_workload])
+        return cls(rows, pods, place[inp.fleet.pod_workload[pods]])
+
+    def only(self, chosen: BoolColumn) -> _Some:
+        """Return those that are chosen; bool[R]."""
+        pods, place = chosen[self.pod_row], np.cumsum(chosen) - 1
+        return _Some(self.rows[chosen], self.pods[pods], place[self.pod_row[pods]])
+
+
+def _judge_group(inp: TickInput, observation: Observation, memory: Memory, some: _Some, group: int) -> Memory:
+    """Judge all workloads of a group."""
+    before, counted = memory.rules_of_group(group), memory.work[group].of(inp.fleet.pod_id[some.pods])
+    stands = _stands(counted, memory.pods.progress, some.pods)
+    stays = _unread(inp, counted, some, before.last_judged_s, stands)
+    if stays.all():
+        return memory
+    tally, after = _count(inp, counted, some, stands)
+    judged = judge(before, _seen(inp, observation, memory, tally, some, before.last_judged_s), inp.now_s)
+    judged = _stay(before, judged, stays) if stays.any() else judged
+    return _told(observation, memory.with_group(group, judged, after), some.rows, judged)
+
+
+def _judge_out_of_turn(
+    inp: TickInput, observation: Observation, memory: Memory, some: _Some, begins: BoolColumn
+) -> Memory:
+    """Judge those of these workloads whose queue begins, or whose slots this reading shows. begins: bool[W].
+
+    Those of all groups at once, since few take nearly as long as one. Of the others nothing is kept: what a workload
+    learns does not depend on its neighbours.
+    """
+    news = np.bincount(some.pod_row[_news(inp, memory, some.pods)], minlength=len(some.rows)) > 0
+    some = some.only(news | (np.bincount(some.pod_row, minlength=len(some.rows)) == 0))
+    counted = memory.work_of(inp.fleet.pod_id[some.pods])
+    stands = _stands(counted, memory.pods.progress, some.pods)
+    stays = _unread(inp, counted, some, memory.forecast.last_judged_s[some.rows], stands)
+    if stays.all():
+        return memory
+    tally, after = _count(inp, counted, some, stands)
+    engine = memory.engine_of(some.rows)
+    known = see_slots(engine, tally)
+    shows = ~stays & (begins[some.rows] | (np.isnan(engine.slots) & ~np.isnan(known.slots)))
+    if not shows.any():
+        return memory
+    chosen, after = np.flatnonzero(shows), after.take(np.flatnonzero(shows[some.pod_row]))
+    some, tally = some.only(shows), tally.take(chosen)
+    before = replace(memory.rules_of(some.rows), engine=known.take(chosen))
+    judged = judge(before, _seen(inp, observation, memory, tally, some, before.last_judged_s), inp.now_s)
+    return _told(observation, memory.with_early(some.rows, judged, after), some.rows, judged)
+
+
+def _told(observation: Observation, memory: Memory, rows: IntColumn, judged: Rules) -> Memory:
+    """Return memory with the forecast of the rows that were judged."""
+    told = _forecast(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
+    return replace(memory, forecast=memory.forecast.put(rows, told))
 
 
 def _turns(group: int, now_s: float, rules: Rules) -> int:
@@ -103,27 +137,27 @@ def _turns(group: int, now_s: float, rules: Rules) -> int:
     return now - then
 
 
-def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> bool:
-    """Say whether one of these pods was read since the last tick: then a group is judged, or at its next turn."""
+def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> BoolColumn:
+    """Say which of these pods were read since the last tick; bool[n]. A group waits for one, but at most a turn."""
     read_s, last_tick_s = inp.samples.pods.time_s[pods], memory.workloads.last_tick_s[inp.fleet.pod_workload[pods]]
-    return bool((~np.isnan(read_s) & ~(read_s <= last_tick_s)).any())
+    return np.asarray(~np.isnan(read_s) & ~(read_s <= last_tick_s))
 
 
-def _stands(counted: PodWork, pace: Progress) -> BoolColumn:
+def _stands(counted: PodWork, pace: Progress, pods: IntColumn) -> BoolColumn:
     """Say which pods hold requests and have made no progress since they were counted; bool[n].
 
     Gauges that stand still say nothing of what arrives. If they move again, all that came meanwhile is counted then.
     """
-    return np.asarray((pace.still > 0) & (pace.last_moved_s <= counted.time_s))
+    return np.asarray((pace.still[pods] > 0) & (pace.last_moved_s[pods] <= counted.time_s))
+
+
+def _count(inp: TickInput, counted: PodWork, some: _Some, stands: BoolColumn) -> tuple[Tally, PodWork]:
+    pod_id, pod_row, rows = inp.fleet.pod_id[some.pods], some.pod_row, len(some.rows)
+    return count(counted, inp.samples.pods, inp.now_s, some.pods, pod_id, pod_row, rows, stands)
 
 
 def _unread(
-    inp: TickInput,
-    counted: PodWork,
-    pods: IntColumn,
-    pod_row: IntColumn,
-    last_judged_s: MomentColumn,
-    stands: BoolColumn,
+    inp: TickInput, counted: PodWork, some: _Some, last_judged_s: MomentColumn, stands: BoolColumn
 ) -> BoolColumn:
     """Say of whom nothing was read since they were counted, as where others are scraped more often; bool[R].
 
@@ -131,9 +165,12 @@ def _unread(
     pods showed then. Whose pods were never read waits for nothing.
     """
     known = ~np.isnan(counted.time_s)
-    anew = ~np.isnan(inp.samples.pods.time_s[pods]) & ~(inp.samples.pods.time_s[pods] <= counted.time_s)
+    anew = ~np.isnan(inp.samples.pods.time_s[some.pods])
+    anew &= ~(inp.samples.pods.time_s[some.pods] <= counted.time_s)
     anew &= ~stands
-    was_read, is_read = (np.bincount(pod_row, weights=each, minlength=len(last_judged_s)) > 0 for each in (known, anew))
+    was_read, is_read = (
+        np.bincount(some.pod_row, weights=each, minlength=len(some.rows)) > 0 for each in (known, anew)
+    )
     return np.asarray(was_read & ~is_read & (inp.now_s - last_judged_s < LONGEST_STEP_S))
 
 
@@ -157,21 +194,19 @@ def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: 
 def _seen(
     inp: TickInput,
     observation: Observation,
+    memory: Memory,
     tally: Tally,
-    served: FloatColumn,
-    budget: FloatColumn,
-    rows: IntColumn,
+    some: _Some,
+    last_judged_s: MomentColumn,
 ) -> Seen:
-    """Say what the tally of these rows shows.
-
-    served: float64[R], of `_served`. budget: float64[W of all], share of requests that may miss.
-    """
-    spec = inp.spec
+    """Say what the tally of some workloads shows. last_judged_s: float64[R]."""
+    spec, rows = inp.spec, some.rows
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
+    budget = 1 - spec.attainment - zero.spent(memory.workloads.zero, spec.attainment)
     return Seen(
         tally=tally,
         replicas=(observation.ready - observation.joining - observation.asleep - observation.stuck)[rows],
-        served=served,
+        served=_served(inp, some.pods, some.pod_row, last_judged_s),
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
         ttft_objective_s=spec.promised_wait_s[rows],

@@ -5,6 +5,7 @@ Rows change place here and nowhere else: `align` moves memory onto the rows of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from autoscaler.core.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find, replace
 from autoscaler.core.decision import Forecast
+from autoscaler.core.engine import Engine
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.obstacles import Struggle
 from autoscaler.core.progress import Progress
@@ -91,6 +93,18 @@ class WorkloadMemory(Columns):
 
 
 @dataclass(frozen=True)
+class Early(Columns):
+    """Rules that were judged out of turn, until the turn of their group: for a few rows no group has to be copied."""
+
+    workload_id: IntColumn  # int64[n], whose each row is, ascending
+    rules: Rules
+
+    @classmethod
+    def blank(cls, rows: int) -> Early:
+        return cls(np.arange(rows), Rules.blank(rows))
+
+
+@dataclass(frozen=True)
 class Memory:
     """Everything that is carried from tick to tick."""
 
@@ -99,6 +113,7 @@ class Memory:
     workloads: WorkloadMemory
     pods: PodMemory
     rules: tuple[Rules, ...]  # [GROUPS], of the workloads whose id is so much modulo GROUPS, in the order of their rows
+    early: Early  # those that were judged since
     forecast: Forecast  # by the rules as they were judged last
     work: tuple[PodWork, ...]  # [GROUPS], readings of their pods by then
 
@@ -112,6 +127,7 @@ class Memory:
             WorkloadMemory.blank(0),
             PodMemory.blank(0),
             (Rules.blank(0),) * GROUPS,
+            Early.blank(0),
             Forecast.blank(0),
             (PodWork.blank(0),) * GROUPS,
         )
@@ -128,14 +144,67 @@ class Memory:
         """Return the rows of each group."""
         return [self.group(number) for number in range(GROUPS)]
 
+    def rules_of(self, rows: IntColumn) -> Rules:
+        """Return the rules of these workloads."""
+        return self._of(rows, self.rules, self.early.rules)
+
+    def engine_of(self, rows: IntColumn) -> Engine:
+        """Return what was learned of the engines of these workloads: a small part of their rules."""
+        return self._of(rows, [rules.engine for rules in self.rules], self.early.rules.engine)
+
+    def rules_of_group(self, number: int) -> Rules:
+        """Return the rules of the workloads of one group."""
+        return self._brought_up(self.rules[number], self.group(number), self.early.rules)
+
     def all_rules(self) -> Rules:
         """Return the rules of all workloads, in the order of their rows."""
-        order = np.argsort(np.concatenate(self.groups()), kind="stable")
-        return Rules.stack(list(self.rules)).take(order)
+        return self.rules_of(np.arange(len(self.workload_id)))
+
+    def work_of(self, pod_id: IntColumn) -> PodWork:
+        """Return what these pods showed when they were counted last; ids ascending."""
+        found = replace(PodWork.blank(len(pod_id)), pod_id=pod_id)
+        for work in self.work:
+            place, known = find(pod_id, work.pod_id)
+            found = found.put(np.flatnonzero(known), work.take(place[known]))
+        return found
+
+    def with_group(self, number: int, rules: Rules, work: PodWork) -> Memory:
+        """Return memory with the rules of one group, and with what its pods showed by then."""
+        return replace(
+            self,
+            rules=(*self.rules[:number], rules, *self.rules[number + 1 :]),
+            early=self.early.take(np.flatnonzero(self.early.workload_id % GROUPS != number)),
+            work=(*self.work[:number], work, *self.work[number + 1 :]),
+        )
+
+    def with_early(self, rows: IntColumn, rules: Rules, work: PodWork) -> Memory:
+        """Return memory with rules that were judged out of turn, and with what the pods of their workloads showed."""
+        ids = self.workload_id[rows]
+        stay = np.flatnonzero(~np.isin(self.early.workload_id, ids))
+        order = np.append(self.early.workload_id[stay], ids).argsort()
+        place = np.append(stay, len(self.early.workload_id) + np.arange(len(ids)))[order]
+        return replace(
+            self,
+            early=Early.stack([self.early, Early(ids, rules)]).take(place),
+            work=tuple(each.laid(work) for each in self.work),
+        )
 
     def with_rules(self, rules: Rules) -> Memory:
         """Return memory with the rules of all workloads, in the order of their rows."""
-        return replace(self, rules=tuple(rules.take(rows) for rows in self.groups()))
+        return replace(self, rules=tuple(rules.take(rows) for rows in self.groups()), early=Early.blank(0))
+
+    def _of(self, rows: IntColumn, by_group: Sequence[Table], early: Table) -> Table:
+        """Return these rows of a table of all workloads. early: its rows that were judged out of turn."""
+        group = self.workload_id[rows] % GROUPS
+        has = [np.flatnonzero(group == number) for number in range(GROUPS)]
+        places = [self.group(number).searchsorted(rows[its]) for number, its in enumerate(has)]
+        some = early.stack([table.take(place) for table, place in zip(by_group, places, strict=True)])
+        return self._brought_up(some.take(np.concatenate(has).argsort()), rows, early)
+
+    def _brought_up(self, table: Table, rows: IntColumn, early: Table) -> Table:
+        """Return a table of these rows with those in it that were judged out of turn."""
+        place, known = find(self.workload_id[rows], self.early.workload_id)
+        return table.put(np.flatnonzero(known), early.take(place[known])) if known.any() else table
 
 
 def align(memory: Memory, fleet: Fleet) -> Memory:
@@ -154,6 +223,7 @@ def align(memory: Memory, fleet: Fleet) -> Memory:
             _moved(rules, before[before % GROUPS == group], after[after % GROUPS == group])
             for group, rules in enumerate(memory.rules)
         ),
+        early=memory.early.take(np.flatnonzero(np.isin(memory.early.workload_id, after))),
         forecast=_moved(memory.forecast, before, after),
     )
 

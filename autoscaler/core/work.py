@@ -90,7 +90,7 @@ class PodWork(Columns):
     def laid(self, those: PodWork) -> PodWork:
         """Return it with what these showed, as far as it knows them."""
         place, known = find(those.pod_id, self.pod_id)
-        return self.put(place[known], those.take(np.flatnonzero(known)))
+        return self.put(place[known], those.take(np.flatnonzero(known))) if known.any() else self
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,24 @@ def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
     assert of(decision.forecast, 1)["demand"] == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
+    """Both are of one group. The first has a queue and unknown slots, so each tick looks at it."""
+    memories = []
+    for rows in (1, 2):
+        story, cluster = Serving(spec(rows, **LEARNED, max_wait_s=2.0)), fleet([2] * rows)
+        cluster = replace(cluster, workload_id=np.array([0, GROUPS][:rows]))
+        story.serve(cluster, 1.0, 600.0)
+        for number in range(12):
+            counted, own = story.counted(cluster, 1.9, 5.0), cluster.pod_workload == 0
+            waits = own | (number >= 7)
+            counted |= {"waiting": np.where(waits, 9.0, 0.0), "running": np.where(own & (number == 7), 12.0, 4.0)}
+            story.tick(cluster, 5.0, **counted)
+        memories.append(story.memory)
+    alone, beside = (memory.all_rules().take(np.array([0])) for memory in memories)
+    for place, column in alone.columns().items():
+        np.testing.assert_array_equal(beside.columns()[place], column, err_msg=place)
+
+
 # --- what
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core import memory, window
 from autoscaler.core.decision import Forecast
-from autoscaler.core.memory import GROUPS, Memory, PodMemory, WorkloadMemory
+from autoscaler.core.memory import GROUPS, Early, Memory, PodMemory, WorkloadMemory
 from autoscaler.core.rules import Rules
 from autoscaler.core.window import Window
 from autoscaler.core.work import PodWork
@@ -17,19 +17,23 @@ from tests.core.world import Story, fleet, spec
 ids = st.lists(st.integers(0, 30), unique=True, max_size=12).map(sorted)
 
 
+def mark(table, row_ids):
+    """The same table with the id of its row in every cell."""
+    numbers = np.array(row_ids, dtype=float)
+    return table.changed({n: np.broadcast_to(numbers, c.shape).copy() for n, c in table.columns().items()})
+
+
 def marked(workload_ids, pod_ids):
-    """A memory in which every cell holds the id of its row."""
-
-    def mark(table, row_ids):
-        numbers = np.array(row_ids, dtype=float)
-        return table.changed({n: np.broadcast_to(numbers, c.shape).copy() for n, c in table.columns().items()})
-
+    """A memory in which every cell holds the id of its row; every third workload was judged out of turn."""
+    early = workload_ids[::3]
+    old = [[-1 if number in early else number for number in its] for its in groups(workload_ids)]
     return Memory(
         np.array(workload_ids, dtype=np.int64),
         np.array(pod_ids, dtype=np.int64),
         mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
         mark(PodMemory.blank(len(pod_ids)), pod_ids),
-        tuple(mark(Rules.blank(len(its)), its) for its in groups(workload_ids)),
+        tuple(mark(Rules.blank(len(its)), its) for its in old),
+        Early(np.array(early, dtype=np.int64), mark(Rules.blank(len(early)), early)),
         mark(Forecast.blank(len(workload_ids)), workload_ids),
         tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)),
     )
@@ -61,8 +65,8 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
     aligned = memory.align(marked(workloads, pods), cluster(later_workloads, later_pods))
     check(aligned.workloads, WorkloadMemory.blank(len(later_workloads)), later_workloads, set(workloads))
     check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
-    for rules, its in zip(aligned.rules, groups(later_workloads), strict=True):
-        check(rules, Rules.blank(len(its)), its, set(workloads))
+    for number, its in enumerate(groups(later_workloads)):
+        check(aligned.rules_of_group(number), Rules.blank(len(its)), its, set(workloads))
     check(aligned.forecast, Forecast.blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads
     assert aligned.pod_id.tolist() == later_pods
@@ -83,10 +87,24 @@ def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_
     np.testing.assert_array_equal(together.traffic.demand, workloads)
     np.testing.assert_array_equal(together.paper.cost, np.broadcast_to(workloads, together.paper.cost.shape))
     apart = replace(whole, rules=Memory.empty().rules).with_rules(together)
-    for one, other in zip(whole.rules, apart.rules, strict=True):
+    for number, other in enumerate(apart.rules):
+        one = whole.rules_of_group(number)
         for place, column in one.columns().items():
             np.testing.assert_array_equal(column, other.columns()[place], err_msg=place)
             assert column.dtype == other.columns()[place].dtype
+
+
+def test_rules_judged_out_of_turn_stand_until_the_turn_of_their_group():
+    """Of groups 1 and 2, two workloads each."""
+    before = replace(Memory.empty(), workload_id=np.array([1, 2, 7, 8])).with_rules(mark(Rules.blank(4), [1, 2, 7, 8]))
+    once = before.with_early(np.array([1, 2]), mark(Rules.blank(2), [20, 70]), PodWork.blank(0))
+    assert once.all_rules().traffic.demand.tolist() == [1, 20, 70, 8]
+    assert once.engine_of(np.array([2, 3])).steps[0].tolist() == [70, 8]
+    twice = once.with_early(np.array([0, 1]), mark(Rules.blank(2), [10, 21]), PodWork.blank(0))
+    assert twice.all_rules().traffic.demand.tolist() == [10, 21, 70, 8]
+    after = twice.with_group(1, mark(Rules.blank(2), [11, 71]), PodWork.blank(0))
+    assert after.all_rules().traffic.demand.tolist() == [11, 21, 71, 8]
+    assert before.all_rules().traffic.demand.tolist() == [1, 2, 7, 8]
 
 
 def test_what_pods_were_read_stays_with_their_ids_whatever_rows_move():
