@@ -1,9 +1,15 @@
 """What the documents refer to is there: a file that was written but not added is missing in a clean checkout alone."""
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
+import yaml
+
+from autoscaler.cli import main
+from autoscaler.config.policy import load
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -14,3 +20,51 @@ def test_every_link_to_a_file_leads_to_one(document: Path):
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text("utf-8"))
     files = [target for target in targets if "://" not in target]
     assert [target for target in files if not (document.parent / target).exists()] == []
+
+
+SHOWN = [document for document in DOCUMENTS if "decisions" not in document.parts and document.name != "CHANGELOG.md"]
+
+
+def commands(document: Path) -> list[list[str]]:
+    """Return the arguments of each call of the program that a document shows, as a shell would split them."""
+    text = document.read_text("utf-8").replace("\\\n", " ")
+    lines = re.findall(r"^(?:    |\$ ).*\bvllm-autoscaler (.*)$", text, re.MULTILINE) + re.findall(
+        r"`vllm-autoscaler ([^`]*)`", text
+    )
+    return [shlex.split(line.replace("\n", " "), comments=True) for line in lines]
+
+
+def called(command: click.Command, arguments: list[str]) -> tuple[click.Command, list[str]]:
+    """Return the innermost command that arguments name, and the rest of them."""
+    if isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
+        return called(command.commands[arguments[0]], arguments[1:])
+    return command, arguments
+
+
+@pytest.mark.parametrize("document", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_is_shown_has_these_options(document: Path):
+    for arguments in commands(document):
+        command, options = called(main, arguments)
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        shown = {each.partition("=")[0] for each in options if each.startswith("--")}
+        assert command is main or shown <= known | {"--help"}, arguments
+
+
+def test_the_readme_shows_each_way_to_run_it():
+    shown = {called(main, arguments)[0].name for arguments in commands(ROOT / "README.md")}
+    assert shown >= {"dry-run", "explain", "check"}
+
+
+@pytest.mark.parametrize("document", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_policy_that_is_shown_is_valid(document: Path, tmp_path: Path):
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    blocks += [
+        re.sub(r"^    ", "", block, flags=re.MULTILINE)
+        for block in re.findall(r"(?:^    .*\n)+", document.read_text("utf-8"), re.MULTILINE)
+        if "kind: Policy" in block
+    ]
+    for number, block in enumerate(blocks):
+        if (yaml.safe_load(block) or {}).get("kind") == "Policy":
+            file = tmp_path / f"{number}.yaml"
+            file.write_text(block)
+            assert load([file]).policies
