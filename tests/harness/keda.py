@@ -6,26 +6,19 @@ kubelet: `kubelet` stands in for both and says that each pod runs and is ready.
 
 import asyncio
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from tests.harness.certificates import Certificates
 from tests.harness.kube_api import ApiError, KubeApi, load_manifests
-from tests.harness.process import Process, answers, eventually, free_port, repeated, require_binary
+from tests.harness.process import Process, answers, eventually, free_port, repeated, require_binary, where
 
-TOOLS = Path(__file__).parents[2] / "tools"
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "horizontal-pod-autoscaler-controller")
 SYNC_S = 1
 STOP_S = 1  # the operator waits for calls under way
 NAMESPACE = "keda"
 EXTERNAL_METRICS = "/apis/external.metrics.k8s.io/v1beta1"
-
-
-def _where(script: str, *arguments: str) -> Path:
-    command = [TOOLS / script, "--where", *arguments]
-    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
 def _built(path: Path) -> Path:
@@ -35,7 +28,7 @@ def _built(path: Path) -> Path:
 @asynccontextmanager
 async def keda(api: KubeApi, directory: Path) -> AsyncIterator[None]:
     """Install KEDA into the API server's cluster: run its operator, its adapter and the controllers."""
-    folder, manager = _where("keda.sh"), _where("envtest.sh", "kube-controller-manager")
+    folder, manager = where("keda.sh"), where("envtest.sh", "kube-controller-manager")
     binaries = {name: _built(folder / name) for name in ("operator", "adapter")}
     await api.apply(*load_manifests(*sorted((folder / "crds").glob("*.yaml"))))
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})

@@ -8,7 +8,6 @@ import io
 import json
 import secrets
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,9 +21,8 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 
 from tests.harness.certificates import Certificates
 from tests.harness.etcd import etcd
-from tests.harness.process import Process, answers, eventually, free_port, require_binary
+from tests.harness.process import Process, answers, eventually, free_port, require_binary, where
 
-ENVTEST = Path(__file__).parents[2] / "tools" / "envtest.sh"
 CRDS = Path(__file__).parents[1] / "data" / "crds"
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -394,8 +392,7 @@ class KubeApi:
 
 
 def _binary() -> Path:
-    where = subprocess.run([ENVTEST, "--where"], check=True, capture_output=True, text=True).stdout.strip()
-    return require_binary("kube-apiserver", "make envtest", Path(where))
+    return require_binary("kube-apiserver", "make envtest", where("envtest.sh"))
 
 
 def _permission(verb: str, reference: Mapping[str, str]) -> Permission:

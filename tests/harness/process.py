@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
+TOOLS = Path(__file__).parents[2] / "tools"
 LOG_TAIL_BYTES = 4000
 Answer = TypeVar("Answer")
 
@@ -41,6 +42,12 @@ def require_binary(name: str, install: str, path: Path | None = None) -> Path:
     if in_ci():
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
+
+
+def where(script: str, *arguments: str) -> Path:
+    """Return the path at which a script of tools/ has or would have what it builds."""
+    command = [TOOLS / script, "--where", *arguments]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
 def free_port() -> int:
