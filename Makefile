@@ -9,7 +9,7 @@ export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-keda lint types contracts bench envtest keda debian clean
+.PHONY: help demo test test-keda lint types contracts bench envtest keda helm debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ help: ## list the targets
 demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127.0.0.1:8080/ (DEMO_ARGS="--help")
 	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
 
-test: .venv/installed-dev debian envtest ## run all tests (TEST_ARGS="tests/core -k burst" for some)
+test: .venv/installed-dev debian envtest helm ## run all tests (TEST_ARGS="tests/core -k burst" for some)
 	@exec .venv/bin/pytest $(or $(TEST_ARGS),--numprocesses $$(nproc) --maxprocesses 4 --dist loadfile)
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
@@ -42,6 +42,9 @@ envtest: ## build kube-apiserver for the tests, once per machine
 
 keda: ## build KEDA and kube-controller-manager for the tests, once per machine
 	@tools/keda.sh >/dev/null
+
+helm: ## build helm for the tests of the chart, once per machine
+	@tools/helm.sh >/dev/null
 
 lock: .venv/installed-dev ## state anew which version of each package is installed
 	@tools/lock.sh
