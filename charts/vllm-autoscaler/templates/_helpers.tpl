@@ -1,0 +1,71 @@
+{{/*
+The objects are read from manifests/, which kustomize applies as they are. A template changes only what a value changes.
+*/}}
+
+{{/*
+Name the installation: after the release, with the chart's name added unless the release's name contains it. The names
+of Services end at 63 characters, `-keda` included.
+*/}}
+{{- define "vllm-autoscaler.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride }}
+{{- else if contains "vllm-autoscaler" .Release.Name -}}
+{{ .Release.Name | trunc 58 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-vllm-autoscaler" .Release.Name | trunc 58 | trimSuffix "-" }}
+{{- end -}}
+{{- end -}}
+
+{{- define "vllm-autoscaler.serviceAccountName" -}}
+{{ .Values.serviceAccount.name | default (include "vllm-autoscaler.fullname" .) }}
+{{- end -}}
+
+{{- define "vllm-autoscaler.selectorLabels" -}}
+app.kubernetes.io/name: vllm-autoscaler
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/*
+Return `document` of `root` with the names, namespace, labels, annotations and selector of this installation. The part
+of a name behind `vllm-autoscaler` stays.
+*/}}
+{{- define "vllm-autoscaler.installed" -}}
+{{- $root := .root -}}
+{{- $document := .document -}}
+{{- $metadata := $document.metadata -}}
+{{- $suffix := trimPrefix "vllm-autoscaler" $metadata.name -}}
+{{- $_ := set $metadata "name" (printf "%s%s" (include "vllm-autoscaler.fullname" $root) $suffix) -}}
+{{- if not (hasPrefix "Cluster" $document.kind) -}}
+{{- $_ := set $metadata "namespace" $root.Release.Namespace -}}
+{{- end -}}
+{{- $ours := include "vllm-autoscaler.selectorLabels" $root | fromYaml -}}
+{{- $_ := set $ours "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := set $ours "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- $_ := set $metadata "labels" (mergeOverwrite (deepCopy $root.Values.labels) ($metadata.labels | default dict) $ours) -}}
+{{- with mergeOverwrite (deepCopy $root.Values.annotations) ($metadata.annotations | default dict) -}}
+{{- $_ := set $metadata "annotations" . -}}
+{{- end -}}
+{{- with $document.spec -}}
+{{- $selector := .podSelector | default .selector | default dict -}}
+{{- $selector = $selector.matchLabels | default $selector -}}
+{{- if hasKey $selector "app.kubernetes.io/name" -}}
+{{- $_ := set $selector "app.kubernetes.io/instance" $root.Release.Name -}}
+{{- end -}}
+{{- end -}}
+{{- if hasSuffix "Binding" $document.kind -}}
+{{- $_ := set $document.roleRef "name" $metadata.name -}}
+{{- $account := dict "kind" "ServiceAccount" "name" (include "vllm-autoscaler.serviceAccountName" $root) -}}
+{{- $_ := set $document "subjects" (list (set $account "namespace" $root.Release.Namespace)) -}}
+{{- end -}}
+{{ toYaml $document }}
+{{- end -}}
+
+{{/*
+Return a document of a file in manifests/ as it is for this installation: root, file, and document where it is not the first.
+*/}}
+{{- define "vllm-autoscaler.manifest" -}}
+{{- $text := .root.Files.Get (printf "manifests/%s" .file) | required (printf "manifests/%s is not in the chart" .file) -}}
+{{- $document := index (splitList "\n---\n" $text) (.document | default 0) | fromYaml -}}
+{{- include "vllm-autoscaler.installed" (dict "root" .root "document" $document) -}}
+{{- end -}}

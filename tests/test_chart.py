@@ -1,0 +1,364 @@
+"""The Helm chart: equal to the manifests by default, accepted by a real API server, and strict about its values."""
+
+import json
+import re
+import shlex
+import tarfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+from click.testing import CliRunner
+
+from autoscaler import cli
+from tests.harness.helm import CHART, HelmFailed, helm, template, template_text
+from tests.harness.kube_api import ApiError, KubeApi
+from tests.kustomize import Document
+from tests.test_manifests import OVERLAYS, SHIPPED_POLICIES, container, only, rendered
+from tools import helm_schema
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[1]
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "how-to" / "helm.md").read_text(), re.DOTALL)
+OF_HELM = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
+DIGEST = f"sha256:{'0' * 64}"
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "a registry, a tag and a secret": {
+        "image": {"repository": "registry.example:5000/ml/scaler", "tag": "1.2", "pullSecrets": ["registry.key"]}
+    },
+    "a digest": {"image": {"digest": DIGEST, "pullPolicy": "Always"}},
+    "pods read directly": {"prometheus": {"url": ""}, "replicas": 3},
+    "both sources of metrics": {"scrape": True, "prometheus": {"selector": 'cluster="prod"'}},
+    "policies": {
+        "policies": {"gold": {"objective": {"ttft": "300ms", "attainment": 0.995}, "priority": 1000000}},
+        "defaultPolicy": "gold",
+    },
+    "some namespaces": {"namespaces": ["@", "default"]},
+    "some namespaces without nodes": {"namespaces": ["@"], "rbac": {"nodes": False}},
+    "all namespaces without nodes": {"rbac": {"nodes": False}},
+    "dry-run in a namespace": {"mode": "dry-run", "namespaces": ["@"]},
+    "KEDA over TLS": {
+        "mode": "keda",
+        "keda": {"namespace": "keda-system", "service": {"port": 443, "headless": True}}
+        | {"tls": {"secretName": "grpc.tls", "verifyClient": True}},
+    },
+    "a service of another kind": {"service": {"type": "NodePort", "port": 80, "annotations": {"a.example/b": "c"}}},
+    "other networks": {
+        "networkPolicy": {
+            "prometheusNamespace": "observability",
+            "apiServerPorts": [8443],
+            "extraIngress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+            "extraEgress": [{"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 9090}]}],
+        }
+    },
+    "nothing that can be left out": {
+        "networkPolicy": {"enabled": False},
+        "podDisruptionBudget": {"enabled": False},
+        "rbac": {"create": False},
+        "serviceAccount": {"create": False, "name": "given"},
+        "monitoring": {"enabled": False, "dashboard": {"enabled": False}},
+    },
+    "monitoring by label": {
+        "monitoring": {"labels": {"release": "kube-prometheus-stack"}, "interval": "30s", "rules": False}
+    },
+    "an identity of a cloud": {"serviceAccount": {"name": "scaler", "annotations": {"iam.example/role": "arn:1"}}},
+    "where its pods run": {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+        ]}},
+        "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+        "priorityClassName": "system-cluster-critical",
+        "runAsUser": None,
+        "resources": {"limits": {"memory": "2Gi", "cpu": 4}},
+    },
+    "labels and annotations": {
+        "labels": {"team": "a"},
+        "annotations": {"a.example/b": "c"},
+        "podLabels": {"inject": "false"},
+        "podAnnotations": {"d.example/e": "f"},
+    },
+    "more options": {
+        "extraArgs": ["--log-level=debug", "--prometheus-token-file=/token/token"],
+        "extraEnv": [{"name": "TZ", "value": "UTC"}],
+        "extraVolumes": [{"name": "token", "secret": {"secretName": "token"}}],
+        "extraVolumeMounts": [{"name": "token", "mountPath": "/token"}],
+    },
+}  # fmt: skip
+BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "an unknown value": ({"modee": "keda"}, ["'modee'", "not allowed"]),
+    "an unknown value inside": ({"image": {"name": "x"}}, ["/image", "'name'", "not allowed"]),
+    "a mode with a typo": ({"mode": "dryrun"}, ["/mode", "'direct', 'keda', 'dry-run'"]),
+    "a port that is too large": ({"service": {"port": 70000}}, ["/service/port", "70,000", "65,535"]),
+    "a port of KEDA that is zero": ({"keda": {"service": {"port": 0}}}, ["/keda/service/port", "minimum"]),
+    "no replicas": ({"replicas": 0}, ["/replicas", "minimum", "1"]),
+    "replicas as text": ({"replicas": "2"}, ["/replicas", "got string", "integer"]),
+    "a tag that is a number": ({"image": {"tag": 1.2}}, ["/image/tag", "got number, want string"]),
+    "a tag with a colon": ({"image": {"tag": "a:b"}}, ["/image/tag", "does not match pattern"]),
+    "a digest that is cut": ({"image": {"digest": "sha256:00"}}, ["/image/digest", "does not match pattern"]),
+    "a URL without a scheme": ({"prometheus": {"url": "prometheus:9090"}}, ["/prometheus/url", "does not match"]),
+    "a namespace that is no name": ({"namespaces": ["Team A"]}, ["/namespaces/0", "'Team A' does not match"]),
+    "a namespace twice": ({"namespaces": ["a", "a"]}, ["/namespaces", "equal"]),
+    "a memory limit in MB": ({"resources": {"limits": {"memory": "1 MB"}}}, ["/resources/limits/memory", "match"]),
+    "a switch as text": ({"rbac": {"create": "yes"}}, ["/rbac/create", "got string, want boolean"]),
+    "no mode": ({"mode": None}, ["missing property", "'mode'"]),
+    "an option that has a value of its own": ({"extraArgs": ["--mode=keda"]}, ["/extraArgs/0", "not"]),
+    "an option without dashes": ({"extraArgs": ["log-level=debug"]}, ["/extraArgs/0", "does not match"]),
+    "a policy's field with a typo": ({"policies": {"gold": {"objectiv": {}}}}, ["/policies/gold", "'objectiv'"]),
+    "a policy's number out of bounds": (
+        {"policies": {"gold": {"replicas": {"max": 0}}}},
+        ["/policies/gold/replicas/max", "minimum"],
+    ),
+    "a policy's duration without a unit": (
+        {"policies": {"gold": {"objective": {"ttft": "300"}}}},
+        ["/policies/gold/objective/ttft", "does not match"],
+    ),
+}  # fmt: skip
+
+
+def of_helm_removed(value: Any) -> Any:
+    """Return a document without the labels that only Helm adds, wherever labels or a selector hold them."""
+    if isinstance(value, dict):
+        return {key: of_helm_removed(inner) for key, inner in value.items() if key not in OF_HELM}
+    if isinstance(value, list):
+        return [of_helm_removed(inner) for inner in value]
+    return value
+
+
+def by_name(documents: list[Document]) -> dict[tuple[str, str, str], Document]:
+    keys = [(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in documents]
+    assert len(set(keys)) == len(keys)
+    return dict(zip(keys, documents, strict=True))
+
+
+def in_namespace(values: Any, namespace: str) -> Any:
+    return json.loads(json.dumps(values).replace('"@"', json.dumps(namespace)))
+
+
+@pytest.mark.parametrize("mode", OVERLAYS)
+def test_by_default_the_chart_is_what_kustomize_applies(mode: str):
+    ours = by_name([of_helm_removed(each) for each in template({"mode": mode})])
+    theirs = by_name([each for each in rendered(mode) if each["kind"] != "Namespace"])
+    assert ours.keys() == theirs.keys()
+    for key, document in theirs.items():
+        assert ours[key] == document, key
+
+
+@pytest.mark.parametrize("mode", OVERLAYS)
+def test_lint_finds_nothing(mode: str):
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART, "--set", f"mode={mode}")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def prepared(kube_api: KubeApi) -> str:
+    """A namespace in a cluster that knows the kinds of the Prometheus operator."""
+    await kube_api.install_crds()
+    return await kube_api.namespace()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+async def test_a_real_api_server_takes_every_variant(kube_api: KubeApi, prepared: str, name: str):
+    documents = template(in_namespace(VARIANTS[name], prepared), namespace=prepared)
+    await kube_api.apply(*documents, dry_run=True)
+    command, *arguments = container(documents)["args"]
+    assert command == "run"
+    options = {name for option in cli.run.params for name in (*option.opts, *option.secondary_opts)}
+    assert {argument.partition("=")[0] for argument in arguments} <= options
+    cli.run.make_context("run", [argument for argument in arguments if "=/" not in argument])  # but for files
+
+
+async def test_a_release_is_installed_changed_and_taken_away(kube_api: KubeApi, prepared: str):
+    """With a real cluster the kinds of the Prometheus operator are looked up there."""
+    namespace = prepared
+    kubeconfig = kube_api.kubeconfig()
+    release = f"r-{namespace}"
+    options = ("--namespace", namespace)
+    notes = helm("install", release, CHART, *options, kubeconfig=kubeconfig)
+    assert "annotate deployment" in notes
+    name = f"{release}-vllm-autoscaler"
+    await kube_api.get("monitoring.coreos.com/v1", "PodMonitor", namespace, name)
+    deployment = await kube_api.get("apps/v1", "Deployment", namespace, name)
+    assert f"--lease-name={name}" in deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    notes = helm("upgrade", release, CHART, *options, "--set", "mode=keda", kubeconfig=kubeconfig)
+    assert f"scalerAddress: {name}-keda.{namespace}:6000" in notes
+    await kube_api.get("v1", "Service", namespace, f"{name}-keda")
+
+    helm("uninstall", release, *options, kubeconfig=kubeconfig)
+    for version, kind, where, own in (
+        ("apps/v1", "Deployment", namespace, name),
+        ("v1", "ConfigMap", namespace, f"{name}-policies"),
+        ("rbac.authorization.k8s.io/v1", "ClusterRole", None, name),
+    ):
+        with pytest.raises(ApiError, match="404"):
+            await kube_api.get(version, kind, where, own)
+
+
+async def test_helm_takes_over_what_kustomize_applied(kube_api: KubeApi, prepared: str):
+    applied = rendered("keda")
+    await kube_api.apply(*applied)
+    name = "vllm-autoscaler"
+    await kube_api.delete("apps/v1", "Deployment", name, name)
+    options = ("--namespace", name)
+    kubeconfig = kube_api.kubeconfig()
+    helm("install", name, CHART, *options, "--take-ownership", "--set", "mode=direct", kubeconfig=kubeconfig)
+    (role,) = [each for each in template({"mode": "direct"}) if each["kind"] == "ClusterRole"]
+    found = await kube_api.get(role["apiVersion"], role["kind"], None, name)
+    assert found["rules"] == role["rules"]
+    helm("uninstall", name, *options, kubeconfig=kubeconfig)
+
+
+@pytest.mark.parametrize("problem", BAD_VALUES)
+def test_a_bad_value_is_named_by_the_schema(problem: str):
+    values, words = BAD_VALUES[problem]
+    with pytest.raises(HelmFailed) as caught:
+        template(values)
+    assert [word for word in ["values don't meet the specifications", *words] if word not in str(caught.value)] == []
+
+
+def test_every_value_has_a_default_and_a_schema():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    def keys(properties: dict[str, Any], prefix: str = "") -> set[str]:
+        found = set()
+        for key, inner in properties.items():
+            found |= {f"{prefix}{key}"} | keys(inner.get("properties", {}), f"{prefix}{key}.")
+        return found
+
+    def defaults(values: dict[str, Any], prefix: str = "") -> set[str]:
+        found = set()
+        for key, inner in values.items():
+            found |= {f"{prefix}{key}"} | (defaults(inner, f"{prefix}{key}.") if isinstance(inner, dict) else set())
+        return found
+
+    left_out = {"global", "resources.requests", "resources.limits"}  # Helm's own, and what differs from the manifests
+    free = {"monitoring.dashboard.labels.grafana_dashboard"}
+    assert keys(schema["properties"]) - left_out == defaults(DEFAULTS) - free
+
+
+def test_the_schema_of_policies_is_that_of_the_daemon():
+    text = helm_schema.TARGET.read_text()
+    assert text == helm_schema.render(text), "run: python -m tools.helm_schema"
+
+
+def test_the_schema_takes_every_shipped_policy():
+    policies = [yaml.safe_load(path.read_text()) for path in sorted(SHIPPED_POLICIES.glob("*.yaml"))]
+    specs = {policy["metadata"]["name"]: policy["spec"] for policy in policies}
+    data = only(template({"policies": specs}), "ConfigMap", "vllm-autoscaler-policies")["data"]
+    assert [yaml.safe_load(text) for _, text in sorted(data.items())] == policies
+
+
+def test_check_reads_the_policies_of_a_rendered_release():
+    values = {"policies": {"gold": {"objective": {"ttft": "300ms"}}, "batch": {"objective": {"ttft": "2h"}}}}
+    result = CliRunner().invoke(cli.main, ["check", "-"], input=template_text(values))
+    assert result.exit_code == 1
+    assert "vllm-autoscaler-policies/batch.yaml:7: error: spec.objective.ttft: too large" in result.output
+    assert "gold" not in result.output
+
+
+def test_image_is_named_by_tag_or_digest():
+    def image(**values: str) -> str:
+        return str(container(template({"image": values}))["image"])
+
+    assert (
+        image(repository="r.example/x")
+        == f"r.example/x:{yaml.safe_load((CHART / 'Chart.yaml').read_text())['appVersion']}"
+    )
+    assert image(repository="r.example/x", tag="2") == "r.example/x:2"
+    assert image(repository="r.example/x", tag="2", digest=DIGEST) == f"r.example/x@{DIGEST}"
+
+
+def test_versions_of_package_manifests_and_chart_are_one():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == version
+    assert container(rendered("direct"))["image"] == f"vllm-autoscaler:{version}"
+
+
+def test_a_release_of_another_name_selects_its_own_pods_alone():
+    documents = template({"mode": "keda"}, release="blue")
+    labels = only(documents, "Deployment", "blue-vllm-autoscaler")["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/instance"] == "blue"
+    for kind, way in {
+        "Service": ["selector"],
+        "Deployment": ["selector", "matchLabels"],
+        "NetworkPolicy": ["podSelector", "matchLabels"],
+        "PodMonitor": ["selector", "matchLabels"],
+        "PodDisruptionBudget": ["selector", "matchLabels"],
+    }.items():
+        for document in documents:
+            if document["kind"] == kind:
+                selector = document["spec"]
+                for step in way:
+                    selector = selector[step]
+                assert selector == {
+                    key: labels[key] for key in ("app.kubernetes.io/instance", "app.kubernetes.io/name")
+                }
+    (lease,) = [each for each in documents if each["kind"] == "Role"]
+    assert lease["rules"][1]["resourceNames"] == ["blue-vllm-autoscaler"]
+
+
+def test_with_some_namespaces_only_nodes_are_read_cluster_wide():
+    documents = template({"namespaces": ["a", "b"]})
+    (role,) = [each for each in documents if each["kind"] == "ClusterRole"]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+    bound = [each for each in documents if each["kind"] == "RoleBinding" and "lease" not in each["metadata"]["name"]]
+    assert [each["metadata"]["namespace"] for each in bound] == ["a", "b"]
+    assert all(each["roleRef"]["kind"] == "Role" for each in bound)
+    every = next(each for each in template() if each["kind"] == "ClusterRole")["rules"]
+    for namespace in ("a", "b"):
+        own = by_name(documents)["Role", namespace, "vllm-autoscaler"]
+        assert [*own["rules"], *role["rules"]] == every
+    arguments = container(documents)["args"]
+    assert [each for each in arguments if each.startswith("--namespace")] == ["--namespace=a", "--namespace=b"]
+
+
+def test_grpc_over_tls_has_the_secret_of_the_values():
+    values = {"mode": "keda", "keda": {"tls": {"secretName": "grpc", "verifyClient": True}}}
+    documents = template(values)
+    folder = "/etc/vllm-autoscaler/grpc"
+    options = {f"--grpc-cert={folder}/tls.crt", f"--grpc-key={folder}/tls.key", f"--grpc-ca={folder}/ca.crt"}
+    assert options <= set(container(documents)["args"])
+    (mount,) = [each for each in container(documents)["volumeMounts"] if each["mountPath"] == folder]
+    volumes = only(documents, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": mount["name"], "secret": {"secretName": "grpc"}} in volumes
+
+
+def test_without_the_prometheus_operator_its_kinds_are_left_out():
+    text = helm("template", "vllm-autoscaler", CHART)
+    kinds = {document["kind"] for document in yaml.safe_load_all(text) if document}
+    assert not kinds & {"PodMonitor", "PrometheusRule"}
+    assert "Deployment" in kinds
+
+
+def test_a_package_holds_what_the_folder_renders(tmp_path: Path):
+    helm("package", CHART, "--destination", tmp_path)
+    (package,) = tmp_path.glob("*.tgz")
+    with tarfile.open(package) as archive:
+        assert all(member.isfile() for member in archive.getmembers())
+        assert not [name for name in archive.getnames() if name.endswith("kustomization.yaml")]
+    assert template(chart=package) == template()
+
+
+@pytest.mark.parametrize("example", range(len(EXAMPLES)))
+def test_examples_of_values_in_the_docs_render(example: int):
+    assert template(yaml.safe_load(EXAMPLES[example]))
+
+
+def test_every_helm_command_of_the_docs_renders():
+    commands = [
+        command.replace("\\\n", " ")
+        for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+        for command in re.findall(r"^ +helm (?:install|upgrade) ((?:.*\\\n)*.*)$", page.read_text(), re.MULTILINE)
+    ]
+    assert len(commands) > 3
+    for command in commands:
+        arguments = [each for each in shlex.split(command) if each not in ("--install", "--reuse-values")]
+        assert helm("template", *(str(ROOT / each) if each.startswith("charts/") else each for each in arguments))
