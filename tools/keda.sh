@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make a real KEDA for the tests: its operator, metrics adapter and admission webhooks, and its CRDs. Print the folder.
+# Make a real KEDA for the tests: its operator, metrics adapter and CRDs. Print the folder.
 #
 #   tools/keda.sh            build it unless it is there, and the kube-controller-manager that it needs beside it
 #   tools/keda.sh --where    print where it is or would be; build nothing
@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "$0")/go.sh"
 
 KEDA=v2.20.2            # github.com/kedacore/keda/v2
-COMMANDS=(operator adapter webhooks)
+COMMANDS=(operator adapter)
 
 folder=$cache/keda/$KEDA
 
