@@ -166,7 +166,7 @@ From kube-state-metrics, which is optional; every other mode asks the Kubernetes
 
 | what | metric | without it |
 |---|---|---|
-| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; of a Deployment's name beyond 58 characters the rest is unknown |
+| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; of a Deployment's name beyond 58 characters the rest is unknown. Workers of a LeaderWorkerSet (`ds-0-1` beside `ds-0`) are known by their names alone, and are one replica with their leader |
 | requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | taken to be the ready ones, and zero once no engine reports any more, which the source `discovery` tells |
 | whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
 | cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |

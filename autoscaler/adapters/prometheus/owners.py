@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from autoscaler.core.fleet import WorkloadRef
 
@@ -18,6 +18,7 @@ API_VERSIONS = {
 # Source: k8s.io/apimachinery/pkg/util/rand.
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
 _OF_DEPLOYMENT = re.compile(rf"(?P<name>.+)-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}")
+_OF_GROUP = re.compile(r"(?P<leader>.+-\d{1,6})-[1-9]\d{0,5}")
 _OF_STATEFUL_SET = re.compile(r"(?P<name>.+)-\d{1,6}")
 # A pod's name is its ReplicaSet's and a dash, cut to 58 characters, and 5 random ones: a Deployment's name of 47 and
 # more leaves a part of the hash, or none. Hashes have 6 to 10 characters, so a shorter word before the suffix is the
@@ -61,6 +62,26 @@ def owner_of(
         if match := pattern.fullmatch(pod[:MAX_NAME]):
             return WorkloadRef(namespace, match["name"], kind, API_VERSIONS[kind])
     return of_model(namespace, model or pod)
+
+
+def leaders_of(pods: Set[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the leader of each worker among pods of LeaderWorkerSets, which nothing but their names tells.
+
+    The leader of group 2 of `ds` is `ds-2`, and its workers are `ds-2-1`, `ds-2-2`. A StatefulSet called `ds-2` has a
+    pod `ds-2-0`. Source: lws pkg/controllers/pod_controller.go.
+    """
+    found = {}
+    for namespace, pod in pods:
+        match = _OF_GROUP.fullmatch(pod[:MAX_NAME])
+        if match and (namespace, match["leader"]) in pods and (namespace, f"{match['leader']}-0") not in pods:
+            found[namespace, pod] = namespace, match["leader"]
+    return found
+
+
+def of_leader(namespace: str, leader: str) -> WorkloadRef:
+    """Return the LeaderWorkerSet of a leader's pod."""
+    name = leader.rpartition("-")[0]
+    return WorkloadRef(namespace, name, "LeaderWorkerSet", API_VERSIONS["LeaderWorkerSet"])
 
 
 def of_model(namespace: str, model: str) -> WorkloadRef:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autoscaler.adapters.prometheus.kube_state import Controllers, Name, PodFacts
-from autoscaler.adapters.prometheus.owners import of_model, owner_of
+from autoscaler.adapters.prometheus.owners import leaders_of, of_leader, of_model, owner_of
 from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 
 FORGET_S = 3600.0  # a workload of which nothing was seen for so long is gone
@@ -63,6 +63,9 @@ class Roster:
         self._found: dict[WorkloadRef, _Found] = {}  # in ascending order of numbers, as all dicts here
         self._members: dict[Name, _Member] = {}
         self._pools: dict[Pool, int] = {}
+        self._leaders: dict[Name, Name] = {}  # of workers, which are no replicas of their own
+        self._workers: dict[Name, list[Name]] = {}  # likewise, by leader
+        self._led: set[WorkloadRef] = set()  # LeaderWorkerSets whose workers were seen
         self._workloads: tuple[Workload, ...] = ()
         self._given = 0
 
@@ -86,15 +89,20 @@ class Roster:
 
     def update(self, sighting: Sighting, now_s: float) -> None:
         """Take in what was seen at a time of the tick."""
+        self._see_groups(sighting)
         for name, (engine, model) in sorted(sighting.reporting.items()):
-            facts = sighting.pods.get(name) or self._remembered(name, sighting) or PodFacts(ready=True)
+            if name in self._leaders:
+                continue
+            facts = self._facts(name, sighting) or self._remembered(name, sighting) or PodFacts(ready=True)
             ref = self._ref(name, model, sighting)
             if self._saw_workload(ref, engine, model, now_s):
                 self._saw_pod(name, ref, facts, now_s)
         for name, facts in sorted(
             sighting.pods.items()
         ):  # on their way: no engine is heard yet, but the owner is known
-            if name not in sighting.reporting and (ref := self._ref(name, "", sighting)) in self._found:
+            if name in sighting.reporting or name in self._leaders:
+                continue
+            if (ref := self._ref(name, "", sighting)) in self._found:
                 self._saw_pod(name, ref, facts, now_s)
         self._hear_replicas(sighting, now_s)
         self._hear_gpus(sighting)
@@ -143,7 +151,27 @@ class Roster:
             return of_model(namespace, model or namespace)
         facts = sighting.pods.get(name)
         controller = facts.controller if facts else ("", "")
-        return owner_of(namespace, pod, model, controller, sighting.controllers.of_replica_set)
+        ref = owner_of(namespace, pod, model, controller, sighting.controllers.of_replica_set)
+        if ref.kind == "StatefulSet" and (led := of_leader(namespace, pod)) in self._led:
+            return led
+        return ref
+
+    def _see_groups(self, sighting: Sighting) -> None:
+        """Find the workers of LeaderWorkerSets by their names."""
+        pods = sighting.reporting.keys() | sighting.pods.keys() | sighting.gpus.keys()
+        self._leaders = leaders_of(pods - sighting.targets)
+        self._workers = {}
+        for worker, leader in self._leaders.items():
+            self._workers.setdefault(leader, []).append(worker)
+        self._led = {of_leader(*leader) for leader in self._workers}
+
+    def _facts(self, name: Name, sighting: Sighting) -> PodFacts | None:
+        """Return what is known of a pod; of a leader, that it is as ready as the worst pod of its group."""
+        facts = sighting.pods.get(name)
+        if facts is None or not facts.ready:
+            return facts
+        workers = map(sighting.pods.get, self._workers.get(name, ()))
+        return replace(facts, ready=all(worker is None or worker.ready for worker in workers))
 
     def _remembered(self, name: Name, sighting: Sighting) -> PodFacts | None:
         """Return what was known of a pod that an incomplete look says nothing about."""
@@ -176,7 +204,8 @@ class Roster:
 
     def _hear_replicas(self, sighting: Sighting, now_s: float) -> None:
         for ref, found in self._found.items():
-            spec = sighting.controllers.replicas.get((ref.namespace, ref.kind, ref.name), math.nan)
+            kind = "StatefulSet" if ref.kind == "LeaderWorkerSet" else ref.kind  # that makes its leaders
+            spec = sighting.controllers.replicas.get((ref.namespace, kind, ref.name), math.nan)
             if not math.isnan(spec):
                 found.seen_s = now_s
             if sighting.whole or not math.isnan(spec):
@@ -186,7 +215,9 @@ class Roster:
         """Learn devices per replica and pool, from the pod that holds the most."""
         most: dict[WorkloadRef, tuple[int, Pool]] = {}
         for name, member in self._members.items():
-            held = sighting.gpus.get(name) or Counter({Pool(name): count for name, count in member.facts.gpus.items()})
+            held = _held(name, member.facts, sighting)
+            for worker in self._workers.get(name, ()):
+                held += _held(worker, sighting.pods.get(worker), sighting)
             for pool, count in held.items():
                 most[member.ref] = max(most.get(member.ref, (count, pool)), (count, pool))
         for ref, (count, pool) in most.items():
@@ -209,3 +240,9 @@ class Roster:
     def _number(self) -> int:
         self._given += 1
         return self._given
+
+
+def _held(name: Name, facts: PodFacts | None, sighting: Sighting) -> Counter[Pool]:
+    """Return the devices of a pod: those that DCGM sees, else those that it requests."""
+    requested = facts.gpus if facts is not None else {}
+    return Counter(sighting.gpus.get(name) or {Pool(resource): count for resource, count in requested.items()})

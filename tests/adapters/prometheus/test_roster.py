@@ -36,6 +36,48 @@ def test_without_kube_state_metrics_the_pods_that_report_are_the_ready_replicas(
     assert np.isnan(fleet.pod_created_s).all()
 
 
+def group(*pods: str) -> list[tuple[str, str]]:
+    return [("llm", pod) for pod in pods]
+
+
+def test_workers_of_a_leader_are_one_replica_with_it():
+    """A LeaderWorkerSet of three groups of two, of which the last has no worker that reports."""
+    roster = Roster()
+    leaders, workers = group("deepseek-0", "deepseek-1", "deepseek-2"), group("deepseek-0-1", "deepseek-1-1")
+    eight = {name: Counter({H100: 8}) for name in (*leaders, *workers)}
+    roster.update(sighting(*leaders, *workers, gpus=eight), 0)
+    fleet = snapshot(roster)
+    (workload,) = fleet.workloads
+    assert (workload.ref.kind, workload.ref.name) == ("LeaderWorkerSet", "deepseek")
+    assert fleet.replicas.tolist() == [3]
+    assert sorted(pod.name for pod in fleet.pods) == ["deepseek-0", "deepseek-1", "deepseek-2"]
+    assert fleet.gpus_per_replica.tolist() == [16]
+
+
+def test_a_replica_of_several_pods_is_as_ready_as_its_worst_pod():
+    roster = Roster()
+    leader, worker = group("deepseek-0", "deepseek-0-1")
+    facts = {
+        leader: PodFacts(("StatefulSet", "deepseek"), ready=True),
+        worker: PodFacts(("StatefulSet", "deepseek-0"), ready=False),
+    }
+    controllers = Controllers({}, {("llm", "StatefulSet", "deepseek"): 4})  # by which its leaders are made
+    roster.update(sighting(leader, pods=facts, controllers=controllers), 0)
+    fleet = snapshot(roster)
+    assert [each.ref.kind for each in fleet.workloads] == ["LeaderWorkerSet"]
+    assert (fleet.replicas.tolist(), fleet.pod_ready.tolist()) == ([4], [False])
+
+
+def test_stateful_sets_with_names_that_end_in_numbers_are_no_groups():
+    roster = Roster()
+    roster.update(sighting(*group("llama-0", "llama-0-0", "llama-0-1", "qwen-2-1")), 0)
+    assert sorted((each.ref.kind, each.ref.name) for each in snapshot(roster).workloads) == [
+        ("StatefulSet", "llama"),
+        ("StatefulSet", "llama-0"),
+        ("StatefulSet", "qwen-2"),
+    ]
+
+
 def test_numbers_ascend_and_never_come_again():
     roster = Roster()
     roster.update(sighting(A), 0)
