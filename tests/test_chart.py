@@ -223,6 +223,20 @@ def test_a_bad_value_is_named_by_the_schema(problem: str):
     assert [word for word in ["values don't meet the specifications", *words] if word not in str(caught.value)] == []
 
 
+def test_an_account_that_is_not_created_needs_its_name():
+    with pytest.raises(HelmFailed, match=r"serviceAccount\.name is needed where serviceAccount\.create is false"):
+        template({"serviceAccount": {"create": False}})
+
+
+def test_spread_is_over_the_pods_of_the_release_unless_it_says_otherwise():
+    zone = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    other = zone | {"labelSelector": {"matchLabels": {"a": "b"}}}
+    pod = only(template({"topologySpreadConstraints": [zone, other]}), "Deployment")["spec"]["template"]
+    ours, theirs = pod["spec"]["topologySpreadConstraints"]
+    assert ours == zone | {"labelSelector": {"matchLabels": pod["metadata"]["labels"]}}
+    assert theirs == other
+
+
 def test_every_value_has_a_default_and_a_schema():
     schema = json.loads((CHART / "values.schema.json").read_text())
 
@@ -303,6 +317,13 @@ def test_a_release_of_another_name_selects_its_own_pods_alone():
                 }
     (lease,) = [each for each in documents if each["kind"] == "Role"]
     assert lease["rules"][1]["resourceNames"] == ["blue-vllm-autoscaler"]
+
+
+def test_an_override_of_the_name_names_every_object():
+    documents = template({"mode": "keda", "fullnameOverride": "scaler", "namespaces": ["a"]})
+    names = {each["metadata"]["name"] for each in documents}
+    parts = {"", "-keda", "-lease", "-policies", "-dashboard"}
+    assert names == {f"scaler{part}" for part in parts} | {"vllm-autoscaler-scaler-nodes"}
 
 
 def test_with_some_namespaces_only_nodes_are_read_cluster_wide():

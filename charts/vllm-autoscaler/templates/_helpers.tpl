@@ -17,7 +17,11 @@ of Services end at 63 characters, `-keda` included.
 {{- end -}}
 
 {{- define "vllm-autoscaler.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
 {{ .Values.serviceAccount.name | default (include "vllm-autoscaler.fullname" .) }}
+{{- else -}}
+{{ .Values.serviceAccount.name | required "serviceAccount.name is needed where serviceAccount.create is false" }}
+{{- end -}}
 {{- end -}}
 
 {{- define "vllm-autoscaler.selectorLabels" -}}
