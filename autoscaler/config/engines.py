@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from autoscaler.config.series import Fold, Readings, Series, counter, first, renamed
@@ -53,6 +54,15 @@ class Engine:
         """Return every row of the table, nested ones included, each once."""
         rows = (part for readings in self.readings.values() for row in readings for part in row.parts())
         return tuple(dict.fromkeys(rows))
+
+    @cached_property
+    def histograms(self) -> Mapping[Readings, tuple[str, ...]]:
+        """The columns that are read from histograms, by the readings that name them: TTFT is read for several."""
+        found: dict[Readings, tuple[str, ...]] = {}
+        for column, readings in self.readings.items():
+            if column in HISTOGRAMS:
+                found[readings] = (*found.get(readings, ()), column)
+        return MappingProxyType(found)
 
     def renamed(self, *renames: Callable[[str], str]) -> Engine:
         """Return this engine with its names as each of `renames` gives them, those of the first one first."""

@@ -7,9 +7,10 @@ What a row means is fixed here, so both come to the same number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 
 Labels = Mapping[str, str]
 SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # sample name to its series, of one pod or one gateway
@@ -96,8 +97,9 @@ class Series:
             return True
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
+    @cached_property
     def apart(self) -> tuple[str, ...]:
-        """Return the labels whose values tell series apart that are folded; those equal in them repeat one number."""
+        """The labels whose values tell series apart that are folded; those equal in them repeat one number."""
         return tuple(label for label in DISTINCT if label not in self.repeated)
 
     def parts(self) -> tuple[Series, ...]:
@@ -171,18 +173,22 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
     if not values and not added:
         return None
-    once: dict[tuple[str, ...], float] = {}
-    apart = row.apart()
-    for labels, value in values:
-        key = tuple(labels.get(label, "") for label in apart)
-        once[key] = _largest((once.get(key, 0.0), value))
-    numbers = list(once.values())
+    numbers = [value for _, value in values] if len(values) < 2 else _once(row, values)
     value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
     value += sum(added)
     value -= sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
     if row.inverted:
         value = 1.0 - value
     return _count(value * row.scale)
+
+
+def _once(row: Series, values: Iterable[tuple[Labels, float]]) -> list[float]:
+    """Return the largest value of each group of series that repeat one number."""
+    once: dict[tuple[str, ...], float] = {}
+    for labels, value in values:
+        key = tuple(labels.get(label, "") for label in row.apart)
+        once[key] = _largest((once.get(key, 0.0), value))
+    return list(once.values())
 
 
 def _count(value: float) -> float:

@@ -131,7 +131,9 @@ def fold(histograms: Iterable[Histogram]) -> Histogram | None:
     if not pool:
         return None
     bounds = pool[0].bounds
-    if all(np.array_equal(bounds, other.bounds) for other in pool[1:]):
+    if len(pool) == 1:
+        counts = pool[0].counts
+    elif all(np.array_equal(bounds, other.bounds) for other in pool[1:]):
         counts = np.sum([other.counts for other in pool], axis=0)
     else:
         for other in pool[1:]:

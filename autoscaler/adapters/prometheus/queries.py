@@ -326,7 +326,7 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     if row.fold is Fold.SUM:
         together = _apart([series, *(either(selectors(part, part.name)) for part in row.plus)]) if alike else series
         parted = (PART,) if row.plus and alike else ()
-        expression = f"sum {pod} (max {by(*identity, *row.apart(), *parted)} ({together}))"
+        expression = f"sum {pod} (max {by(*identity, *row.apart, *parted)} ({together}))"
     else:
         expression = f"max {pod} ({series})"
     if row.minus or not alike:
@@ -354,7 +354,7 @@ def _alike(part: Series, row: Series) -> bool:
 
 def summed(row: Series, series: str, identity: Identity) -> str:
     """Add up the series of each pod, those once that repeat one number."""
-    return f"sum {by(*identity)} (max {by(*identity, *row.apart())} ({series}))"
+    return f"sum {by(*identity)} (max {by(*identity, *row.apart)} ({series}))"
 
 
 def _apart(vectors: Sequence[str]) -> str:

@@ -53,12 +53,12 @@ def gauges_and_counters(engine: Engine, exposition: Exposition) -> dict[str, flo
 
 def histograms(engine: Engine, exposition: Exposition) -> dict[str, Histogram]:
     """Return the histogram of every column that is read from one, where it is present and whole."""
-    found: dict[Readings, Histogram | None] = {}  # TTFT is read twice, and put together once
-    for readings in (engine.readings[column] for column in HISTOGRAMS & engine.readings.keys()):
-        if readings not in found:
-            found[readings] = histogram(readings, exposition)
-    columns = ((column, found.get(readings)) for column, readings in engine.readings.items() if column in HISTOGRAMS)
-    return {column: whole for column, whole in columns if whole is not None}
+    found = {}
+    for readings, columns in engine.histograms.items():
+        whole = histogram(readings, exposition)
+        if whole is not None:
+            found.update(dict.fromkeys(columns, whole))
+    return found
 
 
 def within(found: Mapping[str, Histogram], objectives_s: Mapping[str, float]) -> dict[str, float]:
@@ -105,7 +105,7 @@ def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
         counts[bound] = count
         if len(counts) > MAX_BUCKETS:
             return None
-    apart = row.apart()
+    apart = row.apart
     groups: dict[tuple[str, ...], list[Histogram]] = {}
     for key, counts in found.items():
         rest = dict(key)
