@@ -1,6 +1,7 @@
 """Start one server as a child process, wait until it answers, keep its log, end it with everything it started."""
 
 import asyncio
+import functools
 import os
 import random
 import shutil
@@ -44,6 +45,7 @@ def require_binary(name: str, install: str, path: Path | None = None) -> Path:
     pytest.skip(message)
 
 
+@functools.cache
 def where(script: str, *arguments: str) -> Path:
     """Return the path at which a script of tools/ has or would have what it builds."""
     command = [TOOLS / script, "--where", *arguments]
