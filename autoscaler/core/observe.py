@@ -140,6 +140,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         ]
     )
     awake, by_tokens = np.where(asleep, 0.0, 1.0), _by_rate(rates["generation_tokens"])
+    # Of latencies all pods have one quantile, unless a source could not tell that they belong together.
     kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, full_running, full_tokens_per_s = of_pods.means(
         [
             samples.kv_usage,

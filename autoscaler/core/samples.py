@@ -6,7 +6,8 @@ when it is stale; zero is a reading like any other.
 
 Series are folded before they arrive here: several engines or data-parallel ranks of one pod are summed (running,
 waiting, counters) or take the largest (KV usage). Histograms arrive reduced to a quantile where their buckets are:
-on the Prometheus server, or in the scraper.
+on the Prometheus server, or in the scraper. That is the quantile of a workload's requests, from the buckets of all its
+pods together, and each of these pods has it; how sources tell which pods belong together is theirs.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class PodSamples(Columns):
     preemptions: FloatColumn  # counter
     rejections: FloatColumn  # counter, requests refused by an admission limit: demand that never shows as waiting
     max_running: FloatColumn  # slots of the engine (max_num_seqs), where it can be known
-    ttft_s: FloatColumn  # quantile of time to first token over the source's window; NaN: nobody asked
-    itl_s: FloatColumn  # quantile of inter-token latency over the same window
+    ttft_s: FloatColumn  # quantile of time to first token of the pod's workload, over a window; NaN: nobody asked
+    itl_s: FloatColumn  # quantile of inter-token latency of the pod's workload, over the same window
     gpu_time_s: FloatColumn  # when the GPU was read
     fb_usage: FloatColumn  # 0..1, framebuffer used / (used + free), the largest device of the pod
     tensor_active: FloatColumn  # 0..1, the largest device of the pod, largest over the source's window

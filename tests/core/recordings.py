@@ -13,7 +13,7 @@ from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.config.engines import VLLM
 from autoscaler.core.decision import Decision
-from autoscaler.core.histogram import Window
+from autoscaler.core.histogram import Window, pooled_quantile
 from autoscaler.core.spec import Spec
 from tests.core.world import Story, fleet
 
@@ -52,7 +52,7 @@ def series(name: str) -> tuple[Moment, ...]:
                 found = reading.histogram(VLLM.readings[column], exposition)
                 assert found is not None
                 windows[column] = window.push(line["t"], found, QUANTILE_WINDOW_S)
-                read[column] = windows[column].quantile(0.95)
+                read[column] = pooled_quantile(0.95, [windows[column]])
             moments.append(Moment(line["t"], read))
     return tuple(moments)
 

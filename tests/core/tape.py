@@ -18,7 +18,7 @@ from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.config.engines import VLLM
 from autoscaler.core.explain import explain
-from autoscaler.core.histogram import Window
+from autoscaler.core.histogram import Window, pooled_quantile
 from autoscaler.core.spec import Spec
 from tests.core.recordings import DATA, QUANTILE_WINDOW_S
 from tests.core.world import Story, fleet, world
@@ -85,7 +85,7 @@ class Reader:
         columns = reading.gauges_and_counters(VLLM, exposition) | reading.within(found, self._objectives)
         for column, window in self._windows.items():
             self._windows[column] = window.push(time_s, found[column], QUANTILE_WINDOW_S)
-            columns[column] = self._windows[column].quantile(0.95)
+            columns[column] = pooled_quantile(0.95, [self._windows[column]])
         return columns
 
 

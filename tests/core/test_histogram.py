@@ -17,6 +17,7 @@ from autoscaler.core.histogram import (
     fold,
     increase,
     part_within,
+    pooled_quantile,
     quantile,
     share_within,
 )
@@ -204,36 +205,36 @@ def reading(*counts: float, bounds: tuple[float, ...] = (1.0, 2.0, INF)) -> Hist
 
 def test_a_window_sees_only_what_happened_within_it() -> None:
     window = push_all(Window(), [(0.0, reading(100, 100, 100)), (10.0, reading(100, 104, 104))])
-    assert window.quantile(0.5) == 1.5  # the first 100 happened before anybody looked
+    assert pooled_quantile(0.5, [window]) == 1.5  # the first 100 happened before anybody looked
     window = push_all(window, [(100.0, reading(100, 104, 104)), (150.0, reading(100, 104, 104))])
-    assert math.isnan(window.quantile(0.5))  # nobody asked for a minute
+    assert math.isnan(pooled_quantile(0.5, [window]))  # nobody asked for a minute
 
 
 def test_one_reading_alone_is_no_window() -> None:
-    assert math.isnan(Window().push(0.0, reading(5, 5, 5), 60.0).quantile(0.95))
+    assert math.isnan(pooled_quantile(0.95, [Window().push(0.0, reading(5, 5, 5), 60.0)]))
 
 
 def test_a_restart_in_place_begins_a_new_window() -> None:
     window = push_all(Window(), [(0.0, reading(900, 1000, 1000)), (5.0, reading(0, 1, 1))])
-    assert math.isnan(window.quantile(0.95))
-    assert window.push(10.0, reading(10, 11, 11), 60.0).quantile(0.5) == 0.5
+    assert math.isnan(pooled_quantile(0.95, [window]))
+    assert pooled_quantile(0.5, [window.push(10.0, reading(10, 11, 11), 60.0)]) == 0.5
 
 
 def test_a_change_of_bounds_begins_a_new_window_and_never_mixes() -> None:
     window = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(5, 9, 9))])
     window = window.push(10.0, reading(5, 9, 20, bounds=(1.0, 3.0, INF)), 60.0)
-    assert math.isnan(window.quantile(0.95))
-    assert window.push(15.0, reading(15, 19, 30, bounds=(1.0, 3.0, INF)), 60.0).quantile(0.5) == 0.5
+    assert math.isnan(pooled_quantile(0.95, [window]))
+    assert pooled_quantile(0.5, [window.push(15.0, reading(15, 19, 30, bounds=(1.0, 3.0, INF)), 60.0)]) == 0.5
 
 
 def test_a_long_silence_begins_a_new_window() -> None:
     window = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
-    assert math.isnan(window.push(500.0, reading(50, 54, 54), 60.0).quantile(0.5))
+    assert math.isnan(pooled_quantile(0.5, [window.push(500.0, reading(50, 54, 54), 60.0)]))
 
 
 def test_a_clock_that_stands_still_or_steps_back_begins_a_new_window() -> None:
     window = push_all(Window(), [(5.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
-    assert math.isnan(window.quantile(0.5))
+    assert math.isnan(pooled_quantile(0.5, [window]))
 
 
 @settings(max_examples=100, deadline=None)
@@ -255,3 +256,36 @@ def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple
         assert now_s - 60.0 - 30.0 - 60.0 / 12 <= window.times_s[0] <= now_s - 60.0 + 60.0 / 12
     else:
         assert window.times_s[0] == history[0][0]
+
+
+def observed(bounds: list[float], values: list[float]) -> Histogram:
+    """The histogram of some values, made one by one."""
+    return Histogram(np.array(bounds), np.array([sum(value <= bound for value in values) for bound in bounds], float))
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 12.0), max_size=12), min_size=1, max_size=5),
+    st.lists(st.floats(0.0, 12.0), max_size=9),
+    st.floats(0.01, 1.0),
+)
+def test_windows_together_have_the_quantile_of_one_histogram_of_all_values(
+    values: list[list[float]], before: list[float], q: float
+) -> None:
+    bounds = [0.5, 1.0, 2.0, 4.0, 8.0, INF]
+    windows = [
+        push_all(Window(), [(0.0, observed(bounds, before)), (20.0, observed(bounds, before + of_pod))])
+        for of_pod in values
+    ]
+    whole = observed(bounds, [value for of_pod in values for value in of_pod])
+    expected = float(quantile(q, *whole))
+    assert pooled_quantile(q, windows) == pytest.approx(expected, nan_ok=True)
+    own = [pooled_quantile(q, [window]) for window in windows]
+    if not math.isnan(expected):
+        assert np.nanmin(own) - 1e-9 <= expected <= np.nanmax(own) + 1e-9
+
+
+def test_a_window_in_which_nothing_was_observed_may_have_any_bounds() -> None:
+    busy = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    idle = reading(9, 9, 9, bounds=(3.0, 5.0, INF))
+    assert pooled_quantile(0.5, [busy, push_all(Window(), [(0.0, idle), (5.0, idle)])]) == 1.5
+    assert math.isnan(pooled_quantile(0.5, []))

@@ -31,7 +31,7 @@ from autoscaler.config.spellings import LOOKS_LIKE, all_spellings, engines_spell
 from autoscaler.core import falls
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet, Pod
-from autoscaler.core.histogram import Histogram, Window
+from autoscaler.core.histogram import Histogram, Window, pooled_quantile
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
 
@@ -114,6 +114,8 @@ class PodScraper:
         for row in await self._fetcher.each(rows, visit, deadline_s):
             if fleet.pod_ready[row]:
                 tally.fail(_name(known[row].pod), f"not reached within the {deadline_s:g} s of this reading")
+        read = [row for row in rows if not math.isnan(table[_COLUMNS["time_s"], row])]
+        _fill_quantiles(table, {row: known[row].windows for row in read}, fleet)
         pods = self._doubt(fleet, PodSamples(**{name: table[index] for name, index in _COLUMNS.items()}), tally)
         report = tally.report("scrape", self._clock.now_s() - begin_s)
         return Samples(pods, FrontSamples.filled(len(fleet.workloads)), (report,))
@@ -178,7 +180,7 @@ class PodScraper:
         if unread:  # statistics switched off, or another server
             return f"no metric of {known.engine.name} in {len(body)} bytes{self._resembling(known.engine, body)}"
         histograms = reading.histograms(known.engine, exposition)
-        values |= self._quantiles(known, histograms, reading.start_time_s(exposition), now_s)
+        self._watch(known, histograms, reading.start_time_s(exposition), now_s)
         values |= reading.within(histograms, objectives_s)
         for column, lost in UNCOUNTED.items():
             if objectives_s[WITHIN[column]] > 0 and values["finished"] > 0 and math.isnan(values.get(column, math.nan)):
@@ -201,23 +203,18 @@ class PodScraper:
         except CredentialError as error:
             return Answer(None, str(error))
 
-    def _quantiles(
-        self, known: _Known, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float
-    ) -> dict[str, float]:
-        """Return the latency quantiles over the window; a process that started anew begins a new window."""
+    def _watch(self, known: _Known, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float) -> None:
+        """Bring the windows of latencies up to now; a process that started anew begins a new window."""
         if start_time_s != known.start_time_s:  # NaN never equals: without a start time, counts going back must do
             if not math.isnan(start_time_s) and not math.isnan(known.start_time_s):
                 known.windows.clear()
             known.start_time_s = start_time_s
-        quantiles = {}
         for column in QUANTILES:
             if column not in histograms:
                 known.windows.pop(column, None)
                 continue
-            window = known.windows.get(column, Window()).push(now_s, histograms[column], self._settings.window_s)
-            known.windows[column] = window
-            quantiles[column] = window.quantile(QUANTILE)
-        return quantiles
+            window = known.windows.get(column, Window())
+            known.windows[column] = window.push(now_s, histograms[column], self._settings.window_s)
 
     async def _held(self, known: _Known, values: Mapping[str, float], exposition: Exposition, tally: Tally) -> float:
         """Return the requests inside the server as `/load` counts them; NaN: not needed, or not to be believed.
@@ -238,6 +235,20 @@ class PodScraper:
             known.probe_after_s = self._clock.now_s() + LOAD_PROBE_S
         one_process = not math.isnan(reading.start_time_s(exposition))
         return load if load > 0 or (known.tracks_load and one_process) else math.nan
+
+
+def _fill_quantiles(table: FloatColumn, windows: Mapping[int, Mapping[str, Window]], fleet: Fleet) -> None:
+    """Write into the cells of each pod the latency quantiles of its workload: of what all of these pods observed.
+
+    windows: of each pod that was read, by its row and by column.
+    """
+    pods_of: dict[int, list[int]] = {}
+    for row in windows:
+        pods_of.setdefault(int(fleet.pod_workload[row]), []).append(row)
+    for pods in pods_of.values():
+        for column in QUANTILES:
+            of_column = (windows[row][column] for row in pods if column in windows[row])
+            table[_COLUMNS[column], pods] = pooled_quantile(QUANTILE, of_column)
 
 
 def _base(pod: Pod) -> URL | None:

@@ -114,7 +114,7 @@ class PodRows:
     prefill_judged: FloatColumn  # float64[P], counter, finished requests whose prompt's time was counted
     prefill_met: FloatColumn  # float64[P], counter, those for which it did not certainly take longer than TTFT may
     preemptions: FloatColumn  # float64[P], counter
-    ttft_s: FloatColumn  # float64[P], p95 of the last 60 s, as its histogram shows it; NaN: nobody asked
+    ttft_s: FloatColumn  # float64[P], p95 of the last 60 s over all pods, from their histograms; NaN: nobody asked
     itl_s: FloatColumn  # float64[P], likewise
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, find
+from autoscaler.core.columns import FloatColumn, find, or_zero
 from autoscaler.core.histogram import bound_above, count_part, increase, part_within, quantile
 from autoscaler.sim.study.case import Case, FleetScaler, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.sim.study.check import check
@@ -143,7 +143,7 @@ class RunView:
         return np.where(column <= self.now_s, column, np.nan)
 
     def _latencies(self, counts: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-        """Return the quantiles of the last window, float64[n] for the engines of the last scrape.
+        """Return the quantiles of what all engines of the last scrape observed in the last window, for each of them.
 
         counts: its own, float64[n, B]. The window of an engine begins with the first scrape of it within the time; one
         scrape alone says nothing.
@@ -159,8 +159,11 @@ class RunView:
                 fresh = known & ~found
                 before[fresh] = scrape.counts[place[fresh]]
                 found |= known
-        ttft, gaps = (increase(before[:, part], counts[:, part]).cumsum(axis=1) for part in PARTS[:2])
-        return quantile(LATENCY_QUANTILE, TTFT_BOUNDS, ttft), quantile(LATENCY_QUANTILE, GAP_BOUNDS, gaps)
+        observed = or_zero(increase(before, counts)).sum(axis=0)
+        ttft, gaps = (observed[part].cumsum() for part in PARTS[:2])
+        ttft_s = quantile(LATENCY_QUANTILE, TTFT_BOUNDS, ttft)
+        itl_s = quantile(LATENCY_QUANTILE, GAP_BOUNDS, gaps)
+        return np.full(len(counts), ttft_s), np.full(len(counts), itl_s)
 
 
 class Track:

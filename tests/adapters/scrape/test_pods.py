@@ -20,6 +20,7 @@ from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
 from tests.harness.objectives import objectives
 from tests.harness.process import free_port
+from tests.harness.ttft import POOLED_S, ttft_text
 
 NAN = math.nan
 
@@ -116,6 +117,32 @@ async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile
         assert math.isnan(await ttft_s(text(1, fast=1000), 0))  # what happened before is not in the window
         assert await ttft_s(text(1, fast=1000, slow=100), 5) == pytest.approx(0.955)
         assert math.isnan(await ttft_s(text(0, fast=1000, slow=100), 70))
+
+
+async def test_the_quantile_is_that_of_all_pods_together_and_no_mean_of_theirs() -> None:
+    clock = SteppedClock()
+    async with another_server() as one, another_server() as other, scraper(clock) as opened:
+        fleet, samples = fleet_of(one.address, other.address), []
+        for times in (1, 2):
+            one.serve("/metrics", ttft_text(quick=50 * times, slow=0))
+            other.serve("/metrics", ttft_text(quick=0, slow=50 * times))
+            samples.append(await opened.sample(fleet, objectives(fleet), 20.0))
+            clock.time_s += 5
+    assert np.isnan(samples[0].pods.ttft_s).all()
+    assert samples[1].pods.ttft_s == pytest.approx([POOLED_S, POOLED_S])
+
+
+async def test_a_pod_that_did_not_answer_is_no_part_of_the_quantile_of_the_others() -> None:
+    clock = SteppedClock()
+    async with another_server() as one, another_server() as other, scraper(clock) as opened:
+        fleet = fleet_of(one.address, other.address)
+        for times in (1, 2, 3):
+            one.serve("/metrics", ttft_text(quick=50 * times, slow=0))
+            gone = Answer("", status=503)
+            other.serve("/metrics", gone if times == 3 else ttft_text(quick=0, slow=50 * times))
+            samples = await opened.sample(fleet, objectives(fleet), 20.0)
+            clock.time_s += 5
+    assert samples.pods.ttft_s == pytest.approx([2.425, NAN], nan_ok=True)
 
 
 async def test_a_pod_that_restarted_in_place_has_no_quantile_until_it_has_been_read_twice(

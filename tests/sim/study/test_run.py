@@ -324,9 +324,11 @@ def test_windows_are_differences_of_scrapes_of_the_right_age() -> None:
     assert view.ago(0.0) is view.seen
 
 
-def test_latencies_of_a_pod_are_the_quantiles_of_its_last_minute() -> None:
+def test_latencies_are_the_quantiles_of_the_last_minute_of_all_pods() -> None:
     outcome, notes = observed()
     ttfts = [pods.ttft_s[~np.isnan(pods.ttft_s)] for now_s, _, pods, _ in notes if now_s > 300]
+    assert max(len(found) for found in ttfts) > 1
+    assert all(len(set(found)) <= 1 for found in ttfts)
     assert np.median(np.concatenate(ttfts)) == pytest.approx(float(np.quantile(outcome.ttft_s, 0.9)), rel=1.0)
     gaps = np.concatenate([pods.itl_s[~np.isnan(pods.itl_s)] for _, _, pods, _ in notes])
     assert 0.01 <= np.median(gaps) <= 0.05
