@@ -2,8 +2,8 @@
 
     python bench/decode.py [--workloads 10000] [--ticks 5] [--json]
 
-A server in another process answers each query over loopback with one series for each pod. Reported are CPU seconds
-(user and system, `getrusage`) of this process, which plays the daemon:
+A server in another process answers each query over loopback with one series for each pod, or, of quantiles, for each
+workload. Reported are CPU seconds (user and system, `getrusage`) of this process, which plays the daemon:
 
 * `decode_join`: bytes to columns alone, for the queries of every tick; the series of all answers in one order, except
   those of quantiles, as Prometheus 2.42 answers (VictoriaMetrics keeps the order there too);
@@ -35,10 +35,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.decode import decode_vector
+from autoscaler.adapters.prometheus.groups import GROUP, GroupJoin
 from autoscaler.adapters.prometheus.join import PodJoin
-from autoscaler.adapters.prometheus.queries import POD, PodQuery, convention_query, engine_queries, gpu_queries
+from autoscaler.adapters.prometheus.queries import (
+    POD,
+    PodQuery,
+    Quantiles,
+    convention_query,
+    engine_queries,
+    gpu_queries,
+)
 from autoscaler.adapters.prometheus.source import PrometheusSource
-from autoscaler.config.engines import ENGINES, QUANTILES
+from autoscaler.config.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.spellings import all_spellings
 from autoscaler.core.decision import TickInput
@@ -51,20 +59,30 @@ from bench import fleets
 
 WINDOW_S = 120.0
 BOUNDS = ("0.05", "0.1", "0.25", "1.0", "640.0", "2560.0", "+Inf")  # those around the shipped policies' objectives
+PAIRS = (("namespace", "pod"),)  # labels that name pods
 VERSIONS = 3  # different answers to one query, in turn
 TARGET_CPU_S = 1.0
 TARGET_RSS_MIB = 400.0
 
 
 def queries() -> list[PodQuery]:
-    return [*engine_queries(ENGINES["vllm"], POD, WINDOW_S), *gpu_queries(POD)]
+    return [*engine_queries(ENGINES["vllm"], POD, Quantiles(WINDOW_S, PAIRS)), *gpu_queries(POD)]
 
 
-def vector(fleet: Fleet, values: np.ndarray, time_s: float, order: np.ndarray, labels: str = "") -> bytes:
-    """Write an answer as Prometheus does: one series for each pod that has a value."""
+def of_pods(fleet: Fleet) -> list[tuple[str, str]]:
+    """Return the namespace of each pod, and the label that names it."""
+    return [(pod.namespace, f'"pod":"{pod.name}"') for pod in fleet.pods]
+
+
+def of_workloads(fleet: Fleet) -> list[tuple[str, str]]:
+    """Return the namespace of each workload, and the label that names the group of its pods."""
+    return [(each.ref.namespace, f'"{GROUP}":"{each.ref.name}"') for each in fleet.workloads]
+
+
+def vector(names: list[tuple[str, str]], values: np.ndarray, time_s: float, order: np.ndarray) -> bytes:
+    """Write an answer as Prometheus does: one series for each name."""
     rows = (
-        f'{{"metric":{{{labels}"namespace":"{fleet.pods[row].namespace}","pod":"{fleet.pods[row].name}"}},'
-        f'"value":[{time_s:.3f},"{values[row]:.10g}"]}}'
+        f'{{"metric":{{"namespace":"{names[row][0]}",{names[row][1]}}},"value":[{time_s:.3f},"{values[row]:.10g}"]}}'
         for row in order
     )
     body = f'{{"status":"success","data":{{"resultType":"vector","result":[{",".join(rows)}]}}}}'
@@ -74,15 +92,16 @@ def vector(fleet: Fleet, values: np.ndarray, time_s: float, order: np.ndarray, l
 def answers(inp: TickInput, order: Callable[[], np.ndarray], time_s: float) -> dict[str, bytes]:
     """Answer every query of the list from one synthetic input. Times are those of the server."""
     made = {}
+    names = of_pods(inp.fleet)
     for query in queries():
         values = np.nan_to_num(getattr(inp.samples.pods, query.column), nan=0.0)
-        if query.column in QUANTILES:
-            values = getattr(inp.samples.pods, query.column)  # NaN: nobody asked
-            made[query.expression] = vector(inp.fleet, values, time_s, np.random.permutation(len(values)))
+        if query.grouped:
+            values = getattr(inp.samples.pods, query.column)[:: fleets.PODS_PER_WORKLOAD]  # NaN: nobody asked
+            made[query.expression] = vector(of_workloads(inp.fleet), values, time_s, np.random.permutation(len(values)))
             continue
         if query.column in ("time_s", "gpu_time_s"):
             values = np.full(len(values), time_s - 3.0)
-        made[query.expression] = vector(inp.fleet, values, time_s, order())
+        made[query.expression] = vector(names, values, time_s, order())
     return made
 
 
@@ -93,7 +112,8 @@ def serve(workloads: int, pipe: Connection) -> None:
     versions = [answers(inp, lambda: order, time.time()) for inp in fleets.inputs(fleet, VERSIONS)]
     asked: dict[str, int] = {}
     conventions = convention_query(all_spellings())
-    counted = [vector(fleet, np.arange(len(order)) + 100.0 * number, time.time(), order) for number in range(VERSIONS)]
+    names = of_pods(fleet)
+    counted = [vector(names, np.arange(len(order)) + 100.0 * number, time.time(), order) for number in range(VERSIONS)]
     empty = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
 
     async def answer(request: web.Request) -> web.Response:
@@ -145,7 +165,7 @@ async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
             inp = TickInput(clock.now_s(), fleet, plain.spec, plain.schedule, samples)
             decision, memory = tick(inp, memory)
             for row in np.flatnonzero(decision.replicas != fleet.replicas):
-                explain(inp, decision, names, int(row))
+                explain(inp, decision, names, {}, int(row))
             whole.append(cpu_s() - began)
     return {
         "first_tick_cpu_s": whole[0],
@@ -164,6 +184,7 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
     versions = [answers(inp, order, 1_800_000_000.123) for inp in fleets.inputs(fleet, VERSIONS)]
     join = PodJoin()
     join.align(fleet)
+    groups = GroupJoin(join, POD, PAIRS)
     took: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * VERSIONS):
         for slow in (False, True):
@@ -171,7 +192,9 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
             for query in queries():
                 if query.slow is slow:
                     found = decode_vector(versions[number % VERSIONS][query.expression])
-                    join.column(found)
+                    if query.column == "time_s":
+                        groups.gather(found.labels, fleet)
+                    groups.column(found) if query.grouped else join.column(found)
             took[slow].append(cpu_s() - began)
     return statistics.median(took[False][1:]), statistics.median(took[True][1:])
 

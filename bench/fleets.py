@@ -16,6 +16,7 @@ from autoscaler.core.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.spec import Schedule, Spec
 
 PODS_PER_WORKLOAD = 8
+SUFFIXES = "bcdfghjk"  # of pods' names, which have no vowels
 IDLE_GAP_S = 0.01
 REQUEST_TOKENS = 300.0
 
@@ -65,7 +66,7 @@ def fleet(workloads: int) -> Fleet:
         pods=tuple(
             Pod(
                 f"team-{p // PODS_PER_WORKLOAD % 50}",
-                f"model-{p // PODS_PER_WORKLOAD}-7d9c5b6f4-{p % PODS_PER_WORKLOAD:05d}",
+                f"model-{p // PODS_PER_WORKLOAD}-7d9c5b6f4-vwxz{SUFFIXES[p % PODS_PER_WORKLOAD]}",
             )
             for p in range(pods)
         ),

@@ -115,8 +115,12 @@ certificate must be: `full` names the pod's address; `ca` has any name and is si
 **Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
 a quarter of `--rate-window`.
 
-**Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of each pod over the window of rates (`--rate-window`, 2
-minutes by default). Pods are averaged, weighted by first tokens (TTFT) or generated tokens (ITL) per second.
+**Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of a workload's requests (TTFT) or of the gaps between its
+tokens (ITL), over the window of rates (`--rate-window`, 2 minutes by default). It is taken after the histogram buckets
+of all its pods are added up. Prometheus adds up pods of one namespace, job and cluster whose names differ only in what
+a Deployment, StatefulSet or ReplicaSet appends. Names may not show which pods serve together, or pods of another
+workload may be named alike. Then each pod, or group of pods, has a percentile of its own. Their mean is taken, weighted
+by first tokens (TTFT) or generated tokens (ITL) per second, and the source reports it.
 
 **Requests within an objective** (`ttft_met`, `itl_met`) are counted from the histogram buckets around it, with linear
 interpolation. Beyond the highest bound only requests that are certainly within it count. A bound equal to the objective
@@ -127,8 +131,9 @@ pods on. The rarest objectives stay uncounted, and the source reports it.
 
 **Native histograms**, as `convert_classic_histograms_to_nhcb` makes them of all others, are read where the server has
 any: counts and sums by `histogram_count` and `histogram_sum`, quantiles, and requests within an objective by
-`histogram_fraction`. `prefill_met` needs the bounds of buckets and stays unknown. What is learned from history at the
-start and by `replay` comes from buckets alone.
+`histogram_fraction`. `prefill_met` needs the bounds of buckets and stays unknown. Prometheus 2.42 cannot add native
+histograms up by names, so each pod has a percentile of its own there. What is learned from history at the start and by
+`replay` comes from buckets alone.
 """
 
 

@@ -306,8 +306,8 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     Signal.KV_CACHE: lambda r: (
         f"KV cache {r.seen('kv_usage'):.0%} full against {r.spec('kv_target_usage'):.0%} {_asks(r, Signal.KV_CACHE)}"
     ),
-    Signal.TTFT: lambda r: _latency(r, Signal.TTFT, "TTFT", "ttft_s", "ttft_objective_s"),
-    Signal.ITL: lambda r: _latency(r, Signal.ITL, "ITL", "itl_s", "itl_objective_s"),
+    Signal.TTFT: lambda r: _latency(r, Signal.TTFT, "p95 of TTFT", "ttft_s", "ttft_objective_s"),
+    Signal.ITL: lambda r: _latency(r, Signal.ITL, "p95 of ITL", "itl_s", "itl_objective_s"),
     Signal.REJECTIONS: lambda r: (
         f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {number(r.ask(Signal.REJECTIONS))}"
     ),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, find, replace
+from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import PodSamples
 
 GROWING = (
@@ -81,16 +82,17 @@ class Counted(Columns):
 
 
 def doubt(
-    before: Counted, samples: PodSamples, start_s: FloatColumn, pod_id: IntColumn, window_s: float
+    before: Counted, samples: PodSamples, start_s: FloatColumn, fleet: Fleet, window_s: float
 ) -> tuple[PodSamples, Counted]:
     """Make every counter unknown that fell since the last reading while its process did not start again.
 
     start_s: float64[P], Unix time at which each process started; where it is NaN, now or before, every fall is a
-    restart. pod_id: int64[P], ascending. window_s: of the quantiles, which are unknown while such a fall is in them.
+    restart. window_s: of the quantiles. They are of all pods of a workload, and unknown while such a fall of one of
+    these is in them.
 
     What is below the last believed count in the reading after that as well is counted anew from there.
     """
-    before = before.of(pod_id)
+    before = before.of(fleet.pod_id)
     taken = (samples.time_s > before.time_s) | (np.isnan(before.time_s) & ~np.isnan(samples.time_s))
     counted = _counted(before, samples, start_s, taken) if taken.any() else before
     unknown: dict[str, FloatColumn] = {}
@@ -99,7 +101,8 @@ def doubt(
         unknown |= {name: np.where(some, getattr(samples, name), np.nan) for name, some in believed}
     recent = samples.time_s - counted.last_fell_s <= WINDOWS * window_s
     if recent.any():
-        unknown |= {name: np.where(recent, np.nan, getattr(samples, name)) for name in QUANTILES}
+        spoilt = np.isin(fleet.pod_workload, fleet.pod_workload[recent])
+        unknown |= {name: np.where(spoilt, np.nan, getattr(samples, name)) for name in QUANTILES}
     return replace(samples, **unknown), counted
 
 

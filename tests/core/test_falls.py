@@ -6,10 +6,18 @@ import numpy as np
 
 from autoscaler.core.columns import replace
 from autoscaler.core.falls import COUNTERS, TOLD_S, WINDOWS, Counted, doubt
+from autoscaler.core.fleet import Fleet
 from autoscaler.core.samples import PodSamples
+from tests.core.world import fleet
 
 STARTED_S = 1_700_000_000.0
 WINDOW_S = 120.0
+
+
+def pods(*ids: int, workloads: tuple[int, ...] = ()) -> Fleet:
+    """Pods of one workload, or of these."""
+    rows = np.array(workloads or [0] * len(ids), dtype=np.int64)
+    return replace(fleet([len(ids)]), pod_id=np.array(ids), pod_workload=rows)
 
 
 class Watch:
@@ -23,7 +31,7 @@ class Watch:
         samples = replace(
             PodSamples.filled(1), time_s=np.array([self.time_s]), **{name: np.array([v]) for name, v in columns.items()}
         )
-        seen, self.counted = doubt(self.counted, samples, np.array([start_s]), np.array([7]), WINDOW_S)
+        seen, self.counted = doubt(self.counted, samples, np.array([start_s]), pods(7), WINDOW_S)
         return seen
 
     def tokens(self, count: float, start_s: float = STARTED_S, *, step_s: float = 15.0) -> float:
@@ -115,6 +123,16 @@ def test_pods_keep_their_counts_when_others_come_and_go():
         filled = PodSamples.filled(len(tokens))
         return replace(filled, time_s=np.full(len(tokens), at_s), generation_tokens=np.array(tokens))
 
-    _, counted = doubt(Counted.blank(0), samples(10, 20, at_s=1), np.full(2, 5.0), np.array([1, 2]), WINDOW_S)
-    seen, _ = doubt(counted, samples(0, 0, at_s=2), np.full(2, 5.0), np.array([2, 3]), WINDOW_S)
+    _, counted = doubt(Counted.blank(0), samples(10, 20, at_s=1), np.full(2, 5.0), pods(1, 2), WINDOW_S)
+    seen, _ = doubt(counted, samples(0, 0, at_s=2), np.full(2, 5.0), pods(2, 3), WINDOW_S)
     assert np.isnan(seen.generation_tokens).tolist() == [True, False]
+
+
+def test_quantiles_of_a_workload_are_unknown_when_a_counter_of_one_of_its_pods_fell():
+    counted, of_pods = Counted.blank(0), pods(1, 2, 3, workloads=(0, 0, 1))
+    for at_s, finished in ((15.0, [10.0, 10.0, 10.0]), (30.0, [0.0, 11.0, 11.0])):
+        columns = {"time_s": np.full(3, at_s), "finished": np.array(finished), "ttft_s": np.full(3, 9.0)}
+        samples = replace(PodSamples.filled(3), **columns)
+        seen, counted = doubt(counted, samples, np.full(3, STARTED_S), of_pods, WINDOW_S)
+    assert np.isnan(seen.finished).tolist() == [True, False, False]
+    assert np.isnan(seen.ttft_s).tolist() == [True, True, False]

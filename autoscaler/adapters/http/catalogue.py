@@ -123,13 +123,13 @@ WORKLOADS = (
     ),
     _gauge(
         "ttft_seconds",
-        "Time to first token: p95 of each pod, averaged over pods; absent without requests.",
+        "Time to first token: p95 of the requests of all pods; absent without requests.",
         _of("observation", "ttft_s"),
     ),
     _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
     _gauge(
         "itl_seconds",
-        "Inter-token latency: p95 of each pod, averaged over pods; absent without requests.",
+        "Inter-token latency: p95 of the gaps between tokens of all pods; absent without requests.",
         _of("observation", "itl_s"),
     ),
     _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),

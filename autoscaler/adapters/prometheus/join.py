@@ -7,14 +7,14 @@ nothing for the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import repeat
 
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.config.series import POD_LABELS, Labels, is_moved, pod_of
-from autoscaler.core.columns import FloatColumn, IntColumn, find
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
 
 MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
@@ -22,6 +22,30 @@ ORDERS = 3  # orders of series that are remembered as a whole: both servers keep
 
 LabelSet = frozenset[tuple[str, str]]
 Name = tuple[str, str]  # (namespace, pod), or (job, instance) where metrics know no pods
+
+
+class LabelSlots:
+    """A number for the labels of each series, as `number` gives it. Labels are parsed once, then their bytes known."""
+
+    def __init__(self, number: Callable[[Labels], int]) -> None:
+        self._number = number
+        self._slot_of: dict[bytes, int] = {}
+        self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def of(self, labels: list[bytes]) -> IntColumn:
+        """Return the number of each series, int64[N]."""
+        for place, (known, slots) in enumerate(self._orders):
+            if known == labels:
+                self._orders.append(self._orders.pop(place))  # the one used last is forgotten last
+                return slots
+        slots = np.fromiter(map(self._slot_of.get, labels, repeat(-1)), np.int64, len(labels))
+        for index in np.flatnonzero(slots < 0):
+            slots[index] = self._slot_of[labels[index]] = self._number(parse_labels(labels[index]))
+        self._orders = [*self._orders, (labels, slots)][-ORDERS:]
+        return slots
 
 
 class PodJoin:
@@ -33,17 +57,16 @@ class PodJoin:
         self._forget()
 
     def _forget(self) -> None:
-        self._slot_of_labels: dict[bytes, int] = {}
+        self._labels = LabelSlots(lambda labels: self._slot(pod_name(labels), is_moved(labels)))
         self._slot_of_name: dict[tuple[Name, bool], int] = {}
         self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
         self._row_of_slot = self._id_of_slot
         self._moved = np.zeros(1024, dtype=bool)  # the name of this slot stood in labels that were moved
-        self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
         self._pod_ids = np.empty(0, dtype=np.int64)
 
     def align(self, fleet: Fleet) -> None:
         """Take over the pods of a fleet; call it before `rows` whenever there is another one."""
-        if len(self._slot_of_name) + len(self._slot_of_labels) > self._max_remembered:
+        if len(self._slot_of_name) + len(self._labels) > self._max_remembered:
             self._forget()
         _, known = find(fleet.pod_id, self._pod_ids)  # a workload that is governed from now on has older pods
         for row in np.flatnonzero(~known):
@@ -62,6 +85,13 @@ class PodJoin:
         """Let no column have series with exactly these labels. foreign: with the row in the fleet of the pod."""
         self._foreign = {labels: int(self._pod_ids[row]) for labels, row in foreign.items()}
 
+    def strange(self, labels: list[bytes]) -> BoolColumn:
+        """Say which series are of something else than a pod that is, or was, in the fleet, or are left out; bool[N]."""
+        slots = self._slots(labels)
+        rows = self._row_of_slot[slots]
+        left_out = (rows >= 0) & (self._without_foreign(labels, rows) < 0)
+        return np.asarray((self._id_of_slot[slots] < 0) | left_out)
+
     def column(self, vector: Vector, *, whole: bool = False) -> FloatColumn:
         """Return float64[P]: each pod's value, the largest where several series are about one pod; NaN: none is.
 
@@ -70,7 +100,7 @@ class PodJoin:
         """
         slots = self._slots(vector.labels)
         rows = self._row_of_slot[slots]
-        if self._foreign and not whole:
+        if not whole:
             rows = self._without_foreign(vector.labels, rows)
         here, moved = rows >= 0, self._moved[slots]
         column = np.full(len(self._pod_ids), np.nan)
@@ -82,6 +112,8 @@ class PodJoin:
         return column
 
     def _without_foreign(self, labels: list[bytes], rows: IntColumn) -> IntColumn:
+        if not self._foreign:
+            return rows
         doubtful = np.isin(self._pod_ids, list(self._foreign.values()))
         kept = rows.copy()
         for index in np.flatnonzero((rows >= 0) & doubtful[rows]).tolist():
@@ -90,18 +122,10 @@ class PodJoin:
         return kept
 
     def _slots(self, labels: list[bytes]) -> IntColumn:
-        for number, (known, slots) in enumerate(self._orders):
-            if known == labels:
-                self._orders.append(self._orders.pop(number))  # the one used last is forgotten last
-                return slots
-        slots = np.fromiter(map(self._slot_of_labels.get, labels, repeat(-1)), np.int64, len(labels))
-        unknown = np.flatnonzero(slots < 0)
-        for index in unknown:
-            read = parse_labels(labels[index])
-            slots[index] = self._slot_of_labels[labels[index]] = self._slot(pod_name(read), is_moved(read))
-        if len(unknown):
+        known = len(self._slot_of_name)
+        slots = self._labels.of(labels)
+        if len(self._slot_of_name) > known:
             self._place()
-        self._orders = [*self._orders, (labels, slots)][-ORDERS:]
         return slots
 
     def _slot(self, name: Name, moved: bool) -> int:

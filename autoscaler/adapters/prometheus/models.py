@@ -15,7 +15,14 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.join import LabelSet, PodJoin
-from autoscaler.adapters.prometheus.queries import Identity, PodQuery, engine_queries, models_query, narrowed
+from autoscaler.adapters.prometheus.queries import (
+    Identity,
+    PodQuery,
+    Quantiles,
+    engine_queries,
+    models_query,
+    narrowed,
+)
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.config.engines import Engine
 from autoscaler.config.findings import foreign_models
@@ -69,12 +76,12 @@ class Models:
         if self._line:
             sampling.note("models", self._line)
 
-    def queries(self, engine: Engine, identity: Identity, window_s: float) -> Iterable[PodQuery]:
+    def queries(self, engine: Engine, identity: Identity, quantiles: Quantiles) -> Iterable[PodQuery]:
         """Return the queries for pods that report their own models beside others."""
         for names in list(self._own)[:MAX_GROUPS] if engine.served_label else ():
             texts = names if len(names) == 1 else tuple(name.replace(".", "[.]") for name in names)
             own = narrowed(engine, ((engine.served_label, texts),))
-            for query in engine_queries(own, identity, window_s):
+            for query in engine_queries(own, identity, quantiles):
                 yield replace(query, models=names)
 
     def rows(self, names: Names, fleet: Fleet) -> BoolColumn:

@@ -11,10 +11,11 @@ from autoscaler.adapters.prometheus.queries import (
     QUANTILE,
     Identity,
     PodQuery,
-    by,
+    Quantiles,
     by_identity,
     duration,
     either,
+    pooled,
     scaled,
     selectors,
     summed,
@@ -26,28 +27,32 @@ _FUNCTIONS = {"_count": "histogram_count", "_sum": "histogram_sum"}
 _ROUNDED = frozenset({"prefill_judged"})  # counted beside a column of ROUNDED_UP, which needs the bounds of buckets
 
 
-def native_queries(engine: Engine, identity: Identity, window_s: float) -> tuple[PodQuery, ...]:
-    """Return the queries for the columns that native histograms fill, but for those of objectives.
-
-    window_s: range of the quantiles.
-    """
+def native_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+    """Return the queries for the columns that native histograms fill, but for those of objectives."""
     engine = by_identity(engine, identity)
     queries: list[PodQuery] = []
     for column, readings in engine.readings.items():
-        if column in WITHIN or column in _ROUNDED:
+        if column in WITHIN or column in _ROUNDED or column in QUANTILES:
             continue
-        if column in QUANTILES:
-            parts = [_quantile(readings, identity, window_s)]
-        else:
-            parts = [
-                scaled(summed(row, _whole(row, suffix, function), identity), row.scale)
-                for row in readings
-                for suffix, function in _FUNCTIONS.items()
-                if row.name.endswith(suffix)
-            ]
+        parts = [
+            scaled(summed(row, _whole(row, suffix, function), identity), row.scale)
+            for row in readings
+            for suffix, function in _FUNCTIONS.items()
+            if row.name.endswith(suffix)
+        ]
         if parts:
             queries.append(PodQuery(column, either(parts)))
-    return tuple(queries)
+    return (*queries, *native_quantile_queries(engine, identity, quantiles))
+
+
+def native_quantile_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+    """Return the queries for the quantiles of native histograms."""
+    engine = by_identity(engine, identity)
+    return tuple(
+        PodQuery(column, _quantile(readings, identity, quantiles), grouped=quantiles.pairs is not None)
+        for column, readings in engine.readings.items()
+        if column in QUANTILES
+    )
 
 
 def native_count(column: str, readings: Readings, identity: Identity, objective_s: float) -> str:
@@ -70,13 +75,13 @@ def _whole(row: Series, suffix: str, function: str) -> str:
     return either(f"{function}({text})" for text in selectors(row, row.name.removesuffix(suffix)))
 
 
-def _quantile(readings: Readings, identity: Identity, window_s: float) -> str:
-    window = duration(window_s)
+def _quantile(readings: Readings, identity: Identity, quantiles: Quantiles) -> str:
+    window = duration(quantiles.window_s)
+
+    def rates(row: Series) -> str:
+        return either(f"rate({text}[{window}])" for text in selectors(row, row.name))
+
     return either(
-        scaled(
-            f"histogram_quantile({QUANTILE:g}, sum {by(*identity)} "
-            f"({either(f'rate({text}[{window}])' for text in selectors(row, row.name))}))",
-            row.scale,
-        )
+        scaled(f"histogram_quantile({QUANTILE:g}, {pooled(rates(row), identity, quantiles.pairs)})", row.scale)
         for row in readings
     )

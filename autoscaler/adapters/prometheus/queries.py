@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from autoscaler.adapters.prometheus.groups import Pairs, group_labels, grouped
 from autoscaler.config import gpus
 from autoscaler.config.engines import ENGINES, GAUGES, QUANTILES, START_TIME, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
@@ -53,25 +54,43 @@ class PodQuery:
     expression: str
     slow: bool = False  # changes rarely, or is collected rarely: not asked at every tick
     models: tuple[str, ...] = ()  # of `models.Models`: it is about pods that report these beside others; (): all pods
+    grouped: bool = False  # its series carry the labels of a group of pods instead
 
 
-def engine_queries(engine: Engine, identity: Identity, window_s: float) -> tuple[PodQuery, ...]:
-    """Return the queries that read one engine on all pods: one for each column, and one for the time of the reading.
+@dataclass(frozen=True)
+class Quantiles:
+    """How quantiles are asked for: over a window, of groups of pods or of each pod alone."""
+
+    window_s: float
+    pairs: Pairs | None = None  # what names pods, see `groups`; None: each pod alone
+
+
+def engine_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+    """Return the queries that read one engine on all pods: one for each column, and first one for the readings' time.
 
     Columns that depend on objectives are not among them: see `within`.
-    identity: the labels that name a pod. window_s: range of the histogram quantiles.
+    identity: the labels that name a pod.
     """
     engine = by_identity(engine, identity)
     queries = [PodQuery("time_s", either(_time(row, identity) for row in clock_of(engine)))]
     for column, readings in engine.readings.items():
-        if column in WITHIN:
+        if column in WITHIN or column in QUANTILES:
             continue
-        window = window_s if column in QUANTILES else None
-        expression = _values(readings, identity, window)
+        expression = _values(readings, identity)
         if column in GAUGES:
             expression = f"({expression}) unless on ({', '.join(identity)}) ({_negative(readings)})"
         queries.append(PodQuery(column, expression, column in SLOW))
-    return tuple(queries)
+    return (*queries, *quantile_queries(engine, identity, quantiles))
+
+
+def quantile_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+    """Return the queries for the quantiles of one engine."""
+    engine = by_identity(engine, identity)
+    return tuple(
+        PodQuery(column, _values(engine.readings[column], identity, quantiles), grouped=quantiles.pairs is not None)
+        for column in engine.readings
+        if column in QUANTILES
+    )
 
 
 def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
@@ -301,16 +320,16 @@ def clock_of(engine: Engine) -> Readings:
     return engine.readings["running"]
 
 
-def _values(rows: Iterable[Series], identity: Identity, quantile_window_s: float | None = None) -> str:
-    """Compile alternatives to an expression with one series per pod; as histograms, if a window is given.
+def _values(rows: Iterable[Series], identity: Identity, quantiles: Quantiles | None = None) -> str:
+    """Compile alternatives to an expression with one series per pod; as histograms, if quantiles are asked for.
 
     Alternatives that differ in name only share their aggregation: `or` keeps the first name of each series.
     """
 
     def compiled(row: Series, names: Sequence[str]) -> str:
-        if quantile_window_s is None:
+        if quantiles is None:
             return _value(row, names, identity)
-        return _quantile(row, names, identity, quantile_window_s)
+        return _quantile(row, names, identity, quantiles)
 
     alike: dict[Series, list[Series]] = {}
     for row in rows:
@@ -363,14 +382,21 @@ def _apart(vectors: Sequence[str]) -> str:
     return either([vectors[0], *labelled])
 
 
-def _quantile(row: Series, names: Sequence[str], identity: Identity, window_s: float) -> str:
-    window = duration(window_s)
+def _quantile(row: Series, names: Sequence[str], identity: Identity, quantiles: Quantiles) -> str:
+    window = duration(quantiles.window_s)
     rates = either(
         _believed(row, f"rate({text}[{window}])", identity)
         for name in names
         for text in selectors(row, name + "_bucket")
     )
-    return scaled(f"histogram_quantile({QUANTILE:g}, sum {by(*identity, 'le')} ({rates}))", row.scale)
+    return scaled(f"histogram_quantile({QUANTILE:g}, {pooled(rates, identity, quantiles.pairs, 'le')})", row.scale)
+
+
+def pooled(vector: str, identity: Identity, pairs: Pairs | None, *more: str) -> str:
+    """Add up series for each group of pods, or for each pod. more: labels that keep series apart."""
+    if pairs is None:
+        return f"sum {by(*identity, *more)} ({vector})"
+    return f"sum {by(*group_labels(identity, pairs), *more)} ({grouped(vector, identity, pairs)})"
 
 
 def _time(row: Series, identity: Identity) -> str:

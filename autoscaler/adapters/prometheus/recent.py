@@ -18,6 +18,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.decode import Vector
+from autoscaler.adapters.prometheus.groups import Group, group_of
 from autoscaler.adapters.prometheus.join import Name, pod_name
 from autoscaler.adapters.prometheus.owners import named_like, owner_of, pods_of_any
 from autoscaler.adapters.prometheus.queries import (
@@ -28,16 +29,18 @@ from autoscaler.adapters.prometheus.queries import (
     TARGET,
     Conventions,
     Identity,
+    Quantiles,
     Where,
     bounds_query,
     convention_query,
     engine_queries,
     narrowed,
+    quantile_queries,
     read_conventions,
 )
 from autoscaler.adapters.prometheus.ranges import RangeReader, Rows, beside
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
-from autoscaler.config.engines import ENGINES, WITHIN
+from autoscaler.config.engines import ENGINES, WITHIN, Engine
 from autoscaler.config.series import POD_LABELS
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.spellings import Spelling, all_spellings, engines_spelled
@@ -174,8 +177,7 @@ class _Reading:
         engine = engines_spelled(self._conventions.spellings)[part.engine]
         engine = narrowed(engine, where, own=identity != TARGET)
         wanted = set(part.rows)
-        for query in engine_queries(engine, identity, self._window_s):
-            self._take(query.column, self._ask(query.expression), wanted)
+        self._read_columns(engine, identity, wanted)
         for column, aim in WITHIN.items():
             if not (readings := engine.readings.get(column)):
                 continue
@@ -186,6 +188,34 @@ class _Reading:
                 if expression := count_expression(column, readings, identity, objective_s, bounds):
                     rows = set(np.flatnonzero(limits_s == objective_s).tolist())
                     self._take(column, self._ask(expression), rows)
+
+    def _read_columns(self, engine: Engine, identity: Identity, wanted: set[int]) -> None:
+        """Read what depends on no objective; quantiles of groups as `PrometheusSource` does."""
+        pairs = tuple(pair for pair in POD_LABELS if pair[1] in identity)
+        workloads: dict[Group, set[int | None]] = {}  # of the pods in a group; None: of none that is wanted
+        places: dict[Group, set[int]] = {}
+        for query in engine_queries(engine, identity, Quantiles(self._window_s, pairs)):
+            rows = self._ask(query.expression)
+            if not query.grouped:
+                self._take(query.column, rows, wanted)
+            if query.column == "time_s":
+                for row in rows:
+                    group, place = (
+                        group_of(row["metric"], identity, pairs),
+                        self._place(pod_name(row["metric"]), wanted),
+                    )
+                    workloads.setdefault(group, set()).add(None if place is None else self._workload[place])
+                    places.setdefault(group, set()).update(() if place is None else (place,))
+            if query.grouped:
+                for row in rows:
+                    group = group_of(row["metric"], identity, pairs)
+                    if len(workloads.get(group, ())) == 1:
+                        read = self._values(row["values"])
+                        self._columns.setdefault(query.column, []).extend((place, read) for place in places[group])
+        mixed = {group for group, of_group in workloads.items() if len(of_group) > 1}
+        for query in quantile_queries(engine, identity, Quantiles(self._window_s)) if mixed else ():
+            rows = self._ask(query.expression)
+            self._take(query.column, [row for row in rows if group_of(row["metric"], identity, pairs) in mixed], wanted)
 
     def _wheres(self, part: _Part) -> Iterator[tuple[Identity, Where]]:
         """Yield what narrows queries to a part, for each pair of labels that may name its pods.

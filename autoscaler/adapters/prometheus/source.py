@@ -25,12 +25,13 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.attained import Attained, tell_uncounted
 from autoscaler.adapters.prometheus.client import PrometheusClient
-from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.decode import Vector, clean
 from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, clusters_of, read_wakeup
+from autoscaler.adapters.prometheus.groups import GroupJoin
 from autoscaler.adapters.prometheus.join import PodJoin
 from autoscaler.adapters.prometheus.models import Models
-from autoscaler.adapters.prometheus.native import native_queries
+from autoscaler.adapters.prometheus.native import native_quantile_queries, native_queries
 from autoscaler.adapters.prometheus.near_misses import STATISTICS, NearMisses
 from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
@@ -41,17 +42,19 @@ from autoscaler.adapters.prometheus.queries import (
     Conventions,
     Identity,
     PodQuery,
+    Quantiles,
     convention_query,
     engine_queries,
     front_arrivals_query,
     front_waiting_query,
     gpu_queries,
     process_start_query,
+    quantile_queries,
     read_conventions,
 )
 from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
-from autoscaler.config.engines import ENGINES, LIMITS, UNCOUNTED
+from autoscaler.config.engines import ENGINES, LIMITS, QUANTILES, UNCOUNTED
 from autoscaler.config.gateways import WorkloadNames, read_front
 from autoscaler.config.reporters import GATEWAY_NAMESPACES, Reporters
 from autoscaler.config.series import SeriesByName
@@ -60,6 +63,7 @@ from autoscaler.config.spellings import all_spellings, engines_spelled
 from autoscaler.core import falls
 from autoscaler.core.columns import FloatColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.fold import Fold
 from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.ports import Clock
 
@@ -70,6 +74,7 @@ SCRAPED_BY_S = 90.0  # a pod that is ready for longer has been scraped, if it ev
 MOST_SILENT = 3  # workloads whose silence is told
 MAX_FRONT_QUERIES = 32
 MAX_FRONT_SERIES = 50_000  # of one answer; a mesh may have far more destinations than there are workloads
+MEAN_OF_PODS = "the mean of pods, weighted by what each did: names and labels do not tell which of them serve together"
 _TIMES = frozenset({"time_s", "gpu_time_s"})
 _OF_GPUS = GPU_COLUMNS | {"gpu_time_s"}
 
@@ -117,6 +122,8 @@ class PrometheusSource:
         self._near_misses = NearMisses(self._spellings)
         self._server_clock = ServerClock()
         self._join = PodJoin()
+        self._groups = GroupJoin(self._join, POD, Conventions.pod_labels)
+        self._own_too = False  # each pod's own quantiles are asked for as well
         self._conventions = Conventions()
         self._conventions_s = -np.inf
         self._carried: dict[str, _Carried] = {}
@@ -146,6 +153,9 @@ class PrometheusSource:
         at_s = self._server_clock.server_s(sampling.started_s)
         names = [PROCESS_START, *(field.name for field in fields(PodSamples))]
         columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
+        answers: list[tuple[PodQuery, Vector]] = []
+        if self._groups.pairs != self._conventions.pod_labels:
+            self._groups = GroupJoin(self._join, POD, self._conventions.pod_labels)
         identities = self._identities(fleet)
         engines = engines_spelled(self._conventions.spellings)
         await self._models.read(sampling, at_s, engines, identities, self._join, fleet)
@@ -156,7 +166,8 @@ class PrometheusSource:
                 group.create_task(self._learn_conventions(sampling), name="prometheus conventions")
             for query in queries:
                 ask = not query.slow or query.expression in due
-                group.create_task(self._read_pods(sampling, at_s, query, ask, fleet, columns), name="prometheus pods")
+                reading = self._read_pods(sampling, at_s, query, ask, fleet, columns, answers)
+                group.create_task(reading, name="prometheus pods")
             counts = group.create_task(
                 self._attained.read(
                     sampling,
@@ -174,6 +185,7 @@ class PrometheusSource:
         if (fleet.pod_ready & np.isnan(columns["running"])).any():
             await self._near_misses.tell(sampling)
         self._tell_strangers(sampling, fleet, columns["running"])
+        self._read_groups(sampling, fleet, columns, answers)
         for column, counted in counts.result().items():
             columns[column] = self._believable(column, counted, sampling.started_s)
         for column in UNCOUNTED:
@@ -185,7 +197,7 @@ class PrometheusSource:
     def _doubt(self, sampling: Sampling, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
         """Make counters unknown that fell although their process stands, and say so."""
         start_s = columns.pop(PROCESS_START)
-        pods, self._counted = falls.doubt(self._counted, PodSamples(**columns), start_s, fleet.pod_id, self._window_s)
+        pods, self._counted = falls.doubt(self._counted, PodSamples(**columns), start_s, fleet, self._window_s)
         if len(rows := np.flatnonzero(self._counted.told(sampling.started_s))):
             more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
             pod = fleet.pods[rows[0]]
@@ -217,14 +229,17 @@ class PrometheusSource:
     def _plan(self, fleet: Fleet, identities: tuple[Identity, ...], sampling: Sampling) -> list[PodQuery]:
         """Return the queries for the engines in use. Workloads count only by which engines they name."""
         queries: list[PodQuery] = []
+        together, alone = Quantiles(self._window_s, self._groups.pairs), Quantiles(self._window_s)
         for name in sorted({workload.engine for workload in fleet.workloads}):
             if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
-                    queries += engine_queries(engine, identity, self._window_s)
+                    queries += engine_queries(engine, identity, together)
+                    queries += quantile_queries(engine, identity, alone) if self._own_too else ()
                     queries.append(process_start_query(engine, identity))
-                    queries += self._models.queries(engine, identity, self._window_s)
+                    queries += self._models.queries(engine, identity, alone)
                     if self._conventions.native:
-                        queries += native_queries(engine, identity, self._window_s)
+                        queries += native_queries(engine, identity, together)
+                        queries += native_quantile_queries(engine, identity, alone) if self._own_too else ()
             else:
                 sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
         if self._conventions.gpus:
@@ -253,13 +268,27 @@ class PrometheusSource:
         return now_s - max((age_s for age_s in ages_s if age_s < MAX_CARRIED_S), default=0.0)
 
     async def _read_pods(
-        self, sampling: Sampling, at_s: float, query: PodQuery, ask: bool, fleet: Fleet, columns: dict[str, FloatColumn]
+        self,
+        sampling: Sampling,
+        at_s: float,
+        query: PodQuery,
+        ask: bool,
+        fleet: Fleet,
+        columns: dict[str, FloatColumn],
+        answers: list[tuple[PodQuery, Vector]],
     ) -> None:
-        """Fill one column where it is still unknown: several engines may fill the same."""
+        """Fill one column where it is still unknown: several engines may fill the same.
+
+        What `_read_groups` needs, once all are read, goes to `answers`.
+        """
         carried = self._carried.get(query.expression)
         if ask:
             answer = await sampling.ask(query.column, query.expression, at_s)
             if answer is not None:
+                if query.grouped or (query.column == "time_s" and not query.models):
+                    answers.append((query, answer.vector))
+                if query.grouped:
+                    return
                 if query.column == "running":
                     for line in tell_doubles(doubled(answer.vector, self._join.rows(answer.vector.labels), fleet)):
                         sampling.note(query.column, line)
@@ -274,6 +303,37 @@ class PrometheusSource:
         if carried is not None and sampling.started_s - carried.read_s < MAX_CARRIED_S:
             known = columns[query.column]
             columns[query.column] = np.where(np.isnan(known), carried.on(fleet), known)
+
+    def _read_groups(
+        self,
+        sampling: Sampling,
+        fleet: Fleet,
+        columns: dict[str, FloatColumn],
+        answers: list[tuple[PodQuery, Vector]],
+    ) -> None:
+        """Fill in the quantiles of groups of pods.
+
+        Pods of mixed groups keep their own, which are asked for from the next sampling on; so do all where the server
+        drops native histograms that get another label (Prometheus 2.42 does, 3 does not).
+        """
+        members = [labels for query, vector in answers if not query.grouped for labels in vector.labels]
+        mixed = self._groups.gather(members, fleet)
+        grouped = {column: np.full(len(fleet.pods), np.nan) for column in sorted(QUANTILES)}
+        series = 0
+        for query, vector in answers:
+            if query.grouped:
+                series += len(vector.labels)
+                found = self._believable(query.column, self._groups.column(vector), sampling.started_s)
+                grouped[query.column] = np.where(np.isnan(grouped[query.column]), found, grouped[query.column])
+        self._own_too = bool(mixed.any()) or (self._conventions.native and series == 0)
+        of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
+        for column, values in grouped.items():
+            columns[column] = np.where(np.isnan(values), columns[column], values)
+            several = np.flatnonzero(of_pods.smallest(columns[column]) < of_pods.largest(columns[column]))
+            if len(several):
+                more = f" and {len(several) - 1} more" if len(several) > 1 else ""
+                first = clean(str(fleet.workloads[several[0]].ref))
+                sampling.note(column, f"{first}{more}: {MEAN_OF_PODS}")
 
     def _tell_strangers(self, sampling: Sampling, fleet: Fleet, running: FloatColumn) -> None:
         """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""

@@ -124,7 +124,7 @@ class PodScraper:
         """Make counters unknown that fell although their process stands, and say so."""
         known = (self._known.get(pod_id) for pod_id in fleet.pod_id.tolist())
         start_s = np.array([math.nan if each is None else each.start_time_s for each in known])
-        pods, self._counted = falls.doubt(self._counted, pods, start_s, fleet.pod_id, self._settings.window_s)
+        pods, self._counted = falls.doubt(self._counted, pods, start_s, fleet, self._settings.window_s)
         for row in np.flatnonzero(self._counted.told(self._clock.now_s())):
             tally.note(_name(fleet.pods[row]), falls.WORDS)
         return pods

@@ -120,6 +120,9 @@ async def tells_the_truth(server: PromqlServer, told: Told) -> None:
     met = found.columns["ttft_met"][-1]
     assert np.nanmax(met) > 1000
     assert {"waiting", "prompt_tokens", "finished", "first_tokens", "itl_s", "ttft_s"} <= found.columns.keys()
+    several = found.columns["ttft_s"][(~np.isnan(found.columns["ttft_s"])).sum(axis=1) > 1]
+    assert len(several) > 10
+    assert (np.nanmax(several, axis=1) == np.nanmin(several, axis=1)).all()  # of all pods together
 
 
 @pytest.mark.integration
@@ -188,6 +191,26 @@ async def test_pods_of_nobody_in_the_fleet_are_left_out_and_pods_that_are_gone_a
     assert found.pod_workload.tolist() == [0, 0]
     assert found.pod.tolist() == [-1, 0]
     np.testing.assert_array_equal(found.columns["running"][-3:], [[np.nan] * 2, [3.0] * 2, [4.0] * 2])
+
+
+async def test_each_pod_keeps_its_own_quantile_when_pods_of_others_are_named_alike():
+    pods = [("team", pod_name("llama", 1)), ("team", "llama-0"), ("team", "qwen-0"), ("team", "qwen-1")]
+    own_s = dict(zip([name for _, name in pods], (1.0, 2.0, 3.0, 4.0), strict=True))
+
+    async def answer(request: web.Request) -> web.Response:
+        query, at_s = request.query["query"], float(request.query["end"])
+        if "label_replace(count" in query:
+            return matrix([{"metric": {"metric": "engine/pod"}, "values": [[at_s, "1"]]}])
+        series = [({"namespace": "team", "pod": name}, own_s[name]) for _, name in pods]
+        if '"group"' in query:
+            series = [({"namespace": "team", "group": name}, 9.0) for name in ("llama", "qwen")]
+        return matrix([{"metric": labels, "values": [[at_s, str(value)]]} for labels, value in series])
+
+    async with serving(answer) as url:
+        found = await read(url, cluster([("team", "llama"), ("team", "qwen")], [("team", "llama-0", 1)]))
+    ttft_s = found.columns["ttft_s"][-1]
+    assert found.pod_workload.tolist() == [0, 1, 1, 1]
+    assert ttft_s.tolist() == [1.0, 2.0, 9.0, 9.0]
 
 
 async def test_names_from_outside_get_into_no_query_unless_they_are_names():

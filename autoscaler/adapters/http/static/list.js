@@ -20,7 +20,7 @@ const COLUMNS = [
   {
     key: "ttft",
     title: "TTFT / objective",
-    note: "95th percentile of recent requests, averaged over pods",
+    note: "95th percentile of recent requests of all pods",
     number: true,
     sort: (row) => (row.ttft_s == null ? null : row.ttft_s / (row.ttft_objective_s ?? Infinity)),
     text: (row) => `${duration(row.ttft_s)} / ${duration(row.ttft_objective_s)}`,
