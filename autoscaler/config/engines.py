@@ -197,6 +197,11 @@ SGLANG = Engine(
     ),
 )
 
+
+def _tgi_batches(method: str, plus: Readings = ()) -> Series:
+    return Series("tgi_batch_inference_success", where=(("method", (method,)),), plus=plus)
+
+
 TGI = Engine(
     name="tgi",
     readings=MappingProxyType(
@@ -212,6 +217,7 @@ TGI = Engine(
                 ),
             ),
             "rejections": (Series("tgi_request_failure", where=(("err", ("overloaded",)),)),),
+            "steps": (_tgi_batches("decode", plus=(_tgi_batches("prefill"),)),),
             # Of a request, prefill included (inference time / tokens): no mean gap to hold against an objective.
             "itl_s": first("tgi_request_mean_time_per_token_duration"),
         }
@@ -302,6 +308,7 @@ TRITON = Engine(
                     plus=(Series("nv_inference_request_failure", repeated=_ENSEMBLE),),
                 ),
             ),
+            "steps": (Series("nv_trt_llm_general_metrics", where=(("general_type", ("iteration_counter",)),)),),
             "first_tokens": first("nv_inference_first_response_histogram_ms_count"),
             "ttft_met": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),
             "ttft_s": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),

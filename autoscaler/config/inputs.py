@@ -39,6 +39,7 @@ LOST: Mapping[str, str] = MappingProxyType(
         "itl_met": UNCOUNTED["itl_met"],
         "prefill_judged": _LONG_PROMPTS,
         "prefill_met": _LONG_PROMPTS,
+        "steps": "a stuck engine is taken for one with a long answer for 30 min",
         "preemptions": "preemptions by a full KV cache are not shown",
         "rejections": "requests refused by an admission limit do not count as demand",
         "max_running": "the slots of a replica are not known beforehand",

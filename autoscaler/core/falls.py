@@ -21,6 +21,7 @@ GROWING = (
     "first_tokens",
     "gap_s",
     "gaps",
+    "steps",
     "itl_judged",
     "prefill_judged",
     "preemptions",

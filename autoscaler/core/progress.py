@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn, or_zero, replace
 from autoscaler.core.samples import PodSamples
 
-COUNTS = ("gaps", "generation_tokens", "first_tokens", "finished", "prompt_tokens", "rejections")
+COUNTS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "prompt_tokens", "rejections")
 """Counters of which any that moves is progress."""
 
 STUCK_S, STUCK_READINGS = 30.0, 2
@@ -24,7 +24,8 @@ GIVEN_UP_S = 180.0
 """Until a pod has been stuck for so long nothing shrinks: a million prompt tokens take 125 s at 8,000 tokens/s."""
 
 ANSWER_S = 1800.0
-"""Where tokens are counted only when a request ends, the longest answer may take so long: 32,000 tokens 50 ms apart."""
+"""Where nothing is counted between the first token of a request and its end, the longest answer may take so long:
+32,000 tokens 50 ms apart."""
 
 REPLACED_S = 1800.0
 """A replacement that nobody has used for so long is given up. It covers two cold starts of the slowest models."""
@@ -90,11 +91,14 @@ def follow(before: Progress, samples: PodSamples) -> Progress:
 def stuck(progress: Progress, samples: PodSamples) -> BoolColumn:
     """Say which pods hold requests that do not move; bool[P].
 
-    An engine that does not count what it writes is never called stuck: its answer may just be a long one.
+    Where an engine counts neither gaps nor steps, its answer may just be a long one. One that counts nothing at all is
+    never called stuck.
     """
-    patience_s = np.where(np.isnan(samples.gaps), ANSWER_S, STUCK_S)
+    unseen = np.isnan(samples.gaps) & np.isnan(samples.steps)
+    silent = np.all([np.isnan(getattr(samples, name)) for name in COUNTS], axis=0)
+    patience_s = np.where(unseen, ANSWER_S, STUCK_S)
     long = progress.last_read_s - progress.last_moved_s >= patience_s
-    return np.asarray(long & (progress.still >= STUCK_READINGS) & ~np.isnan(samples.generation_tokens))
+    return np.asarray(long & (progress.still >= STUCK_READINGS) & ~silent)
 
 
 def tokens_per_s(progress: Progress) -> FloatColumn:

@@ -30,7 +30,7 @@ NOTHING_PER_S = 1e-3
 LARGEST = {"asleep": 1.0, "kv_usage": 1.0, "fb_usage": 1.0, "tensor_active": 1.0, "sm_active": 1.0, "dram_active": 1.0}
 LARGEST |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
 LARGEST |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
-LARGEST |= dict.fromkeys((*COUNTERS, *COUNTED), 1e15)
+LARGEST |= dict.fromkeys((*COUNTERS, *COUNTED, "steps"), 1e15)
 """Largest believable reading of each column of `PodSamples` and `FrontSamples`; the least is 0 for all of them."""
 
 TIMES = {"time_s", "gpu_time_s"}

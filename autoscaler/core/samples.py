@@ -43,6 +43,7 @@ class PodSamples(Columns):
     itl_met: FloatColumn  # counter, those of them whose mean gap was within the ITL objective of their workload
     prefill_judged: FloatColumn  # counter, ended requests of which it is known how long their prompt was computed
     prefill_met: FloatColumn  # counter, those of them for which it did not certainly take longer than TTFT may
+    steps: FloatColumn  # counter, batches computed, where tokens are counted late or never
     preemptions: FloatColumn  # counter
     rejections: FloatColumn  # counter, requests refused by an admission limit: demand that never shows as waiting
     max_running: FloatColumn  # slots of the engine (max_num_seqs), where it can be known

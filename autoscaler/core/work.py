@@ -173,7 +173,7 @@ def count(
         slow = itl_judged - np.minimum(more["itl_met"], itl_judged)
         long = prefilled - np.minimum(more["prefill_met"], prefilled)
         full = counted & (before.waiting > QUEUED * before.running) & (waiting > QUEUED * running)
-        per_s = 1 / pace_s
+        per_s = 1 / np.where(paced, pace_s, np.nan)
         idle = (more["gaps"] < FEWEST_GAPS) & ~(running + waiting > 0)
     max_running, kv_usage = samples.max_running[pods], samples.kv_usage[pods]
     with np.errstate(invalid="ignore"):

@@ -203,10 +203,26 @@ def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
 
 
 @pytest.mark.parametrize("silent", ["generation_tokens"])
-def test_engines_without_a_counter_of_tokens_are_not_called_stuck(silent):
+def test_engines_without_a_counter_of_tokens_are_called_stuck_late(silent):
     service = Service(2)
-    service.run(60, per_s=1.0)
-    assert service.run(2400, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 0
+    service.run(60, per_s=1.0, told=False, **{silent: NAN})
+    assert service.run(1500, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 0
+    assert service.run(600, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 2
+
+
+def test_engines_that_count_nothing_are_never_called_stuck():
+    service = Service(2)
+    nothing = dict.fromkeys(progress.COUNTS, NAN)
+    assert service.run(2400, stuck=2, told=False, **nothing).observation.stuck[0] == 0
+
+
+def test_engines_that_count_batches_are_called_stuck_at_once():
+    """TGI counts tokens when a request ends, and every batch that it computes."""
+    service = Service(2)
+    service.run(60, per_s=1.0, told=False, steps=0.0)
+    for step in range(10):
+        assert service.run(EVERY_S, stuck=2, told=False, steps=float(step)).observation.stuck[0] == 0
+    assert service.run(60, stuck=2, told=False, steps=9.0).observation.stuck[0] == 2
 
 
 def test_stuck_requests_on_pods_that_stop_serving_are_no_load():
@@ -228,7 +244,7 @@ def test_sleeping_engines_are_not_stuck():
     assert service.run(600, stuck=2, asleep=1.0).observation.stuck[0] == 0
 
 
-@pytest.mark.parametrize("counter", ["prompt_tokens", "first_tokens", "finished", "rejections", "gaps"])
+@pytest.mark.parametrize("counter", ["prompt_tokens", "first_tokens", "finished", "rejections", "gaps", "steps"])
 def test_any_counter_that_moves_is_progress(counter):
     service = Service(2)
     service.run(60, per_s=1.0)
