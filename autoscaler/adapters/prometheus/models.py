@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
-from autoscaler.adapters.prometheus.join import LabelSet, PodJoin
+from autoscaler.adapters.prometheus.join import MAX_REMEMBERED, LabelSet, PodJoin
 from autoscaler.adapters.prometheus.queries import (
     Identity,
     PodQuery,
@@ -26,8 +26,8 @@ from autoscaler.adapters.prometheus.queries import (
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.config.engines import Engine
 from autoscaler.config.findings import foreign_models
-from autoscaler.core.columns import BoolColumn, IntColumn
-from autoscaler.core.fleet import Fleet
+from autoscaler.core.columns import BoolColumn, IntColumn, find
+from autoscaler.core.fleet import Fleet, ServedNames
 
 PERIOD_S = 30.0
 MAX_GROUPS = 4  # of pods that report the same of their own models beside others, each of which has its own queries
@@ -43,6 +43,7 @@ class Models:
         self._asked_s = -math.inf
         self._pod_ids: IntColumn = np.empty(0, dtype=np.int64)  # of the fleet when that was
         self._line = ""
+        self._model_of: dict[bytes, str] = {}  # by labels: they are parsed once
         self._own: dict[Names, set[int]] = {}  # ids of the pods that report these models of theirs beside others
 
     async def read(
@@ -59,11 +60,13 @@ class Models:
             self._line, self._own = "", {}
             join.leave_out({})
             return
-        new = len(np.setdiff1d(fleet.pod_id, self._pod_ids, assume_unique=True)) > 0
+        new = not find(fleet.pod_id, self._pod_ids)[1].all()
         if new or sampling.started_s - self._asked_s >= PERIOD_S:
             used = sorted({workload.engine for workload in fleet.workloads})
             asked = [engines[name] for name in used if name in engines and engines[name].served_label]
-            seen = _Seen()
+            if len(self._model_of) > MAX_REMEMBERED:
+                self._model_of.clear()
+            seen = _Seen(self._model_of)
             for engine in asked:
                 for identity in identities:
                     answer = await sampling.ask("models", models_query(engine, identity), at_s)
@@ -92,23 +95,40 @@ class Models:
 class _Seen:
     """What the answers of one round show."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_of: dict[bytes, str]) -> None:
+        """model_of: of labels that were read before."""
         self.foreign: dict[LabelSet, int] = {}  # row of the pod that shows a foreign model
+        self._model_of = model_of
         self._of_pod: dict[int, set[str]] = {}  # the foreign ones
-        self._believed: dict[LabelSet, set[str]] = {}
+        self._believed: dict[LabelSet, set[str]] = {}  # of the same pods
 
     def look(self, vector: Vector, label: str, join: PodJoin, fleet: Fleet) -> None:
         rows = join.rows(vector.labels)
         named = np.array([bool(pod.served.names) for pod in fleet.pods], dtype=bool)
-        for index in np.flatnonzero((rows >= 0) & named[rows]).tolist():
+        doubtful: set[int] = set()
+        judged: dict[tuple[ServedNames, str, str], bool] = {}
+        asked = np.flatnonzero((rows >= 0) & named[rows])
+        for index, row in zip(asked.tolist(), rows[asked].tolist(), strict=True):
+            stated = fleet.workloads[fleet.pod_workload[row]].model
+            what = fleet.pods[row].served, stated, self._model(vector.labels[index], label)
+            if what not in judged:
+                judged[what] = what[0].include(what[2], stated)
+            if not judged[what]:
+                doubtful.add(row)
+        for index in asked[np.isin(rows[asked], list(doubtful))].tolist():
             row, labels = int(rows[index]), parse_labels(vector.labels[index])
             model = labels.pop(label, "")
-            pod, workload = fleet.pods[row], fleet.workloads[fleet.pod_workload[row]]
-            if pod.served.include(model, workload.model):
-                self._believed.setdefault(frozenset(labels.items()), set()).add(model)
+            shown = frozenset(labels.items())
+            if fleet.pods[row].served.include(model, fleet.workloads[fleet.pod_workload[row]].model):
+                self._believed.setdefault(shown, set()).add(model)
             else:
-                self.foreign[frozenset(labels.items())] = row
+                self.foreign[shown] = row
                 self._of_pod.setdefault(row, set()).add(model)
+
+    def _model(self, raw: bytes, label: str) -> str:
+        if raw not in self._model_of:
+            self._model_of[raw] = parse_labels(raw).get(label, "")
+        return self._model_of[raw]
 
     def tell(self, fleet: Fleet) -> str:
         """Word what is left out; "": nothing is."""
