@@ -84,12 +84,18 @@ def fleet(workloads: int) -> Fleet:
     )
 
 
-def inputs(cluster: Fleet, ticks: int, period_s: float = 5.0, seed: int = 1) -> Iterator[TickInput]:
+def inputs(
+    cluster: Fleet, ticks: int, period_s: float = 5.0, seed: int = 1, overloaded: float = 1.0
+) -> Iterator[TickInput]:
     """Make `ticks` consecutive inputs over one cluster: counters grow, one workload in twenty changes its load.
 
-    One at a time, as they are asked for: those of 10,000 workloads take some 20 MB each.
+    overloaded: share of those that may get more requests than their pods run at once. Of eight such pods nearly always
+    one has a queue of more than 2 s, so with all of them 70% of the workloads have one after two minutes, and 90%
+    after five. That is the dearest fleet, and no likely one.
+
+    One input at a time, as they are asked for: those of 10,000 workloads take some 20 MB each.
     """
-    random = np.random.default_rng(seed)
+    random, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     rows, pods = len(cluster.workloads), len(cluster.pods)
     spec = Spec(**{name: np.full(rows, value) for name, value in SPEC.items()})
     windows = Schedule(*(np.full((rows, 1), np.nan) for _ in range(4)))
@@ -101,7 +107,9 @@ def inputs(cluster: Fleet, ticks: int, period_s: float = 5.0, seed: int = 1) -> 
     for number in range(1, ticks + 1):
         now_s = number * period_s
         changed = (random.random(rows) < 0.05)[cluster.pod_workload]
-        running = np.where(changed, random.integers(0, 60, pods), running).astype(float)
+        fits = (chance.random(rows) >= overloaded)[cluster.pod_workload]
+        drawn = random.integers(0, 60, pods)
+        running = np.where(changed, np.where(fits, drawn // 2, drawn), running).astype(float)
         batch = np.minimum(running, 32.0)
         pace_s = IDLE_GAP_S * (1 + batch / 32) * random.uniform(0.95, 1.05, pods)
         written = batch / pace_s * period_s
