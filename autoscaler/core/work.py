@@ -176,8 +176,9 @@ def count(
         per_s = 1 / np.where(paced, pace_s, np.nan)
         idle = (more["gaps"] < FEWEST_GAPS) & ~(running + waiting > 0)
     max_running, kv_usage = samples.max_running[pods], samples.kv_usage[pods]
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running >= 1) & (max_running <= MOST_RUNNING)
+        running_per_s = per_s * np.fmin(running, np.where(told, max_running, np.inf))
     of_pods, used_known = Fold(pod_row, rows), ~np.isnan(kv_usage)
     writing_pods, idle_pods, readings, telling, running_told = of_pods.counts(
         [paced, idle, taught, used_known, run_known]
@@ -198,7 +199,7 @@ def count(
         "gaps": (more["gaps"], paced),
         "paces_per_s": (per_s, paced),
         "cached_per_s": (per_s * within(kv_usage, 0.0, 1.0), paced & used_known),
-        "running_per_s": (per_s * np.fmin(running, np.where(told, max_running, np.inf)), paced & run_known),
+        "running_per_s": (running_per_s, paced & run_known),
         "kv_usage": (kv_usage, used_known),
         "running": (running, run_known),
     }

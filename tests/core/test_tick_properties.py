@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.decision import Decision, Stage
@@ -221,6 +221,7 @@ def test_more_load_never_asks_for_fewer(rows, running, waiting):
 
 @relaxed
 @given(st.lists(wild_row, min_size=1, max_size=3))
+@example([a_row(14005520, wild=True)])  # an absurd pace times absurdly many requests
 def test_whatever_arrives_a_decision_comes_of_it_and_warns_of_nothing(rows):
     """Warnings are errors in these tests: numpy may not even mutter."""
     for decision in live(rows):
