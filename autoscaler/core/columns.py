@@ -6,7 +6,7 @@ over the same rows. Axis letters are W workloads, P pods, S signals, G stages, K
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -18,6 +18,7 @@ FloatColumn = npt.NDArray[np.float64]
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
 Floating = TypeVar("Floating", np.float32, np.float64)
+Values = TypeVar("Values", np.float64, np.bool_)
 Marked = TypeVar("Marked")
 Table = TypeVar("Table")
 
@@ -148,6 +149,11 @@ def fitting(columns: int, rows: int) -> Iterator[slice]:
     """Return the columns of some rows in turn, so many at once as fit the processor's cache, one at least."""
     at_once = max(FITTING // max(rows, 1), 1)
     return (slice(first, first + at_once) for first in range(0, columns, at_once))
+
+
+def stacked(columns: Sequence[npt.NDArray[Values]]) -> npt.NDArray[Values]:
+    """Return columns as the rows of one array: a single one as it is, not copied."""
+    return columns[0][None] if len(columns) == 1 else np.array(columns)
 
 
 def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:

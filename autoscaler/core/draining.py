@@ -18,11 +18,13 @@ from autoscaler.core.samples import PodSamples
 
 def holding(inp: TickInput, samples: PodSamples) -> BoolColumn:
     """Say which pods hold requests though they do not serve; bool[P]."""
-    fleet = inp.fleet
-    fresh = inp.now_s - samples.time_s <= inp.spec.max_input_age_s[fleet.pod_workload]  # False where it did not answer
-    told = ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
-    holds = fresh & told & ((samples.running > 0) | (samples.waiting > 0))
-    return np.asarray((~fleet.pod_ready | fleet.pod_terminating) & holds)
+    holds = ~inp.fleet.pod_ready | inp.fleet.pod_terminating
+    some = np.flatnonzero(holds)  # few of many
+    running, waiting = samples.running[some], samples.waiting[some]
+    max_age_s = inp.spec.max_input_age_s[inp.fleet.pod_workload[some]]
+    fresh = inp.now_s - samples.time_s[some] <= max_age_s  # False where it did not answer
+    holds[some] = fresh & ~np.isnan(running) & ~np.isnan(waiting) & ((running > 0) | (waiting > 0))
+    return holds
 
 
 def load(

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, fitting
+from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, fitting, stacked
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Fold:
     def counts(self, masks: Sequence[BoolColumn]) -> Iterator[FloatColumn]:
         """Count the pods of each of these, bool[P]."""
         for some in self._fitting(masks):
-            yield from self._counted(np.array(masks[some]))
+            yield from self._counted(stacked(masks[some]))
 
     def sums(self, columns: Sequence[tuple[FloatColumn, BoolColumn]]) -> Iterator[FloatColumn]:
         """Sum each of these over its pods, bool[P]: 0 where there is none."""
         for some in self._fitting(columns):
-            values, where = (np.array(each) for each in zip(*columns[some], strict=True))
-            yield from self._summed(values, where)
+            values, where = zip(*columns[some], strict=True)
+            yield from self._summed(stacked(values), stacked(where))
 
     def totals(self, columns: Sequence[FloatColumn], where: BoolColumn) -> Iterator[FloatColumn]:
         """Sum each of these over the pods that know it; NaN where none does."""
         for some in self._fitting(columns):
-            values = np.array(columns[some])
+            values = stacked(columns[some])
             known = where & ~np.isnan(values)
             yield from np.where(self._counted(known) > 0, self._summed(values, known), np.nan)
 
@@ -42,7 +42,7 @@ class Fold:
     ) -> Iterator[FloatColumn]:
         """Average each of these over the pods that know it, by its weights; NaN where none does."""
         for some in self._fitting(columns):
-            values, weight = np.array(columns[some]), np.array(weights[some])
+            values, weight = stacked(columns[some]), stacked(weights[some])
             known = where & ~np.isnan(values)
             with np.errstate(invalid="ignore"):
                 yield from self._summed(values * weight, known) / self._summed(weight, known)  # 0 / 0: none knows

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, fitting, replace
+from autoscaler.core.columns import FloatColumn, fitting, replace, stacked
 from autoscaler.core.memory import COUNTERS, PodMemory
 from autoscaler.core.samples import FrontSamples, PodSamples
 from autoscaler.core.work import COUNTED
@@ -52,7 +52,7 @@ def believe(samples: Table, now_s: float) -> Table:
         doubtful[name] = np.where(near, np.minimum(columns[name], now_s), np.nan)
     for some in fitting(len(_NAMES[type(samples)]), len(samples.time_s)):
         names, largest = _NAMES[type(samples)][some], _LARGEST[type(samples)][some]
-        values = np.array([columns[name] for name in names])
+        values = stacked([columns[name] for name in names])
         untrue = (values < 0) | (values > largest)
         if untrue.any():
             doubtful |= zip(names, np.where(untrue, np.nan, values), strict=True)
@@ -83,7 +83,7 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         most, share, whole = MOST_PER_S * step_s, weight_s / step_s, covered_s / step_s
         for row in fitting(len(COUNTERS), len(step_s)):
-            now = np.array([getattr(samples, name) for name in COUNTERS[row]])
+            now = stacked([getattr(samples, name) for name in COUNTERS[row]])
             before, past = memory.counter[row], memory.increase[row]
             delta = now - before
             back = delta < 0
