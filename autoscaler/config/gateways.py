@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from autoscaler.config.reporters import Reporters, scraped_in
-from autoscaler.config.series import Labels, Readings, Series, SeriesByName, counter, first
+from autoscaler.config.series import MOVED, Labels, Readings, Series, SeriesByName, counter, first, own_label
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
 
@@ -61,7 +61,7 @@ class Gateway:
         plain = [label for key in self.keys for label in key.labels()] + [
             label for row in rows for label, _ in row.where
         ]
-        return tuple(dict.fromkeys(form for label in plain for form in (label, f"exported_{label}")))
+        return tuple(dict.fromkeys(form for label in plain for form in (label, f"{MOVED}{label}")))
 
 
 _DNS = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -225,7 +225,7 @@ class WorkloadNames:
         found: dict[str, list[int]] = {}
         for key in keys:
             if key.model:
-                rows, namespace = self._by_model.get(_label(labels, key.model), []), ""
+                rows, namespace = self._by_model.get(own_label(labels, key.model), []), ""
             else:
                 name, namespace = _named(key, labels)
                 rows = self._by_name.get(name, []) if name else []
@@ -242,18 +242,13 @@ class WorkloadNames:
             return tuple(found[home])
         if not everywhere:
             return ()
-        said = _label(labels, "namespace")  # of what the series is about, as it says itself
+        said = own_label(labels, "namespace")  # of what the series is about, as it says itself
         return tuple(found[said] if said in found else sorted(row for rows in found.values() for row in rows))
-
-
-def _label(labels: Labels, name: str) -> str:
-    # A Prometheus without honorLabels keeps the exporter's own value under exported_*.
-    return labels.get(f"exported_{name}") or labels.get(name, "")
 
 
 def _named(key: Key, labels: Labels) -> tuple[str, str]:
     """Return (name, namespace) as `key` reads them; ("", "") where it finds no name."""
-    name, namespace = _label(labels, key.name), _label(labels, key.namespace) if key.namespace else ""
+    name, namespace = own_label(labels, key.name), own_label(labels, key.namespace) if key.namespace else ""
     if key.pattern is not None:
         match = key.pattern.fullmatch(name[:512])  # names of objects are far shorter
         if match is None:

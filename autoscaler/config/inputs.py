@@ -76,6 +76,7 @@ label are left out, and the source says so; dry-run without `--cluster` instead 
 A pod that several scrape jobs read counts once, by the largest of their readings, and so does a pod of one name in
 several clusters; the source names the jobs or clusters. Within one job all servers of a pod are added up.
 Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
+Without `honor_labels`, `exported_` stands before a label that the scrape target has as well.
 Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and where pods are read
 directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is known by its UUID,
 so that two exporters on one node do not count it twice.

@@ -40,6 +40,16 @@ def pod_of(labels: Labels) -> tuple[str, str] | None:
     return None
 
 
+MOVED = "exported_"  # Prometheus puts it before a label of a series that its scrape target has, too
+
+
+def own_label(labels: Labels, name: str) -> str:
+    """Return a label as the exporter wrote it, wherever a Prometheus without `honor_labels` keeps it; "": absent."""
+    return labels.get(f"{MOVED}{name}") or labels.get(name, "")
+
+
+# Those of engines that scrape jobs, which know models and engines as well, give their targets.
+_ALSO_OF_TARGETS = ("engine", "engine_type", "dp_rank", "model_name", "model", "version", "priority")
 # Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod. Series that
 # differ in other labels repeat one number: ranks of a tensor-, pipeline- or context-parallel group, processes (`pid`),
 # Prometheus replicas.
@@ -58,6 +68,7 @@ DISTINCT = (
     "is_streaming",
     "priority",
     "cache_source",
+    *(f"{MOVED}{label}" for label in _ALSO_OF_TARGETS),
 )
 
 
@@ -100,7 +111,7 @@ class Series:
     @cached_property
     def apart(self) -> tuple[str, ...]:
         """The labels whose values tell series apart that are folded; those equal in them repeat one number."""
-        return tuple(label for label in DISTINCT if label not in self.repeated)
+        return tuple(label for label in DISTINCT if label.removeprefix(MOVED) not in self.repeated)
 
     def parts(self) -> tuple[Series, ...]:
         """Return this row and the rows it adds or subtracts."""

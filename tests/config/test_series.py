@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from autoscaler.config.series import DISTINCT, Fold, Series, counter, first, read, renamed
+from autoscaler.config.series import DISTINCT, MOVED, Fold, Series, counter, first, read, renamed
 
 
 def test_the_first_alternative_present_wins_and_they_are_never_added() -> None:
@@ -45,7 +45,13 @@ def test_a_number_counts_once_when_a_label_only_repeats_it(label: str) -> None:
 def test_numbers_are_added_when_an_engine_label_differs(label: str) -> None:
     series = {"x": [({label: "a"}, 3.0), ({label: "b"}, 4.0)]}
     assert read((Series("x"),), series) == 7.0
-    assert read((Series("x", repeated=(label,)),), series) == 4.0
+    assert read((Series("x", repeated=(label.removeprefix(MOVED),)),), series) == 4.0
+
+
+def test_moved_labels_of_queues_that_repeat_one_number_are_left_out_as_well() -> None:
+    """Prometheus moves `priority` where a scrape target has a label of that name."""
+    series = {"x": [({"priority": "high"}, 5.0), ({"priority": "high", "exported_priority": "1"}, 3.0)]}
+    assert read((Series("x", repeated=("priority",)),), series) == 5.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])

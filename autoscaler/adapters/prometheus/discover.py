@@ -23,7 +23,7 @@ import structlog
 
 from autoscaler.adapters.prometheus.client import PrometheusClient
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
-from autoscaler.adapters.prometheus.doubles import cluster_of, tell_clusters
+from autoscaler.adapters.prometheus.doubles import Cluster, cluster_of, tell_clusters
 from autoscaler.adapters.prometheus.join import names_pod, pod_name
 from autoscaler.adapters.prometheus.kube_state import Name, controllers_query, pods_query, read_controllers, read_pods
 from autoscaler.adapters.prometheus.near_misses import NearMisses
@@ -40,6 +40,7 @@ from autoscaler.adapters.prometheus.roster import MAX_PODS, MAX_WORKLOADS, Roste
 from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
 from autoscaler.config.engines import ENGINES
+from autoscaler.config.series import own_label
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.spellings import all_spellings, engines_spelled
 from autoscaler.core.fleet import Fleet, Pool
@@ -83,7 +84,7 @@ class DiscoveredFleet:
         self._near_misses = NearMisses(self._spellings, pods=True)
         self._server_clock = ServerClock()
         self._roster = Roster()
-        self._clusters: dict[Name, set[str]] = {}  # of the last look: clusters that series of each pod name
+        self._clusters: dict[Name, set[Cluster]] = {}  # of the last look: clusters that series of each pod name
         self._fleet: Fleet | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure = ""  # why the last look brought nothing; "": it brought something
@@ -210,7 +211,7 @@ class DiscoveredFleet:
 
     def _tell_clusters(self, sampling: Sampling) -> None:
         """Say which workloads have pods in several clusters: they are taken for one."""
-        of_workload: dict[Name, set[str]] = {}
+        of_workload: dict[Name, set[Cluster]] = {}
         for name, clusters in self._clusters.items():
             if ref := self._roster.owner(name):
                 of_workload.setdefault((ref.namespace, ref.name), set()).update(clusters)
@@ -223,7 +224,7 @@ class _Seen(NamedTuple):
 
     reporting: dict[Name, tuple[str, str]]  # engine and model of each
     targets: set[Name]  # of these, scrape targets whose series name no pod
-    clusters: dict[Name, set[str]]  # that series of a pod name
+    clusters: dict[Name, set[Cluster]]  # that series of a pod name
 
 
 def _read_engines(vector: Vector, namespaces: Set[str]) -> _Seen:
@@ -232,7 +233,7 @@ def _read_engines(vector: Vector, namespaces: Set[str]) -> _Seen:
     for raw in vector.labels:
         labels = parse_labels(raw)
         name = pod_name(labels)
-        told = labels.get(METRIC, ""), labels.get("model_name") or labels.get("model", "")
+        told = labels.get(METRIC, ""), own_label(labels, "model_name") or own_label(labels, "model")
         if not name[1] or (namespaces and name[0] not in namespaces):
             continue
         seen.reporting[name] = min(seen.reporting.get(name, told), told)  # several models in one pod: always the same

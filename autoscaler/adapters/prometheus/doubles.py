@@ -6,7 +6,7 @@ Such a pod counts once. Which reading counts is for the callers to say; that oth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,13 +20,21 @@ MAX_LOOKED_AT = 2_000  # series of pods seen twice whose labels are looked at; o
 NAMED = 3  # jobs or clusters named in one line
 
 Name = tuple[str, str]  # (namespace, pod)
+Found = TypeVar("Found", str, "Cluster")
+
+
+class Cluster(NamedTuple):
+    """A cluster as a series names it."""
+
+    name: str
+    label: str
 
 
 class Seen(NamedTuple):
     """One way in which a backend shows a pod."""
 
     job: str
-    cluster: str
+    cluster: Cluster | None
     pod_label: str  # the label that names the pod
 
 
@@ -39,9 +47,9 @@ def seen(labels: Labels) -> Seen:
     )
 
 
-def cluster_of(labels: Labels) -> str:
-    """Return the cluster that a series names; "": none."""
-    return next((labels[label] for label in CLUSTER_LABELS if labels.get(label)), "")
+def cluster_of(labels: Labels) -> Cluster | None:
+    """Return the cluster that a series names; None: it names none."""
+    return next((Cluster(labels[label], label) for label in CLUSTER_LABELS if labels.get(label)), None)
 
 
 def doubled(vector: Vector, rows: IntColumn, fleet: Fleet) -> dict[Name, set[Seen]]:
@@ -61,7 +69,7 @@ def tell_doubles(pods: Mapping[Name, set[Seen]]) -> tuple[str, ...]:
     """Say which pods are seen twice, and why: a line for clusters, one for jobs, and one for ways to name a pod."""
     lines: list[str] = []
     rest = {name: ways for name, ways in pods.items() if len(ways) > 1}
-    clusters = {name: {way.cluster for way in ways} - {""} for name, ways in rest.items()}
+    clusters = {name: {way.cluster for way in ways if way.cluster} for name, ways in rest.items()}
     if of_clusters := {name: values for name, values in clusters.items() if len(values) > 1}:
         lines.append(tell_clusters("pod", of_clusters))
     rest = {name: ways for name, ways in rest.items() if name not in of_clusters}
@@ -78,17 +86,18 @@ def tell_doubles(pods: Mapping[Name, set[Seen]]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def tell_clusters(kind: str, found: Mapping[Name, Iterable[str]]) -> str:
+def tell_clusters(kind: str, found: Mapping[Name, Iterable[Cluster]]) -> str:
     """Say that things of one name are of several clusters, and how to choose one."""
-    name, more, values = _first(found)
-    chosen = clean(min(values)).replace("'", "").replace('"', "")
+    name, more, clusters = _first(found)
+    chosen = clean(clusters[0].name).replace("'", "").replace('"', "")
+    example = f'{clusters[0].label}="{chosen}"'
     return (
-        f"{kind} {name}{more} has series of {len(values)} clusters ({_some(values)}), which are taken for one; "
-        f"choose a cluster, for example --prometheus-selector 'cluster=\"{chosen}\"'"
+        f"{kind} {name}{more} has series of {len(clusters)} clusters ({_some([each.name for each in clusters])}), "
+        f"which are taken for one; choose a cluster, for example --prometheus-selector '{example}'"
     )
 
 
-def _first(found: Mapping[Name, Iterable[str]]) -> tuple[str, str, list[str]]:
+def _first(found: Mapping[Name, Iterable[Found]]) -> tuple[str, str, list[Found]]:
     """Return the first name for people, how many more there are, and what was found of the first."""
     name = min(found)
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.doubles import cluster_of
+from autoscaler.adapters.prometheus.doubles import Cluster, cluster_of
 from autoscaler.adapters.prometheus.queries import CLUSTER_LABELS, METRIC
 from autoscaler.config.gateways import Key, WorkloadNames
 from autoscaler.config.series import SeriesByName
@@ -46,9 +46,9 @@ def by_metric(vector: Vector, limit: int) -> SeriesByName:
     return series
 
 
-def clusters_of(series: SeriesByName) -> dict[tuple[str, str], set[str]]:
+def clusters_of(series: SeriesByName) -> dict[tuple[str, str], set[Cluster]]:
     """Return, by metric, the clusters whose gateways say something of one name; none where each is of one cluster."""
-    found: dict[tuple[str, frozenset[tuple[str, str]]], set[str]] = {}
+    found: dict[tuple[str, frozenset[tuple[str, str]]], set[Cluster]] = {}
     for metric, rows in series.items():
         for labels, _ in rows:
             if cluster := cluster_of(labels):

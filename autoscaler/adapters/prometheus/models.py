@@ -26,6 +26,7 @@ from autoscaler.adapters.prometheus.queries import (
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.config.engines import Engine
 from autoscaler.config.findings import foreign_models
+from autoscaler.config.series import MOVED, own_label
 from autoscaler.core.columns import BoolColumn, IntColumn, find
 from autoscaler.core.fleet import Fleet, ServedNames
 
@@ -117,17 +118,18 @@ class _Seen:
                 doubtful.add(row)
         for index in asked[np.isin(rows[asked], list(doubtful))].tolist():
             row, labels = int(rows[index]), parse_labels(vector.labels[index])
-            model = labels.pop(label, "")
+            moved, plain = labels.pop(MOVED + label, ""), labels.pop(label, "")
+            model = moved or plain
             shown = frozenset(labels.items())
             if fleet.pods[row].served.include(model, fleet.workloads[fleet.pod_workload[row]].model):
-                self._believed.setdefault(shown, set()).add(model)
+                self._believed.setdefault(shown, set()).add("" if moved else model)
             else:
                 self.foreign[shown] = row
                 self._of_pod.setdefault(row, set()).add(model)
 
     def _model(self, raw: bytes, label: str) -> str:
         if raw not in self._model_of:
-            self._model_of[raw] = parse_labels(raw).get(label, "")
+            self._model_of[raw] = own_label(parse_labels(raw), label)
         return self._model_of[raw]
 
     def tell(self, fleet: Fleet) -> str:

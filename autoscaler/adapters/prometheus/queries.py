@@ -22,7 +22,7 @@ from autoscaler.config import gpus
 from autoscaler.config.engines import ENGINES, GAUGES, QUANTILES, START_TIME, WITHIN, Engine
 from autoscaler.config.gateways import GATEWAYS, Gateway
 from autoscaler.config.reporters import HOME_LABELS
-from autoscaler.config.series import POD_LABELS, Fold, Readings, Series, names_of
+from autoscaler.config.series import MOVED, POD_LABELS, Fold, Readings, Series, names_of
 from autoscaler.config.spellings import PLAIN, Spelling, spelled
 
 QUANTILE = 0.95
@@ -37,7 +37,17 @@ _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_repli
 _JOB_LABELS = ("job", "endpoint", "container", "instance")  # of who scraped
 
 Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
-CLUSTER_LABELS = ("cluster", "k8s_cluster_name")
+# The second is OpenTelemetry's; the others those that fleets of clusters give their metrics.
+CLUSTER_LABELS = (
+    "cluster",
+    "k8s_cluster_name",
+    "k8s_cluster",
+    "kubernetes_cluster",
+    "cluster_name",
+    "cluster_id",
+    "clusterID",
+    "managed_cluster",
+)
 SCRAPE_LABELS = ("job", "exported_job", *CLUSTER_LABELS)  # of who scraped a pod: all of its engines have the same
 Identity = tuple[str, ...]  # the labels that name a pod, and say who scraped it
 POD: Identity = (*chain.from_iterable(POD_LABELS), *SCRAPE_LABELS)
@@ -108,7 +118,7 @@ def models_query(engine: Engine, identity: Identity) -> str:
     """Return the query for the models that each pod reports, under the engine's own label."""
     rows = clock_of(by_identity(engine, identity))
     series = either(_believed(row, text, identity) for row in rows for text in selectors(row, row.name))
-    return f"count {by(*identity, engine.served_label)} ({series})"
+    return f"count {by(*identity, engine.served_label, MOVED + engine.served_label)} ({series})"
 
 
 def by_identity(engine: Engine, identity: Identity) -> Engine:
@@ -287,9 +297,13 @@ def seen_engines_query(engines: Iterable[Engine]) -> str:
     Label `metric` holds the engine's name.
     """
     labels = (*POD, "instance")
+
+    def told(engine: Engine) -> str:
+        model = engine.model_label or "model_name"
+        return by(*labels, model, MOVED + model)
+
     return either(
-        f"label_replace(count {by(*labels, engine.model_label or 'model_name')} ({_believed(row, text, labels)}), "
-        f'"{METRIC}", "{engine.name}", "", "")'
+        f'label_replace(count {told(engine)} ({_believed(row, text, labels)}), "{METRIC}", "{engine.name}", "", "")'
         for engine in engines
         for row in clock_of(engine)
         for text in selectors(row, row.name)

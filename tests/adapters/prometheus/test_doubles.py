@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
-from autoscaler.adapters.prometheus.doubles import doubled, tell_clusters, tell_doubles
+from autoscaler.adapters.prometheus.doubles import Cluster, doubled, tell_clusters, tell_doubles
 from autoscaler.adapters.prometheus.join import PodJoin
+from autoscaler.adapters.prometheus.queries import CLUSTER_LABELS
 from tests.adapters.prometheus.answers import pod, vector
 from tests.adapters.prometheus.fleets import fleet_of
 
@@ -36,11 +37,11 @@ def test_original_jobs_are_named_when_federation_moved_them():
     assert "2 scrape jobs (x, y)" in told(*twice)[0]
 
 
-@pytest.mark.parametrize("label", ["cluster", "k8s_cluster_name"])
+@pytest.mark.parametrize("label", CLUSTER_LABELS)
 def test_clusters_are_named_when_both_have_the_pod(label: str):
     (line,) = told(*({**pod("a-0"), label: name, "job": name} for name in ("stage", "prod")))
     assert line.startswith("pod llm/a-0 has series of 2 clusters (prod, stage), which are taken for one; ")
-    assert line.endswith("--prometheus-selector 'cluster=\"prod\"'")
+    assert line.endswith(f"--prometheus-selector '{label}=\"prod\"'")
 
 
 def test_labels_are_named_when_series_of_one_job_name_a_pod_differently():
@@ -52,7 +53,9 @@ def test_hostile_labels_stay_one_short_line():
     (line,) = told(*({**pod("a-0"), "job": f"{number}\n" + "x" * 10_000} for number in range(50)))
     assert len(line) < 1500
     assert "\n" not in line
-    assert tell_clusters("pod", {("n", "p"): {"a\"'; rm", "b"}}).endswith("'cluster=\"a; rm\"'")
+    assert tell_clusters("pod", {("n", "p"): {Cluster("a\"'; rm", "cluster"), Cluster("b", "cluster")}}).endswith(
+        "'cluster=\"a; rm\"'"
+    )
 
 
 def test_a_flood_of_doubles_is_looked_at_in_part():

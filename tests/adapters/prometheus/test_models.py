@@ -33,6 +33,14 @@ async def test_series_of_another_model_are_left_out_and_told():
     )
 
 
+async def test_the_pods_own_label_counts_when_a_target_has_one_of_that_name():
+    """A scrape job gives its targets a label model_name; Prometheus moves the engine's."""
+    hidden = vector(*(({**pod(name), "model_name": "nice", "exported_model_name": "a"}, 1) for name in ("a-0", "a-1")))
+    samples = await Server(**{MODELS: hidden, **healthy()}).sample(serving("a"))
+    assert samples.pods.running.tolist() == [4] * 3
+    assert report(samples).problems == ()
+
+
 async def test_every_series_is_believed_when_no_name_is_known_or_declared():
     for fleet in (serving(), serving("a", model="b"), FLEET):
         server = Server(**{MODELS: reported(a_0="b", a_1="b", b_0="b"), **healthy()})
