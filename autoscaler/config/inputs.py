@@ -102,9 +102,9 @@ that is one of the two engines (an image's own entrypoint) and no `--served-mode
 pod that reports its own model beside another, requests within objectives are then unknown.
 
 **Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
-changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL for
-the window of rates; the source reports it for five minutes. A counter that is back in the next reading goes on as if
-nothing had been; one that is not is counted anew from there.
+changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL of the
+whole workload for the window of rates; the source reports it for five minutes. A counter that is back in the next
+reading goes on as if nothing had been; one that is not is counted anew from there.
 
 **Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
 `vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of
