@@ -34,6 +34,9 @@ DERIVED = ("prompt_tokens", "ttft_met", "itl_met", "prefill_met")
 
 COUNTERS = (*GROWING, *DERIVED)
 
+PROCESS_START = "process_start_s"
+"""What sources call the Unix time at which a pod's process started, which is no column of `PodSamples`."""
+
 QUANTILES = ("ttft_s", "itl_s")
 
 LATE = 0.5

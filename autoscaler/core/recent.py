@@ -15,5 +15,7 @@ class Recent:
     time_s: FloatColumn  # float64[T], ascending, on the clock of the tick
     pod_workload: IntColumn  # int64[P], row of the workload
     pod: IntColumn  # int64[P], row of the pod in the fleet; -1: it is gone
-    columns: Mapping[str, FloatColumn]  # float64[T, P], by column of `PodSamples`; NaN: unknown then
+    columns: Mapping[
+        str, FloatColumn
+    ]  # float64[T, P], by column of `PodSamples`, or `PROCESS_START`; NaN: unknown then
     problem: str = ""  # why no more was read, in words; "": all was that was to be

@@ -15,6 +15,7 @@ import structlog
 
 from autoscaler.config.policy import PolicyBook
 from autoscaler.config.specs import Compiled, compile_specs
+from autoscaler.core import falls
 from autoscaler.core.columns import BoolColumn, FloatColumn
 from autoscaler.core.decision import TickInput
 from autoscaler.core.fleet import Blocked, Fleet, Obstacles, Pod
@@ -35,6 +36,9 @@ DEADLINE_S = 20.0
 
 UNTOLD = ("gateway.age_s", "gpu.loaded_idle_replica_s")
 """What history says nothing of: there are neither gateways nor GPUs in it. What is known of these by now stays."""
+
+WINDOW_S = 120.0
+"""Of latency quantiles, as usual."""
 
 SETTLED_S = 300.0
 """A pod that reported for longer before it became ready had been ready before: engines report when they can serve."""
@@ -182,7 +186,7 @@ def relive(course: Course, rules: Compiled, offset_s: float) -> Snapshot:
     rows, pods = len(fleet.workloads), len(fleet.pods)
     front = FrontSamples.filled(rows)
     names = [field.name for field in fields(PodSamples)]
-    unknown = np.full(pods, np.nan)
+    unknown, counted = np.full(pods, np.nan), falls.Counted.blank(0)
     now_s = float(recent.time_s[-1])
     for step, now_s in enumerate(recent.time_s.tolist()):
         reporting, starting = course.reporting[step], course.starting[step]
@@ -196,7 +200,9 @@ def relive(course: Course, rules: Compiled, offset_s: float) -> Snapshot:
             pod_ready_s=np.where(reporting, fleet.pod_ready_s, np.nan),
         )
         columns = {name: recent.columns[name][step] if name in recent.columns else unknown for name in names}
-        samples = Samples(PodSamples(**columns), front)
+        start_s = recent.columns[falls.PROCESS_START][step] if falls.PROCESS_START in recent.columns else unknown
+        believed, counted = falls.doubt(counted, PodSamples(**columns), start_s, fleet, WINDOW_S)
+        samples = Samples(believed, front)
         inp = TickInput(now_s, then, rules.spec, rules.windows.at(now_s + offset_s, now_s), samples)
         _, memory = tick(inp, memory)
     snapshot = take(memory, fleet.workloads, now_s, now_s + offset_s)

@@ -76,6 +76,20 @@ def test_what_is_learned_is_what_ticks_would_have_learned_then():
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
+def test_counters_that_fell_for_a_moment_teach_nothing_when_the_process_stood():
+    """One answer without counters: when they were back, all that they had ever counted counted as new."""
+    present, load = fleet([2], created_s=-20_000.0), paced(120, 2)
+    for name in load.keys() - {"running", "waiting"}:
+        load[name] = 5e6 + load[name]
+    fine = learned(course(np.arange(2), present, **load), present)
+    glitch = {name: column.copy() for name, column in load.items()}
+    for name in load.keys() - {"running", "waiting"}:
+        glitch[name][60] = 0.0
+    stood = learned(course(np.arange(2), present, process_start_s=np.full((120, 2), 1.7e9), **glitch), present)
+    for place in ("answers.requests", "offered_load.requests", "error_budget.judged", "shadow_fleets.arrived"):
+        np.testing.assert_allclose(stood.columns[place], fine.columns[place], rtol=0.05, err_msg=place)
+
+
 def test_what_history_does_not_tell_stays_as_the_present_knows_it():
     """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
     present = fleet([3], created_s=-20_000.0)

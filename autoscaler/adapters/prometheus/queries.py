@@ -24,6 +24,7 @@ from autoscaler.config.gateways import GATEWAYS, Gateway
 from autoscaler.config.reporters import HOME_LABELS
 from autoscaler.config.series import MOVED, POD_LABELS, Fold, Readings, Series, names_of
 from autoscaler.config.spellings import PLAIN, Spelling, spelled
+from autoscaler.core.falls import PROCESS_START
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
@@ -31,7 +32,6 @@ GPU_WINDOW_S = 180.0  # DCGM collects each 30 s, so a short reply may leave a tr
 SLOW = frozenset({"max_running"})  # of the engine: set at its start
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
-PROCESS_START = "process_start_s"  # what the answer to the query for it is called; no column of PodSamples
 PART = "part"  # label that parts the series which are added to others
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 _JOB_LABELS = ("job", "endpoint", "container", "instance")  # of who scraped
@@ -110,8 +110,11 @@ def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
     """
     rows = clock_of(by_identity(engine, identity))
     clock = either(_believed(row, text, identity) for row in rows for text in selectors(row, row.name))
+    of_pods = {*identity, *chain.from_iterable(POD_LABELS)}
+    start = Series(START_TIME, where=tuple(each for each in rows[0].where if each[0] in of_pods))
     target = ", ".join(dict.fromkeys((*identity, "instance")))
-    return PodQuery(PROCESS_START, f"max {by(*identity)} ({START_TIME} and on ({target}) ({clock}))")
+    (started,) = selectors(start, START_TIME)
+    return PodQuery(PROCESS_START, f"max {by(*identity)} ({started} and on ({target}) ({clock}))")
 
 
 def models_query(engine: Engine, identity: Identity) -> str:

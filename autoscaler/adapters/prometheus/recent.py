@@ -35,6 +35,7 @@ from autoscaler.adapters.prometheus.queries import (
     convention_query,
     engine_queries,
     narrowed,
+    process_start_query,
     quantile_queries,
     read_conventions,
 )
@@ -194,7 +195,8 @@ class _Reading:
         pairs = tuple(pair for pair in POD_LABELS if pair[1] in identity)
         workloads: dict[Group, set[int | None]] = {}  # of the pods in a group; None: of none that is wanted
         places: dict[Group, set[int]] = {}
-        for query in engine_queries(engine, identity, Quantiles(self._window_s, pairs)):
+        start = process_start_query(engine, identity)
+        for query in (*engine_queries(engine, identity, Quantiles(self._window_s, pairs)), start):
             rows = self._ask(query.expression)
             if not query.grouped:
                 self._take(query.column, rows, wanted)

@@ -37,7 +37,6 @@ from autoscaler.adapters.prometheus.queries import (
     CONVENTIONS,
     GPU_COLUMNS,
     POD,
-    PROCESS_START,
     TARGET,
     Conventions,
     Identity,
@@ -151,7 +150,7 @@ class PrometheusSource:
             return Samples.nothing(len(fleet.workloads), len(fleet.pods), (sampling.report(),))
         self._join.align(fleet)
         at_s = self._server_clock.server_s(sampling.started_s)
-        names = [PROCESS_START, *(field.name for field in fields(PodSamples))]
+        names = [falls.PROCESS_START, *(field.name for field in fields(PodSamples))]
         columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
         answers: list[tuple[PodQuery, Vector]] = []
         if self._groups.pairs != self._conventions.pod_labels:
@@ -196,7 +195,7 @@ class PrometheusSource:
 
     def _doubt(self, sampling: Sampling, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
         """Make counters unknown that fell although their process stands, and say so."""
-        start_s = columns.pop(PROCESS_START)
+        start_s = columns.pop(falls.PROCESS_START)
         pods, self._counted = falls.doubt(self._counted, PodSamples(**columns), start_s, fleet, self._window_s)
         if len(rows := np.flatnonzero(self._counted.told(sampling.started_s))):
             more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""

@@ -15,6 +15,7 @@ from aiohttp import web
 from autoscaler.adapters.prometheus.recent import MOST_PODS, PART_PODS, STEP_S, RecentHistory
 from autoscaler.config.policy import load
 from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.falls import PROCESS_START
 from autoscaler.core.fleet import Fleet, Pod, Workload, WorkloadRef
 from autoscaler.core.recent import Recent
 from autoscaler.core.samples import Objectives
@@ -58,7 +59,10 @@ class Told:
         trace = generate("hour", shape, DURATION_S, seed=3)
         case = Case(trace, profile(LLAMA_8B, H100), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
         witness, _ = witnessed(case, Ours(case, load().policies["interactive"]))
-        self.samples = tuple(samples(witness, START_S, "team", "llama"))
+        told = tuple(samples(witness, START_S, "team", "llama"))
+        running = (sample for sample in told if sample.name == "vllm:num_requests_running")
+        starts = (replace(sample, name="process_start_time_seconds", value=1.7e9) for sample in running)
+        self.samples = (*told, *starts)
         self.pods = sorted({sample.labels["pod"] for sample in self.samples})
         late = trace.arrival_s > DURATION_S - 1800
         self.recent_output_tokens = float(trace.output_tokens[late].mean())
@@ -115,6 +119,8 @@ async def tells_the_truth(server: PromqlServer, told: Told) -> None:
     for name, column in (("num_requests_running", "running"), ("generation_tokens_total", "generation_tokens")):
         truth = [told.at(here, f"vllm:{name}", START_S + STEP_S * step) for step in range(61)]
         np.testing.assert_allclose(found.columns[column][:, place], truth, err_msg=column)
+    read_then = ~np.isnan(found.columns["running"])
+    assert (found.columns[PROCESS_START][read_then] == 1.7e9).all()
     age_s = found.time_s[:, None] - found.columns["time_s"]
     assert 0 <= np.nanmin(age_s) < 16
     met = found.columns["ttft_met"][-1]
