@@ -160,8 +160,7 @@ class Decision:
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
     trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
-    kept_for_s: (
-        FloatColumn  # float64[W], seconds for which stabilization will keep what it keeps; NaN: it keeps nothing
-    )
+    idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
+    kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep so many; NaN: it keeps none
     needed: FloatColumn  # float64[W], replicas of those before the grant that the load needs; the others are a reserve
     forecast: Forecast  # by the rules as they were judged last

@@ -15,6 +15,7 @@ from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.family import MOST_BUSY, NEARLY
 from autoscaler.core.fleet import Blocked, Pool
+from autoscaler.core.observe import chance_s
 from autoscaler.core.obstacles import lacking
 from autoscaler.core.progress import GIVEN_UP_S
 from autoscaler.core.trust import oldest_view_s
@@ -148,7 +149,8 @@ class _Row:
         observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
         capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
         forecast = {f"forecast_{name}": value for name, value in vars(self.figures).items()}
-        others = {"fleet_age_s": self.inp.now_s - self.inp.fleet.time_s, "kept_for_s": self.kept_for_s}
+        view_age_s, idle_s = self.inp.now_s - self.inp.fleet.time_s, float(self.decision.idle_s[self.row])
+        others = {"fleet_age_s": view_age_s, "kept_for_s": self.kept_for_s, "idle_s": idle_s}
         return observation | capacity | forecast | others
 
 
@@ -290,6 +292,14 @@ def _more_than_arrives(row: _Row) -> str:
     )
 
 
+def _wake(row: _Row) -> str:
+    if not row.seen("stuck") > 0:
+        return f"requests wait and no replica serves, which {_asks(row, Signal.WAKE)}"
+    left_s = float(chance_s(row.decision.observation.cold_start_s)[row.row]) - row.seen("stuck_s")
+    end = f" (for {seconds(left_s)} more)" if left_s > 0 else ""
+    return f"requests wait and no replica serves them, which {_asks(row, Signal.WAKE)}{end}"
+
+
 def _schedule(row: _Row) -> str:
     windows = row.inp.schedule
     asking = (windows.replicas[row.row] == row.ask(Signal.SCHEDULE)) & (row.inp.now_s < windows.until_s[row.row])
@@ -313,9 +323,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
     ),
     Signal.SCHEDULE: _schedule,
     Signal.FORECAST: _forecast,
-    Signal.WAKE: lambda r: (
-        f"requests wait and no replica serves{' them' if r.seen('stuck') > 0 else ''}, which {_asks(r, Signal.WAKE)}"
-    ),
+    Signal.WAKE: _wake,
 }
 
 
@@ -434,7 +442,9 @@ def _awake_for(row: _Row) -> str:
     if row.seen("gateway_silent_s") > row.spec("max_input_age_s"):
         return f", because {_silent(row)}"
     if not math.isnan(row.idle_after_s):
-        return f" until there has been no work for {seconds(row.idle_after_s)}"
+        left_s = row.idle_after_s - float(row.decision.idle_s[row.row])
+        end = f", {seconds(left_s)} from now" if left_s > 0 else ""
+        return f" until there has been no work for {seconds(row.idle_after_s)}{end}"
     if math.isnan(row.seen("gateway_waiting")):
         return ", because no gateway is known to hold requests at zero"
     return ", because as far as is known the error budget does not cover the requests that would wait for its return"

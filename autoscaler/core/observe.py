@@ -274,8 +274,7 @@ def _standstill(
     comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
     last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, workloads.last_beside_s), np.nan)
     replaces = inp.now_s - last_beside_s <= progress.REPLACED_S
-    chance_s = np.fmin(CHANCES * cold_start_s + GATEWAY_STUCK_S, progress.REPLACED_S)
-    waits = (stuck_s <= chance_s) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
+    waits = (stuck_s <= chance_s(cold_start_s)) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
     # From the moment at which all engines are stuck the queue in front of them is, too, until one of them works.
     moved_s = np.where((stuck > 0) & (stuck == serves), inp.now_s - GATEWAY_STUCK_S, inp.now_s)
     moved_s = np.fmin(workloads.last_gateway_moved_s, moved_s)
@@ -290,6 +289,11 @@ def _standstill(
         "gateway_stuck": (inp.now_s - last_gateway_moved_s >= GATEWAY_STUCK_S).astype(np.float64),
     }
     return found, {"last_beside_s": last_beside_s, "last_gateway_moved_s": last_gateway_moved_s}
+
+
+def chance_s(cold_start_s: FloatColumn) -> FloatColumn:
+    """Return for how long a replica stands in beside stuck ones without a sign that requests reach it; float64[W]."""
+    return np.fmin(CHANCES * cold_start_s + GATEWAY_STUCK_S, progress.REPLACED_S)
 
 
 def _full(samples: PodSamples, pace: Progress, awake: BoolColumn, wait_s: FloatColumn) -> BoolColumn:

@@ -40,6 +40,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         active=(wanted > 0) | np.isnan(wanted),
         trusted=trusted,
         idle_after_s=alone.idle_after_s,
+        idle_s=alone.idle_s,
         kept_for_s=alone.kept_for_s,
         needed=needed,
         forecast=memory.forecast,

@@ -424,6 +424,10 @@ def test_the_end_is_told_when_a_full_window_is_still_to_be_watched():
     assert "stabilization over 5 min keeps 8 for 4 min more" in story.explain().sentence
 
 
+def test_the_time_until_zero_is_told():
+    assert "one replica stays until there has been no work for 15 min, 10 min from now" in CASES["idle soon"].sentence
+
+
 def test_the_end_of_a_pre_warm_window_is_told():
     assert "a pre-warm window asks for 4 (for 2.22 h more)" in CASES["schedule"].sentence
 

@@ -1,6 +1,7 @@
 """Load that does not move: what stuck pods and stale gauges order, teach and say."""
 
 import math
+import re
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -147,6 +148,7 @@ def test_a_hung_single_pod_is_replaced_for_a_while_only():
     service.counts.clear()
     service.run(120, per_s=0.0, stuck=1)
     assert service.replicas == 2
+    assert re.search(r"no replica serves them, which asks for 2 \(for 165 s more\)", service.explained().sentence)
     service.run(REPLACED_S + 900, per_s=0.0, stuck=1)
     assert max(service.counts) == 2
     assert service.replicas == 1

@@ -146,6 +146,7 @@ class World:
             trusted=np.ones(count, dtype=bool),
             idle_after_s=np.full(count, np.nan),
             kept_for_s=np.full(count, np.nan),
+            idle_s=np.full(count, np.nan),
             needed=wanted,
             forecast=replace(
                 Forecast.blank(count),
