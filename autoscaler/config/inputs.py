@@ -104,7 +104,8 @@ pod that reports its own model beside another, requests within objectives are th
 **Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
 changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL of the
 whole workload for the window of rates; the source reports it for five minutes. A counter that is back in the next
-reading goes on as if nothing had been; one that is not is counted anew from there.
+reading goes on as if nothing had been; one that is not is counted anew from there. The same holds for gateways that are
+read directly. Prometheus' own rates of gateways' counters take every fall for a restart.
 
 **Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
 `vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of

@@ -15,11 +15,14 @@ import numpy as np
 from yarl import URL
 
 from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition
+from autoscaler.adapters.scrape.reading import start_time_s
 from autoscaler.adapters.scrape.tally import Tally
-from autoscaler.adapters.scrape.urls import UrlReader
+from autoscaler.adapters.scrape.urls import UrlReader, public
+from autoscaler.config.engines import START_TIME
 from autoscaler.config.gateways import GATEWAYS, add_known, metric_names, read_front
 from autoscaler.config.series import Labels
 from autoscaler.config.settings import ScrapeSettings
+from autoscaler.core import falls
 from autoscaler.core.columns import FloatColumn
 from autoscaler.core.fleet import Fleet
 from autoscaler.core.histogram import increase
@@ -28,8 +31,10 @@ from autoscaler.ports import Clock
 
 _SLOTS = 12  # moments remembered per window
 
-_WANTED = frozenset(name.encode() for name in metric_names())
+_WANTED = frozenset(name.encode() for name in (START_TIME, *metric_names()))
 _COUNTERS = frozenset(part.name for row in GATEWAYS.values() for one in row.arrivals for part in one.parts())
+
+Key = tuple[str, frozenset[tuple[str, str]]]  # of a counter: its name and labels
 
 
 @dataclass
@@ -37,8 +42,11 @@ class _Gateway:
     """What is remembered of one URL."""
 
     read_s: float = -math.inf  # when it last answered
-    counts: dict[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
+    counts: dict[Key, float] = field(default_factory=dict)
     workloads: frozenset[int] = frozenset()  # ids of those it had something to say about
+    start_s: float = math.nan  # Unix time at which its process started; NaN: it does not tell
+    doubted: frozenset[Key] = frozenset()  # counters that it showed last and that are not believed
+    fell_s: float = -math.inf  # when there were such last
 
 
 class GatewayScraper:
@@ -68,11 +76,11 @@ class GatewayScraper:
         begin_s = self._clock.now_s()
         tally = Tally()
         answers = await self._reader.read(_WANTED, deadline_s, tally)
-        front = self._front(fleet, answers, self._clock.now_s())
+        front = self._front(fleet, answers, self._clock.now_s(), tally)
         report = tally.report("gateway", self._clock.now_s() - begin_s)
         return Samples(PodSamples.filled(len(fleet.pods)), front, (report,))
 
-    def _front(self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float) -> FrontSamples:
+    def _front(self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float, tally: Tally) -> FrontSamples:
         waiting = np.full(len(fleet.workloads), np.nan)
         arrived = waiting.copy()
         partial = np.zeros(len(fleet.workloads), dtype=bool)
@@ -82,6 +90,8 @@ class GatewayScraper:
                 continue
             series = answers[url].series
             increases = self._increases(gateway, answers[url], now_s)
+            if now_s - gateway.fell_s <= falls.TOLD_S:
+                tally.note(public(url), falls.WORDS)
             here_waiting, here_arrived = read_front(fleet, series, increases)
             known = ~np.isnan(here_waiting) | ~np.isnan(here_arrived)
             gateway.workloads = frozenset(fleet.workload_id[known].tolist())
@@ -100,6 +110,8 @@ class GatewayScraper:
 
         A counter that went back was reset and counts from 0; so does one that was not there before: many gateways make
         a series with the first request. The first answer of a gateway, or one after a long silence, only sets the base.
+        If the process stands, a counter that went back is left out once; if it is low again it is counted from there,
+        as in `core.falls`.
         """
         fresh = now_s - gateway.read_s > 2 * self._window_s
         counts = {
@@ -108,8 +120,17 @@ class GatewayScraper:
             for labels, value in exposition.series[name]
             if 0 <= value < math.inf
         }
+        start_s = start_time_s(exposition)
+        stands = start_s == gateway.start_s and not fresh
+        fell = frozenset(key for key in counts if stands and counts[key] < gateway.counts.get(key, 0.0))
+        again = fell & gateway.doubted
+        gateway.start_s, gateway.doubted = start_s, fell - again
+        if gateway.doubted:
+            gateway.fell_s = now_s
+            counts = {key: value for key, value in counts.items() if key not in gateway.doubted}
         after = np.array(list(counts.values()))
-        before = after if fresh else np.array([gateway.counts.get(key, 0.0) for key in counts])
+        known = {**gateway.counts, **{key: counts[key] for key in again}} if again else gateway.counts
+        before = after if fresh else np.array([known.get(key, 0.0) for key in counts])
         increases: dict[str, list[tuple[Labels, float]]] = {}
         for (name, labels), grown in zip(counts, increase(before, after).tolist(), strict=True):
             increases.setdefault(name, []).append((dict(labels), grown))

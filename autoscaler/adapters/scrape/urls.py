@@ -53,12 +53,12 @@ class UrlReader:
                 except Unreadable as error:
                     problem = str(error)
             if problem:
-                tally.fail(_public(url), problem)
+                tally.fail(public(url), problem)
             elif answers[url].broken:
-                tally.note(_public(url), f"lines that cannot be read: {', '.join(sorted(answers[url].broken))}")
+                tally.note(public(url), f"lines that cannot be read: {', '.join(sorted(answers[url].broken))}")
 
         for url in await self._fetcher.each(self.urls, visit, deadline_s):
-            tally.fail(_public(url), f"not reached within the {deadline_s:g} s of this reading")
+            tally.fail(public(url), f"not reached within the {deadline_s:g} s of this reading")
         return answers
 
 
@@ -75,6 +75,6 @@ def _url(text: str) -> URL:
     return url
 
 
-def _public(url: URL) -> str:
+def public(url: URL) -> str:
     """Return what may be said of a URL in a log: not its user, password or query."""
     return f"{url.host}:{url.port}{url.path}"

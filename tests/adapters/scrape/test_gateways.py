@@ -97,6 +97,21 @@ async def test_the_rate_of_arrivals_is_that_of_the_window(exposition_server: Exp
         assert await rate(5_010, 70) == 0.0
 
 
+async def test_a_counter_that_falls_while_its_process_stands_is_unknown(exposition_server: ExpositionServer) -> None:
+    started = "process_start_time_seconds 1.7e9\n"
+    async with watching(exposition_server) as watch:
+        rates, told = [], []
+        for count in (1000, 1006, 0, 1012, 0, 3, 9):
+            exposition_server.serve("/metrics", started + INCOMING.format(count))
+            rates.append((await watch.look(after_s=6.0)).arrivals_per_s[0])
+            told.append(watch.report.problems)
+    assert math.isnan(rates[0]) and math.isnan(rates[2]) and math.isnan(rates[4])
+    assert max(rate for rate in rates if not math.isnan(rate)) <= 1.0
+    assert rates[-1] > 0
+    assert told[:2] == [(), ()]
+    assert all("counters fell although the process did not start again" in line for (line,) in told[2:])
+
+
 async def test_a_counter_that_was_reset_counts_from_zero(exposition_server: ExpositionServer) -> None:
     async with watching(exposition_server) as watch:
         for count, after_s, expected in ((500, 0, math.nan), (510, 10, 1.0), (10, 10, 1.0)):
