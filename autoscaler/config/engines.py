@@ -32,6 +32,7 @@ UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine
         "itl_met": "ITL misses are neither learned by load nor counted against the error budget",
     }
 )
+DEFAULT_ENGINE, DEFAULT_PORT = "vllm", 8000
 START_TIME = "process_start_time_seconds"  # of any engine: changes when a process starts again in the same pod
 HISTOGRAMS = QUANTILES | WITHIN.keys()  # whose rows name a histogram, without `_bucket`
 
@@ -46,6 +47,7 @@ class Engine:
     name: str
     readings: Mapping[str, Readings]  # column of PodSamples to alternatives; an absent column is not told by the engine
     path: str = "/metrics"
+    port: int = DEFAULT_PORT  # unless its options or its container say another
     model_label: str = ""  # label with the name of the model; "": the engine does not tell
     served_label: str = ""  # that label, if it holds the name that the command line gives to the model
     load_path: str = ""  # endpoint that answers {"server_load": n}; "": the engine has none
@@ -155,6 +157,7 @@ def _sglang_queue(name: str) -> Series:
 
 SGLANG = Engine(
     name="sglang",
+    port=30_000,
     model_label="model_name",
     served_label="model_name",
     readings=MappingProxyType(
@@ -204,6 +207,7 @@ def _tgi_batches(method: str, plus: Readings = ()) -> Series:
 
 TGI = Engine(
     name="tgi",
+    port=80,  # of its image; its launcher alone takes 3000
     readings=MappingProxyType(
         {
             "running": first("tgi_batch_current_size"),
@@ -289,6 +293,7 @@ def _triton_requests(kind: str) -> Series:
 
 TRITON = Engine(
     name="triton",
+    port=8002,  # of metrics; requests come in at others
     model_label="model",
     readings=MappingProxyType(
         {

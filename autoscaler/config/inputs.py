@@ -109,8 +109,8 @@ read directly. Prometheus' own rates of gateways' counters take every fall for a
 
 **Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
 `vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of
-`prometheus.io/port`, `scheme` and `path` on the pod template or the workload, else the engine's `--port` (or 8000),
-`http`, and the path of the engine's table. Over https, `--scrape-ca` names the CA and `--scrape-verify` what a
+`prometheus.io/port`, `scheme` and `path` on the pod template or the workload, else the engine's `--port` or its usual
+one, `http`, and the path of the engine's table. Over https, `--scrape-ca` names the CA and `--scrape-verify` what a
 certificate must be: `full` names the pod's address; `ca` has any name and is signed by the CA; `none` is anything.
 `--scrape-token NAMESPACE=FILE` is shown to the pods of that namespace alone, over https alone, and never with `none`;
 `--gateway-token-file` likewise to gateways.
@@ -193,7 +193,9 @@ of the engine.
 
 **Model and port** are those of the annotations, else of the engine's command line. Scripts of `sh -c` are read, with
 variables whose value the template states. Without a readable `--port`, the port named `metrics` counts, then the
-probed one, then the one named `http`, then 8000.
+probed one, then the one named `http`, then the engine's own: {ports}. Programs
+that are an engine by their name (`vllm`, `sglang`, `text-generation-launcher`, `trtllm-serve`, `tritonserver`) need no
+annotation `engine`.
 
 **Accelerators of a replica** are Kubernetes' effective request: containers and native sidecars together, or an init
 container that needs more, and the overhead. Requests that are not stated are the limits. Known are those of
@@ -222,7 +224,8 @@ def markdown() -> str:
     parts.append(GPUS.rstrip().format(names=", ".join(f"`{name}`" for name in gpus.metric_names())))
     parts.append(KUBE_STATE.rstrip())
     domains = ", ".join(f"`{domain}`" for domain in ACCELERATORS)
-    parts.append(TEMPLATES.rstrip().format(domains=domains, by_class=BY_CLASS))
+    ports = ", ".join(f"{engine.port} ({engine.name})" for engine in ENGINES.values())
+    parts.append(TEMPLATES.rstrip().format(domains=domains, by_class=BY_CLASS, ports=ports))
     return "\n".join(parts) + "\n"
 
 

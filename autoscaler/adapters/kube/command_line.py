@@ -23,13 +23,22 @@ SCRIPT_LIMIT = 16_384  # characters, of all scripts of a container: to split the
 VALUE_LIMIT = 256  # characters of a variable that are put in where it is named
 
 _NAME = "--served-model-name"
-_MODELS = (_NAME, "--model", "--model-path", "--model-id", "serve")  # the first that is stated wins
+_MODELS = (_NAME, "--model", "--model-path", "--model-id", "serve", "trtllm-serve")  # the first that is stated wins
+_SUBCOMMANDS = ("serve", "trtllm-serve")  # a model may follow
 _OPTIONS = (*_MODELS, "--port")
 _SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
 _LOADED = ("--model", "--model-path")  # by which engines name what they load, and so report it
 # Options that give names which are not seen here: those of a file, of adapters, and of programs around an engine.
 _MORE_NAMES = ("--config", "--config-file", "--enable-lora", "--lora-modules", "--lora-paths", "--model-name")
 _ENGINES = ("vllm", "sglang")  # programs that report what they load
+# Programs by their name, or by that of their Python package, and the engine that each is.
+_PROGRAMS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "text-generation-launcher": "tgi",
+    "trtllm-serve": "trtllm",
+    "tritonserver": "triton",
+}
 _SPECULATES = "speculator"  # vLLM loads the model that such a one speculates for, and reports that
 _REFERENCE = re.compile(r"\$(?:\$|\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\))")  # Kubernetes': $(PORT); $$ is a $
 _PARAMETER = re.compile(r"\$(?:(?P<plain>[a-zA-Z_]\w*)|\{(?P<braced>[a-zA-Z_]\w*)(?::?-(?P<default>[^}$]*))?\})")
@@ -40,8 +49,9 @@ _ENDS_COMMAND = ";&|()\n"
 class Served(NamedTuple):
     """The facts that a command line states; "" and 0 where it does not, or where that cannot be read."""
 
-    model: str
-    port: int
+    model: str = ""
+    port: int = 0
+    engine: str = ""
 
 
 def served(container: Container) -> Served:
@@ -49,7 +59,12 @@ def served(container: Container) -> Served:
     environment = _environment(container)
     words = (_refer(word, environment) for word in (*(container.command or ()), *(container.args or ())))
     found = [_read(command) for command in _commands(words, environment)]
-    return next((each for each in found if each.model), next((each for each in found if each.port), Served("", 0)))
+    first = next((each for each in found if each.model), next((each for each in found if each.port), Served()))
+    engine = first.engine or next((each.engine for each in found if each.engine), "")
+    if engine == "tgi":  # takes its options from the environment as well
+        port = first.port or as_port(environment.get("PORT", ""))
+        first = Served(first.model or _model(environment.get("MODEL_ID", "")), port)
+    return first._replace(engine=engine)
 
 
 def reported(container: Container) -> ServedNames | None:
@@ -88,19 +103,36 @@ def as_port(number: object) -> int:
 def _read(words: Iterable[str]) -> Served:
     """Find the options of one command. As in argparse, the last of several counts."""
     options: dict[str, str] = {}
-    before = ""
-    for word in words:
+    before, engine = "", ""
+    for place, word in enumerate(words):
         if word.startswith("--") and "=" in word:
             name, _, value = word.partition("=")
             options[_option(name)] = value
-        elif before == "serve":
+        elif before in _SUBCOMMANDS and word not in _SUBCOMMANDS:
             options.setdefault(before, word)
         elif before in _OPTIONS:
             options[before] = word
-        before = _option(word)
+        program = "" if before in _OPTIONS else _program(word)
+        engine = engine or program
+        if word == "serve" and place and not _program(before):  # of another program, such as Ray
+            before = ""
+        else:
+            before = word.rpartition("/")[2] if program else _option(word)
     model = next((options[name] for name in _MODELS if name in options), "")
-    known = re.fullmatch(MODEL.expression, model) and "$" not in model and not model.startswith("-")
-    return Served(model if known else "", as_port(options.get("--port", "")))
+    engine = engine or ("tgi" if "--model-id" in options else "")
+    return Served(_model(model), as_port(options.get("--port", "")), engine)
+
+
+def _model(name: str) -> str:
+    """Return a model's name; "": it is none."""
+    known = re.fullmatch(MODEL.expression, name) and "$" not in name and not name.startswith("-")
+    return name if known else ""
+
+
+def _program(word: str) -> str:
+    """Return the engine that a word starts, /usr/bin/vllm or sglang.launch_server; "": none."""
+    name = word.rpartition("/")[2]
+    return _PROGRAMS.get(name) or _PROGRAMS.get(name.partition(".")[0], "")
 
 
 def _option(word: str) -> str:

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from autoscaler.adapters.kube.objects import Condition, ContainerStatus, Object, Waiting
 from autoscaler.adapters.kube.objects import Pod as SeenPod
 from autoscaler.adapters.kube.placement import OF_THE_CONTROL_PLANE, Toleration
-from autoscaler.adapters.kube.template import DEFAULT_PORT, engine_container, served_names
+from autoscaler.adapters.kube.template import engine_container, served_names
+from autoscaler.config.engines import DEFAULT_PORT
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.fleet import Blocked, Pod
 from autoscaler.ports import Clock

@@ -24,10 +24,9 @@ from autoscaler.adapters.kube.objects import (
 from autoscaler.adapters.kube.placement import Needs, group_needs
 from autoscaler.adapters.kube.template import NO_FACTS, Facts, read_template
 from autoscaler.config.annotations import SCHEMES, usual
+from autoscaler.config.engines import DEFAULT_ENGINE, ENGINES
 from autoscaler.config.scaledobject import TARGETS
 from autoscaler.core.fleet import Workload, WorkloadRef
-
-DEFAULT_ENGINE = "vllm"
 
 
 class ScaleKind(NamedTuple):
@@ -98,6 +97,8 @@ def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts:
     """template: of the pods that serve metrics."""
     ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
     declared = read_annotations(metadata.annotations)
+    engine = declared.engine or facts.engine or DEFAULT_ENGINE
+    port = facts.port if facts.states_port else ENGINES[engine].port
     found = usual({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
     return Row(
         ref=ref,
@@ -110,8 +111,8 @@ def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts:
             overrides=declared.overrides,
             service=declared.service,
             model=declared.model or facts.model,
-            engine=declared.engine or DEFAULT_ENGINE,
-            metrics_port=declared.metrics_port or found.get("metrics-port") or facts.port,
+            engine=engine,
+            metrics_port=declared.metrics_port or found.get("metrics-port") or port,
             metrics_scheme=declared.metrics_scheme or found.get("metrics-scheme") or SCHEMES[0],
             metrics_path=declared.metrics_path or found.get("metrics-path") or "",
         ),

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kube.command_line import all_of, as_port, reported, served, states_model
+from autoscaler.adapters.kube.command_line import Served, all_of, as_port, reported, served, states_model
 from autoscaler.adapters.kube.objects import Container, PodSpec, Probe
 from autoscaler.adapters.kube.placement import Needs, Toleration, read_needs
 from autoscaler.config.accelerators import BY_CLASS, Sort, sort_of
+from autoscaler.config.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.config.findings import shown
 from autoscaler.core.fleet import ServedNames
 
-DEFAULT_PORT = 8000
 MOST_DEVICES = 1024  # of one container; no node has more
 MOST_TOLD = 3  # resources that are named where they are not known
 ALWAYS = "Always"  # restartPolicy of an init container that runs beside the others: a native sidecar
@@ -48,6 +48,8 @@ class Facts(NamedTuple):
     port: int
     needs: Needs = Needs()  # of nodes
     unclear: str = ""  # why the number of GPUs is not known, in words; "": it is, or there is no template
+    engine: str = ""  # by its program; "": not told
+    states_port: bool = False  # else `port` is the usual one
 
 
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
@@ -58,16 +60,19 @@ def read_template(spec: PodSpec) -> Facts:
     counts = {name: count for name, count in needs.items() if sort_of(name) is Sort.ACCELERATOR}
     unclear = _unclear(spec, counts, sorted(needs.keys() - counts.keys()))
     engine = engine_container(spec)
-    stated = served(engine) if engine is not None else None
+    stated = served(engine) if engine is not None else Served()
+    port = stated.port or _open_port(engine)
     gpus = math.nan if unclear else float(sum(counts.values()))
     return Facts(
         gpus=gpus,
         needs=read_needs(spec, gpus),
         resource=next(iter(counts)) if len(counts) == 1 else "",
         product=_product(spec),
-        model=stated.model if stated is not None else "",
-        port=(stated.port if stated is not None else 0) or _open_port(engine) or DEFAULT_PORT,
+        model=stated.model,
+        port=port or ENGINES[stated.engine or DEFAULT_ENGINE].port,
         unclear=unclear,
+        engine=stated.engine,
+        states_port=port > 0,
     )
 
 

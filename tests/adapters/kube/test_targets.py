@@ -81,3 +81,18 @@ def test_a_group_serves_metrics_where_its_leader_says():
         return read_group(msgspec.convert(group, LeaderWorkerSet)).workload.metrics_port
 
     assert (port("leaderTemplate", "workerTemplate"), port("workerTemplate")) == (9001, 9002)
+
+
+def test_the_engine_is_the_one_of_the_annotation_then_of_the_program():
+    def workload(*args: str, **ours: str) -> tuple[str, int]:
+        annotations = {f"vllm-autoscaler.io/{name}": text for name, text in ours.items()}
+        spec = {"template": {"spec": {"containers": [{"name": "main", "args": list(args)}]}}}
+        body = {"metadata": {"name": "x", "annotations": annotations}, "spec": spec}
+        seen = read_target(DEPLOYMENT, msgspec.convert(body, Target)).workload
+        return seen.engine, seen.metrics_port
+
+    assert workload() == ("vllm", 8000)
+    assert workload(engine="sglang") == ("sglang", 30000)
+    assert workload("sglang", "serve", "--model-path", "m") == ("sglang", 30000)
+    assert workload("sglang", "serve", "--port", "9000", engine="vllm") == ("vllm", 9000)
+    assert workload("sglang", "serve", engine="triton") == ("triton", 8002)

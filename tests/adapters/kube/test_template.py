@@ -56,6 +56,37 @@ def test_model_and_port_are_read_from_arguments(arguments: list[str], model: str
 
 
 @pytest.mark.parametrize(
+    ("arguments", "engine", "model", "port"),
+    [
+        (["python3", "-m", "sglang.launch_server", "--model-path", "org/m"], "sglang", "org/m", 30000),
+        (["bash", "-lc", "exec python3 -m sglang.launch_server --model-path org/m"], "sglang", "org/m", 30000),
+        (["sglang", "serve", "--model-path", "org/m", "--port", "8000"], "sglang", "org/m", 8000),
+        (["text-generation-launcher", "--model-id", "org/m"], "tgi", "org/m", 80),
+        (["--model-id", "org/m"], "tgi", "org/m", 80),
+        (["trtllm-serve", "org/m", "--tp_size", "2"], "trtllm", "org/m", 8000),
+        (["trtllm-serve", "serve", "org/m", "--port", "8001"], "trtllm", "org/m", 8001),
+        (["tritonserver", "--model-repository=/models"], "triton", "", 8002),
+        (["/usr/bin/vllm", "serve", "org/sglang"], "vllm", "org/sglang", 8000),
+        (["--model", "org/sglang"], "", "org/sglang", 8000),
+        (["lmdeploy", "serve", "api_server", "org/m"], "", "", 8000),
+        (["ray", "serve", "run", "app:build"], "", "", 8000),
+        (["vllm", "serve", "--port", "8001", "org/m"], "vllm", "", 8001),
+    ],
+)
+def test_the_engine_and_its_usual_port_are_told_by_its_program(
+    arguments: list[str], engine: str, model: str, port: int
+):
+    facts = template({"name": "main", "args": arguments})
+    assert (facts.engine, facts.model, facts.port) == (engine, model, port)
+
+
+def test_tgi_is_read_with_its_environment_when_options_are_there():
+    env = [{"name": "PORT", "value": "8081"}, {"name": "MODEL_ID", "value": "org/m"}]
+    facts = template({"name": "main", "command": ["text-generation-launcher"], "env": env})
+    assert (facts.model, facts.port, facts.states_port) == ("org/m", 8081, True)
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["serve", "$(MODEL)", "--port", "$(PORT)"],
