@@ -33,7 +33,7 @@ PRODUCT_LABELS = (
     "karpenter.azure.com/sku-gpu-name",
 )
 
-COMMAND_LIMIT = 65_536  # characters of a command line with its environment, beyond which it is not read for names
+COMMAND_LIMIT = 16_384  # characters of a command line with its environment, beyond which it is not read for names
 CommandLine = tuple[tuple[str, ...], bytes]  # words, and the environment as JSON
 Resources = dict[str, float]  # devices by resource; NaN: not a number that can be read
 
@@ -118,7 +118,7 @@ def served_names(spec: PodSpec) -> ServedNames:
     return _served_names(commands) if all(map(bool, commands)) else ServedNames()
 
 
-@lru_cache(maxsize=1024)  # the pods of a workload have one command line
+@lru_cache(maxsize=2048)  # the pods of a workload have one command line; 32 MB at most
 def _served_names(commands: tuple[CommandLine, ...]) -> ServedNames:
     found = (reported(Container(command=list(words), env=msgspec.Raw(env))) for words, env in commands)
     return all_of([each or ServedNames() for each in found]) or ServedNames()
