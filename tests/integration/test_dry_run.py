@@ -1,6 +1,5 @@
 """Dry-run from outside: with nothing but a Prometheus URL, and in a cluster under a Role that can only read."""
 
-import asyncio
 import json
 import signal
 from collections.abc import Sequence
@@ -102,7 +101,11 @@ async def test_live_as_json_prints_one_line_per_decision_and_survives_the_loss_o
     async with daemon(tmp_path, "dry-run", *arguments, "--period", "500ms") as live:
         await ticks(live, 3)
         await server.process.stop()
-        await eventually(lambda: asyncio.sleep(0, len(lines(live.out)) > 6), "more lines")
+
+        async def decided() -> bool:
+            return any(line.get("wanted") == 2 for line in lines(live.out))
+
+        await eventually(decided, "a decision in silence")
         live.signal(signal.SIGTERM)
         assert await live.ended(timeout_s=5) == 0
         decisions = lines(live.out)
