@@ -142,7 +142,8 @@ class Memory:
 
     def groups(self) -> list[IntColumn]:
         """Return the rows of each group."""
-        return [self.group(number) for number in range(GROUPS)]
+        group = self.workload_id % GROUPS
+        return [np.flatnonzero(group == number) for number in range(GROUPS)]
 
     def rules_of(self, rows: IntColumn) -> Rules:
         """Return the rules of these workloads."""
@@ -197,7 +198,7 @@ class Memory:
         """Return these rows of a table of all workloads. early: its rows that were judged out of turn."""
         group = self.workload_id[rows] % GROUPS
         has = [np.flatnonzero(group == number) for number in range(GROUPS)]
-        places = [self.group(number).searchsorted(rows[its]) for number, its in enumerate(has)]
+        places = [members.searchsorted(rows[its]) for members, its in zip(self.groups(), has, strict=True)]
         some = early.stack([table.take(place) for table, place in zip(by_group, places, strict=True)])
         return self._brought_up(some.take(np.concatenate(has).argsort()), rows, early)
 
