@@ -22,6 +22,7 @@ from rich.text import Text
 
 from autoscaler.core.explain import Explanation, explain
 from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.names import VERSION
 from autoscaler.core.words import count
 from autoscaler.ports import TickRecord, Unwritable
 
@@ -169,10 +170,10 @@ class JsonLines(_Lines):
         for row, explanation in _explanations(tick):
             yield json.dumps(_line(tick, row, explanation), allow_nan=False)
         for note in _notes(tick, self._nothing):
-            yield json.dumps({"time": _time(tick.wall_s), "problem": note})
+            yield json.dumps({"version": VERSION, "time": _time(tick.wall_s), "problem": note})
 
     def _told_failure(self, time: str, reason: str) -> str:
-        return json.dumps({"time": time, "error": reason})
+        return json.dumps({"version": VERSION, "time": time, "error": reason})
 
 
 def _reason(error: BaseException) -> str:
@@ -200,15 +201,16 @@ def _text(text: str, style: str = "") -> Text:
 def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any]:
     gpus = _gpus(tick, row, explanation)
     return {
+        "version": VERSION,
         "time": _time(tick.wall_s),
         "workload": explanation.workload,
         "kind": tick.input.fleet.workloads[row].ref.kind,
         "policy": explanation.policy,
-        "ready": explanation.ready,
-        "current": explanation.current,
-        "wanted": explanation.wanted,
+        "ready_replicas": explanation.ready,
+        "current_replicas": explanation.current,
+        "desired_replicas": explanation.wanted,
         "signal": explanation.signal or None,
-        "bound": explanation.bound or None,
+        "limited_by": explanation.bound or None,
         "reason": explanation.sentence,
         # Of two zeros `max` takes the first, which has no sign.
         "would_add_gpus": None if gpus is None else max(0.0, gpus),

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core import outlook
+from autoscaler.core import names, outlook
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
 from autoscaler.core.family import MOST_BUSY, NEARLY
@@ -49,8 +49,8 @@ class Explanation:
     current: int  # spec.replicas
     wanted: int  # the decision
     ready: int
-    signal: str  # lower-case name of the Signal that asked the most; "": none had an opinion
-    bound: str  # lower-case name of the last Stage that changed the count; "": none did
+    signal: str  # name of the Signal that asked the most; "": none had an opinion
+    bound: str  # name of the last Stage that changed the count; "": none did
     asks: dict[str, float]  # by signal, NaN left out
     steps: tuple[Step, ...]
     forecast: tuple[outlook.Line, ...]  # what the forecast goes by; empty: no rules are judged
@@ -69,10 +69,10 @@ def explain(
     seen = _Row(inp, decision, row)
     signal = strongest_signal(decision, row)
     steps = tuple(
-        Step(stage.name.lower(), seen.after(stage), _reason(stage, seen) if seen.changed(stage) else "")
+        Step(names.STAGES[stage], seen.after(stage), _reason(stage, seen) if seen.changed(stage) else "")
         for stage in Stage
     )
-    changing = [step.stage for step in steps if step.reason and step.stage != "demand"]
+    changing = [step.stage for step in steps if step.reason and step.stage != names.STAGES[Stage.DEMAND]]
     wanted, current = int(decision.replicas[row]), int(inp.fleet.replicas[row])
     return Explanation(
         workload=str(inp.fleet.workloads[row].ref),
@@ -80,9 +80,11 @@ def explain(
         current=current,
         wanted=wanted,
         ready=int(decision.observation.ready[row]),
-        signal=signal.name.lower() if signal is not None else "",
+        signal=names.SIGNALS[signal] if signal is not None else "",
         bound=changing[-1] if changing else "",
-        asks={s.name.lower(): float(a) for s, a in zip(Signal, decision.asks[:, row], strict=True) if not np.isnan(a)},
+        asks={
+            names.SIGNALS[s]: float(a) for s, a in zip(Signal, decision.asks[:, row], strict=True) if not np.isnan(a)
+        },
         steps=steps,
         forecast=outlook.lines(seen.figures, inp, decision, row),
         inputs=seen.inputs(),
@@ -146,12 +148,16 @@ class _Row:
         return bool(_changed(np.array(self.before(stage)), np.array(self.after(stage))))
 
     def inputs(self) -> dict[str, float]:
-        observation = {f.name: self.seen(f.name) for f in fields(self.decision.observation)}
-        capacity = {f"capacity_{f.name}": self.capacity(f.name) for f in fields(self.decision.capacity)}
-        forecast = {f"forecast_{name}": value for name, value in vars(self.figures).items()}
+        observation = {name: self.seen(column) for name, column in names.OBSERVED.items()}
+        capacity = {name: self.capacity(column) for name, column in names.CAPACITY.items()}
+        planner = {name: float(getattr(self.figures, figure)) for name, figure in names.PLANNER.items()}
         view_age_s, idle_s = self.inp.now_s - self.inp.fleet.time_s, float(self.decision.idle_s[self.row])
-        others = {"fleet_age_s": view_age_s, "kept_for_s": self.kept_for_s, "idle_s": idle_s}
-        return observation | capacity | forecast | others
+        others = {
+            "cluster_view_age_s": view_age_s,
+            "stabilization_left_s": self.kept_for_s,
+            "idle_s": idle_s,
+        }
+        return observation | capacity | planner | others
 
 
 def _sentence(

@@ -13,6 +13,7 @@ from autoscaler.adapters.memory import AlwaysLeading, LoopClock, MemorySamples, 
 from autoscaler.adapters.terminal import ROWS, ChangeLines, JsonLines, LiveTable
 from autoscaler.config.policy import load
 from autoscaler.core.fleet import Fleet
+from autoscaler.core.names import VERSION
 from autoscaler.core.samples import SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Recorder, TickRecord, Unavailable
@@ -53,9 +54,9 @@ async def test_each_decision_is_one_line_of_json_and_unknown_is_null():
     out = io.StringIO()
     await recorded(replace(fleet([2, 2]), gpus_per_replica=np.array([2.0, np.nan])), JsonLines(out), running=200.0)
     first, second = (json.loads(line) for line in out.getvalue().splitlines())
-    assert (first["kind"], first["policy"], first["current"]) == ("Deployment", "interactive", 2)
-    assert first["wanted"] > 2
-    assert first["would_add_gpus"] == 2 * (first["wanted"] - 2)
+    assert (first["kind"], first["policy"], first["current_replicas"]) == ("Deployment", "interactive", 2)
+    assert first["desired_replicas"] > 2
+    assert first["would_add_gpus"] == 2 * (first["desired_replicas"] - 2)
     assert first["would_save_gpus"] == 0
     assert first["reason"].startswith("Scales up from 2 to")
     assert first["inputs"]["ttft_s"] is None
@@ -66,7 +67,7 @@ async def test_no_change_is_zero_without_a_sign():
     out = io.StringIO()
     await recorded(fleet([2]), JsonLines(out))
     line = json.loads(out.getvalue())
-    assert line["wanted"] == line["current"]
+    assert line["desired_replicas"] == line["current_replicas"]
     assert (str(line["would_add_gpus"]), str(line["would_save_gpus"])) == ("0.0", "0.0")
 
 
@@ -81,7 +82,11 @@ async def test_a_reading_without_end_is_null_too():
 async def test_a_failed_tick_is_a_line_with_its_reason():
     out = io.StringIO()
     JsonLines(out).failed(0.0, Unavailable("no workloads found"))
-    assert json.loads(out.getvalue()) == {"time": "1970-01-01T00:00:00Z", "error": "no workloads found"}
+    assert json.loads(out.getvalue()) == {
+        "version": VERSION,
+        "time": "1970-01-01T00:00:00Z",
+        "error": "no workloads found",
+    }
 
 
 async def test_a_failed_tick_without_words_is_told_by_its_kind():
@@ -140,7 +145,7 @@ async def test_programs_are_told_of_trouble_at_a_source_with_every_decision_that
         "ns/w0",
         "prometheus: running: [b]no answer",
     ]
-    assert told[2].keys() == {"time", "problem"}
+    assert told[2].keys() == {"version", "time", "problem"}
 
 
 async def test_programs_are_told_that_there_is_no_workload():

@@ -35,7 +35,7 @@ class Mark:
     wall_s: float
     before: int
     after: int
-    fate: str
+    outcome: str
     reason: str
     detail: str
 
@@ -91,7 +91,7 @@ class Board:
         explanation = self._explain(tick.input, tick.decision, tick.policies, tick.problems, row)
         return {
             "workload": table.rows(np.array([row]))[0],
-            "explanation": asdict(explanation),
+            "explanation": _as_json(explanation),
             "history": self._history.of(row, since),
             "changes": [asdict(mark) for mark in self._marks.get(workload_id, ()) if mark.tick > since],
         }
@@ -117,10 +117,29 @@ class Board:
                     marks.append(mark)
 
 
+def _as_json(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "workload": explanation.workload,
+        "policy": explanation.policy,
+        "current_replicas": explanation.current,
+        "ready_replicas": explanation.ready,
+        "desired_replicas": explanation.wanted,
+        "signal": explanation.signal,
+        "limited_by": explanation.bound,
+        "recommendations": explanation.asks,
+        "steps": [
+            {"stage": step.stage, "replicas": step.replicas, "reason": step.reason} for step in explanation.steps
+        ],
+        "planner": [{"name": line.name, "text": line.text} for line in explanation.forecast],
+        "inputs": explanation.inputs,
+        "sentence": explanation.sentence,
+    }
+
+
 def _same(last: Mark, mark: Mark) -> bool:
     """Say whether an attempt only failed once more as it did before."""
-    failed = mark.fate in (Fate.FAILED.value, Fate.CONFLICT.value)
-    return failed and (last.before, last.after, last.fate) == (mark.before, mark.after, mark.fate)
+    failed = mark.outcome in (Fate.FAILED.value, Fate.CONFLICT.value)
+    return failed and (last.before, last.after, last.outcome) == (mark.before, mark.after, mark.outcome)
 
 
 def _mark(tick: TickRecord, outcome: Outcome) -> Mark:

@@ -15,6 +15,7 @@ from autoscaler.adapters.http.view import SIGNALS, STAGES, binding_stage, bounde
 from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.decision import Stage
 from autoscaler.core.fleet import Workload
+from autoscaler.core.names import OBSERVED
 from autoscaler.ports import TickRecord
 
 Column = npt.NDArray[Any]  # float64, int64, bool or str objects, [W]
@@ -28,34 +29,34 @@ FIELDS = {
     "service": "model endpoint it is a variant of; empty: itself",
     "model": "model name as engine or gateway report it; empty: unknown",
     "policy": "policy in force",
-    "rival": "who else owns the replica count; empty: nobody",
+    "other_owner": "who else owns the replica count; empty: nobody",
     "paused": "the operator has paused it",
-    "trusted": "inputs are known and fresh enough to shrink on",
+    "inputs_trusted": "inputs are known and fresh enough to shrink on",
     "signal": "signal that asks for the most; empty: none has an opinion",
-    "bound": "last stage that changed the count; empty: none did",
-    "current": "spec.replicas in the cluster",
-    "ready": "ready pods that are not leaving",
-    "starting": "pods that are starting",
-    "blocked": "pods that do not become ready by waiting",
-    "missing": "replicas that should exist, have no pod, and are not on their way",
-    "demand": "replicas the strongest signal asks for, before any limit",
-    "wanted": "replicas decided on",
-    "running": "requests in the running batches",
-    "waiting": "requests held by the engines",
-    "gateway_waiting": "requests held by the gateway",
+    "limited_by": "last stage that changed the count; empty: none did",
+    "current_replicas": "spec.replicas in the cluster",
+    "ready_replicas": "ready pods that are not leaving",
+    "starting_replicas": "pods that are starting",
+    "blocked_replicas": "pods that do not become ready by waiting",
+    "missing_replicas": "replicas that should exist, have no pod, and are not on their way",
+    "recommended_replicas": "replicas the strongest signal asks for, before any limit",
+    "desired_replicas": "replicas decided on",
+    "running_requests": "requests in the running batches",
+    "waiting_requests": "requests held by the engines",
+    "gateway_waiting_requests": "requests held by the gateway",
     "ttft_s": "time to first token, seconds: 95th percentile of the requests of all pods; null: no requests",
     "ttft_objective_s": "its objective",
     "itl_s": "inter-token latency, seconds: 95th percentile of the gaps between tokens of all pods",
     "itl_objective_s": "its objective",
-    "burnt_budgets": "requests that missed within about a day, in error budgets: above 1 the promise is broken",
-    "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
-    "gpu_active": "replicas whose tensor cores work",
-    "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
+    "error_budget_used": "requests that missed within about a day, in error budgets: above 1 the promise is broken",
+    "gpu_loaded_replicas": "replicas whose GPU memory is in use; null: no GPU metrics",
+    "gpu_active_replicas": "replicas whose tensor cores work",
+    "gpu_loaded_idle_replica_s": "replica-seconds loaded and idle since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
-    "age_s": "age of the oldest trusted engine reading, seconds",
+    "oldest_reading_age_s": "age of the oldest trusted engine reading, seconds",
 }
 SORTABLE = tuple(FIELDS)
-QUIET = ("age_s", "loaded_idle_s")  # move with every tick and tell nothing by it; not worth a message
+QUIET = ("oldest_reading_age_s", "gpu_loaded_idle_replica_s")  # move with every tick: not worth a message
 SEARCHED = ("namespace", "name", "policy", "service", "model")
 
 
@@ -103,22 +104,21 @@ class Table:
         columns = names.columns | {
             "id": fleet.workload_id,
             "policy": _words(bounded(policy) for policy in tick.policies),
-            "rival": _words(bounded(rival) for rival in fleet.rival),
+            "other_owner": _words(bounded(rival) for rival in fleet.rival),
             "paused": fleet.paused,
-            "trusted": decision.trusted,
+            "inputs_trusted": decision.trusted,
             "signal": _words((*SIGNALS, ""))[strongest_signal(decision.asks)],
-            "bound": _words((*STAGES, ""))[binding_stage(decision)],
-            "current": fleet.replicas,
-            "demand": decision.stages[Stage.DEMAND],
-            "wanted": decision.replicas,
+            "limited_by": _words((*STAGES, ""))[binding_stage(decision)],
+            "current_replicas": fleet.replicas,
+            "recommended_replicas": decision.stages[Stage.DEMAND],
+            "desired_replicas": decision.replicas,
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
-            "burnt_budgets": _burnt(decision.forecast.really_missed, tick.input.spec.error_budget),
-            "gpu_active": seen.active,
+            "error_budget_used": _burnt(decision.forecast.really_missed, tick.input.spec.error_budget),
             "gpus_per_replica": fleet.gpus_per_replica,
         }
         for field in FIELDS.keys() - columns.keys():
-            columns[field] = getattr(seen, field)
+            columns[field] = getattr(seen, OBSERVED[field])
         return cls(tick.number, tick.wall_s, tick.leading, names, {field: _shown(columns[field]) for field in FIELDS})
 
     def __len__(self) -> int:

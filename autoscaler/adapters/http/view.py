@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core import names
 from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Decision, Signal, Stage
 from autoscaler.core.explain import binding_stages
@@ -11,8 +12,8 @@ from autoscaler.core.fleet import WorkloadRef
 from autoscaler.ports import Change, Fate, Outcome
 
 MAX_TEXT = 253  # the longest name of a Kubernetes object
-SIGNALS = tuple(signal.name.lower() for signal in Signal)
-STAGES = tuple(stage.name.lower() for stage in Stage)
+SIGNALS = tuple(names.SIGNALS[signal] for signal in Signal)
+STAGES = tuple(names.STAGES[stage] for stage in Stage)
 NONE = -1  # no signal had an opinion; no stage changed the count
 WISHES = (Fate.RECORDED, Fate.PUBLISHED)  # said anew with every tick until somebody else makes it so
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from autoscaler.config.findings import one_of, shown
 from autoscaler.core.columns import BoolColumn, FloatColumn
+from autoscaler.core.names import OBSERVED, VERSION
 from autoscaler.core.past import COUNTERS, MOST_STEPS, Latencies, Past, filled
 from autoscaler.core.readings import RATE_WINDOW_S
 from autoscaler.core.words import count
@@ -32,8 +33,10 @@ MOST_OTHERS = 1000  # workloads whose names an error may know
 LATENCY_WINDOW_S = 60.0
 LONGEST_S = 2 * RATE_WINDOW_S  # that a rate tells of: as uncertain as a plain mean over twice its time constant
 USUAL_DISTANCES = 3  # ticks that are further apart have a gap between them
-HELD = ("running", "waiting", "gateway_waiting")
-RATES = tuple(f"{name}_per_s" for name in COUNTERS)
+NAMES = {column: name for name, column in OBSERVED.items()}
+HELD = tuple(NAMES[column] for column in ("running", "waiting", "gateway_waiting"))
+RATES = tuple(NAMES[f"{counter}_per_s"] for counter in COUNTERS)
+READY = NAMES["ready"]
 TOLD_LINES = 1000  # after so many it is told how far the file was read
 
 
@@ -72,12 +75,10 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
             if time_s == times[-1]:  # ticks within one second are told apart by no more than that
                 continue
             raise TicksError(f"{where}: time is {line['time']}; it must not be before that of the previous line")
-        inputs = line.get("inputs")
-        if not isinstance(inputs, dict):
-            raise TicksError(f"{where}: no inputs; ticks are recorded by `dry-run --json`")
+        inputs = _inputs(line, where)
         held = [_number(inputs.get(name), f"{where}: inputs.{name}") for name in HELD]
         rates = [_number(inputs.get(name), f"{where}: inputs.{name}") for name in RATES]
-        ready = _number(line.get("ready"), f"{where}: ready", MOST_REPLICAS)
+        ready = _number(line.get(READY), f"{where}: {READY}", MOST_REPLICAS)
         if ready != 0 and all(map(math.isnan, rates)):  # no replica, no rate; else they were not read
             blind += 1
             continue
@@ -104,10 +105,18 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
     columns = np.array(rows).T
     if np.isnan(columns[-1]).all():
         raise TicksError(
-            f"{path}: `ready` is null in all {len(times)} ticks of workload {workload}; "
+            f"{path}: `{READY}` is null in all {len(times)} ticks of workload {workload}; "
             "at least one must tell the replicas"
         )
     return _past(moments_s, columns, step_s)
+
+
+def _inputs(line: dict[str, Any], where: str) -> dict[str, Any]:
+    if (version := line.get("version")) != VERSION:
+        raise TicksError(f"{where}: version is {shown(version)}; allowed: {VERSION}, which `dry-run --json` writes now")
+    if not isinstance(inputs := line.get("inputs"), dict):
+        raise TicksError(f"{where}: no inputs; ticks are recorded by `dry-run --json`")
+    return inputs
 
 
 def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:

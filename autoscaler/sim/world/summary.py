@@ -9,6 +9,9 @@ from typing import Any
 
 from autoscaler.sim.engine.request import Ending, Request
 
+VERSION = 1
+"""Of the keys of the JSON summary: changed when one of them is renamed or removed."""
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -89,6 +92,7 @@ class Summary:
     def as_json(self, errors: int = 0) -> dict[str, Any]:
         """Return plain values, ready for JSON.
 
+        version: of these keys
         seed, simulated_s: what was run, and for how many simulated seconds
         requests: requests that arrived
         attainment: share of the decided requests that met every objective of their workload; null without any.
@@ -104,6 +108,7 @@ class Summary:
         weights = [workload.arrived for workload in decided]
         attained = sum((workload.attainment or 0.0) * weight for workload, weight in zip(decided, weights, strict=True))
         return {
+            "version": VERSION,
             "seed": self.seed,
             "simulated_s": round(self.simulated_s, 1),
             "requests": sum(workload.arrived for workload in self.workloads),

@@ -36,7 +36,7 @@ async def test_a_thousand_workloads_are_listed_filtered_and_sorted(daemon: Daemo
     await expect(page.locator("th[data-key=waiting]")).to_have_attribute("aria-sort", "descending")
     seen = daemon.board.table()
     assert seen is not None
-    most = f"{int(np.nanmax(seen.columns['waiting'])):,}"
+    most = f"{int(np.nanmax(seen.columns['waiting_requests'])):,}"
     await expect(page.locator("#rows td[data-key=waiting]").first).to_have_text(most)
 
     await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, box.scrollHeight)")
@@ -122,7 +122,7 @@ async def test_the_list_shows_whose_error_budget_is_burnt_and_puts_the_worst_fir
     forecast = replace(tick.decision.forecast, really_missed=np.array([0.004, np.nan, 0.025]))
     daemon.record(replace(tick, decision=replace(tick.decision, forecast=forecast)))
     page = await open_page()
-    await page.get_by_role("button", name="Budget burnt").click()
+    await page.get_by_role("button", name="Budget used").click()
     burnt = page.locator("#rows td[data-key=budget]")
     await expect(burnt).to_have_text(["250%", "40%", "–"])
     await expect(page.locator("#rows td[data-key=budget][data-state=missed]")).to_have_text("250%")
@@ -140,7 +140,7 @@ async def test_where_a_workload_could_idle_the_list_says_whether_it_stays_or_goe
     daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=wanted)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
-    await expect(reasons).to_have_text(["Forecast · scale to zero", "Forecast · one replica stays"])
+    await expect(reasons).to_have_text(["Planner · scale to zero", "Planner · one replica stays"])
 
 
 async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_not_trusted(
@@ -223,7 +223,7 @@ async def test_a_click_opens_the_chart_with_every_decision_marked_and_explained(
     changes = [outcome.change for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
     assert len(changes) > 3
     await expect(page.locator(".mark")).to_have_count(len(changes))
-    for name in ("ready", "demand", "wanted", "waiting", "ttft"):
+    for name in ("ready", "recommended", "desired", "waiting", "ttft"):
         path = await page.locator(f".panel .line.{name}").get_attribute("d")
         assert path is not None
         assert path.count("M") == 1
@@ -251,14 +251,14 @@ async def test_the_forecast_has_a_line_for_each_thing_to_know_and_burnt_budget_i
     lines = page.locator("table.forecast tr")
     await expect(lines.locator("th")).to_have_text([line.name.capitalize() for line in FORECAST])
     await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
-    tile = page.locator("#detail .tiles div").filter(has_text="Budget burnt")
+    tile = page.locator("#detail .tiles div").filter(has_text="Budget used")
     await expect(tile.locator("dd")).to_have_text("250%")
     await expect(tile).to_have_attribute("data-state", "missed")
     await page.get_by_text("Inputs behind the decision").click()
     values = page.locator("details td")
     names = await page.locator("details th[scope=row]").all_inner_texts()
-    assert {"KV cache used", "Cold start", "Forecast idle gap"} <= set(names)
-    await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
+    assert {"KV cache used", "Cold start", "Planner replica token gap"} <= set(names)
+    await expect(page.locator("details tr").filter(has_text="Planner missed fraction").locator("td")).to_have_text(
         "2.5%"
     )
     await expect(values.filter(has_text="7.8 ms")).to_have_count(1)
@@ -353,7 +353,7 @@ async def test_replicas_stay_in_sight_when_demand_is_huge(daemon: Daemon, open_p
     labels = await page.locator(".panel").first.locator(".label").all_text_contents()
     most = float(np.max(world.replicas))
     assert most <= max(int(label) for label in labels) <= 2 * most + 4
-    path = await page.locator(".panel .line.demand").get_attribute("d")
+    path = await page.locator(".panel .line.recommended").get_attribute("d")
     assert path is not None
     assert "-" not in path, "it is cut off at the top of the panel, and does not leave it"
 

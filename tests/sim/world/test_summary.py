@@ -68,6 +68,7 @@ def test_the_json_summary_has_its_documented_keys_and_weighs_workloads_by_their_
     plain = json.loads(json.dumps(summary.as_json(errors=2)))
     workloads = plain.pop("workloads")
     assert plain == {
+        "version": 1,
         "seed": 7,
         "simulated_s": 60.0,
         "requests": 1000,

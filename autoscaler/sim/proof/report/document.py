@@ -13,6 +13,9 @@ from typing import Any
 
 from autoscaler.sim.proof.result import Before, Proof, Run
 
+VERSION = 1
+"""Of the keys: changed when one of them is renamed or removed."""
+
 
 def document(proofs: Sequence[Proof]) -> dict[str, Any] | list[dict[str, Any]]:
     """Return one mapping for one trace, a list of them for several."""
@@ -27,6 +30,7 @@ def to_json(proofs: Sequence[Proof]) -> str:
 def _proof(proof: Proof) -> dict[str, Any]:
     goal = proof.goal
     return {
+        "version": VERSION,
         "trace": proof.trace,
         "profile": proof.profile,
         "seed": proof.seed,
