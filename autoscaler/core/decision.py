@@ -63,6 +63,9 @@ class Observation(Columns):
     stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is
     replaced: FloatColumn  # those of them on top of which others are to serve what comes
     stand_in: FloatColumn  # replicas there are to be for a while, so that one serves beside stuck ones; NaN: no need
+    apart: FloatColumn  # pods whose queue does not shrink while most others have none: it counts for nothing below
+    apart_requests: FloatColumn  # requests in these queues
+    apart_s: FloatColumn  # seconds for which all of them have not shrunk; NaN: there is none
     gateway_stuck: FloatColumn  # 1 where requests wait at the gateway and no engine does anything, 0 elsewhere
     age_s: FloatColumn  # age of the oldest trusted engine reading; NaN: none
     full: FloatColumn  # pods with a queue that takes long, and that moved when they were read last

@@ -15,9 +15,9 @@ from autoscaler.core.decision import Capacity, Forecast, Observation, Signal, Ti
 from autoscaler.core.draining import with_draining
 from autoscaler.core.family import EVERY_S
 from autoscaler.core.memory import Memory, WorkloadMemory
+from autoscaler.core.progress import QUEUED
 from autoscaler.core.readings import NOTHING_PER_S, RATE_WINDOW_S
 from autoscaler.core.speed import FEWEST_READINGS
-from autoscaler.core.work import QUEUED
 
 LATENCY_LAG_S = 150.0
 """How long latency quantiles still speak of a queue that is gone: a usual histogram window and the age of a reading."""
@@ -49,7 +49,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """
     workloads = memory.workloads
     elapsed_s = inp.now_s - workloads.last_tick_s
-    stuck_requests = or_zero(observation.stuck_requests)
+    stuck_requests = or_zero(observation.stuck_requests) + or_zero(observation.apart_requests)
     in_flight = _requests(observation) + stuck_requests + or_zero(observation.gateway_waiting)
     arrived = observation.ended + or_zero(observation.draining_ended) + in_flight - workloads.in_flight
     gone_per_s = observation.finished_per_s + or_zero(observation.rejections_per_s)

@@ -172,7 +172,8 @@ def _sentence(
         work = "no request waited at the gateway" if row.seen("ready") == 0 else "there was no work"
         rest = f"{work} for {seconds(row.idle_after_s)}{allowed}"
         because = ", and ".join(filter(None, (because, rest)))
-    reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row), _stuck(row), _stuck_at_gateway(row)]
+    standstill = _stuck(row), _apart(row), _stuck_at_gateway(row)
+    reasons = [because, *(step.reason for step in steps[1:]), _obstacle(row), *standstill]
     but = f" But {problem}." if problem else ""
     return f"{verb} {count(wanted)}: " + "; ".join(filter(None, reasons)) + f"{_age(row, signal)}.{but}"
 
@@ -198,6 +199,20 @@ def _stuck(row: _Row) -> str:
     each = "each of them" if several else "it"
     instead = f"another serves in place of {each}" if row.seen("replaced") > 0 else "order no more than one replica"
     return f"{shows} for {since}: {cause}, so these requests count for nothing and {instead}"
+
+
+def _apart(row: _Row) -> str:
+    """Say which replicas have queues that others cannot take; "" where none has."""
+    apart = row.seen("apart")
+    if not apart > 0:
+        return ""
+    waiting, since = count(row.seen("apart_requests"), "request"), seconds(row.seen("apart_s"))
+    has, part = ("have", "parts of them are") if apart > 1 else ("has", "a part of it is")
+    return (
+        f"{number(apart)} of {count(row.seen('reporting'))} {has} a queue, {waiting} in all, that has not shrunk for "
+        f"{since} while most others have none: {part} stuck, or requests are not spread, and other replicas cannot "
+        "take them, so that the queue does not count"
+    )
 
 
 def _stuck_at_gateway(row: _Row) -> str:

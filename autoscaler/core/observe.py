@@ -72,14 +72,14 @@ class Pods:
 
 def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     """Understand one set of samples. Memory must be aligned to the fleet."""
-    fleet, workloads = inp.fleet, memory.workloads
+    fleet, workloads, elapsed_s = inp.fleet, memory.workloads, inp.now_s - memory.workloads.last_tick_s
     samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
-    elapsed_s = inp.now_s - workloads.last_tick_s
     of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
     pace = progress.follow(memory.pods.progress, samples)
     stands = progress.stuck(pace, samples)
     pods = _classify(inp, samples, memory, stands)
     counts = pods.reporting & ~pods.stuck
+    samples, pace, queues_apart = _without_apart(inp.now_s, samples, pace, of_pods, counts)
 
     pod_memory, *counted = readings.rates(samples, memory.pods)
     rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
@@ -168,6 +168,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         joining=joining,
         asleep=sleeping,
         **standstill,
+        **queues_apart,
         full=of_full,
         full_running=full_running,
         full_tokens_per_s=full_tokens_per_s,
@@ -233,6 +234,27 @@ def _classify(inp: TickInput, samples: PodSamples, memory: Memory, stuck: BoolCo
         stuck=reporting & stuck,
         joining=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),
     )
+
+
+def _without_apart(
+    now_s: float, samples: PodSamples, pace: Progress, of_pods: Fold, counts: BoolColumn
+) -> tuple[PodSamples, Progress, dict[str, FloatColumn]]:
+    """Take away the queues that no other replica can take, and the KV caches that are full for the same reason.
+
+    counts: bool[P], pods that report and move. Also returns columns of `Observation`.
+    """
+    pace = progress.compare(pace, samples, of_pods, counts & ~(samples.asleep > 0))
+    apart = counts & progress.apart(pace)
+    (pods,), (requests,) = of_pods.counts([apart]), of_pods.totals([samples.waiting], apart)
+    found = {
+        "apart": pods,
+        "apart_requests": or_zero(requests),
+        "apart_s": of_pods.smallest(np.where(apart, now_s - pace.apart_since_s, np.nan)),
+    }
+    if not apart.any():  # as in most ticks
+        return samples, pace, found
+    waiting, kv_usage = np.where(apart, 0.0, samples.waiting), np.where(apart, np.nan, samples.kv_usage)
+    return replace(samples, waiting=waiting, kv_usage=kv_usage), pace, found
 
 
 def _standstill(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, MomentColumn, or_zero, replace
+from autoscaler.core.fold import Fold
 from autoscaler.core.samples import PodSamples
 
 COUNTS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "prompt_tokens", "rejections")
@@ -19,6 +20,13 @@ COUNTS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "pro
 STUCK_S, STUCK_READINGS = 30.0, 2
 """Without progress for so long, and in so many readings in a row, the load of a pod no longer counts. The prompt of a
 request that runs alone may be computed for longer, 30,000 tokens for some 10 s and a million for some minutes."""
+
+APART_S = 600.0
+"""A queue that has not shrunk for so long while most other pods have none is no load: a rank of its pod is stuck, or
+requests are not spread. No other replica can take them. Replicas that came for its sake have had time to start."""
+
+QUEUED = 0.25
+"""Waiting requests for each running one from which a pod has a queue; fewer may wait for the next step's tokens."""
 
 GIVEN_UP_S = 180.0
 """Until a pod has been stuck for so long nothing shrinks: a million prompt tokens take 125 s at 8,000 tokens/s."""
@@ -51,6 +59,8 @@ class Progress(Columns):
     written: FloatColumn  # tokens since work began, older ones fading
     worked_s: FloatColumn  # seconds in which they were written, fading alike
     began: FloatColumn  # 1 where work began between the two readings that those seconds lie between
+    apart_since_s: MomentColumn  # since when its queue has not shrunk while most others have none; NaN: it is not so
+    apart_waiting: FloatColumn  # requests waiting then
 
     @classmethod
     def blank(cls, rows: int) -> Progress:
@@ -84,8 +94,30 @@ def follow(before: Progress, samples: PodSamples) -> Progress:
         "written": written,
         "worked_s": worked_s,
         "began": began,
+        "apart_since_s": before.apart_since_s,
+        "apart_waiting": before.apart_waiting,
     }
     return Progress(**{name: np.where(taken, column, getattr(before, name)) for name, column in new.items()})
+
+
+def compare(progress: Progress, samples: PodSamples, of_pods: Fold, counts: BoolColumn) -> Progress:
+    """Compare the queue of each pod with those of its workload. counts: bool[P], pods that move and are awake."""
+    queueing = counts & (samples.waiting > QUEUED * samples.running)
+    if not queueing.any() and np.isnan(progress.apart_since_s).all():  # as in most ticks
+        return progress
+    queues, pods = of_pods.counts([queueing, counts])
+    few = queueing & (2 * queues <= pods)[of_pods.pod_workload]
+    holds = few & (samples.waiting >= progress.apart_waiting)
+    return replace(
+        progress,
+        apart_since_s=np.where(holds, progress.apart_since_s, np.where(few, progress.last_read_s, np.nan)),
+        apart_waiting=np.where(holds, progress.apart_waiting, np.where(few, samples.waiting, np.nan)),
+    )
+
+
+def apart(progress: Progress) -> BoolColumn:
+    """Say which pods have a queue that does not shrink while most others have none; bool[P]."""
+    return np.asarray(progress.last_read_s - progress.apart_since_s >= APART_S)
 
 
 def stuck(progress: Progress, samples: PodSamples) -> BoolColumn:

@@ -23,6 +23,7 @@ from autoscaler.core.columns import (
     within,
 )
 from autoscaler.core.fold import Fold
+from autoscaler.core.progress import QUEUED
 from autoscaler.core.samples import PodSamples
 
 FEWEST_GAPS = 20.0
@@ -30,9 +31,6 @@ FEWEST_GAPS = 20.0
 
 SHORTEST_GAP_S, LONGEST_GAP_S = 1e-5, 60.0
 """No engine writes faster or slower; a counter that says so is broken."""
-
-QUEUED = 0.25
-"""Waiting requests for each running one from which slots count as full; fewer may wait for the next step's tokens."""
 
 MOST_RUNNING = 1e6
 """No pod runs more requests."""

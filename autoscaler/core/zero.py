@@ -72,7 +72,7 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     """
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
     moving = served + or_zero(observation.gateway_waiting)
-    in_flight = moving + or_zero(observation.stuck_requests)
+    in_flight = moving + or_zero(observation.stuck_requests) + or_zero(observation.apart_requests)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _is_heard(observation)
     step_s = np.where(known, within(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)

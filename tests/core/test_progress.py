@@ -255,6 +255,44 @@ def test_any_counter_that_moves_is_progress(counter):
     assert decision.observation.stuck[0] == 0
 
 
+# --- a queue that nobody else can take
+
+
+def _beside(queue: float, service: Service) -> dict[str, Any]:
+    """Return what a fleet shows whose first pod serves half, and holds a queue beside."""
+    first = np.arange(service.replicas) == 0
+    return {"waiting": np.where(first, queue, 0.0), "kv_usage": np.where(first, 0.99, 0.3)}
+
+
+@pytest.mark.parametrize("grows_per_s", [0.0, 0.6])
+def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
+    service = served()
+    before, service.counts = service.replicas, []
+    for step in range(240):
+        service.run(EVERY_S, **_beside(15.0 + grows_per_s * EVERY_S * step, service))
+    assert service.counts[-1] <= before + 4
+    sentence = service.explained().sentence
+    assert "that has not shrunk for" in sentence
+    assert "a part of it is stuck, or requests are not spread" in sentence
+    assert service.decision.observation.running[0] > 90  # what it runs counts
+
+
+def test_a_queue_counts_when_others_have_one_or_when_it_shrinks():
+    service = served()
+    for step in range(60):
+        everywhere = np.full(service.replicas, 10.0 + step)
+        assert service.run(EVERY_S, waiting=everywhere).observation.apart[0] == 0
+    for step in range(60):
+        assert service.run(EVERY_S, **_beside(300.0 - 4 * step, service)).observation.apart[0] == 0
+
+
+def test_the_queue_of_a_single_pod_is_never_apart():
+    service = single()
+    for step in range(60):
+        service.replicas = 1
+        assert service.run(EVERY_S, waiting=10.0 + step).observation.apart[0] == 0
+
+
 # --- the queue of a gateway
 
 

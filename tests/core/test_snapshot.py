@@ -106,25 +106,26 @@ def test_a_column_says_in_its_name_whether_it_is_a_moment():
 def busy_story(start_s: float) -> Story:
     """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
 
-    One pod stands still while its queue grows. Of the third workload a replica crashes, and another is missing.
+    One pod stands still while its queue grows, and one has a queue that others have not. Of the third workload a
+    replica crashes, and another is missing.
     """
     rules = spec(3, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
     for step in range(30):
-        count = np.array([1.0 + step, min(1.0 + step, 4.0), 1.0 + step, np.nan, 1.0 + step, np.nan])
+        count = np.array([1.0 + step, min(1.0 + step, 4.0), 1.0 + step, 1.0 + step, np.nan, 1.0 + step, np.nan])
         waiting = 5.0 * (step < 20)
         pods = fleet(
-            [2, 1, 1],
+            [3, 1, 1],
             [0, 1, 1],
-            replicas=[2, 2, 3],
+            replicas=[3, 2, 3],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
-            pod_blocked=np.array([Blocked.NO] * 5 + [Blocked.CRASHING]),
+            pod_blocked=np.array([Blocked.NO] * 6 + [Blocked.CRASHING]),
         )
         story.tick(
             pods,
             running=20.0,
-            waiting=np.array([waiting, 5.0 + step, 5.0, np.nan, waiting, np.nan]),
+            waiting=np.array([waiting, 5.0 + step, 10.0, 5.0, np.nan, waiting, np.nan]),
             front_waiting=0.0,
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,
