@@ -142,7 +142,7 @@ class Daemon(Command):
         async def probe() -> bool:
             if self.code is not None:
                 raise ServerFailed(f"ended with code {self.code}\n{self.err[-4000:]}")
-            return bool((await self.readyz()).get("ready_replicas"))
+            return bool((await self.readyz()).get("ready"))
 
         try:
             await eventually(probe, "the first good tick", timeout_s)

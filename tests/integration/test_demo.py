@@ -77,8 +77,8 @@ async def test_the_forecast_learns_from_what_the_replicas_serve_and_explain_tell
 
         await eventually(learned, "a forecast in force", timeout_s=60, every_s=0.2)
         inputs = (await demo.workload("models", "chat-8b"))["explanation"]["inputs"]
-        assert 0.004 < inputs["forecast_idle_gap_s"] < 0.02, "an 8B model on an H100"
-        assert 0 <= inputs["forecast_missed_fraction"] < 1, "somebody counts"
+        assert 0.004 < inputs["planner_replica_token_gap_s"] < 0.02, "an 8B model on an H100"
+        assert 0 <= inputs["planner_missed_fraction"] < 1, "somebody counts"
         told = await run(tmp_path, "explain", "models/chat-8b", "--url", demo.url)
         assert told.code == 0
         assert re.search(

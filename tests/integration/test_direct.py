@@ -93,7 +93,7 @@ async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(si
         assert user.token not in "".join([daemon.err, *pages])
         assert said(told.out.splitlines()[:1]) == said([explanation["sentence"]])
         titles = [line.split()[0] for line in told.out.splitlines()[1:]]
-        assert titles == [line["name"] for line in explanation["forecast"]]
+        assert titles == [line["name"] for line in explanation["planner"]]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
@@ -264,9 +264,9 @@ async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
         assert await daemon.metric("vllm_autoscaler_rival", owner="HorizontalPodAutoscaler/by-cpu") == 1
         (event,) = await eventually(lambda: site.events("RivalDetected"), "an Event")
         assert "by-cpu" in event["note"]
-        assert [
-            line["other_owner"] for line in daemon.log("somebody else owns the replica count; it is left alone")
-        ] == ["HorizontalPodAutoscaler/by-cpu"]
+        assert [line["rival"] for line in daemon.log("somebody else owns the replica count; it is left alone")] == [
+            "HorizontalPodAutoscaler/by-cpu"
+        ]
         assert writes(site, user) == []
         await site.delete("HorizontalPodAutoscaler", "by-cpu", "autoscaling/v2")
         await eventually(lambda: site.has(4), "four replicas")
@@ -315,7 +315,7 @@ async def test_workloads_that_cannot_be_governed_or_disappear_harm_no_other(site
         assert "Keeps 1 replica: policy 'no-such-policy' does not exist" in stray["explanation"]["sentence"]
         assert await site.has(1, "stray")
         assert await daemon.workload(site.namespace, "doomed") == {}
-        assert ready["ready_replicas"]
+        assert ready["ready"]
         assert ready["failed_ticks_in_a_row"] == 0
 
 
@@ -366,7 +366,7 @@ async def test_policies_are_reloaded_by_a_swapped_link_and_a_broken_file_keeps_t
         assert line["problem"] == told
         await ticks(daemon, 3)
         assert await site.has(3)
-        assert (await daemon.readyz())["ready_replicas"] is True
+        assert (await daemon.readyz())["ready"] is True
 
         mounted.write(POLICY)
         await eventually(lambda: site.has(4), "four replicas")

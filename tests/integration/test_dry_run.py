@@ -103,7 +103,7 @@ async def test_live_as_json_prints_one_line_per_decision_and_survives_the_loss_o
         await server.process.stop()
 
         async def decided() -> bool:
-            return any(line.get("wanted") == 2 for line in lines(live.out))
+            return any(line.get("desired_replicas") == 2 for line in lines(live.out))
 
         await eventually(decided, "a decision in silence")
         live.signal(signal.SIGTERM)

@@ -119,7 +119,7 @@ async def test_started_while_the_api_server_is_away_it_waits_for_it(site: Site):
             lambda: asyncio.sleep(0, daemon.log("waiting for the first tick")), "it says what it waits for"
         )
         assert (await daemon.get("/healthz"))[0] == 200
-        assert (await daemon.readyz())["ready_replicas"] is False
+        assert (await daemon.readyz())["ready"] is False
         assert "the cluster is not known yet" in (await daemon.readyz())["last_error"]
     try:
         await eventually(lambda: site.has(4), "four replicas", timeout_s=30)
