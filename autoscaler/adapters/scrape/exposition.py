@@ -65,6 +65,8 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
     Raises Unreadable for a body that is too large or binary, or was cut off: then its last line does not end, and
     neither that line can be trusted nor that any sum over series is complete.
     """
+    if body[:1] in (b"<", b"["):
+        raise Unreadable(f"{'HTML' if body[:1] == b'<' else 'JSON'}, not metrics text")
     if body and not body.endswith(b"\n"):
         raise Unreadable(f"cut off after {len(body)} bytes: the last line does not end")
     if b"\0" in body:

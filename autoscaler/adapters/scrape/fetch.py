@@ -31,6 +31,7 @@ _IDLE_S = 60.0  # how long an unused connection is kept
 _HANDSHAKE_S = 1.0  # for the beginning of one
 _PLAIN_S, _MOST_PLAIN = 300.0, 10_000  # how long a server is remembered that speaks no TLS, and how many are
 SPEAKS_TLS = "the server speaks TLS, and was asked in plain HTTP"
+TO_TLS = ", to https"  # in the words for a redirect
 SPEAKS_HTTP = "the server speaks plain HTTP, and was asked over TLS"
 
 
@@ -123,7 +124,9 @@ class Fetcher:
             context = self._context() if secure else True
             async with self._session.get(url, allow_redirects=False, headers=headers, ssl=context) as response:
                 if 300 <= response.status < 400:
-                    return Answer(None, f"redirects are not followed (HTTP {response.status})")
+                    moved = not secure and response.headers.get("Location", "").startswith("https:")
+                    where = TO_TLS if moved else ""
+                    return Answer(None, f"redirects are not followed (HTTP {response.status}{where})")
                 if response.status != 200:
                     return Answer(None, _refusal(response.status))
                 return self._unpack(await self._read(response), response.headers.get("Content-Encoding", ""))

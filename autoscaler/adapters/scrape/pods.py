@@ -21,7 +21,7 @@ from autoscaler.adapters.credentials import CredentialError
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
-from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
+from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.config.annotations import PREFIX, SCHEMES
 from autoscaler.config.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
@@ -267,14 +267,15 @@ def _base(pod: Pod) -> URL | None:
 def _advice(problem: str, known: _Known) -> str:
     """Return what may help against a problem, to be said behind it; "" for most."""
     path = known.metrics_url.path
-    if problem == SPEAKS_TLS:
+    if problem == SPEAKS_TLS or problem.endswith(f"{TO_TLS})"):
         return f"; the annotation {PREFIX}metrics-scheme: https says so"
     if problem == SPEAKS_HTTP:
         return f"; the annotation {PREFIX}metrics-scheme: http says so"
     if problem.startswith(("HTTP 401", "HTTP 403")):
         return f": it wants a token, which is sent over https alone, by --scrape-token {known.pod.namespace}=FILE"
     if problem.startswith("HTTP 404"):
-        return f": nothing is at {path}; the annotation {PREFIX}metrics-path names another path"
+        switch = "; SGLang has metrics with --enable-metrics only" if known.engine.name == "sglang" else ""
+        return f": nothing is at {path}; the annotation {PREFIX}metrics-path names another path{switch}"
     return ""
 
 

@@ -91,6 +91,16 @@ async def test_the_path_is_named_when_nothing_is_there(pod: ExpositionServer, ce
     (problem,) = (await sample(asked_at(pod, path=""), settings(certificates))).reports[0].problems
     assert "HTTP 404" in problem
     assert "vllm-autoscaler.io/metrics-path" in problem
+    assert "--enable-metrics" not in problem
+
+
+async def test_the_switch_of_sglang_is_named_when_nothing_is_there(
+    pod: ExpositionServer, certificates: Certificates
+) -> None:
+    fleet = asked_at(pod, path="")
+    fleet = replace(fleet, workloads=tuple(each._replace(engine="sglang") for each in fleet.workloads))
+    (problem,) = (await sample(fleet, settings(certificates))).reports[0].problems
+    assert "--enable-metrics" in problem
 
 
 async def test_a_token_is_shown_to_the_pods_of_its_namespace_alone(
