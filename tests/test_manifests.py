@@ -344,12 +344,12 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
         ),
         firing(good | {'vllm_autoscaler_policy_problems{pod="a"}': "1x300"}, "VllmAutoscalerPolicyProblem"),
         firing(
-            good | {'vllm_autoscaler_changes_total{fate="conflict",direction="up",pod="a"}': "0+1x300"},
+            good | {'vllm_autoscaler_changes_total{outcome="conflict",direction="up",pod="a"}': "0+1x300"},
             "VllmAutoscalerScalingFails",
         ),
         firing(good | {'vllm_autoscaler_untrusted_workloads{pod="a"}': "2x300"}, "VllmAutoscalerInputsMissing"),
         firing(
-            good | {f'vllm_autoscaler_rival{{{workload},owner="HorizontalPodAutoscaler/x"}}': "1x300"},
+            good | {f'vllm_autoscaler_other_owner{{{workload},owner="HorizontalPodAutoscaler/x"}}': "1x300"},
             "VllmAutoscalerRival",
         ),
         firing(good | {f"vllm_autoscaler_problem{{{workload}}}": "1x300"}, "VllmAutoscalerWorkloadProblem"),
@@ -366,7 +366,7 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
             | {
                 'vllm_autoscaler_pool_gpus{resource="nvidia.com/gpu",product="H100",pod="a"}': "8x300",
                 'vllm_autoscaler_pool_desired_gpus{resource="nvidia.com/gpu",product="H100",pod="a"}': "8x300",
-                f"vllm_autoscaler_demand_replicas{{{workload}}}": "9x300",
+                f"vllm_autoscaler_recommended_replicas{{{workload}}}": "9x300",
                 f"vllm_autoscaler_desired_replicas{{{workload}}}": "8x300",
             },
             "VllmAutoscalerPoolShort",

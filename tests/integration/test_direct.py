@@ -261,7 +261,7 @@ async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
         await ticks(daemon, 4)
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
         assert seen["other_owner"] == "HorizontalPodAutoscaler/by-cpu"
-        assert await daemon.metric("vllm_autoscaler_rival", owner="HorizontalPodAutoscaler/by-cpu") == 1
+        assert await daemon.metric("vllm_autoscaler_other_owner", owner="HorizontalPodAutoscaler/by-cpu") == 1
         (event,) = await eventually(lambda: site.events("RivalDetected"), "an Event")
         assert "by-cpu" in event["note"]
         assert [line["rival"] for line in daemon.log("somebody else owns the replica count; it is left alone")] == [

@@ -143,7 +143,7 @@ async def test_unavailable_before_the_first_trusted_tick_then_the_exact_count_la
         await site.serve_pods(count=4)
         await eventually(lambda: keda.publishes(1), "one replica is published")
         assert hpa.sync(15.0, keda_value(await keda.value(), 0)) == 1
-        assert await daemon.metric("vllm_autoscaler_rival", workload="llama") is None
+        assert await daemon.metric("vllm_autoscaler_other_owner", workload="llama") is None
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("keda"))
     assert not [event for event in site.api.audit(user) if event.permission.resource.endswith("/scale")]

@@ -96,12 +96,17 @@ WORKLOADS = (
         _of("observation", "stuck"),
     ),
     _gauge(
-        "demand_replicas",
+        "recommended_replicas",
         "Replicas the strongest signal asks for, before any limit.",
         lambda tick: _demand(tick.decision),
     ),
-    _gauge("ask_replicas", "Replicas that each signal asks for, unrounded; absent without an opinion.", None, "signal"),
-    _gauge("bound", "1 for the last stage that changed the count; absent where none did.", None, "stage"),
+    _gauge(
+        "signal_recommended_replicas",
+        "Replicas that each signal asks for, unrounded; absent without an opinion.",
+        None,
+        "signal",
+    ),
+    _gauge("limited_by", "1 for the last stage that changed the count; absent where none did.", None, "stage"),
     _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
     _gauge(
         "input_age_seconds",
@@ -157,7 +162,7 @@ WORKLOADS = (
         _of("capacity", "confidence"),
     ),
     _gauge(
-        "forecast_demand_replicas",
+        "planner_load_replicas",
         "Replicas that the requests arriving now keep busy, as measured.",
         _of("forecast", "demand"),
     ),
@@ -168,7 +173,7 @@ WORKLOADS = (
     ),
     _gauge(
         "error_budget_allowed_ratio",
-        "Share of requests that the forecast's rule may miss now, after what was burnt or saved.",
+        "Share of requests that the planner's strategy may miss now, after what was used or saved of it.",
         _of("forecast", "allowed"),
     ),
     _gauge(
@@ -183,7 +188,9 @@ WORKLOADS = (
         _of("observation", "cold_start_s"),
     ),
     _gauge(
-        "loaded_replicas", "Pods whose framebuffer is in use; absent without GPU metrics.", _of("observation", "loaded")
+        "gpu_loaded_replicas",
+        "Pods whose framebuffer is in use; absent without GPU metrics.",
+        _of("observation", "loaded"),
     ),
     _gauge(
         "gpu_active_replicas",
@@ -191,7 +198,7 @@ WORKLOADS = (
         _of("observation", "active"),
     ),
     Family(
-        "loaded_idle_replica_seconds_total",
+        "gpu_loaded_idle_replica_seconds_total",
         "counter",
         "Replica-seconds loaded and idle since the workload was first seen.",
         WORKLOAD_LABELS,
@@ -204,7 +211,7 @@ WORKLOADS = (
         "says what it is.",
         _problem,
     ),
-    _gauge("rival", "1 while another owner sets the replica count; the label `owner` names it.", None, "owner"),
+    _gauge("other_owner", "1 while another owner sets the replica count; the label `owner` names it.", None, "owner"),
 )
 
 POOLS = (
@@ -239,7 +246,7 @@ PROCESS = (
     Family("source_failures_total", "counter", "Requests to a source that failed.", ("source",)),
     Family("source_duration_seconds", "histogram", "Time that one sampling of a source took.", ("source",)),
     Family("source_problems", "gauge", "Problems a source reported in the last tick.", ("source",)),
-    Family("changes_total", "counter", "Scale changes by outcome and direction.", ("fate", "direction")),
+    Family("changes_total", "counter", "Scale changes by outcome and direction.", ("outcome", "direction")),
     Family(
         "policy_problems", "gauge", "Problems in changed policy files, which are not in force until fixed; 0: none."
     ),
@@ -288,7 +295,7 @@ def markdown() -> str:
         "are replaced.",
         "",
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
-        f"most {len(Signal)}), and one each for its policy, the stage that changed its count and a rival owner; in",
+        f"most {len(Signal)}), and one each for its policy, the stage that changed its count and another owner; in",
         f"practice about 30. The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the",
         f"rest. At most {MAX_SOURCES} sources and {MAX_POOLS} pools have their own series. The Prometheus client adds",
         "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",

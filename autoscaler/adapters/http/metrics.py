@@ -150,9 +150,9 @@ class _TickCollector(Collector):
         yield _family("source_problems", _source_problems(tick))
         yield from _pools(tick)
         yield _family("workload_info", _infos(tick, rows, labels))
-        yield _family("ask_replicas", _asks(tick, rows, labels))
-        yield _family("bound", _bounds(tick, rows, labels))
-        yield _family("rival", _rivals(tick, rows, labels))
+        yield _family("signal_recommended_replicas", _asks(tick, rows, labels))
+        yield _family("limited_by", _bounds(tick, rows, labels))
+        yield _family("other_owner", _rivals(tick, rows, labels))
         for family in catalogue.WORKLOADS:
             if family.column is not None:
                 values = np.asarray(family.column(tick), dtype=np.float64)[rows].tolist()

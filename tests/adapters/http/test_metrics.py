@@ -92,9 +92,11 @@ def test_values_are_those_of_the_last_tick() -> None:
     where = {"namespace": ref.namespace, "workload": ref.name, "kind": ref.kind}
     assert value(metrics, "desired_replicas", **where) == tick.decision.replicas[1]
     assert value(metrics, "ready_replicas", **where) == tick.decision.observation.ready[1]
-    assert value(metrics, "ask_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
+    assert (
+        value(metrics, "signal_recommended_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
+    )
     assert value(metrics, "input_coverage_ratio", **where) == 1.0
-    assert value(metrics, "forecast_demand_replicas", **where) == tick.decision.forecast.demand[1]
+    assert value(metrics, "planner_load_replicas", **where) == tick.decision.forecast.demand[1]
     assert value(metrics, "error_budget_ratio", **where) == pytest.approx(0.01)
     assert value(metrics, "error_budget_allowed_ratio", **where) == 0.0065
     assert value(metrics, "missed_requests_ratio", **where) == 0.025
@@ -106,7 +108,7 @@ def test_values_are_those_of_the_last_tick() -> None:
 def test_the_stage_that_changed_the_count_last_is_the_one_that_bound() -> None:
     metrics, tick = Metrics(), busy()
     metrics.record(tick)
-    assert value(metrics, "bound", workload=tick.input.fleet.workloads[0].ref.name, stage="allocation") == 1
+    assert value(metrics, "limited_by", workload=tick.input.fleet.workloads[0].ref.name, stage="allocation") == 1
 
 
 def test_a_workload_with_a_problem_has_a_series_until_it_has_none() -> None:
@@ -140,7 +142,7 @@ def test_where_no_rules_were_judged_the_forecast_is_absent_and_the_promise_is_no
     metrics, tick = Metrics(), World(2).tick()
     metrics.record(replace(tick, decision=replace(tick.decision, forecast=Forecast.blank(2))))
     name = tick.input.fleet.workloads[0].ref.name
-    for family in ("forecast_demand_replicas", "error_budget_allowed_ratio", "missed_requests_ratio"):
+    for family in ("planner_load_replicas", "error_budget_allowed_ratio", "missed_requests_ratio"):
         assert value(metrics, family, workload=name) is None
     assert value(metrics, "error_budget_ratio", workload=name) == pytest.approx(0.01)
 
@@ -216,10 +218,10 @@ def test_a_wish_that_stands_is_one_change_and_an_attempt_that_fails_is_one_each(
     for _ in range(3):
         metrics.record(tick)
     total = sum(
-        value(metrics, "changes_total", fate=fate.value, direction=direction) or 0 for direction in ("up", "down")
+        value(metrics, "changes_total", outcome=fate.value, direction=direction) or 0 for direction in ("up", "down")
     )
     assert total == counted * len(tick.outcomes)
-    assert (value(metrics, "changes_total", fate=fate.value, direction="up") or 0) == counted * ups
+    assert (value(metrics, "changes_total", outcome=fate.value, direction="up") or 0) == counted * ups
 
 
 def test_openmetrics_is_answered_with_one_end_mark() -> None:
