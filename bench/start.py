@@ -43,7 +43,7 @@ async def first_decision_s(start: Callable[[], AbstractAsyncContextManager[Daemo
     """Return the seconds from the start of the process to its first tick; end it in good order."""
     async with start() as running:
         deadline_s = time.monotonic() + 60
-        while (await running.json("/api/v2/workloads")).get("tick") is None:
+        while (await running.json("/api/v1/workloads")).get("tick") is None:
             if running.code is not None or time.monotonic() > deadline_s:
                 raise SystemExit(f"no decision came: {running.err[-2000:]}")
             await asyncio.sleep(0.005)

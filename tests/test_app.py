@@ -65,7 +65,7 @@ async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_
         assert lines
         assert all({"event", "level", "timestamp"} <= line.keys() for line in lines)
         assert running.out == ""
-        pages = [(await running.get(path))[1] for path in ("/readyz", "/metrics", "/api/v2/workloads")]
+        pages = [(await running.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
         assert "secret-token" not in "".join([running.err, *pages])
     for more in (prometheus, prometheus[:2]):
         async with daemon(tmp_path, "dry-run", "--json", "--period", "200ms", *more, ready=False) as running:

@@ -319,7 +319,7 @@ def test_explain_without_a_daemon_says_where_it_asked(tmp_path: Path):
 async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_the_url_is_code_2(
     tmp_path: Path, exposition_server
 ):
-    path = "/api/v2/workloads/ns/llama"
+    path = "/api/v1/workloads/ns/llama"
     url = exposition_server.url
     answers = {
         '{"error": "no workload ns/llama in the last tick"}': (404, 1, "no workload ns/llama in the last tick"),
@@ -335,8 +335,8 @@ async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_th
 
 async def test_explain_prints_the_sentence_and_the_lines_of_the_forecast(tmp_path: Path, exposition_server):
     lines = [{"name": "headroom", "text": "1.69 replicas: 4 asked for, minus 2.31 kept busy"}]
-    explanation = {"sentence": "Keeps 4 replicas.", "planner": lines}
-    exposition_server.serve("/api/v2/workloads/ns/llama", Answer(json.dumps({"explanation": explanation}), 200))
+    explanation = {"sentence": "Keeps 4 replicas.", "forecast": lines}
+    exposition_server.serve("/api/v1/workloads/ns/llama", Answer(json.dumps({"explanation": explanation}), 200))
     told = await asyncio.to_thread(execute, tmp_path, "explain", "ns/llama", "--url", exposition_server.url)
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout == "Keeps 4 replicas.\n  headroom    1.69 replicas: 4 asked for, minus 2.31 kept busy\n"

@@ -82,9 +82,7 @@ def explain(
         ready=int(decision.observation.ready[row]),
         signal=names.SIGNALS[signal] if signal is not None else "",
         bound=changing[-1] if changing else "",
-        asks={
-            names.SIGNALS[s]: float(a) for s, a in zip(Signal, decision.asks[:, row], strict=True) if not np.isnan(a)
-        },
+        asks={names.SIGNALS[s]: float(decision.asks[s, row]) for s in Signal if not np.isnan(decision.asks[s, row])},
         steps=steps,
         forecast=outlook.lines(seen.figures, inp, decision, row),
         inputs=seen.inputs(),
@@ -152,11 +150,7 @@ class _Row:
         capacity = {name: self.capacity(column) for name, column in names.CAPACITY.items()}
         planner = {name: float(getattr(self.figures, figure)) for name, figure in names.PLANNER.items()}
         view_age_s, idle_s = self.inp.now_s - self.inp.fleet.time_s, float(self.decision.idle_s[self.row])
-        others = {
-            "cluster_view_age_s": view_age_s,
-            "stabilization_left_s": self.kept_for_s,
-            "idle_s": idle_s,
-        }
+        others = {"fleet_age_s": view_age_s, "kept_for_s": self.kept_for_s, "idle_s": idle_s}
         return observation | capacity | planner | others
 
 

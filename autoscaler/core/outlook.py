@@ -112,11 +112,11 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
     speaks = not math.isnan(known.asked_replicas)
     cold_start_s = float(decision.observation.cold_start_s[row])
     said = {
-        "unavailable": "" if speaks else _why_silent(known, inp, row),
-        "load": _demand(known, float(decision.observation.ready[row])),
+        "silent": "" if speaks else _why_silent(known, inp, row),
+        "demand": _demand(known, float(decision.observation.ready[row])),
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
-        "strategy": _rule(known, cold_start_s) if speaks else "",
-        "prediction": _paper(known) if speaks else "",
+        "rule": _rule(known, cold_start_s) if speaks else "",
+        "paper": _paper(known) if speaks else "",
         "budget": _budget(known, inp, decision, row),
         "replica": _replica(known),
         "confidence": _confidence(known),

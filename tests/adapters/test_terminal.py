@@ -54,9 +54,9 @@ async def test_each_decision_is_one_line_of_json_and_unknown_is_null():
     out = io.StringIO()
     await recorded(replace(fleet([2, 2]), gpus_per_replica=np.array([2.0, np.nan])), JsonLines(out), running=200.0)
     first, second = (json.loads(line) for line in out.getvalue().splitlines())
-    assert (first["kind"], first["policy"], first["current_replicas"]) == ("Deployment", "interactive", 2)
-    assert first["desired_replicas"] > 2
-    assert first["would_add_gpus"] == 2 * (first["desired_replicas"] - 2)
+    assert (first["kind"], first["policy"], first["current"]) == ("Deployment", "interactive", 2)
+    assert first["wanted"] > 2
+    assert first["would_add_gpus"] == 2 * (first["wanted"] - 2)
     assert first["would_save_gpus"] == 0
     assert first["reason"].startswith("Scales up from 2 to")
     assert first["inputs"]["ttft_s"] is None
@@ -67,7 +67,7 @@ async def test_no_change_is_zero_without_a_sign():
     out = io.StringIO()
     await recorded(fleet([2]), JsonLines(out))
     line = json.loads(out.getvalue())
-    assert line["desired_replicas"] == line["current_replicas"]
+    assert line["wanted"] == line["current"]
     assert (str(line["would_add_gpus"]), str(line["would_save_gpus"])) == ("0.0", "0.0")
 
 

@@ -14,7 +14,6 @@ from autoscaler.core.explain import Explanation, binding_stages, explain
 from autoscaler.core.family import BY_MARGIN, COUNTS
 from autoscaler.core.fleet import Blocked, Held
 from autoscaler.core.memory import Memory
-from autoscaler.core.names import SIGNALS, STAGES
 from autoscaler.core.samples import FrontSamples, PodSamples
 from autoscaler.core.spec import Schedule
 from autoscaler.core.tick import tick
@@ -271,12 +270,12 @@ def test_a_forecast_says_what_it_found_and_why_it_asks_for_so_many():
         r"at the lowest cost \(inputs up to 0 s old\)\.",
         case.sentence,
     )
-    assert case.inputs["planner_load_replicas"] == pytest.approx(1, abs=0.1)
+    assert case.inputs["forecast_demand_replicas"] == pytest.approx(1, abs=0.1)
     assert [line.name for line in case.forecast] == [
-        "load",
+        "demand",
         "headroom",
-        "strategy",
-        "prediction",
+        "rule",
+        "paper",
         "budget",
         "replica",
         "confidence",
@@ -295,7 +294,7 @@ def test_where_nothing_is_in_flight_no_demand_is_said_to_keep_replicas_busy():
 @pytest.mark.parametrize("signal", list(Signal))
 def test_every_signal_can_be_the_strongest_and_is_named(signal):
     case = CASES[signal.name.lower()]
-    assert case.signal == SIGNALS[signal]
+    assert case.signal == signal.name.lower()
     assert case.asks[case.signal] == max(case.asks.values())
 
 
@@ -328,7 +327,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
 )
 def test_the_stage_whose_column_differs_is_the_reason(name, stage):
     case = CASES[name]
-    assert case.bound == STAGES[stage]
+    assert case.bound == stage.name.lower()
     step = case.steps[stage]
     assert step.stage == case.bound
     assert step.reason in case.sentence
@@ -342,9 +341,7 @@ def test_every_number_of_a_sentence_stands_in_the_columns_or_the_policy(name):
     known = [case.current, case.wanted, *case.asks.values(), *case.inputs.values(), *(s.replicas for s in case.steps)]
     known += [3.0, 75.0, 7995.0 / 3600]  # GPUs of the scarce pool, age of the stale view, hours of the window
     known += [0.1, 0.8, 1.0, 2.0, 4.0, 10.0, 30.0, 60.0, 120.0, 900.0, 1000.0]  # of the policies
-    known += [
-        value - known_2 for value in (case.inputs["ready_replicas"],) for known_2 in (case.inputs["joining_replicas"],)
-    ]
+    known += [value - known_2 for value in (case.inputs["ready"],) for known_2 in (case.inputs["joining"],)]
     said = {
         f"{form:.{digits}g}" for value in known if math.isfinite(value) for form in forms(value) for digits in (3, 8)
     }
@@ -366,7 +363,7 @@ def test_the_binding_stage_of_all_rows_is_that_of_the_explanation_of_each():
     stages = binding_stages(story.decision)
     for row, stage in enumerate(stages):
         said = story.explain(row).bound
-        assert said == ("" if np.isnan(stage) else STAGES[Stage(int(stage))])
+        assert said == ("" if np.isnan(stage) else Stage(int(stage)).name.lower())
 
 
 def test_why_a_workload_that_may_go_to_zero_stays_is_said():
@@ -444,7 +441,7 @@ def test_the_end_is_told_when_a_pod_without_progress_may_be_at_a_long_prompt():
 def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
     case = told_peak()
     assert case.wanted > 1
-    held = case.inputs["planner_peak_hold_cold_starts"]
+    held = case.inputs["forecast_held_cold_starts"]
     assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts (for " in case.sentence
 
 
@@ -486,15 +483,9 @@ def test_one_replica_serves():
 
 def test_inputs_hold_every_column_and_know_their_age():
     case = CASES["concurrency"]
-    assert {
-        "running_requests",
-        "waiting_requests",
-        "cold_start_s",
-        "capacity_requests_per_replica",
-        "cluster_view_age_s",
-    } <= case.inputs.keys()
-    assert case.inputs["running_requests"] == 40
-    assert case.inputs["oldest_reading_age_s"] == 0
+    assert {"running", "waiting", "cold_start_s", "capacity_concurrency", "fleet_age_s"} <= case.inputs.keys()
+    assert case.inputs["running"] == 40
+    assert case.inputs["age_s"] == 0
 
 
 def test_signals_without_an_opinion_are_left_out_and_zero_is_one():

@@ -65,10 +65,10 @@ def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **forecast) -> dict[s
 
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
-        "load": "what arrives now keeps 2.31 replicas busy",
+        "demand": "what arrives now keeps 2.31 replicas busy",
         "headroom": "1.69 replicas: 4 asked for, minus 2.31 kept busy; the load of the last minutes needs 3",
-        "strategy": "follows demand over 4 min, holds its peak for 10 cold starts of 90 s, adds 60%",
-        "prediction": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
+        "rule": "follows demand over 4 min, holds its peak for 10 cold starts of 90 s, adds 60%",
+        "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
         "budget": "1% of requests may miss, 2.5% did in 2 h of demand watched: 250% of the budget is burnt; "
         "0.2% miss on any number of replicas",
         "replica": "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle; "
@@ -109,7 +109,7 @@ def test_the_figures_are_those_of_the_lines():
 
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
 def test_a_constant_count_is_said_with_what_it_gives_way_to(place, replicas):
-    said = told(rule=float(BY_MARGIN + place))["strategy"]
+    said = told(rule=float(BY_MARGIN + place))["rule"]
     needs = "while the peak of demand over 4 min in the last 10 cold starts of 90 s needs more"
     assert said == f"keeps {replicas} at all times, and more {needs}"
     assert outlook.read(*made(rule=float(RULES - 1)), 0).least_replicas == COUNTS[-1, 0]
@@ -127,7 +127,7 @@ def test_no_headroom_is_told_when_nothing_is_asked_for():
 
 @pytest.mark.parametrize("rule", range(BY_MARGIN))
 def test_every_rule_of_the_family_can_be_said(rule):
-    said = told(rule=float(rule))["strategy"]
+    said = told(rule=float(rule))["rule"]
     assert re.fullmatch(
         r"follows demand over (20 s|4 min|15 min), holds its peak for (3|10) cold starts of 90 s, "
         r"adds (\d+%|[\d.]+ square roots? of it)",
@@ -139,14 +139,14 @@ def test_every_rule_of_the_family_can_be_said(rule):
 def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():
     careful = "; in the first 20 min only the fastest level with the longest hold is followed"
     kept = "; all replicas it started with are kept for 20 min"
-    assert told(watched_s=1199.0)["strategy"].endswith(f"adds 60%{careful}{kept}")
-    assert told(watched_s=1200.0)["strategy"].endswith("adds 60%")
+    assert told(watched_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
+    assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
     calm = "while traffic is calm no more are asked for than it started with or its peak needs"
-    assert told(by_rule=6.0)["strategy"].endswith(f"adds 60%; that would be 6, but {calm}")
-    assert told(by_rule=3.0)["strategy"].endswith("adds 60%")  # the policy has a floor
+    assert told(by_rule=6.0)["rule"].endswith(f"adds 60%; that would be 6, but {calm}")
+    assert told(by_rule=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
 )
 def test_a_silent_forecast_says_why(rules, forecast, why):
     said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **forecast)
-    assert said["unavailable"] == why
-    assert not {"headroom", "strategy", "prediction"} & said.keys()
+    assert said["silent"] == why
+    assert not {"headroom", "rule", "paper"} & said.keys()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_a_silent_forecast_says_why(rules, forecast, why):
 )
 def test_a_silent_forecast_names_the_inputs_that_are_missing(absent, named):
     read = {"gap_s": 1.0, "gaps": 1.0} | dict.fromkeys(absent, NAN)
-    said = told(spec(concurrency=NAN), asked=NAN, read=read, readings=0.0)["unavailable"]
+    said = told(spec(concurrency=NAN), asked=NAN, read=read, readings=0.0)["silent"]
     assert said.startswith(f"no forecast: {named}")
     assert said.endswith(", missing in the metrics of its pods")
 
@@ -226,7 +226,7 @@ def test_a_slope_too_flat_to_be_true_is_no_limit():
 
 
 def test_of_more_demand_than_is_asked_for_it_is_told_how_much_is_missing():
-    assert told(demand=9.0)["load"] == "what arrives now would keep 9 replicas busy"
+    assert told(demand=9.0)["demand"] == "what arrives now would keep 9 replicas busy"
     assert told(demand=9.0, needed=4.0)["headroom"] == "5 replicas too few: 4 asked for, 9 would be busy"
     most = told(spec(concurrency=NAN, max_replicas=4.0), demand=5.0)["headroom"]
     assert most == "1 replica too few: 4 asked for, which is the maximum, 5 would be busy"
@@ -247,7 +247,7 @@ def test_what_is_promised_has_no_noise_of_its_own():
 
 
 def test_who_asks_for_none_since_nothing_is_in_flight_is_not_said_to_be_young_and_calm():
-    assert told(asked=0.0, by_rule=1.0)["strategy"].endswith("adds 60%")
+    assert told(asked=0.0, by_rule=1.0)["rule"].endswith("adds 60%")
 
 
 def test_of_none_asked_for_none_is_needed():

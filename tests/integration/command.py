@@ -132,7 +132,7 @@ class Daemon(Command):
 
     async def workload(self, namespace: str, name: str) -> dict[str, Any]:
         """Return everything the API knows of one workload; {} before the first tick."""
-        status, text = await self.get(f"/api/v2/workloads/{namespace}/{name}")
+        status, text = await self.get(f"/api/v1/workloads/{namespace}/{name}")
         answer: dict[str, Any] = json.loads(text) if status == 200 else {}
         return answer
 

@@ -28,7 +28,7 @@ async def first_decision_s(demo: Daemon) -> float:
     """Wait for the first tick in the API; return the seconds since the process was started."""
 
     async def decided() -> bool:
-        return (await demo.json("/api/v2/workloads")).get("tick") is not None
+        return (await demo.json("/api/v1/workloads")).get("tick") is not None
 
     await eventually(decided, "the first decision", timeout_s=20, every_s=0.02)
     return time.monotonic() - demo.started_s
@@ -37,7 +37,7 @@ async def first_decision_s(demo: Daemon) -> float:
 async def test_it_decides_within_five_seconds_and_ctrl_c_ends_it_cleanly_within_two(tmp_path: Path):
     async with daemon(tmp_path, "demo", ready=False) as demo:
         assert await first_decision_s(demo) < FIRST_DECISION_S
-        assert {row["name"] for row in (await demo.json("/api/v2/workloads"))["workloads"]} == WORKLOADS
+        assert {row["name"] for row in (await demo.json("/api/v1/workloads"))["workloads"]} == WORKLOADS
         await demo.ready()
         asked_s = time.monotonic()
         demo.signal(signal.SIGINT)
@@ -71,14 +71,12 @@ async def test_the_forecast_learns_from_what_the_replicas_serve_and_explain_tell
 
         async def learned() -> bool:
             explanation = (await demo.workload("models", "chat-8b"))["explanation"]
-            return explanation["signal"] == "planner" and "strategy" in {
-                line["name"] for line in explanation["planner"]
-            }
+            return explanation["signal"] == "forecast" and "rule" in {line["name"] for line in explanation["forecast"]}
 
         await eventually(learned, "a forecast in force", timeout_s=60, every_s=0.2)
         inputs = (await demo.workload("models", "chat-8b"))["explanation"]["inputs"]
-        assert 0.004 < inputs["planner_replica_token_gap_s"] < 0.02, "an 8B model on an H100"
-        assert 0 <= inputs["planner_missed_fraction"] < 1, "somebody counts"
+        assert 0.004 < inputs["forecast_idle_gap_s"] < 0.02, "an 8B model on an H100"
+        assert 0 <= inputs["forecast_missed_fraction"] < 1, "somebody counts"
         told = await run(tmp_path, "explain", "models/chat-8b", "--url", demo.url)
         assert told.code == 0
         assert re.search(
@@ -145,7 +143,7 @@ async def test_its_page_in_a_real_browser_shows_every_workload_and_the_decisions
         await screenshot(page, "demo-list")
         await page.locator("#rows a", has_text=name).click()
         await expect(page.locator(".mark").nth(2)).to_be_visible(timeout=PATIENCE_MS)
-        for line in ("recommended", "ready", "desired", "waiting", "ttft"):
+        for line in ("demand", "ready", "wanted", "waiting", "ttft"):
             await expect(page.locator(f".panel .line.{line}")).to_have_attribute("d", re.compile("[HLV]"))
         await expect(page.locator("table.changes tbody tr").nth(2)).to_be_visible()
         await expect(page.locator(".sentence")).to_contain_text(re.compile("replica"))

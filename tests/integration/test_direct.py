@@ -82,18 +82,18 @@ async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(si
         assert "4 running, 30 waiting" in change["reason"]
         assert event["note"] == change["reason"]
         assert logged["reason"] == change["reason"]
-        assert (change["before"], change["after"], change["outcome"]) == (1, 4, "applied")
+        assert (change["before"], change["after"], change["fate"]) == (1, 4, "applied")
         assert await daemon.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
 
         await ticks(daemon, 1)
         told = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
         explanation = (await daemon.workload(site.namespace, "llama"))["explanation"]
         assert told.code == 0
-        pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v2/workloads")]
+        pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
         assert user.token not in "".join([daemon.err, *pages])
         assert said(told.out.splitlines()[:1]) == said([explanation["sentence"]])
         titles = [line.split()[0] for line in told.out.splitlines()[1:]]
-        assert titles == [line["name"] for line in explanation["planner"]]
+        assert titles == [line["name"] for line in explanation["forecast"]]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
@@ -138,7 +138,7 @@ async def test_counts_follow_the_load_down_again_and_never_the_silence(
         site.metrics.serve("/metrics", Answer("starting up", status=503))
         await ticks(daemon, 12)  # well beyond the 2 s after which less would be enough
         assert await site.has(3)
-        assert (await daemon.workload(site.namespace, "llama"))["workload"]["inputs_trusted"] is False
+        assert (await daemon.workload(site.namespace, "llama"))["workload"]["trusted"] is False
 
         site.load("drained")
         await eventually(lambda: site.has(1), "one replica again")
@@ -217,7 +217,7 @@ async def test_a_workload_that_is_annotated_while_the_daemon_runs_is_read_from_p
 
 
 async def _governed(daemon: Daemon, count: int) -> bool:
-    return (await daemon.json("/api/v2/workloads"))["total"] == count
+    return (await daemon.json("/api/v1/workloads"))["total"] == count
 
 
 async def test_beside_a_prometheus_a_gateway_is_read_directly_and_wakes_a_workload_that_has_no_pod(
@@ -246,7 +246,7 @@ async def test_a_paused_workload_is_watched_and_left_alone_until_it_is_released(
     async with site.daemon(user, "direct", "--scrape") as daemon:
         await ticks(daemon, 4)
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        assert (seen["paused"], seen["waiting_requests"], seen["desired_replicas"]) == (True, 30, 1)
+        assert (seen["paused"], seen["waiting"], seen["wanted"]) == (True, 30, 1)
         assert writes(site, user) == []
         await annotate(site, "llama", paused=None)
         await eventually(lambda: site.has(4), "four replicas")
@@ -260,7 +260,7 @@ async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
     async with site.daemon(user, "direct", "--scrape") as daemon:
         await ticks(daemon, 4)
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        assert seen["other_owner"] == "HorizontalPodAutoscaler/by-cpu"
+        assert seen["rival"] == "HorizontalPodAutoscaler/by-cpu"
         assert await daemon.metric("vllm_autoscaler_other_owner", owner="HorizontalPodAutoscaler/by-cpu") == 1
         (event,) = await eventually(lambda: site.events("RivalDetected"), "an Event")
         assert "by-cpu" in event["note"]
@@ -280,7 +280,7 @@ async def test_a_workload_that_a_person_scales_to_zero_stays_there_for_a_while_o
 
     async def held() -> bool:
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        return bool(seen["other_owner"] == "a manual change by somebody")
+        return bool(seen["rival"] == "a manual change by somebody")
 
     async with site.daemon(user, *arguments) as daemon:
         await ticks(daemon, 2)

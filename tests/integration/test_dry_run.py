@@ -50,7 +50,7 @@ async def expect_one_decision(server: PromqlServer, tmp_path: Path, policy: Path
     assert (done.code, done.err) == (0, "")
     (line,) = lines(done.out)
     assert (line["workload"], line["policy"]) == ("llm/llama", "quick")
-    assert (line["ready_replicas"], line["current_replicas"], line["desired_replicas"]) == (2, 2, 7)
+    assert (line["ready"], line["current"], line["wanted"]) == (2, 2, 7)
     assert line["signal"] == "concurrency"
     assert "8 running, 60 waiting" in line["reason"]
     assert line["inputs"]["ttft_s"] is None or line["inputs"]["ttft_s"] > 0
@@ -84,8 +84,8 @@ async def test_once_in_a_pipe_is_a_line_and_live_ends_with_ctrl_c(
     async with daemon(tmp_path, "dry-run", "--prometheus", server.url, "--period", "500ms") as live:
         await ticks(live, 3)
         told = await live.workload("llm", "llama")
-        assert told["workload"]["current_replicas"] == 2
-        assert told["changes"] == [] or told["changes"][-1]["outcome"] == "recorded"
+        assert told["workload"]["current"] == 2
+        assert told["changes"] == [] or told["changes"][-1]["fate"] == "recorded"
         assert (await live.get("/"))[1].startswith("<!doctype html>")
         live.signal(signal.SIGINT)
         assert await live.ended(timeout_s=5) == 0
@@ -103,14 +103,14 @@ async def test_live_as_json_prints_one_line_per_decision_and_survives_the_loss_o
         await server.process.stop()
 
         async def decided() -> bool:
-            return any(line.get("desired_replicas") == 2 for line in lines(live.out))
+            return any(line.get("wanted") == 2 for line in lines(live.out))
 
         await eventually(decided, "a decision in silence")
         live.signal(signal.SIGTERM)
         assert await live.ended(timeout_s=5) == 0
         decisions = lines(live.out)
         assert {line["workload"] for line in decisions if "workload" in line} == {"llm/llama"}
-        wanted = [line["desired_replicas"] for line in decisions if "workload" in line]
+        wanted = [line["wanted"] for line in decisions if "workload" in line]
         assert (wanted[0], min(wanted)) == (7, 2), "silence never wants less than there is"
 
 
@@ -129,7 +129,7 @@ async def test_a_prometheus_that_is_down_is_named_and_the_code_is_1(tmp_path: Pa
 async def test_a_prometheus_that_answers_something_else_is_named_and_the_code_is_1(
     exposition_server: ExpositionServer, tmp_path: Path
 ):
-    exposition_server.serve("/api/v2/query", "<html>log in first</html>")
+    exposition_server.serve("/api/v1/query", "<html>log in first</html>")
     done = await run(tmp_path, "dry-run", "--prometheus", exposition_server.url, "--once", "--json")
     assert done.code == 1
     (line,) = lines(done.out)
@@ -161,14 +161,14 @@ async def test_in_a_cluster_it_follows_the_real_objects_and_writes_nothing(site:
     once = await run(site.directory, *arguments, "--once", "--json", environment=site.environment(user))
     assert once.code == 0, once.err
     (line,) = lines(once.out)
-    assert (line["workload"], line["current_replicas"], line["desired_replicas"]) == (f"{site.namespace}/llama", 1, 4)
+    assert (line["workload"], line["current"], line["wanted"]) == (f"{site.namespace}/llama", 1, 4)
 
     environment = site.environment(user)
     async with daemon(site.directory, *arguments, "--json", "--period", "500ms", environment=environment) as live:
         await ticks(live, 3)
         assert await live.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
         (change,) = (await live.workload(site.namespace, "llama"))["changes"]
-        assert change["outcome"] == "recorded"
+        assert change["fate"] == "recorded"
     async with site.daemon(user, "dry-run", "--scrape", "--no-lease") as run_mode:
         await ticks(run_mode, 3)
         assert await run_mode.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4

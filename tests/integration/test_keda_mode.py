@@ -174,7 +174,7 @@ async def test_one_request_waiting_in_the_gateway_wakes_from_zero_over_the_strea
         took_s = asyncio.get_running_loop().time() - began_s
         assert Executor(min_replicas=0).poll(0.0, True, 0) == 1
         assert await keda.value() == 1
-        assert (await daemon.workload(site.namespace, "llama"))["explanation"]["signal"] == "wake_up"
+        assert (await daemon.workload(site.namespace, "llama"))["explanation"]["signal"] == "wake"
         assert took_s < period_s + 0.7, "the next tick, and what a tick takes"
 
 

@@ -36,7 +36,7 @@ async def test_of_two_daemons_one_acts_and_when_it_is_killed_the_other_takes_ove
             await ticks(second, 3)
             assert (await leads(first), await leads(second)) == (True, False)
             followed = await second.workload(site.namespace, "llama")
-            assert (followed["workload"]["desired_replicas"], followed["changes"]) == (4, [])
+            assert (followed["workload"]["wanted"], followed["changes"]) == (4, [])
 
             first.kill()
             killed_s = time.monotonic()
@@ -83,7 +83,7 @@ async def test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_
         await ticks(daemon, 2)
 
         async def trusts() -> bool:
-            return bool((await daemon.workload(site.namespace, "llama"))["workload"]["inputs_trusted"])
+            return bool((await daemon.workload(site.namespace, "llama"))["workload"]["trusted"])
 
         async def doubts() -> bool:
             return not await trusts()
@@ -93,7 +93,7 @@ async def test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_
             site.load("drained")
             await eventually(doubts, "the view of the cluster is too old", timeout_s=20)
             seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-            assert (seen["current_replicas"], seen["desired_replicas"]) == (4, 4)
+            assert (seen["current"], seen["wanted"]) == (4, 4)
             assert (await daemon.readyz())["cluster_problems"]
             site.load("saturated")
         await eventually(trusts, "the view of the cluster is fresh", timeout_s=30)
@@ -151,7 +151,7 @@ async def test_what_another_leader_scaled_to_zero_wakes_at_once_under_who_led_be
             await eventually(lambda: site.has(0), "the second goes to zero", timeout_s=30)
             first.signal(signal.SIGCONT)
             await ticks(first, 3)
-            assert (await first.workload(site.namespace, "llama"))["workload"]["other_owner"] == ""
+            assert (await first.workload(site.namespace, "llama"))["workload"]["rival"] == ""
             second.signal(signal.SIGTERM)
             assert await second.ended(timeout_s=10) == 0
         await eventually(lambda: leads(first), "the first leads again", timeout_s=10)

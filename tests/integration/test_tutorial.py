@@ -63,7 +63,7 @@ async def test_model_is_scaled_when_it_is_annotated_as_shown(site: Site):
         await eventually(lambda: grown(site), "the queue orders replicas", timeout_s=30)
         answer = await daemon.workload(site.namespace, "my-model")
     assert answer["workload"]["policy"] == "interactive"
-    assert answer["workload"]["desired_replicas"] <= 6
+    assert answer["workload"]["wanted"] <= 6
 
 
 async def grown(site: Site) -> bool:

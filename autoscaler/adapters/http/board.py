@@ -35,7 +35,7 @@ class Mark:
     wall_s: float
     before: int
     after: int
-    outcome: str
+    fate: str
     reason: str
     detail: str
 
@@ -121,16 +121,16 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
     return {
         "workload": explanation.workload,
         "policy": explanation.policy,
-        "current_replicas": explanation.current,
-        "ready_replicas": explanation.ready,
-        "desired_replicas": explanation.wanted,
+        "current": explanation.current,
+        "wanted": explanation.wanted,
+        "ready": explanation.ready,
         "signal": explanation.signal,
-        "limited_by": explanation.bound,
-        "recommendations": explanation.asks,
+        "bound": explanation.bound,
+        "asks": explanation.asks,
         "steps": [
             {"stage": step.stage, "replicas": step.replicas, "reason": step.reason} for step in explanation.steps
         ],
-        "planner": [{"name": line.name, "text": line.text} for line in explanation.forecast],
+        "forecast": [{"name": line.name, "text": line.text} for line in explanation.forecast],
         "inputs": explanation.inputs,
         "sentence": explanation.sentence,
     }
@@ -138,8 +138,8 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
 
 def _same(last: Mark, mark: Mark) -> bool:
     """Say whether an attempt only failed once more as it did before."""
-    failed = mark.outcome in (Fate.FAILED.value, Fate.CONFLICT.value)
-    return failed and (last.before, last.after, last.outcome) == (mark.before, mark.after, mark.outcome)
+    failed = mark.fate in (Fate.FAILED.value, Fate.CONFLICT.value)
+    return failed and (last.before, last.after, last.fate) == (mark.before, mark.after, mark.fate)
 
 
 def _mark(tick: TickRecord, outcome: Outcome) -> Mark:

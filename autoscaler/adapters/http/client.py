@@ -13,7 +13,7 @@ from autoscaler.ports import Unavailable
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
 NO_HISTORY = {"since": 2**53}
-NAME_CHARS = 12  # of the lines of the planner
+NAME_CHARS = 12  # of the lines of a forecast
 OLD = "What follows may no longer be so: {}."
 ONLY_WATCHES = "This replica of the daemon does not lead and only watches. If it led:"
 
@@ -29,7 +29,7 @@ class _Line(msgspec.Struct):
 
 class _Explanation(msgspec.Struct):
     sentence: str
-    planner: list[_Line]
+    forecast: list[_Line]
 
 
 class _Answer(msgspec.Struct):
@@ -46,7 +46,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
     """
     base = URL(url)
     public = base.with_user(None).with_query(None).with_fragment(None)
-    address = (base / "api/v2/workloads" / namespace / name).with_query(base.query).update_query(NO_HISTORY)
+    address = (base / "api/v1/workloads" / namespace / name).with_query(base.query).update_query(NO_HISTORY)
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
@@ -63,7 +63,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
     if answer.explanation is None:
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
-    lines = [f"  {line.name:<{NAME_CHARS}}{line.text}" for line in answer.explanation.planner]
+    lines = [f"  {line.name:<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
     first = [OLD.format(answer.stale)] * bool(answer.stale) + [ONLY_WATCHES] * (not answer.leading)
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]
 

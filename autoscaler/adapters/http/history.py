@@ -9,16 +9,7 @@ from autoscaler.core.columns import FloatColumn, IntColumn
 from autoscaler.core.decision import Stage
 from autoscaler.ports import TickRecord
 
-SERIES = (
-    "recommended_replicas",
-    "busy_replicas",
-    "desired_replicas",
-    "current_replicas",
-    "ready_replicas",
-    "running_requests",
-    "waiting_requests",
-    "ttft_s",
-)
+SERIES = ("demand", "busy", "wanted", "current", "ready", "running", "waiting", "ttft_s")
 MAX_TICKS = 720  # one hour of a tick every five seconds
 MAX_BYTES = 64 << 20
 SPARE = 16  # columns for workloads to come, beside a quarter of those there are

@@ -5,9 +5,9 @@ changes the daemon.
     /healthz                           the process lives and its event loop turns
     /readyz                            200 while the last successful tick is young enough, else 503; detail as JSON
     /metrics                           Prometheus or OpenMetrics text
-    /api/v2/workloads                  list: ?q= ?sort= ?limit= ?offset=
-    /api/v2/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
-    /api/v2/stream                     server-sent events, see `stream`
+    /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
+    /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
+    /api/v1/stream                     server-sent events, see `stream`
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_ANSWERS = 128  # under way at once, streams and probes apart; connections ar
 ANSWER_S = 30.0  # for one answer, from the request to its last byte
 FAULTS_S = 60.0  # between two log lines of unexpected errors
 PROBES = ("/healthz", "/readyz")
-STREAM = "/api/v2/stream"
+STREAM = "/api/v1/stream"
 MAX_LIMIT = 1000  # workloads in one answer
 DEFAULT_LIMIT = 100
 MAX_REQUEST_LINE = 4096
@@ -227,8 +227,8 @@ class HttpServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_text)
-        app.router.add_get("/api/v2/workloads", self._workloads)
-        app.router.add_get("/api/v2/workloads/{namespace}/{name:.+}", self._workload)
+        app.router.add_get("/api/v1/workloads", self._workloads)
+        app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
         app.router.add_get(STREAM, self._follow, allow_head=False)
         return app
 

@@ -36,7 +36,6 @@ USUAL_DISTANCES = 3  # ticks that are further apart have a gap between them
 NAMES = {column: name for name, column in OBSERVED.items()}
 HELD = tuple(NAMES[column] for column in ("running", "waiting", "gateway_waiting"))
 RATES = tuple(NAMES[f"{counter}_per_s"] for counter in COUNTERS)
-READY = NAMES["ready"]
 TOLD_LINES = 1000  # after so many it is told how far the file was read
 
 
@@ -78,7 +77,7 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
         inputs = _inputs(line, where)
         held = [_number(inputs.get(name), f"{where}: inputs.{name}") for name in HELD]
         rates = [_number(inputs.get(name), f"{where}: inputs.{name}") for name in RATES]
-        ready = _number(line.get(READY), f"{where}: {READY}", MOST_REPLICAS)
+        ready = _number(line.get("ready"), f"{where}: ready", MOST_REPLICAS)
         if ready != 0 and all(map(math.isnan, rates)):  # no replica, no rate; else they were not read
             blind += 1
             continue
@@ -105,15 +104,15 @@ def read(path: Path, workload: str, start_s: float = -math.inf, end_s: float = m
     columns = np.array(rows).T
     if np.isnan(columns[-1]).all():
         raise TicksError(
-            f"{path}: `{READY}` is null in all {len(times)} ticks of workload {workload}; "
+            f"{path}: `ready` is null in all {len(times)} ticks of workload {workload}; "
             "at least one must tell the replicas"
         )
     return _past(moments_s, columns, step_s)
 
 
 def _inputs(line: dict[str, Any], where: str) -> dict[str, Any]:
-    if (version := line.get("version")) != VERSION:
-        raise TicksError(f"{where}: version is {shown(version)}; allowed: {VERSION}, which `dry-run --json` writes now")
+    if (version := line.get("version", 1)) != VERSION:  # 0.1 stated none
+        raise TicksError(f"{where}: version is {shown(version)}; allowed: {VERSION}, which `dry-run --json` writes")
     if not isinstance(inputs := line.get("inputs"), dict):
         raise TicksError(f"{where}: no inputs; ticks are recorded by `dry-run --json`")
     return inputs

@@ -10,7 +10,6 @@ import numpy as np
 from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
 from autoscaler.core.explain import Explanation, Step
 from autoscaler.core.fleet import Fleet, Obstacles, Pool, Workload, WorkloadRef
-from autoscaler.core.names import STAGES
 from autoscaler.core.outlook import Line
 from autoscaler.core.samples import Samples, SourceReport
 from autoscaler.core.spec import Schedule, Spec
@@ -29,11 +28,11 @@ FORECAST = (
 INPUTS = {
     "kv_usage": float("nan"),
     "cold_start_s": 95.0,
-    "capacity_requests_per_replica": 16.0,
+    "capacity_concurrency": 16.0,
     "capacity_confidence": 0.8,
-    "planner_replica_token_gap_s": 0.0078,
-    "planner_missed_fraction": 0.025,
-    "planner_error_budget_used": 2.5,
+    "forecast_idle_gap_s": 0.0078,
+    "forecast_missed_fraction": 0.025,
+    "forecast_burnt_budgets": 2.5,
 }
 
 
@@ -221,7 +220,7 @@ def explain(
         asks={"concurrency": float(demand), "decode": max(float(demand) - 1, 0.0)},
         steps=tuple(
             Step(
-                STAGES[stage],
+                stage.name.lower(),
                 float(decision.stages[stage, row]),
                 "shrinks only to what the last 5m agreed on"
                 if stage == Stage.STABILIZATION and demand != wanted

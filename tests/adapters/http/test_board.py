@@ -53,7 +53,7 @@ def test_an_attempt_that_keeps_failing_is_marked_once() -> None:
     ref = world.members[0].ref
     for fate in (Fate.FAILED, Fate.FAILED, Fate.CONFLICT, Fate.APPLIED):
         board.record(with_outcomes(world.tick(), outcome(ref, 2, 3, fate)))
-    assert [change["outcome"] for change in changes_of(board, 0)] == ["failed", "conflict", "applied"]
+    assert [change["fate"] for change in changes_of(board, 0)] == ["failed", "conflict", "applied"]
 
 
 def test_the_changes_of_one_restless_workload_do_not_push_out_those_of_another() -> None:

@@ -9,7 +9,7 @@ from autoscaler.ports import Unavailable
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.process import free_port
 
-PATH = "/api/v2/workloads/ns/llama"
+PATH = "/api/v1/workloads/ns/llama"
 
 
 async def refusal(server: ExpositionServer, answer: Answer | str) -> str:
@@ -24,7 +24,7 @@ async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_c
     exposition_server: ExpositionServer,
 ):
     forecast = [{"name": "demand", "text": "2.31 replicas"}, {"name": "rule", "text": "a\x1b[31m"}]
-    answer = {"explanation": {"sentence": "Keeps\x1b[2J 4\nreplicas.", "planner": forecast}, "history": {}}
+    answer = {"explanation": {"sentence": "Keeps\x1b[2J 4\nreplicas.", "forecast": forecast}, "history": {}}
     exposition_server.serve(f"/prefix{PATH}", json.dumps(answer))
     lines = await explanation(f"{exposition_server.url}/prefix/", "ns", "llama")
     assert lines == ["Keeps [2J 4 replicas.", "  demand      2.31 replicas", "  rule        a [31m"]
@@ -34,7 +34,7 @@ async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_c
     ("leading", "first"), [("true", "Keeps 4"), ("false", "This replica of the daemon does not lead")]
 )
 async def test_a_replica_that_only_watches_says_so_first(exposition_server: ExpositionServer, leading: str, first: str):
-    explained = '{"sentence": "Keeps 4 replicas.", "planner": []}'
+    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
     exposition_server.serve(PATH, f'{{"leading": {leading}, "explanation": {explained}}}')
     lines = await explanation(exposition_server.url, "ns", "llama")
     assert lines[0].startswith(first)
@@ -42,7 +42,7 @@ async def test_a_replica_that_only_watches_says_so_first(exposition_server: Expo
 
 
 async def test_of_a_daemon_whose_last_tick_is_old_that_is_said_first(exposition_server: ExpositionServer):
-    explained = '{"sentence": "Keeps 4 replicas.", "planner": []}'
+    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
     stale = "the last successful tick is 3600.0 s old, more than 40 s: OSError: no connection"
     exposition_server.serve(PATH, f'{{"stale": "{stale}", "explanation": {explained}}}')
     lines = await explanation(exposition_server.url, "ns", "llama")

@@ -23,13 +23,9 @@ def test_the_oldest_ticks_are_forgotten_first() -> None:
         history.record(tick)
     series = history.of(1)
     assert series["tick"] == list(range(30, MAX_TICKS + 30))
-    assert series["desired_replicas"] == [tick.decision.replicas[1] for tick in ticks[30:]]
-    np.testing.assert_allclose(
-        series["busy_replicas"], [tick.decision.forecast.demand[1] for tick in ticks[30:]], atol=1e-4
-    )
-    np.testing.assert_allclose(
-        series["running_requests"], [tick.decision.observation.running[1] for tick in ticks[30:]], atol=1
-    )
+    assert series["wanted"] == [tick.decision.replicas[1] for tick in ticks[30:]]
+    np.testing.assert_allclose(series["busy"], [tick.decision.forecast.demand[1] for tick in ticks[30:]], atol=1e-4)
+    np.testing.assert_allclose(series["running"], [tick.decision.observation.running[1] for tick in ticks[30:]], atol=1)
     assert series["wall_s"] == [tick.wall_s for tick in ticks[30:]]
 
 
@@ -59,7 +55,7 @@ def test_each_workload_keeps_its_own_past_however_the_fleet_changes(fleets: list
         plain = {i: plain.get(i, {}) | {number: float(tick.decision.observation.waiting[r])} for r, i in enumerate(ids)}
         for row, i in enumerate(ids):
             seen = history.of(row)
-            known = {t: v for t, v in zip(seen["tick"], seen["waiting_requests"], strict=True) if not np.isnan(v)}
+            known = {t: v for t, v in zip(seen["tick"], seen["waiting"], strict=True) if not np.isnan(v)}
             assert known == plain[i]
 
 

@@ -108,7 +108,7 @@ def test_values_are_those_of_the_last_tick() -> None:
 def test_the_stage_that_changed_the_count_last_is_the_one_that_bound() -> None:
     metrics, tick = Metrics(), busy()
     metrics.record(tick)
-    assert value(metrics, "limited_by", workload=tick.input.fleet.workloads[0].ref.name, stage="allocation") == 1
+    assert value(metrics, "limited_by", workload=tick.input.fleet.workloads[0].ref.name, stage="grant") == 1
 
 
 def test_a_workload_with_a_problem_has_a_series_until_it_has_none() -> None:

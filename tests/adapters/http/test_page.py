@@ -36,7 +36,7 @@ async def test_a_thousand_workloads_are_listed_filtered_and_sorted(daemon: Daemo
     await expect(page.locator("th[data-key=waiting]")).to_have_attribute("aria-sort", "descending")
     seen = daemon.board.table()
     assert seen is not None
-    most = f"{int(np.nanmax(seen.columns['waiting_requests'])):,}"
+    most = f"{int(np.nanmax(seen.columns['waiting'])):,}"
     await expect(page.locator("#rows td[data-key=waiting]").first).to_have_text(most)
 
     await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, box.scrollHeight)")
@@ -223,7 +223,7 @@ async def test_a_click_opens_the_chart_with_every_decision_marked_and_explained(
     changes = [outcome.change for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
     assert len(changes) > 3
     await expect(page.locator(".mark")).to_have_count(len(changes))
-    for name in ("ready", "recommended", "desired", "waiting", "ttft"):
+    for name in ("ready", "demand", "wanted", "waiting", "ttft"):
         path = await page.locator(f".panel .line.{name}").get_attribute("d")
         assert path is not None
         assert path.count("M") == 1
@@ -257,8 +257,8 @@ async def test_the_forecast_has_a_line_for_each_thing_to_know_and_burnt_budget_i
     await page.get_by_text("Inputs behind the decision").click()
     values = page.locator("details td")
     names = await page.locator("details th[scope=row]").all_inner_texts()
-    assert {"KV cache used", "Cold start", "Planner replica token gap"} <= set(names)
-    await expect(page.locator("details tr").filter(has_text="Planner missed fraction").locator("td")).to_have_text(
+    assert {"KV cache used", "Cold start", "Forecast idle gap"} <= set(names)
+    await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
         "2.5%"
     )
     await expect(values.filter(has_text="7.8 ms")).to_have_count(1)
@@ -353,7 +353,7 @@ async def test_replicas_stay_in_sight_when_demand_is_huge(daemon: Daemon, open_p
     labels = await page.locator(".panel").first.locator(".label").all_text_contents()
     most = float(np.max(world.replicas))
     assert most <= max(int(label) for label in labels) <= 2 * most + 4
-    path = await page.locator(".panel .line.recommended").get_attribute("d")
+    path = await page.locator(".panel .line.demand").get_attribute("d")
     assert path is not None
     assert "-" not in path, "it is cut off at the top of the panel, and does not leave it"
 

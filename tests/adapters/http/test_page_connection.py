@@ -90,7 +90,7 @@ async def test_a_pod_that_did_not_answer_once_is_no_problem_to_tell(daemon: Daem
     assert not await page.evaluate("window.told")
 
 
-@pytest.mark.parametrize("path", ["/api/v2/stream", "/"])
+@pytest.mark.parametrize("path", ["/api/v1/stream", "/"])
 async def test_a_stream_that_is_cut_without_a_word_is_replaced(daemon: Daemon, chromium: Browser, path: str) -> None:
     world = World(3)
     daemon.record(world.tick())
@@ -112,7 +112,7 @@ async def test_where_too_many_follow_the_page_is_filled_all_the_same(daemon: Dae
     world = World(3)
     daemon.record(world.tick())
     async with aiohttp.ClientSession(daemon.url, connector=aiohttp.TCPConnector(limit=0)) as session:
-        followers = [await session.get("/api/v2/stream") for _ in range(MAX_CLIENTS)]
+        followers = [await session.get("/api/v1/stream") for _ in range(MAX_CLIENTS)]
         page = await open_page_quietly(chromium, daemon, "/", [])
         await expect(rows(page)).to_have_count(3)
         await expect(page.locator("#live")).to_have_text("Live")

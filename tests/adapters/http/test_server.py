@@ -23,7 +23,7 @@ from tests.adapters.http.conftest import MAX_AGE_S, Daemon
 from tests.adapters.http.records import FORECAST, World
 from tests.harness.process import eventually
 
-API = "/api/v2/workloads"
+API = "/api/v1/workloads"
 
 
 async def get(client: aiohttp.ClientSession, path: str, status: int = 200) -> Any:
@@ -59,7 +59,7 @@ async def test_after_closing_nobody_answers_and_the_port_is_free(daemon: Daemon)
 
 async def test_past_the_bound_the_oldest_connection_that_asks_nothing_makes_room(daemon: Daemon) -> None:
     """Those that never finish asking must not keep the probes of kubelet out."""
-    async with aiohttp.ClientSession(daemon.url) as browser, browser.get("/api/v2/stream") as follows:
+    async with aiohttp.ClientSession(daemon.url) as browser, browser.get("/api/v1/stream") as follows:
         opened = [await asyncio.open_connection("127.0.0.1", daemon.server.port) for _ in range(MAX_CONNECTIONS + 8)]
         for _, writer in opened:
             writer.write(b"GET / HTTP/1.1\r\nX-Slow: ")
@@ -179,20 +179,20 @@ async def test_a_row_has_the_documented_fields_and_unknown_is_null(
     body = await get(client, API)
     row = body["workloads"][1]
     assert list(row) == list(FIELDS)
-    assert row["desired_replicas"] == tick.decision.replicas[1]
-    assert row["gateway_waiting_requests"] is None
-    assert (row["signal"], row["paused"], row["inputs_trusted"]) == ("concurrency", False, True)
+    assert row["wanted"] == tick.decision.replicas[1]
+    assert row["gateway_waiting"] is None
+    assert (row["signal"], row["paused"], row["trusted"]) == ("concurrency", False, True)
     assert (body["total"], body["matched"], body["mode"], body["leading"]) == (2, 2, "demo", True)
 
 
 async def test_the_list_is_filtered_sorted_and_cut(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     daemon.record(World(40).tick())
-    body = await get(client, f"{API}?q=REALTIME&sort=-waiting_requests&limit=3&offset=1")
+    body = await get(client, f"{API}?q=REALTIME&sort=-waiting&limit=3&offset=1")
     everything = (await get(client, f"{API}?limit=1000"))["workloads"]
     realtime = [row for row in everything if row["policy"] == "realtime"]
     assert body["matched"] == len(realtime)
-    ordered = sorted(realtime, key=lambda row: -row["waiting_requests"])
-    assert [row["waiting_requests"] for row in body["workloads"]] == [row["waiting_requests"] for row in ordered[1:4]]
+    ordered = sorted(realtime, key=lambda row: -row["waiting"])
+    assert [row["waiting"] for row in body["workloads"]] == [row["waiting"] for row in ordered[1:4]]
 
 
 @pytest.mark.parametrize("sort", ["ttft_s", "-ttft_s"])
@@ -231,7 +231,7 @@ async def test_a_bad_parameter_is_named_with_its_value_and_what_is_allowed(
 
 
 async def test_the_stream_refuses_parameters_as_the_list_does(client: aiohttp.ClientSession) -> None:
-    body = await get(client, "/api/v2/stream?since=4", 400)
+    body = await get(client, "/api/v1/stream?since=4", 400)
     assert body["error"] == "unknown parameter 'since'; allowed: none"
 
 
@@ -248,10 +248,10 @@ async def test_one_workload_has_its_explanation_history_and_changes(
     assert body["workload"]["name"] == ref.name
     assert body["explanation"]["sentence"].endswith(".")
     assert body["explanation"]["inputs"]["kv_usage"] is None
-    assert body["explanation"]["planner"] == [{"name": line.name, "text": line.text} for line in FORECAST]
-    assert [step["stage"] for step in body["explanation"]["steps"]][:2] == ["recommendation", "unknown_inputs"]
+    assert body["explanation"]["forecast"] == [{"name": line.name, "text": line.text} for line in FORECAST]
+    assert [step["stage"] for step in body["explanation"]["steps"]][:2] == ["demand", "unknown"]
     assert body["history"]["tick"] == list(range(12))
-    assert body["history"]["desired_replicas"] == [tick.decision.replicas[1] for tick in ticks]
+    assert body["history"]["wanted"] == [tick.decision.replicas[1] for tick in ticks]
     outcomes = [outcome for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
     assert [change["after"] for change in body["changes"]] == [outcome.change.after for outcome in outcomes]
     assert [change["reason"] for change in body["changes"]] == [outcome.change.reason for outcome in outcomes]
@@ -325,7 +325,7 @@ async def test_a_workload_name_out_of_bounds_is_refused(client: aiohttp.ClientSe
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/", "/metrics", API, "/readyz", "/api/v2/stream"])
+@pytest.mark.parametrize("path", ["/", "/metrics", API, "/readyz", "/api/v1/stream"])
 async def test_only_get_and_head_are_answered(client: aiohttp.ClientSession, method: str, path: str) -> None:
     async with client.request(method, path, data=b"x" if method == "POST" else None) as response:
         assert response.status == 405
@@ -456,7 +456,7 @@ async def raw(daemon: Daemon, request: bytes) -> tuple[int, dict[str, str], byte
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/static/app.js", "/healthz", "/readyz", "/metrics", API, "/nothing", "/api/v2/stream"]
+    "path", ["/", "/static/app.js", "/healthz", "/readyz", "/metrics", API, "/nothing", "/api/v1/stream"]
 )
 async def test_every_answer_carries_the_security_headers_and_none_for_other_origins(
     client: aiohttp.ClientSession, path: str

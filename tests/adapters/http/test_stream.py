@@ -14,7 +14,7 @@ from tests.adapters.http.conftest import Daemon
 from tests.adapters.http.records import World
 from tests.harness.process import eventually
 
-STREAM = "/api/v2/stream"
+STREAM = "/api/v1/stream"
 
 
 class Events:

@@ -65,7 +65,7 @@ def test_a_budget_of_nothing_is_not_known_to_be_burnt() -> None:
     tick = World(2).tick()
     spec = replace(tick.input.spec, attainment=np.array([0.99, 1.0]))
     table = Table.of(replace(tick, input=replace(tick.input, spec=spec)))
-    np.testing.assert_array_equal(table.columns["error_budget_used"], [2.5, np.nan])
+    np.testing.assert_array_equal(table.columns["burnt_budgets"], [2.5, np.nan])
 
 
 def test_a_tick_that_changes_nothing_makes_no_difference() -> None:
@@ -78,7 +78,7 @@ def test_one_cell_that_changes_is_all_that_is_told() -> None:
     seen = replace(tick.decision.observation, waiting=np.array([0.0, 41.0, 0.0]))
     before = Table.of(replace(tick, decision=replace(tick.decision, observation=replace(seen, waiting=np.zeros(3)))))
     after = Table.of(replace(tick, decision=replace(tick.decision, observation=seen)), before)
-    assert after.changes(before) == ([{"id": 1, "waiting_requests": 41.0}], [])
+    assert after.changes(before) == ([{"id": 1, "waiting": 41.0}], [])
 
 
 def test_noise_in_the_last_digits_is_no_change() -> None:

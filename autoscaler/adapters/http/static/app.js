@@ -34,7 +34,7 @@ function follow() {
   loads++;
   heardAt = performance.now();
   if (document.hidden) return;
-  const mine = (source = new EventSource("/api/v2/stream"));
+  const mine = (source = new EventSource("/api/v1/stream"));
   mine.addEventListener("hello", load);
   mine.addEventListener("tick", (event) => {
     const message = JSON.parse(event.data);
@@ -55,7 +55,7 @@ async function load() {
   try {
     let page;
     for (let offset = 0; !page || offset < page.total; offset += PAGE) {
-      const { ok, body } = await ask(`/api/v2/workloads?limit=${PAGE}&offset=${offset}`);
+      const { ok, body } = await ask(`/api/v1/workloads?limit=${PAGE}&offset=${offset}`);
       if (!ok) throw new Error(body.error);
       page = body;
       for (const row of page.workloads) fresh.set(row.id, Object.assign(row, { tick: page.tick }));

@@ -66,7 +66,7 @@ export class Detail {
     try {
       const { namespace, name, kind } = wanted;
       const query = new URLSearchParams({ since: history?.tick.at(-1) ?? -1, ...(kind && { kind }) });
-      const path = `/api/v2/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+      const path = `/api/v1/workloads/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
       const { ok, body } = await ask(`${path}?${query}`);
       if (this.wanted === wanted && this.history === history) {
         if (ok) this.#show(body);
@@ -99,9 +99,9 @@ export class Detail {
     replace(parts.badges, badges(workload));
     replace(parts.figures, figures(workload, explanation.inputs));
     replace(parts.steps, explanation.steps, stepRow);
-    replace(parts.asks, Object.entries(explanation.recommendations), askRow);
-    replace(parts.forecast, explanation.planner, forecastRow);
-    parts.outlook.hidden = explanation.planner.length === 0;
+    replace(parts.asks, Object.entries(explanation.asks), askRow);
+    replace(parts.forecast, explanation.forecast, forecastRow);
+    parts.outlook.hidden = explanation.forecast.length === 0;
     replace(parts.inputs, Object.entries(explanation.inputs), inputRow);
     replace(parts.changes, this.changes.toReversed(), (change) => changeRow(change, wall_s));
     parts.nothing.hidden = this.changes.length > 0;
@@ -184,24 +184,24 @@ function badges(workload) {
   const texts = [[workload.policy || "no policy", ""]];
   if (workload.kind !== "Deployment") texts.push([workload.kind, "quiet"]);
   if (workload.paused) texts.push(["paused", "warn"]);
-  if (workload.other_owner) texts.push([`owned by ${workload.other_owner}`, "warn"]);
-  if (!workload.inputs_trusted) texts.push(["inputs not trusted", "warn"]);
+  if (workload.rival) texts.push([`owned by ${workload.rival}`, "warn"]);
+  if (!workload.trusted) texts.push(["inputs not trusted", "warn"]);
   return texts.map(([text, kind]) => element("span", { class: `badge ${kind}` }, text));
 }
 
 function figures(workload, inputs) {
   const missed = workload.ttft_s != null && workload.ttft_objective_s != null && workload.ttft_s > workload.ttft_objective_s;
-  const gpuHours = workload.gpu_loaded_idle_replica_s == null ? null : (workload.gpu_loaded_idle_replica_s * (workload.gpus_per_replica ?? 1)) / 3600;
+  const gpuHours = workload.loaded_idle_s == null ? null : (workload.loaded_idle_s * (workload.gpus_per_replica ?? 1)) / 3600;
   return [
-    ["Desired", count(workload.desired_replicas)],
-    ["Ready", count(workload.ready_replicas)],
-    ["Starting", [count(workload.starting_replicas), workload.blocked_replicas && `${count(workload.blocked_replicas)} blocked`,
-      workload.missing_replicas && `${count(workload.missing_replicas)} missing`].filter(Boolean).join(", ")],
-    ["Running / waiting", `${count(workload.running_requests)} / ${count(workload.waiting_requests)}`],
-    ...(workload.gateway_waiting_requests == null ? [] : [["At the gateway", count(workload.gateway_waiting_requests)]]),
+    ["Desired", count(workload.wanted)],
+    ["Ready", count(workload.ready)],
+    ["Starting", [count(workload.starting), workload.blocked && `${count(workload.blocked)} blocked`,
+      workload.missing && `${count(workload.missing)} missing`].filter(Boolean).join(", ")],
+    ["Running / waiting", `${count(workload.running)} / ${count(workload.waiting)}`],
+    ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
     ["TTFT p95 / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
-    ["A replica holds", `${count(inputs.capacity_requests_per_replica)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
-    ["Budget used", share(inputs.planner_error_budget_used), inputs.planner_error_budget_used > 1 && "missed"],
+    ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
+    ["Budget used", share(inputs.forecast_burnt_budgets), inputs.forecast_burnt_budgets > 1 && "missed"],
     ["Cold start", duration(inputs.cold_start_s)],
     ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
   ].map(([title, value, state, note]) =>
@@ -241,14 +241,14 @@ function inputRow([name, value]) {
   );
 }
 
-function changeRow({ wall_s, before, after, outcome, reason, detail }, nowS) {
-  const bad = outcome === "failed" || outcome === "conflict";
+function changeRow({ wall_s, before, after, fate, reason, detail }, nowS) {
+  const bad = fate === "failed" || fate === "conflict";
   return element(
     "tr",
     {},
     element("td", { class: "when" }, moment(wall_s, nowS)),
     element("td", { class: `number ${after > before ? "up" : "down"}` }, `${before} → ${after}`),
-    element("td", { "data-state": bad ? "missed" : "" }, outcome),
+    element("td", { "data-state": bad ? "missed" : "" }, fate),
     element("td", {}, detail ? `${reason} (${detail})` : reason),
   );
 }
@@ -265,10 +265,10 @@ function chartOf(history, changes, workload) {
         whole: true,
         format: count,
         series: [
-          { label: "ready", name: "ready", values: history.ready_replicas, step: true, area: true },
-          { label: "recommended", name: "recommended", values: history.recommended_replicas, step: true, clipped: true },
-          { label: "load", name: "busy", values: history.busy_replicas, step: true },
-          { label: "desired", name: "desired", values: history.desired_replicas, step: true },
+          { label: "ready", name: "ready", values: history.ready, step: true, area: true },
+          { label: "recommended", name: "demand", values: history.demand, step: true, clipped: true },
+          { label: "load", name: "busy", values: history.busy, step: true },
+          { label: "desired", name: "wanted", values: history.wanted, step: true },
         ],
       },
       {
@@ -276,7 +276,7 @@ function chartOf(history, changes, workload) {
         height: 110,
         whole: true,
         format: count,
-        series: [{ label: "waiting", name: "waiting", values: history.waiting_requests, area: true }],
+        series: [{ label: "waiting", name: "waiting", values: history.waiting, area: true }],
       },
       {
         title: "Time to first token",
@@ -290,8 +290,8 @@ function chartOf(history, changes, workload) {
       .filter((change) => change.wall_s >= first)
       .map((change) => ({
         time: change.wall_s,
-        kind: change.outcome === "failed" || change.outcome === "conflict" ? "failed" : change.after > change.before ? "up" : "down",
-        text: `${change.before} → ${change.after}, ${change.outcome}: ${change.reason}`,
+        kind: change.fate === "failed" || change.fate === "conflict" ? "failed" : change.after > change.before ? "up" : "down",
+        text: `${change.before} → ${change.after}, ${change.fate}: ${change.reason}`,
       })),
   };
 }

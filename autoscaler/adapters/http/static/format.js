@@ -11,30 +11,30 @@ const SIGNALS = {
   itl: "ITL",
   rejections: "Rejections",
   schedule: "Schedule",
-  wake_up: "Wake-up",
-  planner: "Planner",
+  wake: "Wake-up",
+  forecast: "Planner",
 };
 
 const INPUTS = {
-  oldest_reading_age_s: "Age of the oldest reading",
+  age_s: "Age of the oldest reading",
   kv_usage: "KV cache used",
   ttft_s: "TTFT p95",
   itl_s: "ITL p95",
-  gpu_loaded_replicas: "Replicas loaded",
-  gpu_active_replicas: "Replicas with a busy GPU",
+  loaded: "Replicas loaded",
+  active: "Replicas with a busy GPU",
 };
 
 const STAGES = {
-  recommendation: ["Recommendation", "as recommended"],
-  unknown_inputs: ["Not enough known", "held: not enough known yet"],
+  demand: ["Recommendation", "as recommended"],
+  unknown: ["Not enough known", "held: not enough known yet"],
   burst: ["Burst or noise", "burst passes by itself"],
   tolerance: ["Tolerance", "within tolerance"],
   stabilization: ["Stabilization", "stabilizing"],
-  scale_to_zero: ["Idle", "one replica stays"],
+  idle: ["Idle", "one replica stays"],
   bounds: ["Bounds", "at min or max"],
   rate_limit: ["Rate limit", "rate limited"],
   variant: ["Variants", "shared with variants"],
-  allocation: ["GPU share", "short of GPUs"],
+  grant: ["GPU share", "short of GPUs"],
   owner: ["Owner", "hands off"],
 };
 
@@ -47,14 +47,14 @@ export const inputName = (name) => INPUTS[name] ?? words(name.replace(/(_per)?_s
 /** Say in a few words why a workload has its count. */
 export function reason(row) {
   if (row.paused) return "Paused";
-  if (row.other_owner) return `Owned by ${row.other_owner}`;
-  if (!row.signal && row.desired_replicas === 0) return "At zero: no request is known to wait";
+  if (row.rival) return `Owned by ${row.rival}`;
+  if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
   const parts = [
     row.signal && signalName(row.signal),
-    row.limited_by === "scale_to_zero" && row.desired_replicas === 0 ? "scale to zero" : (STAGES[row.limited_by]?.[1] ?? words(row.limited_by)),
-    row.blocked_replicas && `${count(row.blocked_replicas)} blocked`,
-    row.missing_replicas && `${count(row.missing_replicas)} missing`,
-    !row.inputs_trusted && row.limited_by !== "unknown_inputs" && "inputs not trusted",
+    row.bound === "idle" && row.wanted === 0 ? "scale to zero" : (STAGES[row.bound]?.[1] ?? words(row.bound)),
+    row.blocked && `${count(row.blocked)} blocked`,
+    row.missing && `${count(row.missing)} missing`,
+    !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];
   return words(parts.filter(Boolean).join(" · "));
 }

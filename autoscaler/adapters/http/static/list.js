@@ -5,16 +5,16 @@ import { UNKNOWN, count, duration, element, hashOf, reason, setText, share } fro
 const ROW_PX = 38; // as in style.css
 const SPARE_ROWS = 8; // above and below the view
 
-const idle = (row) => (row.gpu_loaded_replicas == null || row.gpu_active_replicas == null ? null : Math.max(row.gpu_loaded_replicas - row.gpu_active_replicas, 0));
+const idle = (row) => (row.loaded == null || row.gpu_active == null ? null : Math.max(row.loaded - row.gpu_active, 0));
 const missed = (row) => row.ttft_s != null && row.ttft_objective_s != null && row.ttft_s > row.ttft_objective_s;
 const waitingOf = (row) =>
-  row.waiting_requests == null && row.gateway_waiting_requests == null ? null : (row.waiting_requests ?? 0) + (row.gateway_waiting_requests ?? 0);
+  row.waiting == null && row.gateway_waiting == null ? null : (row.waiting ?? 0) + (row.gateway_waiting ?? 0);
 
 const COLUMNS = [
   { key: "name", title: "Workload", sort: (row) => `${row.namespace}/${row.name}`, cell: nameCell },
   { key: "policy", title: "Policy", sort: (row) => row.policy, text: (row) => row.policy || UNKNOWN },
-  { key: "ready", title: "Ready", number: true, sort: (row) => row.ready_replicas, text: (row) => count(row.ready_replicas) },
-  { key: "desired", title: "Desired", number: true, sort: (row) => row.desired_replicas, text: desiredText, state: desiredState },
+  { key: "ready", title: "Ready", number: true, sort: (row) => row.ready, text: (row) => count(row.ready) },
+  { key: "wanted", title: "Desired", number: true, sort: (row) => row.wanted, text: wantedText, state: wantedState },
   { key: "reason", title: "Reason", sort: reason, text: reason },
   { key: "waiting", title: "Waiting", number: true, sort: waitingOf, text: (row) => count(waitingOf(row)) },
   {
@@ -31,16 +31,16 @@ const COLUMNS = [
     title: "Budget used",
     note: "Missed requests of about a day, in error budgets",
     number: true,
-    sort: (row) => row.error_budget_used,
-    text: (row) => share(row.error_budget_used),
-    state: (row) => (row.error_budget_used > 1 ? "missed" : ""),
+    sort: (row) => row.burnt_budgets,
+    text: (row) => share(row.burnt_budgets),
+    state: (row) => (row.burnt_budgets > 1 ? "missed" : ""),
   },
   {
     key: "idle",
     title: "GPU idle",
     number: true,
     sort: idle,
-    text: (row) => (idle(row) == null ? UNKNOWN : `${count(idle(row))} of ${count(row.gpu_loaded_replicas)}`),
+    text: (row) => (idle(row) == null ? UNKNOWN : `${count(idle(row))} of ${count(row.loaded)}`),
     state: (row) => (idle(row) > 0 ? "idle" : ""),
   },
 ];
@@ -136,7 +136,7 @@ export class List {
     const waiting = !all.length || all.some((row) => waitingOf(row) != null) ? count(sum(waitingOf)) : UNKNOWN;
     tiles([
       ["Workloads", known(count(all.length))],
-      ["Replicas ready / desired", known(`${count(sum((row) => row.ready_replicas))} / ${count(sum((row) => row.desired_replicas))}`)],
+      ["Replicas ready / desired", known(`${count(sum((row) => row.ready))} / ${count(sum((row) => row.wanted))}`)],
       ["Requests waiting", known(waiting)],
       ["Within TTFT objective", judged.length ? `${count(judged.length - late)} of ${count(judged.length)}` : UNKNOWN, late && "missed"],
       ["GPUs loaded but idle", all.some((row) => idle(row) != null) ? count(gpusIdle) : UNKNOWN, gpusIdle && "idle"],
@@ -216,14 +216,14 @@ function nameCell(td, row) {
   setText(link.lastChild, row.name);
 }
 
-function desiredText(row) {
-  const arrow = { up: "▲ ", down: "▼ " }[desiredState(row)] ?? "";
-  return arrow + count(row.desired_replicas);
+function wantedText(row) {
+  const arrow = { up: "▲ ", down: "▼ " }[wantedState(row)] ?? "";
+  return arrow + count(row.wanted);
 }
 
-function desiredState(row) {
-  if (row.desired_replicas == null || row.current_replicas == null || row.desired_replicas === row.current_replicas) return "";
-  return row.desired_replicas > row.current_replicas ? "up" : "down";
+function wantedState(row) {
+  if (row.wanted == null || row.current == null || row.wanted === row.current) return "";
+  return row.wanted > row.current ? "up" : "down";
 }
 
 function matches(row, text) {
