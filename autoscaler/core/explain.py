@@ -13,19 +13,23 @@ import numpy as np
 from autoscaler.core import names, outlook
 from autoscaler.core.columns import BoolColumn, FloatColumn, or_zero, whole
 from autoscaler.core.decision import Decision, Signal, Stage, TickInput
+from autoscaler.core.error_budget import BUDGET_S
 from autoscaler.core.family import MOST_BUSY, NEARLY
 from autoscaler.core.fleet import Blocked, Pool
 from autoscaler.core.observe import chance_s
 from autoscaler.core.obstacles import lacking
 from autoscaler.core.progress import GIVEN_UP_S
 from autoscaler.core.trust import oldest_view_s
-from autoscaler.core.words import count, number, seconds
+from autoscaler.core.words import count, number, percent, seconds
 
 MOMENT_S = 60.0
 """A level over so long, or less, is that of this moment."""
 
 MOST_POOLS_NAMED = 4
 """Of pools that share nodes, so many are named."""
+
+KEPT = 1.005
+"""Share of the error budget, as it is printed, up to which it is kept."""
 
 SURE = 0.5
 """Confidence below which a learned capacity is called a guess."""
@@ -269,10 +273,25 @@ def _forecast(row: _Row) -> str:
         return f"what arrives keeps {demand} busy, and {asked} are asked for, because {why}"
     if (stuck := row.seen("replaced")) > 0:
         asked += f" with {number(stuck)} stuck among them"
-    serve = "serves" if asked == "1" else "serve"
-    said = f"what arrives keeps {demand} busy, and {asked} {serve} it within the error budget at the lowest cost"
+    missed = _missed(row.figures)
+    are, serve = ("is", "serves") if asked == "1" else ("are", "serve")
+    because = f"{are} asked for{missed}" if missed else f"{serve} it within the error budget at the lowest cost"
+    said = f"what arrives keeps {demand} busy, and {asked} {because}"
     more = row.figures.demand_replicas < row.figures.asked_replicas - 1
-    return f"{said}, for a peak that is held {end}" if more and (end := _end(row.figures)) else said
+    held = "; a peak is held" if missed else ", for a peak that is held"
+    return f"{said}{held} {end}" if more and (end := _end(row.figures)) else said
+
+
+def _missed(known: outlook.Figures) -> str:
+    """Say how much was missed, really or on paper, where that is more than may be; "" where the promise is kept."""
+    may = percent(known.promised_fraction)
+    if known.missed_fraction > KEPT * known.promised_fraction:
+        missed, since = percent(known.missed_fraction), seconds(min(known.watched_s, BUDGET_S))
+        allowed = f", so {percent(known.allowed_fraction)} are allowed now" if known.allowed_fraction >= 0 else ""
+        return f": {missed} of requests missed in {since} and {may} may{allowed}"
+    if known.paper_missed_fraction > KEPT * known.promised_fraction:
+        return f", which would have missed {percent(known.paper_missed_fraction)} of requests so far; {may} may"
+    return ""
 
 
 def _end(known: outlook.Figures) -> str:

@@ -445,6 +445,53 @@ def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
     assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts (for " in case.sentence
 
 
+def told_planner(**forecast: float) -> Explanation:
+    """An explanation in which the planner asks for two, with these columns of the forecast."""
+    story = ToldServing(spec(cold_start_s=60.0, **LEARNED))
+    story.learn(fleet([2]))
+    story.serve(fleet([2]), 1.0, 300)
+    figures = {"replicas": 2.0, "by_rule": 2.0, "needed": 2.0, "watched_s": 9000.0, "demand": 1.5, **forecast}
+    known = replace(story.decision.forecast, **{name: np.array([value]) for name, value in figures.items()})
+    asks = story.decision.asks.copy()
+    asks[Signal.FORECAST] = 2.0
+    story.decision = replace(story.decision, forecast=known, asks=asks)
+    return story.explain()
+
+
+@pytest.mark.parametrize(("missed", "predicted"), [(0.0, 0.0), (0.01, 0.01), (NAN, 0.004), (0.004, NAN)])
+def test_the_error_budget_is_said_to_be_kept_where_it_is(missed, predicted):
+    case = told_planner(really_missed=missed, paper_missed=predicted)
+    assert "busy, and 2 serve it within the error budget at the lowest cost" in case.sentence
+
+
+@pytest.mark.parametrize(
+    ("missed", "predicted", "allowed", "said"),
+    [
+        (
+            0.0168,
+            0.004,
+            0.006,
+            ": 1.68% of requests missed in 2.5 h and 1% may, so 0.6% are allowed now",
+        ),
+        (0.0168, 0.03, 0.0, ": 1.68% of requests missed in 2.5 h and 1% may, so 0% are allowed now"),
+        (0.004, 0.03, 0.02, ", which would have missed 3% of requests so far; 1% may"),
+    ],
+)
+def test_the_sentence_says_how_much_was_missed_when_the_error_budget_is_not_kept(missed, predicted, allowed, said):
+    case = told_planner(really_missed=missed, paper_missed=predicted, allowed=allowed)
+    assert "within the error budget" not in case.sentence
+    assert f"busy, and 2 are asked for{said}" in case.sentence
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_sentence_claims_an_error_budget_that_is_not_kept(name):
+    case = CASES[name]
+    if "within the error budget" in case.sentence:
+        may = case.inputs["forecast_promised_fraction"]
+        for figure in ("forecast_missed_fraction", "forecast_paper_missed_fraction"):
+            assert not case.inputs[figure] > may * 1.005
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
