@@ -7,7 +7,7 @@ What a row means is fixed here, so both come to the same number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -70,6 +70,10 @@ DISTINCT = (
     "cache_source",
     *(f"{MOVED}{label}" for label in _ALSO_OF_TARGETS),
 )
+
+
+PROCESS, RANK = "pid", "tp_rank"
+MOST_PID_DIGITS = 10  # Linux counts to 2**22
 
 
 class Fold(StrEnum):
@@ -193,13 +197,27 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     return _count(value * row.scale)
 
 
-def _once(row: Series, values: Iterable[tuple[Labels, float]]) -> list[float]:
+def _once(row: Series, values: Sequence[tuple[Labels, float]]) -> list[float]:
     """Return the largest value of each group of series that repeat one number."""
     once: dict[tuple[str, ...], float] = {}
-    for labels, value in values:
+    for labels, value in _alive(values):
         key = tuple(labels.get(label, "") for label in row.apart)
         once[key] = _largest((once.get(key, 0.0), value))
     return list(once.values())
+
+
+def _alive(values: Sequence[tuple[Labels, float]]) -> Sequence[tuple[Labels, float]]:
+    """Leave out what dead processes left behind: a rank is one process, so of several the highest `pid` lives."""
+    if not any(PROCESS in labels and RANK in labels for labels, _ in values):
+        return values
+    newest: dict[frozenset[tuple[str, str]], tuple[int, tuple[Labels, float]]] = {}
+    for labels, value in values:
+        pid = labels.get(PROCESS, "")
+        others = frozenset((name, text) for name, text in labels.items() if name != PROCESS or RANK not in labels)
+        number = int(pid) if pid.isascii() and pid.isdecimal() and len(pid) < MOST_PID_DIGITS else -1
+        if others not in newest or number > newest[others][0]:
+            newest[others] = number, (labels, value)
+    return [kept for _, kept in newest.values()]
 
 
 def _count(value: float) -> float:

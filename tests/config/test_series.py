@@ -41,6 +41,25 @@ def test_a_number_counts_once_when_a_label_only_repeats_it(label: str) -> None:
     assert read((Series("x"),), {"x": series}) == 21.0
 
 
+def test_the_process_that_took_a_rank_over_counts_alone() -> None:
+    rank = {"tp_rank": "0", "dp_rank": "1"}
+    series = [({**rank, "pid": "912"}, 0.0), ({**rank, "pid": "77"}, 5.0), ({**rank, "dp_rank": "0", "pid": "80"}, 3.0)]
+    assert read((Series("x"),), {"x": series}) == 3.0
+    assert read((Series("x", Fold.MAX),), {"x": series[:2]}) == 0.0
+
+
+@pytest.mark.parametrize("pid", ["", "x", "-5", "9" * 5000, "١"])
+def test_a_process_without_a_number_counts_only_where_no_other_has_its_rank(pid: str) -> None:
+    odd, numbered = ({"tp_rank": "0", "pid": pid}, 5.0), ({"tp_rank": "0", "pid": "7"}, 2.0)
+    assert read((Series("x"),), {"x": [odd, odd]}) == 5.0
+    assert read((Series("x"),), {"x": [odd, numbered]}) == 2.0
+    assert read((Series("x"),), {"x": [numbered, odd]}) == 2.0
+
+
+def test_processes_that_name_no_rank_repeat_one_number() -> None:
+    assert read((Series("x"),), {"x": [({"pid": "7"}, 3.0), ({"pid": "8"}, 0.0)]}) == 3.0
+
+
 @pytest.mark.parametrize("label", DISTINCT)
 def test_numbers_are_added_when_an_engine_label_differs(label: str) -> None:
     series = {"x": [({label: "a"}, 3.0), ({label: "b"}, 4.0)]}
