@@ -23,7 +23,7 @@ POLICY = load().policies["interactive"]
 # GPU-hours of the shipped policy over those of each seed's best baseline, which hindsight tuned on that very trace. The
 # shipped one is tuned on nothing. Lower them as the policy gets better; raise them only for a baseline that is new here
 # or better tuned.
-MOST_IN_FIRST_HOURS = 1.30  # measured: 1.290 in sum (1.49, 1.62, 1.10, 1.16)
+MOST_IN_FIRST_HOURS = 1.30  # measured: 1.297 in sum (1.49, 1.16); with the seeds 6 and 7 as well 1.290
 MOST_ON_SECOND_DAY = 1.07  # measured: 1.050
 MOST_BESIDE_YESTERDAYS_BEST = 1.02  # measured: 0.992; over the baseline that was best on the first day
 
@@ -54,11 +54,14 @@ def tuned_gpu_hours(proofs: list[Proof]) -> float:
 
 @pytest.fixture(scope="module")
 def first_hours() -> list[Proof]:
-    """Two hours with a ramp from one replica to some four and back, and bursts of two minutes; the seed says when."""
+    """Two hours with a ramp from one replica to some four and back, and bursts of two minutes; the seed says when.
+
+    Of four seeds that were measured, two with the sum of all: each is half a minute of two cores.
+    """
     day = (1.0, 1.5, 3.0) + (1.0,) * 21
     shape = Shape(10.0, Lengths(400, 0.8, 3000), Lengths(100, 0.7, 900), day, (Bursts(1.0, 120.0, 0.5, 2.0),))
     against = ("keda-queue", "keda-rps", "hpa-inflight", "llmd-slo", "aibrix-apa", "skyserve", "static")
-    return [prove_generated("two-hours", "8b-h100-3g", shape, 2, seed, against) for seed in (5, 6, 7, 8)]
+    return [prove_generated("two-hours", "8b-h100-3g", shape, 2, seed, against) for seed in (5, 8)]
 
 
 @pytest.fixture(scope="module")
