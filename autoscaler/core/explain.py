@@ -26,7 +26,7 @@ MOMENT_S = 60.0
 """A level over so long, or less, is that of this moment."""
 
 MOST_POOLS_NAMED = 4
-"""Of pools that share nodes, so many are named."""
+"""The sentence names at most so many of the pools that share nodes."""
 
 KEPT = 1.005
 """Share of the error budget, as it is printed, up to which it is kept."""
@@ -337,7 +337,7 @@ def _wake(row: _Row) -> str:
 def _schedule(row: _Row) -> str:
     windows = row.inp.schedule
     asking = (windows.replicas[row.row] == row.ask(Signal.SCHEDULE)) & (row.inp.now_s < windows.until_s[row.row])
-    # Of two windows that ask for as many, the one that is open ends first.
+    # Two windows may ask for as many: the open one ends first.
     left_s = float(np.fmin.reduce(np.where(asking, windows.until_s[row.row], np.nan), initial=np.nan)) - row.inp.now_s
     end = f" (for {seconds(left_s)} more)" if left_s > 0 else ""
     return f"a pre-warm window {_asks(row, Signal.SCHEDULE)}{end}"

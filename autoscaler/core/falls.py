@@ -35,7 +35,7 @@ DERIVED = ("prompt_tokens", "ttft_met", "itl_met", "prefill_met")
 COUNTERS = (*GROWING, *DERIVED)
 
 PROCESS_START = "process_start_s"
-"""What sources call the Unix time at which a pod's process started, which is no column of `PodSamples`."""
+"""Name in the sources of the Unix time at which a pod's process started; it is no column of `PodSamples`."""
 
 QUANTILES = ("ttft_s", "itl_s")
 
@@ -57,7 +57,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Counted(Columns):
-    """What was last believed of each pod's counters. It knows its rows by id, and stands on no fleet's rows."""
+    """The last believed counters of each pod. It knows its rows by id, and stands on no fleet's rows."""
 
     pod_id: IntColumn  # int64[P], ascending
     time_s: MomentColumn  # float64[P], of the reading; NaN: none

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from autoscaler.core.decision import Signal, Stage
 
 VERSION = 1
-"""Of all names here and of the fields of the HTTP API: changed when one of them is renamed or removed."""
+"""Version of all names here and of the fields of the HTTP API; it changes when one is renamed or removed."""
 
 SIGNALS: Mapping[Signal, str] = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""What the KEDA side adds to /metrics: calls, streams, ScaledObjects and counts that KEDA or the HPA cannot use."""
+"""Metrics of the KEDA side on /metrics: calls, streams, ScaledObjects and counts that KEDA or the HPA cannot use."""
 
 from __future__ import annotations
 

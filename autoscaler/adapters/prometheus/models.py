@@ -1,4 +1,4 @@
-"""Series of models that their pods do not serve: asked for now and then, left out until asked again.
+"""Series of models that their pods do not serve: asked for every 30 s, and left out until the next answer.
 
 Such a series names a pod and is another server's: its address was given away before Prometheus knew, or its labels are
 forged. All that such a target shows of the pod is left out. Where it shows the pod's own model as well, the pod is read
@@ -94,7 +94,7 @@ class Models:
 
 
 class _Seen:
-    """What the answers of one round show."""
+    """The findings of one round of answers."""
 
     def __init__(self, model_of: dict[bytes, str]) -> None:
         """model_of: of labels that were read before."""

@@ -37,8 +37,8 @@ _PATTERNS = (("Deployment", _OF_DEPLOYMENT), ("StatefulSet", _OF_STATEFUL_SET))
 _LONG_PATTERNS = tuple(
     ("Deployment", pattern) for pattern in (_OF_LONG_DEPLOYMENT, _OF_CUT_DEPLOYMENT, _OF_NAMELESS_HASH)
 )
-# What pods of one workload have in common, in the one group that matches: names of pods of a Deployment, a StatefulSet,
-# and a ReplicaSet that nobody owns; names that were cut; and all others, which are alone. RE2, without backslashes.
+# The one group that matches holds the common part of the names of a workload's pods: of a Deployment, StatefulSet or
+# ReplicaSet without an owner; of names that were cut; and of all others, which are alone. RE2, without backslashes.
 SERVES_WITH = (
     rf"(.+?)(?:-[{_SAFE}]{{1,10}}-[{_SAFE}]{{5}}|-[0-9]{{1,6}}|-[{_SAFE}]{{5}})"
     rf"|(.{{{_KEPT}}})[{_SAFE}]{{{_SUFFIX}}}|(.+)"

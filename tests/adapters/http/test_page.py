@@ -155,9 +155,7 @@ async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_n
     await expect(reasons).to_have_text([re.compile("· 3 blocked$"), re.compile("· inputs not trusted$")])
 
 
-async def test_replicas_that_do_not_exist_are_told_in_the_list_and_beside_the_chart(
-    daemon: Daemon, open_page: Open
-) -> None:
+async def test_list_and_chart_tell_of_replicas_that_are_missing(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
     seen = replace(tick.decision.observation, missing=np.array([6.0, 0.0]), blocked=np.array([1.0, 0.0]))
     daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))

@@ -117,7 +117,7 @@ async def test_series_of_a_model_that_the_pod_does_not_serve_are_left_out(scene:
     assert believed.pods.running.tolist() == [2, 2, 9, 2]
 
 
-async def test_a_gauge_of_which_one_engine_shows_a_sentinel_is_unknown_as_in_direct_reading(
+async def test_gauge_is_unknown_when_one_engine_shows_a_sentinel(
     scene: tuple[PromqlServer, ExpositionServer],
 ):
     server, _ = scene

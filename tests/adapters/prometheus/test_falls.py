@@ -40,7 +40,7 @@ async def test_counters_are_unknown_when_they_fall_and_the_process_stands():
     )
 
 
-async def test_counters_count_from_zero_when_the_process_starts_again_or_does_not_tell():
+async def test_counters_begin_at_zero_when_the_start_changes_or_is_unknown():
     for starts in ((1.7e9, 1.7e9 + 60), (None, None)):
         _, after = await read_twice(starts, generation_tokens=40.0)
         assert after.pods.generation_tokens.tolist() == [40] * 3

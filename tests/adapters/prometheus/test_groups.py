@@ -93,7 +93,7 @@ def of(scene: Scene, workload: str) -> list[float]:
 @pytest.mark.integration
 @pytest.mark.parametrize("workload", ["llm/chat", "llm/set", f"llm/{LONG}", "llm/small"])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_quantile_is_that_of_all_pods_together_and_no_mean_of_theirs(scene: Scene, workload: str):
+async def test_quantile_is_that_of_all_pods_together(scene: Scene, workload: str):
     quick, slow = of(scene, workload)
     assert quick == slow == pytest.approx(POOLED_S, abs=1)
 
@@ -108,7 +108,7 @@ async def test_each_pod_keeps_its_own_quantile_when_others_are_named_alike(scene
 
 @pytest.mark.integration
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_mean_of_pods_is_told_when_names_do_not_show_that_they_serve_together(scene: Scene):
+async def test_mean_of_pods_is_told_when_names_do_not_group_them(scene: Scene):
     assert of(scene, "llm/bare") == pytest.approx([QUICK_S, SLOW_S], abs=1)
     assert [line for line in scene.problems if "ttft_s" in line] == [f"ttft_s: llm/bare: {MEAN_OF_PODS}"]
 

@@ -119,7 +119,7 @@ async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile
         assert math.isnan(await ttft_s(text(0, fast=1000, slow=100), 70))
 
 
-async def test_the_quantile_is_that_of_all_pods_together_and_no_mean_of_theirs() -> None:
+async def test_quantile_is_that_of_all_pods_together() -> None:
     clock = SteppedClock()
     async with another_server() as one, another_server() as other, scraper(clock) as opened:
         fleet, samples = fleet_of(one.address, other.address), []
