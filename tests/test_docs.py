@@ -22,7 +22,11 @@ def test_every_link_to_a_file_leads_to_one(document: Path):
     assert [target for target in files if not (document.parent / target).exists()] == []
 
 
-SHOWN = [document for document in DOCUMENTS if not {"decisions", "research-log"} & set(document.parts) and document.name != "CHANGELOG.md"]
+SHOWN = [
+    document
+    for document in DOCUMENTS
+    if not {"decisions", "research-log"} & set(document.parts) and document.name != "CHANGELOG.md"
+]
 
 
 def commands(document: Path) -> list[list[str]]:
