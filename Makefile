@@ -35,7 +35,7 @@ contracts: .venv/installed-dev ## check that imports point one way
 
 bench: .venv/installed-dev ## measure the README's numbers
 	@for script in tick whole_tick decode scrape keda keda_cost reaction queue_seen start state simulate; do \
-	  echo "$$script"; .venv/bin/python bench/$$script.py --json; done
+	  echo "$$script"; .venv/bin/python bench/micro/$$script.py --json; done
 
 envtest: ## build kube-apiserver for the tests, once per machine
 	@tools/envtest.sh >/dev/null

@@ -8,10 +8,10 @@ from enum import Enum
 from math import inf
 from typing import Protocol
 
-from autoscaler.core.decision import Decision, TickInput
-from autoscaler.core.fleet import Fleet, WorkloadRef
-from autoscaler.core.recent import Recent
-from autoscaler.core.samples import Objectives, Samples
+from autoscaler.core.model.fleet import Fleet, WorkloadRef
+from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.samples import Objectives, Samples
+from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.snapshot import Hold, Snapshot
 
 

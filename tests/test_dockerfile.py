@@ -98,4 +98,4 @@ def test_the_wheel_holds_every_file_that_the_package_needs(tmp_path: Path):
     written = {path for path in (source / "autoscaler").rglob("*") if path.is_file()}
     needed = {str(path.relative_to(source)) for path in written if path.suffix not in FOR_DEVELOPERS}
     assert needed - shipped == set()
-    assert b"vllm-autoscaler = autoscaler.cli:main" in entry_points
+    assert b"vllm-autoscaler = autoscaler.cli.main:main" in entry_points

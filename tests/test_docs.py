@@ -8,8 +8,8 @@ import click
 import pytest
 import yaml
 
-from autoscaler.cli import main
-from autoscaler.config.policy import load
+from autoscaler.cli.main import main
+from autoscaler.config.policy.parse import load
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]

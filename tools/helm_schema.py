@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from autoscaler.config.model import MAX_PREWARM, PolicySpec, Section, kind_of, section_of
+from autoscaler.config.policy.schema import MAX_PREWARM, PolicySpec, Section, kind_of, section_of
 from autoscaler.config.values import Duration, Kind, Number, Share, StepKind, Switch, Text, Whole
 
 TARGET = Path(__file__).parents[1] / "charts" / "vllm-autoscaler" / "values.schema.json"

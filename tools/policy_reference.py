@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES
-from autoscaler.config.document import MAX_BYTES, MAX_DOCUMENTS
-from autoscaler.config.model import API_VERSION, KIND, OVERRIDES, Leaf, PolicySpec, leaves, section_of, to_document
-from autoscaler.config.policy import DEFAULT_POLICY, MAX_FILES, load
+from autoscaler.config.policy.parse import DEFAULT_POLICY, MAX_FILES, load
+from autoscaler.config.policy.schema import (
+    API_VERSION,
+    KIND,
+    OVERRIDES,
+    Leaf,
+    PolicySpec,
+    leaves,
+    section_of,
+    to_document,
+)
 from autoscaler.config.values import Duration
+from autoscaler.config.yaml import MAX_BYTES, MAX_DOCUMENTS
 
 TARGET = Path(__file__).parents[1] / "docs" / "reference" / "policy.md"
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from autoscaler.config.document import read_scalar
-from autoscaler.config.engines import ENGINES
-from autoscaler.config.model import OVERRIDES
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.config.policy.schema import OVERRIDES
 from autoscaler.config.values import NAME, Kind, OneOf, Pattern, Text, Whole
+from autoscaler.config.yaml import read_scalar
 
 PREFIX = "vllm-autoscaler.io/"
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft

@@ -19,8 +19,8 @@ from cronsim import CronSim, CronSimError
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from autoscaler.config.document import Undecimal
 from autoscaler.config.findings import one_of
+from autoscaler.config.yaml import Undecimal
 
 HOUR_S = 3600.0
 DAY_S = 86_400.0

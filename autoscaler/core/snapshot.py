@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.columns import MOMENT, OF_FAMILY, replace
-from autoscaler.core.fleet import Fleet, Workload
-from autoscaler.core.memory import Memory, WorkloadMemory, align
-from autoscaler.core.rules import Rules
+from autoscaler.core.model.fleet import Fleet, Workload
+from autoscaler.core.planner.select import Rules
+from autoscaler.core.state import Memory, WorkloadMemory, align
+from autoscaler.core.table.columns import MOMENT, OF_FAMILY, replace
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
 Column = npt.NDArray[np.floating[Any]]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core import capacity, demand, forecast, grant, obstacles, target, trust, zero
-from autoscaler.core.columns import replace
-from autoscaler.core.decision import Decision, Observation, TickInput
-from autoscaler.core.memory import Memory, align
-from autoscaler.core.observe import observe
+from autoscaler.core.allocate import allocate
+from autoscaler.core.model.types import Decision, Observation, TickInput
+from autoscaler.core.observe import freshness, pending
+from autoscaler.core.observe.workloads import observe
+from autoscaler.core.planner import scale_to_zero, update
+from autoscaler.core.reactive import capacity, signals
+from autoscaler.core.stabilize import pipeline
+from autoscaler.core.state import Memory, align
+from autoscaler.core.table.columns import replace
 
 
 def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
@@ -21,14 +25,14 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     observation, memory = observe(inp, memory)
     observation, claims, memory = follow_obstacles(inp, observation, memory)
     known_capacity, memory = capacity.learn(inp, observation, memory)
-    memory = demand.follow(inp, observation, memory)
+    memory = signals.follow(inp, observation, memory)
     memory = follow_zero(inp, observation, memory)
-    memory = forecast.follow(inp, observation, memory)
-    trusted, memory = trust.follow(inp, observation, memory)
+    memory = update.follow(inp, observation, memory)
+    trusted, memory = freshness.follow(inp, observation, memory)
 
-    asks = demand.ask(inp, observation, known_capacity, memory)
-    alone, memory = target.decide(inp, observation, known_capacity, asks, trusted, memory)
-    stages, needed = grant.share(inp, observation, known_capacity, alone, claims, trusted, memory)
+    asks = signals.ask(inp, observation, known_capacity, memory)
+    alone, memory = pipeline.decide(inp, observation, known_capacity, asks, trusted, memory)
+    stages, needed = allocate.share(inp, observation, known_capacity, alone, claims, trusted, memory)
 
     wanted = stages[-1]
     decision = Decision(
@@ -50,14 +54,14 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
 def follow_obstacles(
     inp: TickInput, observation: Observation, memory: Memory
-) -> tuple[Observation, obstacles.Claims, Memory]:
+) -> tuple[Observation, pending.Claims, Memory]:
     """Find the replicas that cannot come, and what is left for each workload to claim."""
-    room = obstacles.roomy(inp.fleet)
-    missing, claims, struggle = obstacles.follow(inp, observation, memory.workloads.struggle, room)
+    room = pending.roomy(inp.fleet)
+    missing, claims, struggle = pending.follow(inp, observation, memory.workloads.struggle, room)
     return replace(observation, missing=missing), claims, memory.noting(struggle=struggle)
 
 
 def follow_zero(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     """Carry forward what going to zero would have cost."""
     workloads = memory.workloads
-    return memory.noting(zero=zero.follow(inp, observation, workloads.zero, inp.now_s - workloads.last_tick_s))
+    return memory.noting(zero=scale_to_zero.follow(inp, observation, workloads.zero, inp.now_s - workloads.last_tick_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Fate, TickRecord
 
 log = structlog.get_logger(__name__)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import structlog
 
-from autoscaler.config.policy import PolicyBook
-from autoscaler.config.prices import Prices
-from autoscaler.config.specs import Compiler
-from autoscaler.core import trust
-from autoscaler.core.decision import Decision, TickInput
-from autoscaler.core.explain import explain
-from autoscaler.core.fleet import Fleet, Workload, WorkloadRef
-from autoscaler.core.memory import Memory
-from autoscaler.core.samples import Objectives, Samples, SourceReport, merge
+from autoscaler.catalog.prices import Prices
+from autoscaler.config.policy.compile import Compiler
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.core.explain.sentence import explain
+from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.model.samples import Objectives, Samples, SourceReport, merge
+from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.observe import freshness
 from autoscaler.core.snapshot import Snapshot, restore, take
+from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from autoscaler.ports import (
     Actuator,
@@ -248,7 +248,7 @@ def differences(
 ) -> list[Change]:
     """Return what must change in the cluster for the decision to hold."""
     changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
-    until_s = trust.until_s(inp, decision.observation)
+    until_s = freshness.until_s(inp, decision.observation)
     heard = decision.trusted | (decision.observation.age_s <= inp.spec.max_input_age_s)
     return [
         Change(

@@ -1,1 +1,1 @@
-"""Simulated vLLM: `engine` is one replica; `world` is the demo, `study` one trace replayed, `proof` many studies."""
+"""Simulated vLLM replicas: `engine` is one replica, `demo` a cluster of them that serves real metrics."""

@@ -1,4 +1,4 @@
-"""One rule on paper, in plain Python: the slow second source for `autoscaler.core.paper`.
+"""One rule on paper, in plain Python: the slow second source for `autoscaler.core.planner.shadow_fleets`.
 
 It keeps all that it ever predicted and looks back, where the product keeps a few slots. Readings come as often as rules
 are judged, and a cold start takes at most as many of them as there are slots.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from autoscaler.core import family, misses
-from autoscaler.core.family import EVERY_S, MOST_BUSY, NEARLY, describe
-from autoscaler.core.paper import FADE_S, SETTLED_S
-from autoscaler.core.rules import Rules
-from autoscaler.core.seen import TOLERATED
+from autoscaler.core.planner import miss_curve, strategies
+from autoscaler.core.planner.interval import TOLERATED
+from autoscaler.core.planner.select import Rules
+from autoscaler.core.planner.shadow_fleets import FADE_S, SETTLED_S
+from autoscaler.core.planner.strategies import EVERY_S, MOST_BUSY, NEARLY, describe
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Paper:
     backlog: float = 0.0  # replica-seconds
     cost: float = 0.0  # likewise
     queued: float = 0.0  # requests that missed in the queue
-    loaded: list[float] = field(default_factory=lambda: [0.0] * misses.BINS)  # the others, by load
+    loaded: list[float] = field(default_factory=lambda: [0.0] * miss_curve.BINS)  # the others, by load
     missed: float = 0.0  # requests
     demands: list[float] = field(default_factory=list)
     levels: list[float] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Paper:
         self.levels.append(self._mean(level_s))
         self.found = self.found or replicas
         self.predicted.append(max(self.levels[-1 - hold * self._reach() :]))
-        young = self.watched_s < max(1200.0, family.LONGEST_HOLD * self.cold_start_s)
+        young = self.watched_s < max(1200.0, strategies.LONGEST_HOLD * self.cold_start_s)
         self.kept = max(self.floor, self.found) if young else self.floor
 
     def asked(self, predicted: float, floor: float | None = None) -> float:
@@ -79,13 +79,13 @@ class Paper:
         all_the_while = min(self.predicted[-1 - self._reach() :])  # what was asked for so long has come
         ready = self.asked(all_the_while, floor)
         self.backlog = max(self.backlog + (demand - MOST_BUSY * ready) * EVERY_S, 0.0)
-        place = min(int(demand / ready * misses.BINS), misses.BINS - 1)
+        place = min(int(demand / ready * miss_curve.BINS), miss_curve.BINS - 1)
         waits = self.backlog > (TOLERATED * self.ttft_objective_s * MOST_BUSY + room_s) * ready
         fade = math.exp(-EVERY_S / FADE_S)
         self.queued = self.queued * fade + (arrived if waits else 0.0)
         self.loaded = [requests * fade for requests in self.loaded]
         self.loaded[place] += 0.0 if waits else arrived
         counts = after.loads.missed, after.loads.seen, after.loads.prefill_late, after.loads.prefill_judged
-        shares = misses.by_load(*counts)[0][:, 0].tolist()
+        shares = miss_curve.by_load(*counts)[0][:, 0].tolist()
         self.missed = self.queued + sum(n * share for n, share in zip(self.loaded, shares, strict=True))
         self.cost = self.cost * fade + self.asked(self.predicted[-1]) * EVERY_S

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.core.decision import Decision
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.spec import Spec
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.types import Decision
 from tests.core.world import Story, fleet
 
 SERVICE_S = 10.0  # of one request in a slot

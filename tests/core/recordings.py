@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
-from autoscaler.config.engines import VLLM
-from autoscaler.core.decision import Decision
-from autoscaler.core.histogram import Window, pooled_quantile
-from autoscaler.core.spec import Spec
+from autoscaler.catalog.engines import VLLM
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.types import Decision
+from autoscaler.core.table.histogram import Window, pooled_quantile
 from tests.core.world import Story, fleet
 
 DATA = Path(__file__).parent.parent / "data" / "vllm"

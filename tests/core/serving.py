@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.decision import Decision
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.spec import Spec
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.types import Decision
+from autoscaler.core.table.columns import FloatColumn
 from tests.core.world import Story
 
 WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0  # of a request; between its tokens on an idle engine; it writes

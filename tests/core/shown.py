@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core import rules as R
-from autoscaler.core import speed
-from autoscaler.core.family import EVERY_S
-from autoscaler.core.seen import Seen
-from autoscaler.core.work import Tally
+from autoscaler.core.planner import select as R
+from autoscaler.core.planner import step_time
+from autoscaler.core.planner.interval import Seen
+from autoscaler.core.planner.pod_work import Tally
+from autoscaler.core.planner.strategies import EVERY_S
 
 NAN = math.nan
 WORK_S = 2.0  # of a request
@@ -45,7 +45,7 @@ def seen(demand, *, replicas=None, busy=None, late=0.0, tally=None, **columns):
         **(tally or {}),
     }
     half = busy / 2  # of what it computes are prompts, the other half answers
-    counts["lessons"] = replicas * speed.lessons(gap_s, half / PROMPT_TOKEN_S, half / OUTPUT_TOKEN_S)
+    counts["lessons"] = replicas * step_time.lessons(gap_s, half / PROMPT_TOKEN_S, half / OUTPUT_TOKEN_S)
     told = {
         "replicas": replicas,
         "served": replicas,
@@ -69,7 +69,7 @@ def silence(**columns):
     """A step in which no pod told anything."""
     nothing = dict.fromkeys(Tally.__dataclass_fields__, 0.0) | {"shortest_gap_s": NAN}
     quiet = seen(0.0, replicas=4, tally=nothing, **columns)
-    return replace(quiet, tally=replace(quiet.tally, lessons=np.zeros((speed.SUMS, 1))))
+    return replace(quiet, tally=replace(quiet.tally, lessons=np.zeros((step_time.SUMS, 1))))
 
 
 def live(demands, rules=None, now_s=1000.0, **columns):

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from autoscaler.adapters.scrape import reading
 from autoscaler.adapters.scrape.exposition import parse
-from autoscaler.config.engines import VLLM
-from autoscaler.core.explain import explain
-from autoscaler.core.histogram import Window, pooled_quantile
-from autoscaler.core.spec import Spec
+from autoscaler.catalog.engines import VLLM
+from autoscaler.core.explain.sentence import explain
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.table.histogram import Window, pooled_quantile
 from tests.core.recordings import DATA, QUANTILE_WINDOW_S
 from tests.core.world import Story, fleet, world
 

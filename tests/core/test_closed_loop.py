@@ -7,10 +7,10 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from autoscaler.config.policy import load
-from autoscaler.config.specs import spec_row
-from autoscaler.core.decision import Decision, Signal
-from autoscaler.core.spec import Spec
+from autoscaler.config.policy.compile import spec_row
+from autoscaler.config.policy.parse import load
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.types import Decision, Signal
 from tests.core.plant import SERVICE_S, Plant
 from tests.core.world import spec
 

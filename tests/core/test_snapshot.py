@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core import snapshot
-from autoscaler.core.columns import MOMENT, OF_FAMILY, PRESENT, Columns
-from autoscaler.core.decision import Signal
-from autoscaler.core.family import EVERY_S, SIGNATURE
-from autoscaler.core.fleet import Blocked, Fleet, Workload, WorkloadRef
-from autoscaler.core.memory import Memory, PodMemory, WorkloadMemory, align
-from autoscaler.core.rules import Rules
+from autoscaler.core.model.fleet import Blocked, Fleet, Workload, WorkloadRef
+from autoscaler.core.model.types import Signal
+from autoscaler.core.planner.select import Rules
+from autoscaler.core.planner.strategies import EVERY_S, SIGNATURE
+from autoscaler.core.state import Memory, PodMemory, WorkloadMemory, align
+from autoscaler.core.table.columns import MOMENT, OF_FAMILY, PRESENT, Columns
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.decision import Signal, Stage
-from autoscaler.core.fleet import Blocked, Held
-from autoscaler.core.memory import Memory
-from autoscaler.core.spec import Schedule
+from autoscaler.core.model.fleet import Blocked, Held
+from autoscaler.core.model.spec import Schedule
+from autoscaler.core.model.types import Signal, Stage
+from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, samples, spec, world

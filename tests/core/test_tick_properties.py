@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.decision import Decision, Stage
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.memory import Memory
-from autoscaler.core.samples import FrontSamples, PodSamples, Samples
-from autoscaler.core.spec import Spec
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.types import Decision, Stage
+from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import PLAIN_SPEC, Story, fleet, spec, world
 

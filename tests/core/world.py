@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.decision import Decision, Observation, TickInput
-from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.memory import Memory, align
-from autoscaler.core.observe import observe
-from autoscaler.core.samples import FrontSamples, PodSamples, Samples
-from autoscaler.core.spec import Schedule, Spec
+from autoscaler.core.allocate.variants import Variants
+from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.spec import Schedule, Spec
+from autoscaler.core.model.types import Decision, Observation, TickInput
+from autoscaler.core.observe.workloads import observe
+from autoscaler.core.state import Memory, align
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.tick import tick
-from autoscaler.core.variants import Variants
 
 PLAIN_SPEC: dict[str, float] = {
     "ttft_objective_s": 1.0,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.adapters.http.readiness import Readiness
-from autoscaler.adapters.memory import LoopClock
-from autoscaler.config.policy import load
+from autoscaler.adapters.in_memory import LoopClock
+from autoscaler.adapters.web.readiness import Readiness
+from autoscaler.config.policy.parse import load
 from tests.daemon.test_loop import World
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

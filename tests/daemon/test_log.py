@@ -7,10 +7,10 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from autoscaler.adapters.memory import AlwaysLeading, LoopClock, MemoryCluster, MemorySamples, RecordingActuator
-from autoscaler.config.policy import load
-from autoscaler.core.fleet import Workload, WorkloadRef
-from autoscaler.core.samples import Samples, SourceReport
+from autoscaler.adapters.in_memory import AlwaysLeading, LoopClock, MemoryCluster, MemorySamples, RecordingActuator
+from autoscaler.config.policy.parse import load
+from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from tests.core.world import fleet, samples

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import structlog
 
-from autoscaler.adapters.memory import (
+from autoscaler.adapters.in_memory import (
     AlwaysLeading,
     LoopClock,
     MemoryCluster,
@@ -17,9 +17,9 @@ from autoscaler.adapters.memory import (
     MemorySamples,
     RecordingActuator,
 )
-from autoscaler.config.policy import load
-from autoscaler.core.fleet import Fleet, WorkloadRef
-from autoscaler.core.samples import Samples, SourceReport
+from autoscaler.config.policy.parse import load
+from autoscaler.core.model.fleet import Fleet, WorkloadRef
+from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Fate, Unavailable, Unwritable
 from tests.core.world import fleet, samples

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import Objectives
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import Objectives
+from autoscaler.core.table.columns import FloatColumn
 
 NONE = float("nan")
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from tests.adapters.kube.conftest import in_namespace
-from tests.adapters.kube.world import LATER, RUNNING_STATUS, SCHEDULED, World, annotated, condition, shipped_roles
+from tests.adapters.kubernetes.conftest import in_namespace
+from tests.adapters.kubernetes.world import LATER, RUNNING_STATUS, SCHEDULED, World, annotated, condition, shipped_roles
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.kube_api import KubeApi, User
 from tests.integration.command import Daemon, daemon

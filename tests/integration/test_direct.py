@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler import cli
-from tests.adapters.kube.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
+from autoscaler.cli import main
+from tests.adapters.kubernetes.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
 from tests.core.tape import IDLE, play
 from tests.harness.exposition import Answer
 from tests.harness.fixtures import StartPromql
@@ -26,7 +26,7 @@ from tests.integration.site import POLICY, Site
 pytestmark = pytest.mark.integration
 
 MERGE = "application/merge-patch+json"
-SHIPPED_POLICIES = Path(cli.__file__).parent / "policies"
+SHIPPED_POLICIES = Path(main.__file__).parent / "policies"
 READINGS_TO_REACT = 5  # a second apart: two that show the queue longer than is tolerated, and those on their way
 AGE = re.compile(r" \(inputs up to .* old\)")  # differs from tick to tick
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.kube.world import shipped_roles
+from tests.adapters.kubernetes.world import shipped_roles
 from tests.harness.exposition import ExpositionServer
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import granted

@@ -14,7 +14,7 @@ import yaml
 
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from tests.adapters.kube.world import shipped_roles
+from tests.adapters.kubernetes.world import shipped_roles
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
 from tests.harness.kube_api import granted

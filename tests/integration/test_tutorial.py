@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.adapters.kube.world import LATER, RUNNING_STATUS, SCHEDULED, condition
+from tests.adapters.kubernetes.world import LATER, RUNNING_STATUS, SCHEDULED, condition
 from tests.harness.process import eventually
 from tests.integration.site import Site
 

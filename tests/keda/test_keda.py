@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from tests.adapters.kube.world import KEDA
+from tests.adapters.kubernetes.world import KEDA
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
 from tests.harness.process import eventually, free_port, repeated

@@ -18,19 +18,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.config.model import Policy
-from autoscaler.config.policy import load, shipped
-from autoscaler.config.specs import spec_row
-from autoscaler.core.spec import Spec
+from autoscaler.config.policy.compile import spec_row
+from autoscaler.config.policy.parse import load, shipped
+from autoscaler.config.policy.schema import Policy
+from autoscaler.core.model.spec import Spec
+from autoscaler.lab.compare.workload_trace import goal_of, started
+from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.replay.case import Case, Trace, View
+from autoscaler.lab.replay.product import OursTogether
+from autoscaler.lab.replay.run import run_fleet
+from autoscaler.lab.replay.shared_gpus import GpuPool
+from autoscaler.sim.demo import world
 from autoscaler.sim.engine.profile_file import find
-from autoscaler.sim.proof.subject import goal_of, started
-from autoscaler.sim.study import trace as traces
-from autoscaler.sim.study.case import Case, Trace, View
-from autoscaler.sim.study.gpus import GpuPool
-from autoscaler.sim.study.ours import OursTogether
-from autoscaler.sim.study.run import run_fleet
-from autoscaler.sim.world import demo
-from bench.shapes import generate
+from bench.studies.shapes import generate
 from tests.core.recordings import replay
 
 DATA = Path(__file__).parent.parent / "data" / "decisions"
@@ -91,9 +91,9 @@ def of_recording(name: str) -> Counts:
 
 def of_demo() -> Counts:
     """Decide for the workloads of the demo on its shared GPUs, from 8 to 10 o'clock; requests are simulated."""
-    policies = load((shipped(), demo.POLICIES)).policies
+    policies = load((shipped(), world.POLICIES)).policies
     cases = []
-    for number, workload in enumerate(demo.world(1).workloads):
+    for number, workload in enumerate(world.world(1).workloads):
         day = traces.generate(workload.setup.name, workload.shape, 10 * 3600.0, number)
         cases.append(
             Case(
@@ -107,8 +107,8 @@ def of_demo() -> Counts:
                 seed=number,
             )
         )
-    gpus = sum(pool.nodes * pool.devices_per_node for pool in demo.POOLS)
-    recorder = Recorder(cases, [policies[workload.policy] for workload in demo.world(1).workloads], gpus)
+    gpus = sum(pool.nodes * pool.devices_per_node for pool in world.POOLS)
+    recorder = Recorder(cases, [policies[workload.policy] for workload in world.world(1).workloads], gpus)
     run_fleet(cases, recorder, GpuPool.holding(cases, gpus))
     return changes(recorder.counts)
 

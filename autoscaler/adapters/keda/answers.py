@@ -16,9 +16,9 @@ import numpy as np
 
 from autoscaler.adapters.keda.refusals import Refusals
 from autoscaler.adapters.keda.value import Published, Tolerance, publish
-from autoscaler.core.columns import BoolColumn, Columns, FloatColumn, IntColumn, find
-from autoscaler.core.decision import Observation
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.types import Observation
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find
 from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
 
 NOBODY_LEADS = "no replica is known to lead; the next leader answers"

@@ -14,15 +14,15 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
-from autoscaler.config import scaledobject as so
-from autoscaler.config import trigger as metadata
-from autoscaler.config.document import Document, Loc
+from autoscaler.config.check import scaledobject as so
+from autoscaler.config.check import trigger as metadata
+from autoscaler.config.check.manifests import at, mapping
+from autoscaler.config.check.trigger import POLICY
 from autoscaler.config.findings import Finding, one_of, shown
-from autoscaler.config.manifests import at, mapping
-from autoscaler.config.model import OVERRIDES, PolicySpec
-from autoscaler.config.policy import PolicyBook
-from autoscaler.config.specs import override
-from autoscaler.config.trigger import POLICY
+from autoscaler.config.policy.compile import override
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.config.policy.schema import OVERRIDES, PolicySpec
+from autoscaler.config.yaml import Document, Loc
 
 MAX_REPLICAS_LOOKED_AT = 500  # counts whose steps are tried against the tolerance
 

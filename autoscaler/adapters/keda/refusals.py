@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Clock
 
 MAX_REFUSED = 1000  # ScaledObjects that are remembered; beyond, the longest known are forgotten

@@ -25,10 +25,10 @@ from autoscaler.adapters.keda.answers import Answer, Answers, NoAnswer
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
-from autoscaler.config import trigger
+from autoscaler.config.check import trigger
 from autoscaler.config.findings import shown
-from autoscaler.config.policy import PolicyBook
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject, ScaledObjects, Unavailable
 
 RESEND_S = 10.0  # an open stream says again that its workload is to wake, until it does

@@ -17,11 +17,11 @@ from autoscaler.adapters.prometheus.native import native_count
 from autoscaler.adapters.prometheus.queries import Identity, bounds_query, by_identity
 from autoscaler.adapters.prometheus.sampling import Sampling
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
-from autoscaler.config.engines import UNCOUNTED, WITHIN, Engine
-from autoscaler.config.series import Readings
-from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import Objectives
+from autoscaler.catalog.engines import UNCOUNTED, WITHIN, Engine
+from autoscaler.catalog.series import Readings
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import Objectives
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 BOUNDS_PERIOD_S = 300.0  # bounds change when an engine is upgraded or configured otherwise
 NO_BOUNDS_PERIOD_S = 30.0  # nobody has reported yet, but somebody soon will

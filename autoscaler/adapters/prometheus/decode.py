@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.table.columns import FloatColumn
 
 MAX_NOTES = 8  # warnings of one answer that are kept
 MAX_NOTE_CHARACTERS = 300

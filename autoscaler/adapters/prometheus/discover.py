@@ -39,12 +39,12 @@ from autoscaler.adapters.prometheus.queries import (
 from autoscaler.adapters.prometheus.roster import MAX_PODS, MAX_WORKLOADS, Roster, Sighting
 from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
-from autoscaler.config.engines import ENGINES
-from autoscaler.config.series import own_label
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.series import own_label
+from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.config.spellings import all_spellings, engines_spelled
-from autoscaler.core.fleet import Fleet, Pool
-from autoscaler.core.samples import Objectives, Samples, SourceReport
+from autoscaler.core.model.fleet import Fleet, Pool
+from autoscaler.core.model.samples import Objectives, Samples, SourceReport
 from autoscaler.ports import Clock, Unavailable
 
 log = structlog.get_logger(__name__)

@@ -12,9 +12,9 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.queries import CLUSTER_LABELS
-from autoscaler.config.series import POD_LABELS, Labels
-from autoscaler.core.columns import IntColumn
-from autoscaler.core.fleet import Fleet
+from autoscaler.catalog.series import POD_LABELS, Labels
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.table.columns import IntColumn
 
 MAX_LOOKED_AT = 2_000  # series of pods seen twice whose labels are looked at; of the others only the number is told
 NAMED = 3  # jobs or clusters named in one line

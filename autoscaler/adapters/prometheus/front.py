@@ -14,10 +14,10 @@ import numpy as np
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.doubles import Cluster, cluster_of
 from autoscaler.adapters.prometheus.queries import CLUSTER_LABELS, METRIC
-from autoscaler.config.gateways import Key, WorkloadNames
-from autoscaler.config.series import SeriesByName
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet
+from autoscaler.catalog.gateways import Key, WorkloadNames
+from autoscaler.catalog.series import SeriesByName
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.table.columns import FloatColumn
 
 # Labels by which a policy's own expression may name a workload, besides the model: those of kube-state-metrics.
 _NAMES = ("deployment", "statefulset", "leaderworkerset", "workload", "service")

@@ -18,9 +18,9 @@ import numpy as np
 from autoscaler.adapters.prometheus.decode import Vector
 from autoscaler.adapters.prometheus.join import MAX_REMEMBERED, LabelSlots, PodJoin
 from autoscaler.adapters.prometheus.owners import SERVES_WITH
-from autoscaler.config.series import Labels
-from autoscaler.core.columns import BoolColumn, FloatColumn
-from autoscaler.core.fleet import Fleet
+from autoscaler.catalog.series import Labels
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 GROUP = "group"  # label that names the group of a series
 _TARGETS = "targets"  # of a job, whose series name no pod

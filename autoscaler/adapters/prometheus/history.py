@@ -31,13 +31,23 @@ from autoscaler.adapters.prometheus.past_queries import (
 )
 from autoscaler.adapters.prometheus.queries import METRIC, read_spellings, spellings_query
 from autoscaler.adapters.prometheus.ranges import RangeReader, beside
-from autoscaler.config.engines import ENGINES
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.spellings import all_spellings, spelled
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.config.spellings import all_spellings, spelled
 from autoscaler.config.values import show_duration
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.histogram import increase
-from autoscaler.core.past import COUNTERS, MOST_STEPS, EngineSeries, Latencies, Past, filled, gather, seen_late, silence
+from autoscaler.core.model.history import (
+    COUNTERS,
+    MOST_STEPS,
+    EngineSeries,
+    Latencies,
+    Past,
+    filled,
+    gather,
+    seen_late,
+    silence,
+)
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Unavailable
 
 ENGINE = ENGINES["vllm"]  # whose history is read

@@ -13,9 +13,9 @@ from itertools import repeat
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.config.series import POD_LABELS, Labels, is_moved, pod_of
-from autoscaler.core.columns import BoolColumn, FloatColumn, IntColumn, find
-from autoscaler.core.fleet import Fleet
+from autoscaler.catalog.series import POD_LABELS, Labels, is_moved, pod_of
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, find
 
 MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
 ORDERS = 3  # orders of series that are remembered as a whole: both servers keep to one, but for Prometheus' quantiles

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.queries import METRIC, in_namespaces
-from autoscaler.config.accelerators import from_label
-from autoscaler.config.accelerators import labels as accelerator_labels
-from autoscaler.core.fleet import Blocked
+from autoscaler.catalog.accelerators import from_label
+from autoscaler.catalog.accelerators import labels as accelerator_labels
+from autoscaler.core.model.fleet import Blocked
 
 Name = tuple[str, str]  # (namespace, name)
 

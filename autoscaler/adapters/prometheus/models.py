@@ -15,20 +15,13 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.join import MAX_REMEMBERED, LabelSet, PodJoin
-from autoscaler.adapters.prometheus.queries import (
-    Identity,
-    PodQuery,
-    Quantiles,
-    engine_queries,
-    models_query,
-    narrowed,
-)
+from autoscaler.adapters.prometheus.queries import Identity, PodQuery, Quantiles, engine_queries, models_query, narrowed
 from autoscaler.adapters.prometheus.sampling import Sampling
-from autoscaler.config.engines import Engine
+from autoscaler.catalog.engines import Engine
+from autoscaler.catalog.series import MOVED, own_label
 from autoscaler.config.findings import foreign_models
-from autoscaler.config.series import MOVED, own_label
-from autoscaler.core.columns import BoolColumn, IntColumn, find
-from autoscaler.core.fleet import Fleet, ServedNames
+from autoscaler.core.model.fleet import Fleet, ServedNames
+from autoscaler.core.table.columns import BoolColumn, IntColumn, find
 
 PERIOD_S = 30.0
 MAX_GROUPS = 4  # of pods that report the same of their own models beside others, each of which has its own queries

@@ -20,8 +20,8 @@ from autoscaler.adapters.prometheus.queries import (
     selectors,
     summed,
 )
-from autoscaler.config.engines import QUANTILES, ROUNDED_UP, WITHIN, Engine
-from autoscaler.config.series import Readings, Series
+from autoscaler.catalog.engines import QUANTILES, ROUNDED_UP, WITHIN, Engine
+from autoscaler.catalog.series import Readings, Series
 
 _FUNCTIONS = {"_count": "histogram_count", "_sum": "histogram_sum"}
 _ROUNDED = frozenset({"prefill_judged"})  # counted beside a column of ROUNDED_UP, which needs the bounds of buckets

@@ -15,9 +15,9 @@ from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.join import pod_name
 from autoscaler.adapters.prometheus.queries import by, engines_presence
 from autoscaler.adapters.prometheus.sampling import Sampling
-from autoscaler.config.engines import ENGINES
-from autoscaler.config.series import POD_LABELS
-from autoscaler.config.spellings import LOOKS_LIKE, OPTION, Spelling, near_miss, spelled
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.series import POD_LABELS
+from autoscaler.catalog.spellings import LOOKS_LIKE, OPTION, Spelling, near_miss, spelled
 
 PERIOD_S = 300.0
 MOST_TOLD = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Set
 
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.model.fleet import WorkloadRef
 
 API_VERSIONS = {
     "Deployment": "apps/v1",

@@ -22,8 +22,8 @@ from autoscaler.adapters.prometheus.queries import (
     narrowed,
     selectors,
 )
-from autoscaler.config.engines import Engine
-from autoscaler.config.series import DISTINCT, POD_LABELS
+from autoscaler.catalog.engines import Engine
+from autoscaler.catalog.series import DISTINCT, POD_LABELS
 
 
 def of_pods(engine: Engine, pair: tuple[str, str], namespace: str, pods: tuple[str, ...]) -> Engine:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from autoscaler.adapters.prometheus.groups import Pairs, group_labels, grouped
-from autoscaler.config import gpus
-from autoscaler.config.engines import ENGINES, GAUGES, QUANTILES, START_TIME, WITHIN, Engine
-from autoscaler.config.gateways import GATEWAYS, Gateway
-from autoscaler.config.reporters import HOME_LABELS
-from autoscaler.config.series import MOVED, POD_LABELS, Fold, Readings, Series, names_of
-from autoscaler.config.spellings import PLAIN, Spelling, spelled
-from autoscaler.core.falls import PROCESS_START
+from autoscaler.catalog import gpus
+from autoscaler.catalog.engines import ENGINES, GAUGES, QUANTILES, START_TIME, WITHIN, Engine
+from autoscaler.catalog.gateways import GATEWAYS, Gateway
+from autoscaler.catalog.reporters import HOME_LABELS
+from autoscaler.catalog.series import MOVED, POD_LABELS, Fold, Readings, Series, names_of
+from autoscaler.catalog.spellings import PLAIN, Spelling, spelled
+from autoscaler.core.observe.counter_falls import PROCESS_START
 
 QUANTILE = 0.95
 GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})

@@ -28,7 +28,7 @@ from autoscaler.adapters.prometheus.decode import clean
 from autoscaler.adapters.prometheus.managed import REFUSED, advice
 from autoscaler.adapters.prometheus.narrow import narrow
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Unavailable
 
 MOST_SERIES = 20_000  # of one answer

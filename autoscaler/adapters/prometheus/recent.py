@@ -41,14 +41,14 @@ from autoscaler.adapters.prometheus.queries import (
 )
 from autoscaler.adapters.prometheus.ranges import RangeReader, Rows, beside
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS, Bounds, commonest, count_expression, read_bounds
-from autoscaler.config.engines import ENGINES, WITHIN, Engine
-from autoscaler.config.series import POD_LABELS
+from autoscaler.catalog.engines import ENGINES, WITHIN, Engine
+from autoscaler.catalog.series import POD_LABELS
+from autoscaler.catalog.spellings import Spelling, all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.config.spellings import Spelling, all_spellings, engines_spelled
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.recent import Recent
-from autoscaler.core.samples import Objectives
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.samples import Objectives
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Clock, Unavailable
 
 STEP_S = 60.0  # of usual scrapes every fourth; shorter than what is learned takes to change

@@ -14,7 +14,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.kube_state import Controllers, Name, PodFacts
 from autoscaler.adapters.prometheus.owners import leaders_of, of_leader, of_model, owner_of
-from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 
 FORGET_S = 3600.0  # a workload of which nothing was seen for so long is gone
 MISSED_S = 300.0  # a pod that an incomplete look left out stays for so long

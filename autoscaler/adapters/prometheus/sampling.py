@@ -7,7 +7,7 @@ import asyncio
 from autoscaler.adapters.prometheus.client import Answer, PrometheusClient, QueryFailed
 from autoscaler.adapters.prometheus.decode import MAX_NOTE_CHARACTERS, Vector, parse_labels
 from autoscaler.adapters.prometheus.queries import METRIC
-from autoscaler.core.samples import SourceReport
+from autoscaler.core.model.samples import SourceReport
 from autoscaler.ports import Clock
 
 MAX_PROBLEMS = 8

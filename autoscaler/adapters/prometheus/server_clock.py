@@ -11,7 +11,7 @@ import math
 from typing import TypeVar
 
 from autoscaler.adapters.prometheus.client import Answer
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.table.columns import FloatColumn
 
 Seconds = TypeVar("Seconds", float, FloatColumn)
 

@@ -53,17 +53,17 @@ from autoscaler.adapters.prometheus.queries import (
 )
 from autoscaler.adapters.prometheus.sampling import Sampling, by_name
 from autoscaler.adapters.prometheus.server_clock import ServerClock
-from autoscaler.config.engines import ENGINES, LIMITS, QUANTILES, UNCOUNTED
-from autoscaler.config.gateways import WorkloadNames, read_front
-from autoscaler.config.reporters import GATEWAY_NAMESPACES, Reporters
-from autoscaler.config.series import SeriesByName
+from autoscaler.catalog.engines import ENGINES, LIMITS, QUANTILES, UNCOUNTED
+from autoscaler.catalog.gateways import WorkloadNames, read_front
+from autoscaler.catalog.reporters import GATEWAY_NAMESPACES, Reporters
+from autoscaler.catalog.series import SeriesByName
+from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.config.spellings import all_spellings, engines_spelled
-from autoscaler.core import falls
-from autoscaler.core.columns import FloatColumn, IntColumn, find
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.fold import Fold
-from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.observe import counter_falls
+from autoscaler.core.table.columns import FloatColumn, IntColumn, find
+from autoscaler.core.table.groupby import Fold
 from autoscaler.ports import Clock
 
 SLOW_PERIOD_S = 30.0
@@ -128,7 +128,7 @@ class PrometheusSource:
         self._carried: dict[str, _Carried] = {}
         self._attained = Attained()
         self._models = Models()
-        self._counted = falls.Counted.blank(0)
+        self._counted = counter_falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -150,7 +150,7 @@ class PrometheusSource:
             return Samples.nothing(len(fleet.workloads), len(fleet.pods), (sampling.report(),))
         self._join.align(fleet)
         at_s = self._server_clock.server_s(sampling.started_s)
-        names = [falls.PROCESS_START, *(field.name for field in fields(PodSamples))]
+        names = [counter_falls.PROCESS_START, *(field.name for field in fields(PodSamples))]
         columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
         answers: list[tuple[PodQuery, Vector]] = []
         if self._groups.pairs != self._conventions.pod_labels:
@@ -195,12 +195,12 @@ class PrometheusSource:
 
     def _doubt(self, sampling: Sampling, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
         """Make counters unknown that fell although their process stands, and say so."""
-        start_s = columns.pop(falls.PROCESS_START)
-        pods, self._counted = falls.doubt(self._counted, PodSamples(**columns), start_s, fleet, self._window_s)
+        start_s = columns.pop(counter_falls.PROCESS_START)
+        pods, self._counted = counter_falls.doubt(self._counted, PodSamples(**columns), start_s, fleet, self._window_s)
         if len(rows := np.flatnonzero(self._counted.told(sampling.started_s))):
             more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
             pod = fleet.pods[rows[0]]
-            sampling.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {falls.WORDS}")
+            sampling.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {counter_falls.WORDS}")
         return pods
 
     async def _learn_conventions(self, sampling: Sampling) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.queries import Identity, bucket_expression
-from autoscaler.config.engines import ROUNDED_UP
-from autoscaler.config.series import Readings
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.histogram import Part, part_within
+from autoscaler.catalog.engines import ROUNDED_UP
+from autoscaler.catalog.series import Readings
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.histogram import Part, part_within
 
 MAX_BOUNDS = 256  # of one histogram, over all versions of an engine
 MAX_OBJECTIVES = 12  # of one histogram: each is a query of every tick

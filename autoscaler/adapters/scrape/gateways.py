@@ -18,15 +18,15 @@ from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition
 from autoscaler.adapters.scrape.reading import start_time_s
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.adapters.scrape.urls import UrlReader, public
-from autoscaler.config.engines import START_TIME
-from autoscaler.config.gateways import GATEWAYS, add_known, metric_names, read_front
-from autoscaler.config.series import Labels
+from autoscaler.catalog.engines import START_TIME
+from autoscaler.catalog.gateways import GATEWAYS, add_known, metric_names, read_front
+from autoscaler.catalog.series import Labels
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core import falls
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.histogram import increase
-from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.observe import counter_falls
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Clock
 
 _SLOTS = 12  # moments remembered per window
@@ -90,8 +90,8 @@ class GatewayScraper:
                 continue
             series = answers[url].series
             increases = self._increases(gateway, answers[url], now_s)
-            if now_s - gateway.fell_s <= falls.TOLD_S:
-                tally.note(public(url), falls.WORDS)
+            if now_s - gateway.fell_s <= counter_falls.TOLD_S:
+                tally.note(public(url), counter_falls.WORDS)
             here_waiting, here_arrived = read_front(fleet, series, increases)
             known = ~np.isnan(here_waiting) | ~np.isnan(here_arrived)
             gateway.workloads = frozenset(fleet.workload_id[known].tolist())

@@ -16,12 +16,12 @@ import numpy as np
 from autoscaler.adapters.scrape.exposition import Exposition
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.adapters.scrape.urls import UrlReader
-from autoscaler.config import gpus
-from autoscaler.config.series import Readings, pod_of
+from autoscaler.catalog import gpus
+from autoscaler.catalog.series import Readings, pod_of
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Clock
 
 WINDOW_S = 180.0  # six collections of DCGM

@@ -23,16 +23,16 @@ from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.catalog.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
+from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, near_miss
 from autoscaler.config.annotations import PREFIX, SCHEMES
-from autoscaler.config.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.config.findings import foreign_models
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.config.spellings import LOOKS_LIKE, all_spellings, engines_spelled, near_miss
-from autoscaler.core import falls
-from autoscaler.core.columns import FloatColumn
-from autoscaler.core.fleet import Fleet, Pod
-from autoscaler.core.histogram import Histogram, Window, pooled_quantile
-from autoscaler.core.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet, Pod
+from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.observe import counter_falls
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.histogram import Histogram, Window, pooled_quantile
 from autoscaler.ports import Clock
 
 QUANTILE = 0.95
@@ -79,7 +79,7 @@ class PodScraper:
             context=self._access.context,
         )
         self._known: dict[int, _Known] = {}
-        self._counted = falls.Counted.blank(0)
+        self._counted = counter_falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
         await self._fetcher.__aenter__()
@@ -124,9 +124,9 @@ class PodScraper:
         """Make counters unknown that fell although their process stands, and say so."""
         known = (self._known.get(pod_id) for pod_id in fleet.pod_id.tolist())
         start_s = np.array([math.nan if each is None else each.start_time_s for each in known])
-        pods, self._counted = falls.doubt(self._counted, pods, start_s, fleet, self._settings.window_s)
+        pods, self._counted = counter_falls.doubt(self._counted, pods, start_s, fleet, self._settings.window_s)
         for row in np.flatnonzero(self._counted.told(self._clock.now_s())):
-            tally.note(_name(fleet.pods[row]), falls.WORDS)
+            tally.note(_name(fleet.pods[row]), counter_falls.WORDS)
         return pods
 
     def _remember(self, fleet: Fleet, tally: Tally) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoscaler.core.samples import SourceReport
+from autoscaler.core.model.samples import SourceReport
 
 MAX_LINES = 8
 MAX_CHARACTERS = 240

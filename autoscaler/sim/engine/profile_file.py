@@ -8,8 +8,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from autoscaler.config.document import read_text
 from autoscaler.config.findings import Finding, shown
+from autoscaler.config.yaml import read_text
 from autoscaler.sim.engine.profiles import NAMES, FieldError, Offer, Profile, named
 
 MOST_BYTES = 64 << 10

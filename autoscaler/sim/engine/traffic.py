@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.columns import FloatColumn, IntColumn
+from autoscaler.core.table.columns import FloatColumn, IntColumn
 
 DAY_S = 86_400
 BLOCK_S = 60

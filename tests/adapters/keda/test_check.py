@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.keda.check import check_scaled_object
-from autoscaler.config.check import check
-from autoscaler.config.document import Document, read_documents
+from autoscaler.config.check.files import check
 from autoscaler.config.findings import Finding, Severity
-from autoscaler.config.policy import load
+from autoscaler.config.policy.parse import load
+from autoscaler.config.yaml import Document, read_documents
 
 EXAMPLE = Path(__file__).parents[3] / "manifests" / "keda" / "scaledobject.yaml"
 BOOK = load()

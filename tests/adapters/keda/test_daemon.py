@@ -14,13 +14,13 @@ import pytest
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from tests.adapters.keda.test_manifests import EXAMPLE, MANIFESTS, ROLES
-from tests.adapters.kube.world import World
+from tests.adapters.kubernetes.world import World
 from tests.harness.kube_api import KubeApi, User, load_manifests
 from tests.harness.process import Process, answers, eventually, free_port
 
 pytestmark = pytest.mark.integration
 
-COMMAND = [sys.executable, "-c", "from autoscaler.cli import main; main()", "run", "--mode=keda", "--period=1s"]
+COMMAND = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "run", "--mode=keda", "--period=1s"]
 NO_PROMETHEUS = "http://127.0.0.1:9"  # nothing listens there: no pod is ready, so there is nothing to read
 
 

@@ -16,14 +16,14 @@ from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import CALL_BYTES, MAX_CALLS, KedaServer
 from autoscaler.adapters.keda.service import KedaService
-from autoscaler.adapters.kube.client import Kube
-from autoscaler.adapters.kube.events import EventRecorder
-from autoscaler.adapters.kube.snapshot import KubeFleet
-from autoscaler.config.policy import load
+from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.events import EventRecorder
+from autoscaler.adapters.kubernetes.snapshot import KubeFleet
+from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import KedaSettings, Mode
 from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease
-from tests.adapters.kube.world import KEDA, World, running, synced, until
+from tests.adapters.kubernetes.world import KEDA, World, running, synced, until
 from tests.harness.kube_api import KubeApi, granted, load_manifests
 from tests.harness.process import eventually
 from tests.kustomize import render

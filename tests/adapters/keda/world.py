@@ -7,11 +7,11 @@ import numpy as np
 
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
-from autoscaler.config.policy import load
-from autoscaler.core.decision import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
-from autoscaler.core.fleet import Fleet, Obstacles, Workload, WorkloadRef
-from autoscaler.core.samples import Samples
-from autoscaler.core.spec import Schedule, Spec
+from autoscaler.config.policy.parse import load
+from autoscaler.core.model.fleet import Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.model.samples import Samples
+from autoscaler.core.model.spec import Schedule, Spec
+from autoscaler.core.model.types import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
 from autoscaler.ports import Change, Outcome, ScaledObject, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0

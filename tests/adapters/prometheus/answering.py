@@ -10,8 +10,8 @@ from aiohttp import web
 from autoscaler.adapters.prometheus.front import FrontQuery
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import Objectives, Samples, SourceReport
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import Objectives, Samples, SourceReport
 from tests.adapters.prometheus.answers import NOW_UNIX_S, pod, serving, vector
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import Answer

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.sim.study.case import Case, Outcome, PodRows, Scaler, Totals, View
-from autoscaler.sim.study.ours import Ours
-from autoscaler.sim.study.run import run
-from autoscaler.sim.study.state import GAP_BOUNDS, TTFT_BOUNDS
+from autoscaler.lab.replay.case import Case, Outcome, PodRows, Scaler, Totals, View
+from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.state import GAP_BOUNDS, TTFT_BOUNDS
 from tests.harness.process import require_binary
 
 SAFE = "bcdfghjklmnpqrstvwxz2456789"

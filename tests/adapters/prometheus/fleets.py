@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autoscaler.core.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 
 
 def fleet_of(

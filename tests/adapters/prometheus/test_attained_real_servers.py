@@ -17,11 +17,11 @@ from autoscaler.adapters.prometheus.queries import bounds_query
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.adapters.prometheus.within import MAX_BOUNDS
 from autoscaler.adapters.scrape.pods import PodScraper
-from autoscaler.config.engines import ENGINES
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings, ScrapeSettings
-from autoscaler.config.spellings import all_spellings, engines_spelled
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import Objectives, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import Objectives, Samples
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.adapters.scrape.support import recorded
 from tests.harness.exposition import ExpositionServer, exposition_server

@@ -11,9 +11,9 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.adapters.scrape.reading import gauges_and_counters, wanted
-from autoscaler.config.engines import ENGINES
+from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.fleet import ServedNames
+from autoscaler.core.model.fleet import ServedNames
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives

@@ -11,7 +11,7 @@ from aiohttp import web
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.discover import DiscoveredFleet
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.samples import Objectives, SourceReport
+from autoscaler.core.model.samples import Objectives, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.prometheus.answers import pod, serving, vector
 from tests.harness.process import free_port

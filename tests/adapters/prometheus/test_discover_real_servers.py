@@ -13,7 +13,7 @@ from autoscaler.adapters.prometheus.discover import NO_PODS, SILENT, DiscoveredF
 from autoscaler.adapters.prometheus.queries import CONVENTIONS
 from autoscaler.adapters.prometheus.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.fleet import Blocked, Fleet, Pool, WorkloadRef
+from autoscaler.core.model.fleet import Blocked, Fleet, Pool, WorkloadRef
 from tests.harness.exposition import exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus

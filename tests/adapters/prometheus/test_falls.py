@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autoscaler.core.samples import Samples
+from autoscaler.core.model.samples import Samples
 from tests.adapters.prometheus.answering import FLEET, HandClock, Server, healthy, report
 from tests.adapters.prometheus.answers import NOW_UNIX_S, pod, vector
 from tests.harness.objectives import objectives

@@ -5,7 +5,7 @@ import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
 from autoscaler.adapters.prometheus.front import FrontQuery, by_metric, read_wakeup
-from autoscaler.config.gateways import WorkloadNames
+from autoscaler.catalog.gateways import WorkloadNames
 from tests.adapters.prometheus.answers import vector
 from tests.adapters.prometheus.fleets import fleet_of
 

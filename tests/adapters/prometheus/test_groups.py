@@ -15,9 +15,9 @@ from autoscaler.adapters.prometheus.groups import group_of, grouped
 from autoscaler.adapters.prometheus.owners import owner_of
 from autoscaler.adapters.prometheus.queries import POD, TARGET
 from autoscaler.adapters.prometheus.source import MEAN_OF_PODS, PrometheusSource
-from autoscaler.config.series import POD_LABELS
+from autoscaler.catalog.series import POD_LABELS
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.fleet import Fleet
+from autoscaler.core.model.fleet import Fleet
 from tests.adapters.prometheus.answering import FLEET, Server, healthy
 from tests.adapters.prometheus.answers import vector
 from tests.adapters.prometheus.fleets import fleet_of

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.history import PrometheusHistory
-from autoscaler.config.policy import load
+from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.past import Past
+from autoscaler.core.model.history import Past
+from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.from_history import as_row, to_trace
+from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.score import summarize
+from autoscaler.lab.replay.trace import generate
 from autoscaler.ports import Unavailable
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, profile
 from autoscaler.sim.engine.traffic import Shape
-from autoscaler.sim.study.case import Case, Goal
-from autoscaler.sim.study.ours import Ours
-from autoscaler.sim.study.past import as_row, to_trace
-from autoscaler.sim.study.score import summarize
-from autoscaler.sim.study.trace import generate
 from tests.adapters.prometheus.backfill import Sample, blocks, import_lines, request_gaps, samples, witnessed
 from tests.harness.fixtures import StartPromql
 from tests.harness.process import require_binary

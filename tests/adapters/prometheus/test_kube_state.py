@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
 from autoscaler.adapters.prometheus.kube_state import PodFacts, read_controllers, read_pods
-from autoscaler.core.fleet import Blocked
+from autoscaler.core.model.fleet import Blocked
 from tests.adapters.prometheus.answers import pod, vector
 
 

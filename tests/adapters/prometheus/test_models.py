@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.adapters.prometheus.models import PERIOD_S
-from autoscaler.core.fleet import Fleet, ServedNames
+from autoscaler.core.model.fleet import Fleet, ServedNames
 from tests.adapters.prometheus.answering import FLEET, HandClock, Server, healthy, report
 from tests.adapters.prometheus.answers import pod, vector
 from tests.harness.objectives import objectives

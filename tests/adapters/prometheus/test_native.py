@@ -10,7 +10,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.native import native_count, native_queries
 from autoscaler.adapters.prometheus.queries import POD, Quantiles
 from autoscaler.adapters.prometheus.source import MEAN_OF_PODS, PrometheusSource
-from autoscaler.config.engines import ENGINES
+from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import exposition_server

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.prometheus.owners import named_like, of_model, owner_of, pods_of, pods_of_any
-from autoscaler.core.fleet import WorkloadRef
+from autoscaler.core.model.fleet import WorkloadRef
 
 REPLICA_SETS = {("llm", "llama-7d9c5b6f4"): ("Deployment", "llama"), ("llm", "canary-5b"): ("Rollout", "canary")}
 

@@ -34,11 +34,11 @@ from autoscaler.adapters.prometheus.queries import (
     seen_engines_query,
     spellings_query,
 )
-from autoscaler.config import gateways, gpus
-from autoscaler.config.engines import ENGINES, WITHIN
-from autoscaler.config.series import POD_LABELS
-from autoscaler.config.spellings import PLAIN, Spelling, all_spellings, engines_spelled
-from autoscaler.core.samples import PodSamples
+from autoscaler.catalog import gateways, gpus
+from autoscaler.catalog.engines import ENGINES, WITHIN
+from autoscaler.catalog.series import POD_LABELS
+from autoscaler.catalog.spellings import PLAIN, Spelling, all_spellings, engines_spelled
+from autoscaler.core.model.samples import PodSamples
 
 TOGETHER = Quantiles(120, POD_LABELS)
 COLUMNS = {field.name for field in fields(PodSamples)}

@@ -13,12 +13,12 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.front import FrontQuery
 from autoscaler.adapters.prometheus.near_misses import mute_query
 from autoscaler.adapters.prometheus.source import PrometheusSource
-from autoscaler.config.engines import ENGINES, QUANTILES
-from autoscaler.config.series import read
+from autoscaler.catalog.engines import ENGINES, QUANTILES
+from autoscaler.catalog.series import read
+from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.config.spellings import all_spellings
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import PodSamples, Samples
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.harness.objectives import objectives

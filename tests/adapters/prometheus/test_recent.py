@@ -13,18 +13,18 @@ import pytest
 from aiohttp import web
 
 from autoscaler.adapters.prometheus.recent import MOST_PODS, PART_PODS, STEP_S, RecentHistory
-from autoscaler.config.policy import load
+from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.falls import PROCESS_START
-from autoscaler.core.fleet import Fleet, Pod, Workload, WorkloadRef
-from autoscaler.core.recent import Recent
-from autoscaler.core.samples import Objectives
+from autoscaler.core.model.fleet import Fleet, Pod, Workload, WorkloadRef
+from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.samples import Objectives
+from autoscaler.core.observe.counter_falls import PROCESS_START
+from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.trace import generate
 from autoscaler.ports import Unavailable
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
-from autoscaler.sim.study.case import Case, Goal
-from autoscaler.sim.study.ours import Ours
-from autoscaler.sim.study.trace import generate
 from tests.adapters.prometheus.backfill import pod_name, samples, witnessed
 from tests.adapters.prometheus.test_history import load_into, prometheus_with
 from tests.core.world import fleet

@@ -9,7 +9,7 @@ import numpy as np
 from autoscaler.adapters.prometheus import roster as roster_module
 from autoscaler.adapters.prometheus.kube_state import Controllers, PodFacts
 from autoscaler.adapters.prometheus.roster import FORGET_S, MISSED_S, Roster, Sighting
-from autoscaler.core.fleet import Blocked, Fleet, Pool, WorkloadRef
+from autoscaler.core.model.fleet import Blocked, Fleet, Pool, WorkloadRef
 
 NOTHING = Controllers({}, {})
 A, B = ("llm", "llama-7d9c5b6f4-x2x8k"), ("llm", "llama-7d9c5b6f4-b4b4b")

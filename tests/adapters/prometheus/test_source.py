@@ -10,8 +10,8 @@ import pytest
 from autoscaler.adapters.prometheus.front import FrontQuery
 from autoscaler.adapters.prometheus.source import MAX_CARRIED_S, MAX_FRONT_QUERIES, SLOW_PERIOD_S, PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import PodSamples, Samples
 from tests.adapters.prometheus.answering import FLEET, STARTED_S, HandClock, Server, healthy, report
 from tests.adapters.prometheus.answers import NOW_UNIX_S, html, pod, vector
 from tests.adapters.prometheus.fleets import fleet_of

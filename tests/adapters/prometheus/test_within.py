@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.within import (
     rounded_up_expression,
     within_expression,
 )
-from autoscaler.config.engines import ENGINES, WITHIN
+from autoscaler.catalog.engines import ENGINES, WITHIN
 from tests.adapters.prometheus.answers import vector
 
 TTFT = ENGINES["vllm"].readings["ttft_met"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.core.fleet import Fleet, Pod, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Pod, Workload, WorkloadRef
 from tests.core import world
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "vllm"

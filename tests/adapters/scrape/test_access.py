@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.config.settings import ScrapeSettings, TlsFiles, Verify
-from autoscaler.core.columns import replace
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import Samples
+from autoscaler.core.table.columns import replace
 from tests.adapters.scrape.support import SteppedClock, fleet_of, recorded
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer, ExpositionServer, exposition_server

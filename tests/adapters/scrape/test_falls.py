@@ -4,7 +4,7 @@ import numpy as np
 
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.samples import Samples
+from autoscaler.core.model.samples import Samples
 from tests.adapters.scrape.support import SteppedClock, fleet_of
 from tests.harness.exposition import ExpositionServer
 from tests.harness.objectives import objectives

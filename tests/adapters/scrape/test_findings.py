@@ -14,7 +14,7 @@ import pytest
 
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.samples import PodSamples
+from autoscaler.core.model.samples import PodSamples
 from tests.adapters.scrape.support import RECORDINGS, SteppedClock, endpoint, fleet_of, recorded
 from tests.harness.exposition import ExpositionServer
 from tests.harness.objectives import objectives

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.samples import FrontSamples, SourceReport
+from autoscaler.core.model.samples import FrontSamples, SourceReport
 from tests.adapters.scrape.support import SteppedClock, fleet_of
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server

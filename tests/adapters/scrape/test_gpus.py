@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.scrape.gpus import WINDOW_S, DcgmScraper
-from autoscaler.config import gpus
+from autoscaler.catalog import gpus
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import PodSamples, Samples
 from tests.adapters.scrape.support import SteppedClock, fleet_of
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server

@@ -12,8 +12,8 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.scrape.pods import LOAD_PROBE_S, PodScraper
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.fleet import Fleet
-from autoscaler.core.samples import PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import PodSamples, Samples
 from autoscaler.ports import Clock
 from tests.adapters.scrape.support import SteppedClock, fleet_of, recorded
 from tests.harness.exposition import Answer, ExpositionServer

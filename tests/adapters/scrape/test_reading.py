@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.scrape.exposition import Exposition, SeriesLabels, parse
 from autoscaler.adapters.scrape.reading import MAX_BUCKETS, gauges_and_counters, histogram, start_time_s, wanted
-from autoscaler.config.engines import ENGINES, QUANTILES, Engine
-from autoscaler.config.spellings import all_spellings, spelled
-from autoscaler.core.histogram import quantile
+from autoscaler.catalog.engines import ENGINES, QUANTILES, Engine
+from autoscaler.catalog.spellings import all_spellings, spelled
+from autoscaler.core.table.histogram import quantile
 
 VLLM = ENGINES["vllm"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.core.columns import FloatColumn
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request

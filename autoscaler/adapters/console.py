@@ -1,0 +1,294 @@
+"""Decisions on standard output: a live table on a terminal, a line per change for people who read a file or a pipe, one
+JSON line per decision for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from typing import Any, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from autoscaler.core.explain.format import count
+from autoscaler.core.explain.sentence import Explanation, explain
+from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.names import VERSION
+from autoscaler.ports import TickRecord, Unwritable
+
+ROWS = 40
+"""Most rows of the table; workloads that would change come first, the rest is counted."""
+
+LEAST_REASON = 40
+"""Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
+
+
+TROUBLE = 3
+"""Problems of the sources that are told, of all of them together."""
+
+OVER = "no source reports a problem any more"
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Print within; what the encoding cannot say becomes a question mark. Raises Unwritable where there is no room.
+
+    Whoever reads standard output and has seen enough, as `head` does, ends it quietly.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        with _room():
+            yield
+            print(end="", flush=True)
+    except BrokenPipeError:
+        leave_standard_output()
+    except Unwritable:
+        leave_standard_output()
+        raise
+
+
+def leave_standard_output() -> None:
+    """Send what is left to nowhere, lest it is tried again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """Write to standard output within. Raises Unwritable where it takes no more, BrokenPipeError if nobody reads it."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritable(f"standard output cannot be written: {error.strerror}") from error
+
+
+class LiveTable:
+    """A table that follows the ticks: workload, policy, ready, wanted, reason, GPUs saved or added."""
+
+    def __init__(self, console: Console, *, once: bool = False, nothing: str = "") -> None:
+        """nothing: what to say where there is no workload."""
+        self._console = console
+        self._nothing = nothing
+        self._live = None if once else Live(console=console, auto_refresh=False, transient=False)
+
+    def __enter__(self) -> LiveTable:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def record(self, tick: TickRecord) -> None:
+        self._show(_view(tick, self._console, self._nothing, fit=self._live is not None))
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        self._show(_text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", "red"))
+
+    def _show(self, view: RenderableType) -> None:
+        with _room():
+            if self._live:
+                self._live.update(view, refresh=True)
+            else:
+                self._console.print(view)
+
+
+class _Lines(ABC):
+    """Base of what writes lines: the same failure is told once. Raises like `_room`."""
+
+    def __init__(self, out: TextIO, nothing: str = "") -> None:
+        """nothing: what to say where there is no workload."""
+        self._out = out
+        self._nothing = nothing
+        self._failure = ""  # "": the last tick succeeded
+
+    def record(self, tick: TickRecord) -> None:
+        with _room():
+            self._out.writelines(f"{line}\n" for line in self._told(tick))
+            self._out.flush()
+        self._failure = ""
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        reason = _reason(error)
+        if reason != self._failure:
+            with _room():
+                self._out.write(f"{self._told_failure(_time(wall_s), reason)}\n")
+                self._out.flush()
+        self._failure = reason
+
+    @abstractmethod
+    def _told(self, tick: TickRecord) -> Iterator[str]: ...
+
+    @abstractmethod
+    def _told_failure(self, time: str, reason: str) -> str: ...
+
+
+class ChangeLines(_Lines):
+    """One line per workload at first and after a failure, then whenever another count is there or wanted.
+
+    And one for each problem of a source, whenever these are others than before, or over.
+    """
+
+    def __init__(self, out: TextIO, nothing: str = "") -> None:
+        super().__init__(out, nothing)
+        self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # there and wanted
+        self._notes: tuple[str, ...] = ()
+
+    def _told(self, tick: TickRecord) -> Iterator[str]:
+        fleet, before = tick.input.fleet, {} if self._failure else self._counts
+        refs = (workload.ref for workload in fleet.workloads)
+        counts = zip(fleet.replicas.tolist(), tick.decision.replicas.tolist(), strict=True)
+        self._counts = dict(zip(refs, counts, strict=True))
+        for row, (ref, counts_now) in enumerate(self._counts.items()):
+            if before.get(ref) != counts_now:
+                yield _printable(f"{_time(tick.wall_s)}  {ref}: {_explained(tick, row).sentence}")
+        told, self._notes = self._notes, _notes(tick, self._nothing)
+        if self._notes != told:
+            yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes or (OVER,))
+
+    def _told_failure(self, time: str, reason: str) -> str:
+        return _printable(f"{time}  no recommendation: {reason}")
+
+
+class JsonLines(_Lines):
+    """One line per decision and tick, and one per problem: a program need not remember what was told before."""
+
+    def _told(self, tick: TickRecord) -> Iterator[str]:
+        for row, explanation in _explanations(tick):
+            yield json.dumps(_line(tick, row, explanation), allow_nan=False)
+        for note in _notes(tick, self._nothing):
+            yield json.dumps({"version": VERSION, "time": _time(tick.wall_s), "problem": note})
+
+    def _told_failure(self, time: str, reason: str) -> str:
+        return json.dumps({"version": VERSION, "time": time, "error": reason})
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _explanations(tick: TickRecord) -> Iterator[tuple[int, Explanation]]:
+    for row in range(len(tick.policies)):
+        yield row, _explained(tick, row)
+
+
+def _explained(tick: TickRecord, row: int) -> Explanation:
+    return explain(tick.input, tick.decision, tick.policies, tick.problems, row)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return a cell or a line of the table; names and reasons come from outside, and must not steer the terminal."""
+    return Text(_printable(text), style=style)
+
+
+def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any]:
+    gpus = _gpus(tick, row, explanation)
+    return {
+        "version": VERSION,
+        "time": _time(tick.wall_s),
+        "workload": explanation.workload,
+        "kind": tick.input.fleet.workloads[row].ref.kind,
+        "policy": explanation.policy,
+        "ready": explanation.ready,
+        "current": explanation.current,
+        "wanted": explanation.wanted,
+        "signal": explanation.signal or None,
+        "bound": explanation.bound or None,
+        "reason": explanation.sentence,
+        # Of two zeros `max` takes the first, which has no sign.
+        "would_add_gpus": None if gpus is None else max(0.0, gpus),
+        "would_save_gpus": None if gpus is None else max(0.0, -gpus),
+        "inputs": {name: value if math.isfinite(value) else None for name, value in explanation.inputs.items()},
+    }
+
+
+def _gpus(tick: TickRecord, row: int, explanation: Explanation) -> float | None:
+    """GPUs the decision would add, negative if it would save them; None where the GPUs of a replica are not known."""
+    each = float(tick.input.fleet.gpus_per_replica[row])
+    return None if math.isnan(each) else (explanation.wanted - explanation.current) * each
+
+
+def _total(gpus: list[float | None]) -> str:
+    known = sum(abs(each) for each in gpus if each is not None)
+    if None not in gpus:
+        return count(known, "GPU")
+    return f"at least {count(known, 'GPU')}" if known else count(math.nan, "GPU")
+
+
+def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
+    """Say that there is no workload, and what is wrong with the sources."""
+    reports = tick.input.samples.reports
+    trouble = [f"{report.source}: {problem}" for report in reports for problem in report.problems][:TROUBLE]
+    return tuple(map(_printable, [*([] if tick.policies or not nothing else [nothing]), *trouble]))
+
+
+def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> RenderableType:
+    """Return the table and what belongs below it; fit: with as many rows as the height of the terminal has room for."""
+    notes = [_text(note, "red") for note in _notes(tick, nothing)]
+    rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
+    most = min(len(rows), ROWS)
+    beside = console.width - console.measure(_table(tick, rows, most)).maximum >= LEAST_REASON
+
+    def view(shown: int) -> Group:
+        if beside:
+            return Group(_table(tick, rows, shown, reasons=True), *notes)
+        sentences = [_text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
+        return Group(_table(tick, rows, shown), *([""] if sentences else []), *sentences, *notes)
+
+    def too_high(shown: int) -> bool:
+        return len(console.render_lines(view(shown), pad=False)) > console.height
+
+    return view(bisect_left(range(1, most), True, key=too_high) if fit and too_high(most) else most)
+
+
+def _table(tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *, reasons: bool = False) -> Table:
+    growing = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted > explanation.current]
+    shrinking = [_gpus(tick, row, explanation) for row, explanation in rows if explanation.wanted < explanation.current]
+    hidden = f", {len(rows) - shown} more not shown" if len(rows) > shown else ""
+    table = Table(
+        title=f"{_time(tick.wall_s)}  {count(len(rows), 'workload')}{hidden}",
+        caption=f"would add {_total(growing)}, would save {_total(shrinking)}",
+        title_justify="left",
+        caption_justify="left",
+        expand=reasons,
+    )
+    for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("wanted", True)):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    if reasons:
+        table.add_column("reason", ratio=1)
+    table.add_column("GPUs", justify="right", no_wrap=True)
+    for row, explanation in rows[:shown]:
+        change = explanation.wanted - explanation.current
+        style = "green" if change < 0 else "yellow" if change > 0 else ""
+        each = _gpus(tick, row, explanation)
+        table.add_row(
+            _text(explanation.workload),
+            _text(explanation.policy),
+            str(explanation.ready),
+            str(explanation.current),
+            Text(str(explanation.wanted), style=style),
+            *([_text(explanation.sentence)] if reasons else []),
+            ("?" if each is None else f"{each:+g}") if change else "0",
+        )
+    return table
+
+
+def _time(wall_s: float) -> str:
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,155 @@
+"""What the API and the page are answered from: the last tick, the recent past and the changes of each workload.
+
+Recording a tick keeps references and writes one slot of the history. Tables and explanations are made when somebody
+asks. Bounds in memory: the history 64 MiB (`history`), the changes CHANGES entries, and one tick.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from autoscaler.adapters.web.history import History
+from autoscaler.adapters.web.table import Table
+from autoscaler.adapters.web.view import Wishes, bounded
+from autoscaler.core.explain.sentence import Explanation
+from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.ports import Fate, Outcome, TickRecord
+
+Explain = Callable[[TickInput, Decision, tuple[str, ...], Mapping[int, str], int], Explanation]
+CHANGES = 32_768  # entries over all workloads
+CHANGES_EACH = 64  # of one workload; fewer with more workloads, never less than FEW
+FEW = 4
+MAX_REASON = 500  # characters
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One change as the chart marks it."""
+
+    tick: int
+    wall_s: float
+    before: int
+    after: int
+    fate: str
+    reason: str
+    detail: str
+
+
+class Board:
+    """Recorder that answers questions about the last ticks.
+
+    explain: puts one row of a tick into words (`autoscaler.core.explain.explain`).
+    """
+
+    def __init__(self, explain: Explain) -> None:
+        self._explain = explain
+        self._tick: TickRecord | None = None
+        self._table: Table | None = None  # of the last tick that somebody asked about
+        self._table_is_current = False
+        self._history = History()
+        self._wishes = Wishes()
+        self._marks: dict[int, deque[Mark]] = {}  # by workload_id
+        self._listeners: list[Callable[[], None]] = []
+
+    def record(self, tick: TickRecord) -> None:
+        self._tick = tick
+        self._table_is_current = False
+        self._history.record(tick)
+        self._mark(tick)
+        for listener in self._listeners:
+            listener()
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        """Keep showing the last successful tick; readiness and metrics tell of the failure."""
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after each tick until the returned function is called. It must not wait or raise."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def table(self) -> Table | None:
+        """Return the last tick as a table; None before the first."""
+        if self._tick is not None and not self._table_is_current:
+            self._table = Table.of(self._tick, self._table)
+            self._table_is_current = True
+        return self._table
+
+    def workload(self, row: int, since: int = -1) -> dict[str, Any]:
+        """Return all that is known of one row of `table()`; its past only after the tick numbered `since`.
+
+        Raises LookupError before the first tick. Ask for table and row without an await between them.
+        """
+        tick, table = self._tick, self.table()
+        if tick is None or table is None:
+            raise LookupError("no tick yet")
+        workload_id = int(table.columns["id"][row])
+        explanation = self._explain(tick.input, tick.decision, tick.policies, tick.problems, row)
+        return {
+            "workload": table.rows(np.array([row]))[0],
+            "explanation": _as_json(explanation),
+            "history": self._history.of(row, since),
+            "changes": [asdict(mark) for mark in self._marks.get(workload_id, ()) if mark.tick > since],
+        }
+
+    def _mark(self, tick: TickRecord) -> None:
+        """Note the changes of this tick, once each however long they wait for their owner."""
+        fleet = tick.input.fleet
+        news = self._wishes.unseen(tick.outcomes)
+        if not news:
+            return
+        ids = dict(zip((workload.ref for workload in fleet.workloads), fleet.workload_id.tolist(), strict=True))
+        each = max(FEW, min(CHANGES_EACH, CHANGES // max(len(ids), 1)))
+        if len(self._marks) > 2 * len(ids):  # most of these workloads are gone
+            self._marks = {key: self._marks[key] for key in ids.values() if key in self._marks}
+        for outcome in news:
+            workload_id = ids.get(outcome.change.ref)
+            if workload_id is not None:
+                marks = self._marks.get(workload_id)
+                if marks is None or marks.maxlen != each:
+                    marks = self._marks[workload_id] = deque(marks or (), maxlen=each)
+                mark = _mark(tick, outcome)
+                if not (marks and _same(marks[-1], mark)):
+                    marks.append(mark)
+
+
+def _as_json(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "workload": explanation.workload,
+        "policy": explanation.policy,
+        "current": explanation.current,
+        "wanted": explanation.wanted,
+        "ready": explanation.ready,
+        "signal": explanation.signal,
+        "bound": explanation.bound,
+        "asks": explanation.asks,
+        "steps": [
+            {"stage": step.stage, "replicas": step.replicas, "reason": step.reason} for step in explanation.steps
+        ],
+        "forecast": [{"name": line.name, "text": line.text} for line in explanation.forecast],
+        "inputs": explanation.inputs,
+        "sentence": explanation.sentence,
+    }
+
+
+def _same(last: Mark, mark: Mark) -> bool:
+    """Say whether an attempt only failed once more as it did before."""
+    failed = mark.fate in (Fate.FAILED.value, Fate.CONFLICT.value)
+    return failed and (last.before, last.after, last.fate) == (mark.before, mark.after, mark.fate)
+
+
+def _mark(tick: TickRecord, outcome: Outcome) -> Mark:
+    change = outcome.change
+    return Mark(
+        tick.number,
+        tick.wall_s,
+        change.before,
+        change.after,
+        outcome.fate.value,
+        bounded(change.reason, MAX_REASON),
+        bounded(outcome.detail, MAX_REASON),
+    )

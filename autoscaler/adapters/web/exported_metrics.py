@@ -1,0 +1,313 @@
+"""Every metric the daemon exports: name, type, labels, meaning. `docs/reference/metrics.md` is printed from here.
+
+    python -m autoscaler.adapters.web.exported_metrics > docs/reference/metrics.md
+
+How the values are kept and rendered is in `metrics`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from autoscaler.core.model.types import Decision, Signal, Stage
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.ports import TickRecord
+
+Column = Callable[[TickRecord], FloatColumn | BoolColumn]
+PREFIX = "vllm_autoscaler_"
+WORKLOAD_LABELS = ("namespace", "workload", "kind")
+MAX_WORKLOADS = 10_000  # workloads with series of their own
+MAX_SOURCES = 32
+MAX_POOLS = 256
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric. `column` gives the values of a family that has one value per workload and no labels beyond it."""
+
+    name: str  # without PREFIX
+    type: Literal["gauge", "counter", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+    column: Column | None = None
+
+    @property
+    def full_name(self) -> str:
+        return PREFIX + self.name
+
+
+def _of(table: str, field: str) -> Callable[[TickRecord], FloatColumn]:
+    """Return what reads one column of a table of the decision."""
+
+    def column(tick: TickRecord) -> FloatColumn:
+        values: FloatColumn = getattr(getattr(tick.decision, table), field)
+        return values
+
+    return column
+
+
+def _coverage(tick: TickRecord) -> FloatColumn:
+    """Return the share of ready replicas whose engine answered; NaN without a ready replica."""
+    seen = tick.decision.observation
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(seen.ready > 0, seen.reporting / seen.ready, np.nan)
+
+
+def _problem(tick: TickRecord) -> FloatColumn:
+    """Return 1 for workloads of which something is wrong, else NaN."""
+    column = np.full(len(tick.policies), np.nan)
+    column[list(tick.problems)] = 1.0
+    return column
+
+
+def _demand(decision: Decision) -> FloatColumn:
+    demand: FloatColumn = decision.stages[Stage.DEMAND]
+    return demand
+
+
+def _gauge(name: str, meaning: str, column: Column | None, *labels: str) -> Family:
+    return Family(name, "gauge", meaning, WORKLOAD_LABELS + labels, column)
+
+
+WORKLOADS = (
+    _gauge("workload_info", "Always 1; the policy in force and the service.", None, "policy", "service"),
+    _gauge("desired_replicas", "Replicas the daemon decided on.", lambda tick: tick.decision.replicas),
+    _gauge("current_replicas", "spec.replicas as it stands in the cluster.", _of("observation", "replicas")),
+    _gauge("ready_replicas", "Ready pods that are not leaving.", _of("observation", "ready")),
+    _gauge("starting_replicas", "Pods that are starting and can still become ready.", _of("observation", "starting")),
+    _gauge(
+        "blocked_replicas",
+        "Pods that waiting does not make ready: no room, no image, crashing.",
+        _of("observation", "blocked"),
+    ),
+    _gauge(
+        "missing_replicas",
+        "Replicas that should exist, have no pod, and are not on their way: a quota, a webhook.",
+        _of("observation", "missing"),
+    ),
+    _gauge(
+        "stuck_replicas",
+        "Ready pods that show requests and no progress: stuck, or their gauges are stale. Their load does not count.",
+        _of("observation", "stuck"),
+    ),
+    _gauge(
+        "recommended_replicas",
+        "Replicas the strongest signal asks for, before any limit.",
+        lambda tick: _demand(tick.decision),
+    ),
+    _gauge(
+        "signal_recommended_replicas",
+        "Replicas that each signal asks for, unrounded; absent without an opinion.",
+        None,
+        "signal",
+    ),
+    _gauge("limited_by", "1 for the last stage that changed the count; absent where none did.", None, "stage"),
+    _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
+    _gauge(
+        "input_age_seconds",
+        "Age of the oldest trusted engine reading; absent without one.",
+        _of("observation", "age_s"),
+    ),
+    _gauge("input_coverage_ratio", "Share of ready replicas whose engine answered, 0 to 1.", _coverage),
+    _gauge("running_requests", "Requests in the engines' running batches.", _of("observation", "running")),
+    _gauge("waiting_requests", "Requests the engines hold but do not run.", _of("observation", "waiting")),
+    _gauge(
+        "gateway_waiting_requests",
+        "Requests held by a gateway in front of the workload.",
+        _of("observation", "gateway_waiting"),
+    ),
+    _gauge(
+        "queue_wait_seconds",
+        "Expected wait of the last request in the queue of the worst replica.",
+        _of("observation", "queue_wait_s"),
+    ),
+    _gauge(
+        "ttft_seconds",
+        "Time to first token: p95 of the requests of all pods; absent without requests.",
+        _of("observation", "ttft_s"),
+    ),
+    _gauge("ttft_objective_seconds", "The policy's TTFT objective.", lambda tick: tick.input.spec.ttft_objective_s),
+    _gauge(
+        "itl_seconds",
+        "Inter-token latency: p95 of the gaps between tokens of all pods; absent without requests.",
+        _of("observation", "itl_s"),
+    ),
+    _gauge("itl_objective_seconds", "The policy's ITL objective.", lambda tick: tick.input.spec.itl_objective_s),
+    _gauge(
+        "kv_cache_usage_ratio", "KV-cache usage, mean over reporting replicas, 0 to 1.", _of("observation", "kv_usage")
+    ),
+    _gauge(
+        "capacity_requests",
+        "Requests one replica can run at once within the objective.",
+        _of("capacity", "concurrency"),
+    ),
+    _gauge(
+        "capacity_prefill_tokens_per_second",
+        "Prompt tokens one replica can compute per second.",
+        _of("capacity", "prefill_tokens_per_s"),
+    ),
+    _gauge(
+        "capacity_decode_tokens_per_second",
+        "Tokens one replica can generate per second.",
+        _of("capacity", "decode_tokens_per_s"),
+    ),
+    _gauge(
+        "capacity_confidence_ratio",
+        "Confidence in the capacity, 0 (a guess) to 1 (stated by the policy).",
+        _of("capacity", "confidence"),
+    ),
+    _gauge(
+        "planner_load_replicas",
+        "Replicas that the requests arriving now keep busy, as measured.",
+        _of("forecast", "demand"),
+    ),
+    _gauge(
+        "error_budget_ratio",
+        "Error budget of the policy: share of requests that may miss their objective.",
+        lambda tick: tick.input.spec.error_budget,
+    ),
+    _gauge(
+        "error_budget_allowed_ratio",
+        "Share of requests that the planner's strategy may miss now, after what was used or saved of it.",
+        _of("forecast", "allowed"),
+    ),
+    _gauge(
+        "missed_requests_ratio",
+        "Share of requests that missed TTFT or ITL within about a day, including those that came while no replica "
+        "served; absent where they are not counted.",
+        _of("forecast", "really_missed"),
+    ),
+    _gauge(
+        "cold_start_seconds",
+        "Time from asking for a replica until it serves: learned or stated.",
+        _of("observation", "cold_start_s"),
+    ),
+    _gauge(
+        "gpu_loaded_replicas",
+        "Pods whose framebuffer is in use; absent without GPU metrics.",
+        _of("observation", "loaded"),
+    ),
+    _gauge(
+        "gpu_active_replicas",
+        "Pods whose tensor cores are active; absent without GPU metrics.",
+        _of("observation", "active"),
+    ),
+    Family(
+        "gpu_loaded_idle_replica_seconds_total",
+        "counter",
+        "Replica-seconds loaded and idle since the workload was first seen.",
+        WORKLOAD_LABELS,
+        _of("observation", "loaded_idle_s"),
+    ),
+    _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
+    _gauge(
+        "problem",
+        "1 while what a workload declares is wrong, or KEDA's calls for it are refused; absent otherwise. `explain` "
+        "says what it is.",
+        _problem,
+    ),
+    _gauge("other_owner", "1 while another owner sets the replica count; the label `owner` names it.", None, "owner"),
+)
+
+POOLS = (
+    Family("pool_gpus", "gauge", "Allocatable GPUs of a pool; absent where unknown.", ("resource", "product", "nodes")),
+    Family(
+        "pool_desired_gpus",
+        "gauge",
+        "GPUs of all replicas that the last tick decided on. Replicas that do not come, or whose count is not ours to "
+        "set, are among them, so it may exceed `pool_gpus`.",
+        ("resource", "product", "nodes"),
+    ),
+)
+
+PROCESS = (
+    Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
+    Family(
+        "leader",
+        "gauge",
+        "1 while this process may act; `installation` is its lease.",
+        ("installation",),
+    ),
+    Family("ticks_total", "counter", "Ticks by result: ok, failed.", ("result",)),
+    Family("tick_duration_seconds", "histogram", "Time that one successful tick took, including sampling and acting."),
+    Family("last_tick_timestamp_seconds", "gauge", "Unix time of the last successful tick."),
+    Family("workloads", "gauge", "Workloads in the last tick."),
+    Family(
+        "unlisted_workloads", "gauge", "Workloads without series of their own: beyond the limit, or a duplicate name."
+    ),
+    Family("untrusted_workloads", "gauge", "Workloads whose inputs are missing or stale: they hold or grow."),
+    Family("pods", "gauge", "Pods in the last tick."),
+    Family("source_queries_total", "counter", "Requests sent to a source of metrics.", ("source",)),
+    Family("source_failures_total", "counter", "Requests to a source that failed.", ("source",)),
+    Family("source_duration_seconds", "histogram", "Time that one sampling of a source took.", ("source",)),
+    Family("source_problems", "gauge", "Problems a source reported in the last tick.", ("source",)),
+    Family("changes_total", "counter", "Scale changes by outcome and direction.", ("outcome", "direction")),
+    Family(
+        "policy_problems", "gauge", "Problems in changed policy files, which are not in force until fixed; 0: none."
+    ),
+    Family(
+        "state_saved_timestamp_seconds", "gauge", "Unix time up to which the learned state is saved; absent: never."
+    ),
+    Family("stream_clients", "gauge", "Clients that follow the stream of the page."),
+)
+
+FAMILIES = PROCESS + POOLS + WORKLOADS
+
+# Exported by the KEDA side itself and only listed here; a test holds the two together.
+KEDA = (
+    Family("keda_calls_total", "counter", "Calls from KEDA by method and gRPC status.", ("method", "code")),
+    Family("keda_streams", "gauge", "Open StreamIsActive calls."),
+    Family(
+        "keda_unknown_scaled_objects",
+        "gauge",
+        "ScaledObjects that KEDA's calls name and that are not known; `keda_refused` of /readyz names them.",
+    ),
+    Family(
+        "keda_swallowed_workloads",
+        "gauge",
+        "Workloads whose wanted count the HPA's tolerance hides from it.",
+    ),
+    Family(
+        "keda_swallowed",
+        "gauge",
+        "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise. At most 1,000 are named.",
+        WORKLOAD_LABELS,
+    ),
+)
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def markdown() -> str:
+    """Print the reference of all metrics."""
+    series = f"{sum(1 for family in WORKLOADS if family.labels == WORKLOAD_LABELS)}"
+    parts = [
+        "# Metrics",
+        "",
+        "The metrics that `/metrics` exports; names, types and labels are stable. This page is generated from",
+        "`autoscaler/adapters/web/exported_metrics.py` by `python -m autoscaler.adapters.web.exported_metrics`.",
+        "",
+        "An unknown value is absent, never 0. Label values from outside are cut at 253 characters, unprintable ones",
+        "are replaced.",
+        "",
+        f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
+        f"most {len(Signal)}), and one each for its policy, the stage that changed its count and another owner; in",
+        f"practice about 30. The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the",
+        f"rest. At most {MAX_SOURCES} sources and {MAX_POOLS} pools have their own series. The Prometheus client adds",
+        "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
+    ]
+    chapters = (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS), ("KEDA mode only", KEDA))
+    for title, families in chapters:
+        parts += ["", f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
+        for family in families:
+            labels = ", ".join(f"`{label}`" for label in family.labels)
+            parts.append(f"| `{family.full_name}` | {family.type} | {labels} | {family.meaning} |")
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

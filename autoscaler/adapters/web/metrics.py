@@ -1,0 +1,263 @@
+"""The daemon's own metrics: kept per tick, rendered per scrape.
+
+A tick costs the same with one workload or ten thousand: it keeps a reference to the record. The series of the
+workloads are made from that record when somebody scrapes, one family at a time. Which metrics there are is in
+`catalogue`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from autoscaler.adapters.web import exported_metrics
+from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
+from autoscaler.adapters.web.view import NONE, SIGNALS, STAGES, Wishes, binding_stage, bounded
+from autoscaler.core.model.fleet import Workload
+from autoscaler.ports import Outcome, TickRecord
+
+TICK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+OTHERS = "others"  # the label of sources past MAX_SOURCES
+END = b"# EOF\n"  # ends an OpenMetrics answer
+Labels = dict[str, str]
+
+
+class Metrics:
+    """Recorder that Prometheus scrapes.
+
+    Further collectors of the process (the gRPC server's, say) may be registered at `registry`. `mode` names what the
+    daemon runs as: direct, keda, dry-run, demo; `installation` whose replicas lead by turns, "": it leads alone.
+    """
+
+    def __init__(self, mode: str = "", installation: str = "") -> None:
+        self.registry = CollectorRegistry()
+        self._tick: TickRecord | None = None
+        self._wishes = Wishes()
+        self._sources: set[str] = set()
+
+        self._ticks = self._counter("ticks_total")
+        self._ticks.labels("ok")  # present from the start, so that a rate sees the first failure
+        self._ticks.labels("failed")
+        self._tick_duration = self._histogram("tick_duration_seconds")
+        self._queries = self._counter("source_queries_total")
+        self._failures = self._counter("source_failures_total")
+        self._source_duration = self._histogram("source_duration_seconds")
+        self._changes = self._counter("changes_total")
+        self._policy_problems = self._gauge("policy_problems")
+        self._stream_clients = self._gauge("stream_clients")
+        self._state_saved_s = math.nan
+        self.ticks = 0  # that succeeded or failed: what is rendered changes with them
+        self._gauge("info").labels(_version(), mode).set(1)
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_TickCollector(installation, lambda: self._tick, lambda: self._state_saved_s))
+
+    def record(self, tick: TickRecord) -> None:
+        self._tick = tick
+        self.ticks += 1
+        self._ticks.labels("ok").inc()
+        self._tick_duration.observe(tick.duration_s)
+        for report in tick.input.samples.reports:
+            source = self._source(report.source)
+            self._queries.labels(source).inc(report.queries)
+            self._failures.labels(source).inc(report.failed)
+            self._source_duration.labels(source).observe(report.duration_s)
+        for outcome in self._wishes.unseen(tick.outcomes):
+            self._changes.labels(outcome.fate.value, _direction(outcome)).inc()
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        self.ticks += 1
+        self._ticks.labels("failed").inc()
+
+    def set_policy_problems(self, count: int) -> None:
+        """Say how many findings keep changed policy files from coming into force; 0: none."""
+        self._policy_problems.set(count)
+
+    def set_stream_clients(self, count: int) -> None:
+        self._stream_clients.set(count)
+
+    def set_state_saved(self, wall_s: float) -> None:
+        """Say up to when what was learned has been saved, Unix time."""
+        self._state_saved_s = wall_s
+
+    def render(self, accept: str = "") -> tuple[str, AsyncIterator[bytes]]:
+        """Return the content type that suits an Accept header, and the body in parts, one for each family.
+
+        All series of workloads tell of the same tick. Values are collected on the event loop, where collectors and
+        what they read live; writing them as text, the larger part of the work, is done in a thread.
+        """
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version or a weight that is no number
+            encode, content_type = choose_encoder("")
+        return content_type, _parts(encode, self.registry)
+
+    def _source(self, name: str) -> str:
+        name = bounded(name)
+        if name not in self._sources and len(self._sources) >= MAX_SOURCES:
+            return OTHERS
+        self._sources.add(name)
+        return name
+
+    def _counter(self, name: str) -> Counter:
+        family = BY_NAME[name]
+        return Counter(family.full_name, family.meaning, family.labels, registry=self.registry)
+
+    def _gauge(self, name: str) -> Gauge:
+        family = BY_NAME[name]
+        return Gauge(family.full_name, family.meaning, family.labels, registry=self.registry)
+
+    def _histogram(self, name: str) -> Histogram:
+        family = BY_NAME[name]
+        return Histogram(
+            family.full_name, family.meaning, family.labels, buckets=TICK_BUCKETS_S, registry=self.registry
+        )
+
+
+class _TickCollector(Collector):
+    """Makes the series of the last tick."""
+
+    def __init__(self, installation: str, last: Callable[[], TickRecord | None], saved_s: Callable[[], float]) -> None:
+        self._installation = {"installation": installation}
+        self._last = last
+        self._saved_s = saved_s
+        self._workloads: tuple[Workload, ...] | None = None
+        self._listed: tuple[list[int], list[Labels]] = ([], [])
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering asks for no values
+
+    def collect(self) -> Iterator[Metric]:
+        tick = self._last()
+        if tick is None:
+            yield _family("leader", [(self._installation, 0.0)])
+            return
+        rows, labels = self._labels(tick.input.fleet.workloads)
+        yield _family("leader", [(self._installation, float(tick.leading))])
+        yield _family("last_tick_timestamp_seconds", [({}, tick.wall_s)])
+        yield _family("state_saved_timestamp_seconds", [({}, self._saved_s())])
+        yield _family("workloads", [({}, float(len(tick.input.fleet.workloads)))])
+        yield _family("unlisted_workloads", [({}, float(len(tick.input.fleet.workloads) - len(rows)))])
+        yield _family("untrusted_workloads", [({}, float(np.count_nonzero(~tick.decision.trusted)))])
+        yield _family("pods", [({}, float(len(tick.input.fleet.pods)))])
+        yield _family("source_problems", _source_problems(tick))
+        yield from _pools(tick)
+        yield _family("workload_info", _infos(tick, rows, labels))
+        yield _family("signal_recommended_replicas", _asks(tick, rows, labels))
+        yield _family("limited_by", _bounds(tick, rows, labels))
+        yield _family("other_owner", _rivals(tick, rows, labels))
+        for family in exported_metrics.WORKLOADS:
+            if family.column is not None:
+                values = np.asarray(family.column(tick), dtype=np.float64)[rows].tolist()
+                yield _metric(family, zip(labels, values, strict=True))
+
+    def _labels(self, workloads: tuple[Workload, ...]) -> tuple[list[int], list[Labels]]:
+        """Return the rows that are listed and their labels; made once for as long as the fleet stands.
+
+        Two workloads that would have the same labels would spoil the whole scrape, so the second is left out.
+        """
+        if workloads is not self._workloads:
+            listed: dict[tuple[str, ...], int] = {}
+            for row, workload in enumerate(workloads[:MAX_WORKLOADS]):
+                ref = workload.ref
+                listed.setdefault((bounded(ref.namespace), bounded(ref.name), bounded(ref.kind)), row)
+            labels = [dict(zip(exported_metrics.WORKLOAD_LABELS, key, strict=True)) for key in listed]
+            self._workloads, self._listed = workloads, (list(listed.values()), labels)
+        return self._listed
+
+
+def _infos(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for row, label in zip(rows, labels, strict=True):
+        service = bounded(tick.input.fleet.workloads[row].service)
+        yield {**label, "policy": bounded(tick.policies[row]), "service": service}, 1.0
+
+
+def _asks(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for signal, column in zip(SIGNALS, tick.decision.asks, strict=True):
+        for label, value in zip(labels, column[rows].tolist(), strict=True):
+            yield {**label, "signal": signal}, value
+
+
+def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for label, stage in zip(labels, binding_stage(tick.decision)[rows].tolist(), strict=True):
+        if stage != NONE:
+            yield {**label, "stage": STAGES[stage]}, 1.0
+
+
+def _rivals(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for row, label in zip(rows, labels, strict=True):
+        if tick.input.fleet.rival[row]:
+            yield {**label, "owner": bounded(tick.input.fleet.rival[row])}, 1.0
+
+
+def _source_problems(tick: TickRecord) -> Iterator[tuple[Labels, float]]:
+    problems: dict[str, int] = {}
+    for report in tick.input.samples.reports[:MAX_SOURCES]:
+        source = bounded(report.source)
+        problems[source] = problems.get(source, 0) + len(report.problems)
+    for source, count in problems.items():
+        yield {"source": source}, float(count)
+
+
+def _pools(tick: TickRecord) -> Iterator[Metric]:
+    fleet = tick.input.fleet
+    named: dict[tuple[str, ...], int] = {}
+    for index, pool in enumerate(fleet.pools[:MAX_POOLS]):
+        named.setdefault((bounded(pool.resource), bounded(pool.product), bounded(pool.nodes)), index)
+    labels = [dict(zip(("resource", "product", "nodes"), names, strict=True)) for names in named]
+    gpus = tick.decision.replicas * fleet.gpus_per_replica
+    counted = (fleet.pool >= 0) & ~np.isnan(gpus)
+    desired = np.bincount(fleet.pool[counted], weights=gpus[counted], minlength=len(fleet.pools))
+    for name, column in (("pool_gpus", fleet.pool_gpus), ("pool_desired_gpus", desired)):
+        yield _family(name, zip(labels, column[list(named.values())].tolist(), strict=True))
+
+
+def _family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    return _metric(BY_NAME[name], samples)
+
+
+def _metric(family: Family, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    metric = Metric(family.full_name.removesuffix("_total"), family.meaning, family.type)
+    for labels, value in samples:
+        if not math.isnan(value):  # what is unknown is absent
+            metric.add_sample(family.full_name, labels, value)
+    return metric
+
+
+class _One(Collector):
+    """A registry of one family."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+async def _parts(encode: Callable[[Collector], bytes], registry: CollectorRegistry) -> AsyncIterator[bytes]:
+    """Encode family by family: ten thousand workloads make some 35 MB that nobody should hold in one piece."""
+    ended = False
+    for metric in registry.collect():
+        part = await asyncio.to_thread(encode, _One(metric))
+        ended = part.endswith(END)
+        yield part.removesuffix(END)
+    if ended:
+        yield END
+
+
+def _direction(outcome: Outcome) -> str:
+    return "up" if outcome.change.after > outcome.change.before else "down"
+
+
+def _version() -> str:
+    try:
+        return version("vllm-autoscaler")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"

@@ -1,0 +1,452 @@
+"""The HTTP server: routes, what a request may ask, and the headers of every answer. GET and HEAD only; nothing here
+changes the daemon.
+
+    /                                  the page
+    /healthz                           the process lives and its event loop turns
+    /readyz                            200 while the last successful tick is young enough, else 503; detail as JSON
+    /metrics                           Prometheus or OpenMetrics text
+    /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
+    /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
+    /api/v1/stream                     server-sent events, see `stream`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from importlib import resources
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from autoscaler.adapters.web.answers import Answers, Body, Busy
+from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.metrics import Metrics
+from autoscaler.adapters.web.readiness import Readiness
+from autoscaler.adapters.web.stream import Stream, write
+from autoscaler.adapters.web.table import SORTABLE, Table
+from autoscaler.adapters.web.view import MAX_TEXT
+from autoscaler.config.settings import HttpSettings
+
+MAX_CONNECTIONS = 512
+MAX_ANSWERS = 128  # under way at once, streams and probes apart; connections are left for the probes of kubelet
+ANSWER_S = 30.0  # for one answer, from the request to its last byte
+FAULTS_S = 60.0  # between two log lines of unexpected errors
+PROBES = ("/healthz", "/readyz")
+STREAM = "/api/v1/stream"
+MAX_LIMIT = 1000  # workloads in one answer
+DEFAULT_LIMIT = 100
+MAX_REQUEST_LINE = 4096
+IDLE_S = 75.0  # a connection that asks nothing, or never finishes asking, is closed
+SHUTDOWN_S = 2.0
+COMPRESS_FROM_BYTES = 4096
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/static/app.js": ("app.js", "text/javascript"),
+    "/static/ask.js": ("ask.js", "text/javascript"),
+    "/static/chart.js": ("chart.js", "text/javascript"),
+    "/static/detail.js": ("detail.js", "text/javascript"),
+    "/static/format.js": ("format.js", "text/javascript"),
+    "/static/list.js": ("list.js", "text/javascript"),
+    "/static/style.css": ("style.css", "text/css"),
+    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = structlog.get_logger(__name__)
+
+
+class CannotListen(Exception):
+    """The address cannot be had; the text names it and says what to do."""
+
+
+class HttpServer:
+    """Serve while the context is open.
+
+    mode: what the page's badge says: direct, keda, dry-run, demo.
+    heartbeat_s: how long a stream may be silent. write_deadline_s: how long a client may take for a part of an answer.
+    answer_s: how long it may take for all of it, streams apart.
+    Raises CannotListen on entering when the port is taken or the address is not this machine's.
+    """
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        *,
+        board: Board,
+        metrics: Metrics,
+        readiness: Readiness,
+        mode: str,
+        heartbeat_s: float = 15.0,
+        write_deadline_s: float = 10.0,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._settings = settings
+        self._board = board
+        self._metrics = metrics
+        self._readiness = readiness
+        self._mode = mode
+        self._write_deadline_s = write_deadline_s
+        self._answer_s = answer_s
+        self._answers = Answers()
+        self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request under way
+        self._under_way = 0  # of these, requests that count towards MAX_ANSWERS
+        self._fault_s, self._faults = -FAULTS_S, 0  # when an unexpected error was logged, and how many were not since
+        self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
+        self._runner = web.AppRunner(self._application(), handle_signals=False, shutdown_timeout=SHUTDOWN_S)
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        host, port = self._settings.host, self._settings.port
+        await self._runner.setup()
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port)
+        except OSError as error:
+            await self._runner.cleanup()
+            raise CannotListen(_cannot_listen(host, port, error)) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._stream.close()
+        self._answers.close()
+        await self._runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; of interest where the settings say 0."""
+        if self._listener is None:
+            raise RuntimeError("the HTTP server is not listening yet")
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        """The page."""
+        host = self._settings.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        """Take a connection. When there are too many, the oldest that waits for nothing makes room.
+
+        Else those that never finish asking could keep the probes of kubelet out until it ends the daemon.
+        """
+        server = self._runner.server
+        if server is None:
+            return _HangUp()
+        connections = server.connections  # the oldest first
+        if len(connections) >= MAX_CONNECTIONS:
+            # Those that are closed already, their transport gone, are still counted for a moment.
+            idle = (each for each in connections if each.transport is not None and each not in self._answering)
+            oldest = next(idle, None)
+            if oldest is None:
+                return _HangUp()
+            oldest.force_close()
+        return _Connection(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=IDLE_S,
+            max_line_size=MAX_REQUEST_LINE,
+            max_field_size=MAX_REQUEST_LINE,
+            lingering_time=1.0,
+        )
+
+    @web.middleware
+    async def _note_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._answering.add(request.protocol)
+        try:
+            return await handler(request)
+        finally:
+            self._answering.discard(request.protocol)
+
+    @web.middleware
+    async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what is too much at once, and cut off a client that does not take its answer in time."""
+        if request.path == STREAM or request.path in PROBES:
+            return await handler(request)
+        if self._under_way >= MAX_ANSWERS:
+            raise _busy(f"{MAX_ANSWERS} answers are under way already; no more are allowed")
+        self._under_way += 1
+        try:
+            async with asyncio.timeout(self._answer_s):
+                response = await handler(request)
+                if isinstance(response, web.Response):
+                    await response.prepare(request)
+                    await response.write_eof()
+                return response
+        except Busy as busy:
+            raise _busy(str(busy)) from None
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError(f"the client did not take the answer within {self._answer_s:g} s") from None
+        finally:
+            self._under_way -= 1
+
+    @web.middleware
+    async def _plain_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer an unexpected error with one line of JSON, and log it, but not each time it comes."""
+        try:
+            return await handler(request)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._fault_s < FAULTS_S:
+                self._faults += 1
+            else:
+                log.error("an answer failed", path=_short(request.path), not_logged=self._faults, exc_info=error)
+                self._fault_s, self._faults = now_s, 0
+            return _json({"error": "an unexpected error; the log of the daemon has more"}, status=500)
+
+    def _application(self) -> web.Application:
+        # The first is the outermost.
+        middlewares = [self._note_answering, self._plain_faults, _plain_errors, self._bound]
+        app = web.Application(middlewares=middlewares, client_max_size=1)
+        app.on_response_prepare.append(_add_headers)
+        for path, (name, content_type) in FILES.items():
+            app.router.add_get(path, _file(name, content_type))
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics_text)
+        app.router.add_get("/api/v1/workloads", self._workloads)
+        app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
+        app.router.add_get(STREAM, self._follow, allow_head=False)
+        return app
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        verdict = self._readiness.check()
+        return _json({"mode": self._mode, **verdict.detail}, status=200 if verdict.ready else 503)
+
+    async def _metrics_text(self, request: web.Request) -> web.StreamResponse:
+        content_type, parts = self._metrics.render(request.headers.get("Accept", "")[:MAX_REQUEST_LINE])
+        body = await self._answers.body(("metrics", content_type), self._metrics.ticks, lambda: parts)
+        return await self._send(request, body, content_type)
+
+    async def _shared_json(self, request: web.Request, key: Hashable, make: Callable[[], bytes]) -> web.StreamResponse:
+        """Answer with JSON that is made once for a tick, and again when what is said of the tick's age changes."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield make()
+
+        table = self._board.table()
+        version = (table.number if table else None, self._readiness.stale())
+        return await self._send(request, await self._answers.body(key, version, parts), "application/json")
+
+    async def _send(self, request: web.Request, body: Body, content_type: str) -> web.StreamResponse:
+        zips = "gzip" in request.headers.get("Accept-Encoding", "").lower()
+        response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept-Encoding"})
+        if zips:
+            response.headers["Content-Encoding"] = "gzip"
+        response.content_length = len(body.zipped) if zips else body.unzipped_bytes
+        await response.prepare(request)
+        if request.method != "HEAD":
+            for piece in body.pieces(unzipped=not zips):
+                await write(request, response, piece, self._write_deadline_s)
+        return response
+
+    async def _workloads(self, request: web.Request) -> web.StreamResponse:
+        query = _Query(request, ("q", "sort", "limit", "offset"))
+        text, field = query.text("q"), query.text("sort")
+        descending = field.startswith("-")
+        if (field := field.removeprefix("-")) not in (*SORTABLE, ""):
+            raise query.wrong("sort", f"one of {', '.join(SORTABLE)}, with - in front for descending order")
+        limit, offset = query.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT), query.number("offset", 0, 0, 10**9)
+
+        key = "list", text, field, descending, limit, offset
+        return await self._shared_json(request, key, lambda: self._list(text, field, descending, limit, offset))
+
+    def _list(self, text: str, field: str, descending: bool, limit: int, offset: int) -> bytes:
+        table = self._board.table()
+        if table is None:
+            never = {"total": 0, "matched": 0, "limit": limit, "offset": offset, "workloads": []}
+            return msgspec.json.encode(self._head(None) | never)
+        rows = table.search(text) if text else np.arange(len(table))
+        if field:
+            rows = table.order(rows, field, descending)
+        body = {
+            "total": len(table),
+            "matched": len(rows),
+            "limit": limit,
+            "offset": offset,
+            "workloads": table.rows(rows[offset : offset + limit]),
+        }
+        return msgspec.json.encode(self._head(table) | body)
+
+    async def _workload(self, request: web.Request) -> web.StreamResponse:
+        query = _Query(request, ("kind", "since"))
+        namespace = query.checked("namespace", request.match_info["namespace"])
+        name = query.checked("name", request.match_info["name"])
+        kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
+        self._row(namespace, name, kind)  # before it waits for its turn
+        key = "workload", namespace, name, kind, since
+        return await self._shared_json(request, key, lambda: self._detail(namespace, name, kind, since))
+
+    def _detail(self, namespace: str, name: str, kind: str, since: int) -> bytes:
+        table, row = self._row(namespace, name, kind)
+        return msgspec.json.encode(self._head(table) | self._board.workload(row, since))
+
+    def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
+        """Find a workload in the last tick. Raises web.HTTPNotFound."""
+        table = self._board.table()
+        if table is None:
+            raise web.HTTPNotFound(text=self._readiness.stale())
+        row = table.find(namespace, name, kind)
+        if row is None:
+            raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
+        return table, row
+
+    def _head(self, table: Table | None) -> dict[str, Any]:
+        """Say which tick an answer is of."""
+        return {
+            "mode": self._mode,
+            "tick": table.number if table else None,
+            "wall_s": table.wall_s if table else None,
+            "stale": self._readiness.stale(),
+            "leading": bool(table and table.leading),
+        }
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        _Query(request, ())
+        return await self._stream.serve(request)
+
+
+class _Connection(web.RequestHandler):
+    """A connection on which what the other side does wrong is no trouble of ours, and fills no log."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):  # whoever asked has left
+            raise exc
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        too_long = f"request line or header too long; allowed: at most {MAX_REQUEST_LINE} bytes"
+        error = too_long if isinstance(exc, LineTooLong) else "not an HTTP request"
+        response = _json({"error": error}, status=status, headers=HEADERS)
+        response.force_close()
+        return response
+
+
+class _HangUp(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Query:
+    """The parameters of a request, checked; each error names the parameter, the value and what is allowed."""
+
+    def __init__(self, request: web.Request, allowed: tuple[str, ...]) -> None:
+        self._values = request.query
+        for key in self._values:
+            if key not in allowed:
+                known = ", ".join(allowed) or "none"
+                raise web.HTTPBadRequest(text=f"unknown parameter {_short(key)}; allowed: {known}")
+            if len(self._values.getall(key)) > 1:
+                raise web.HTTPBadRequest(text=f"parameter {key} is given more than once")
+
+    def text(self, key: str) -> str:
+        return self.checked(key, self._values.get(key, ""))
+
+    def checked(self, key: str, value: str) -> str:
+        if len(value) > MAX_TEXT or not value.isprintable():
+            allowed = f"at most {MAX_TEXT} printable characters"
+            raise web.HTTPBadRequest(text=f"{key} is {_short(value)}; allowed: {allowed}")
+        return value
+
+    def number(self, key: str, default: int, low: int, high: int) -> int:
+        value = self._values.get(key, str(default))
+        if not re.fullmatch(r"-?[0-9]{1,16}", value, re.ASCII) or not low <= int(value) <= high:
+            raise self.wrong(key, f"a whole number from {low} to {high}")
+        return int(value)
+
+    def wrong(self, key: str, allowed: str) -> web.HTTPBadRequest:
+        return web.HTTPBadRequest(text=f"{key} is {_short(self._values.get(key, ''))}; allowed: {allowed}")
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 80 else value[:79] + "…")
+
+
+@web.middleware
+async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn refusals into JSON, and refuse a request that brings a body."""
+    try:
+        if request.can_read_body and request.method in ("GET", "HEAD"):
+            raise web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text="a request here has no body")
+        return await handler(request)
+    except web.HTTPException as error:
+        headers = {key: error.headers[key] for key in ("Allow", "Retry-After") if key in error.headers}
+        unknown = error.status == 404 and error is request.match_info.http_exception
+        text = f"nothing is served at {_short(request.path)}" if unknown else error.text
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            text = f"method {error.method[:80]}; allowed: {', '.join(sorted(error.allowed_methods))}"
+        return _json({"error": text}, status=error.status, headers=headers)
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for header, value in HEADERS.items():
+        response.headers.setdefault(header, value)
+
+
+def _file(name: str, content_type: str) -> Handler:
+    """Serve one file of the package from memory; a browser keeps it but asks each time whether it still holds."""
+    body = (resources.files(__package__) / "static" / name).read_bytes()
+
+    async def handler(request: web.Request) -> web.Response:
+        response = web.Response(body=body, content_type=content_type, charset="utf-8")
+        response.headers["Cache-Control"] = "no-cache"
+        if len(body) >= COMPRESS_FROM_BYTES:
+            response.enable_compression()
+        return response
+
+    return handler
+
+
+def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    encoded = msgspec.json.encode(body)  # NaN and infinity become null
+    response = web.Response(body=encoded, status=status, content_type="application/json", headers=headers)
+    if len(encoded) >= COMPRESS_FROM_BYTES:
+        response.enable_compression()
+    return response
+
+
+def _busy(text: str) -> web.HTTPServiceUnavailable:
+    return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"HTTP port {port} on {host} is in use by another program; stop it or choose another port"
+        case errno.EACCES:
+            return f"HTTP port {port} on {host} needs privileges; choose a port from 1024 to 65535"
+        case _:
+            return f"cannot listen for HTTP on {host} port {port}: {error.strerror or error}"

@@ -1,0 +1,203 @@
+"""One tick as a table: what the API lists, the page shows and the stream compares. Columns in, JSON values out.
+
+What a field means is in `FIELDS`, once; the table in `docs/reference/api.md` is held equal to it by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.adapters.web.view import SIGNALS, STAGES, binding_stage, bounded, strongest_signal
+from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.names import OBSERVED
+from autoscaler.core.model.types import Stage
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.ports import TickRecord
+
+Column = npt.NDArray[Any]  # float64, int64, bool or str objects, [W]
+Cells = dict[str, Any]  # one row, or the part of it that changed, as JSON values; NaN becomes null when encoded
+
+FIELDS = {
+    "id": "number of the workload, fixed while the daemon runs",
+    "namespace": "namespace",
+    "name": "name of the scale target",
+    "kind": "kind of the scale target",
+    "service": "model endpoint it is a variant of; empty: itself",
+    "model": "model name as engine or gateway report it; empty: unknown",
+    "policy": "policy in force",
+    "rival": "who else owns the replica count; empty: nobody",
+    "paused": "the operator has paused it",
+    "trusted": "inputs are known and fresh enough to shrink on",
+    "signal": "signal that asks for the most; empty: none has an opinion",
+    "bound": "last stage that changed the count; empty: none did",
+    "current": "spec.replicas in the cluster",
+    "ready": "ready pods that are not leaving",
+    "starting": "pods that are starting",
+    "blocked": "pods that do not become ready by waiting",
+    "missing": "replicas that should exist, have no pod, and are not on their way",
+    "demand": "replicas the strongest signal asks for, before any limit",
+    "wanted": "replicas decided on",
+    "running": "requests in the running batches",
+    "waiting": "requests held by the engines",
+    "gateway_waiting": "requests held by the gateway",
+    "ttft_s": "time to first token, seconds: 95th percentile of the requests of all pods; null: no requests",
+    "ttft_objective_s": "its objective",
+    "itl_s": "inter-token latency, seconds: 95th percentile of the gaps between tokens of all pods",
+    "itl_objective_s": "its objective",
+    "burnt_budgets": "requests that missed within about a day, in error budgets: above 1 the promise is broken",
+    "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
+    "gpu_active": "replicas whose tensor cores work",
+    "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
+    "gpus_per_replica": "GPUs of one replica; null: unknown",
+    "age_s": "age of the oldest trusted engine reading, seconds",
+}
+SORTABLE = tuple(FIELDS)
+QUIET = ("age_s", "loaded_idle_s")  # move with every tick and tell nothing by it; not worth a message
+SEARCHED = ("namespace", "name", "policy", "service", "model")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the table says of workloads that does not change from tick to tick."""
+
+    workloads: tuple[Workload, ...]
+    columns: dict[str, Column]
+    row: dict[tuple[str, str], dict[str, int]]  # (namespace, name) to kind to row; the first of a kind wins
+
+    @classmethod
+    def of(cls, workloads: tuple[Workload, ...]) -> Names:
+        columns = {
+            "namespace": _words(bounded(workload.ref.namespace) for workload in workloads),
+            "name": _words(bounded(workload.ref.name) for workload in workloads),
+            "kind": _words(bounded(workload.ref.kind) for workload in workloads),
+            "service": _words(bounded(workload.service) for workload in workloads),
+            "model": _words(bounded(workload.model) for workload in workloads),
+        }
+        rows: dict[tuple[str, str], dict[str, int]] = {}
+        for row, (namespace, name, kind) in enumerate(
+            zip(columns["namespace"], columns["name"], columns["kind"], strict=True)
+        ):
+            rows.setdefault((namespace, name), {}).setdefault(kind, row)
+        return cls(workloads, columns, rows)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The fields of all workloads after one tick. It keeps no reference to the tick, whose pods take much room."""
+
+    number: int  # of the tick
+    wall_s: float
+    leading: bool
+    names: Names
+    columns: dict[str, Column]  # in the order of FIELDS
+
+    @classmethod
+    def of(cls, tick: TickRecord, before: Table | None = None) -> Table:
+        """Lay out a tick; `before` lends what did not change."""
+        fleet, decision, seen = tick.input.fleet, tick.decision, tick.decision.observation
+        kept = before is not None and before.names.workloads is fleet.workloads
+        names = before.names if before is not None and kept else Names.of(fleet.workloads)
+        columns = names.columns | {
+            "id": fleet.workload_id,
+            "policy": _words(bounded(policy) for policy in tick.policies),
+            "rival": _words(bounded(rival) for rival in fleet.rival),
+            "paused": fleet.paused,
+            "trusted": decision.trusted,
+            "signal": _words((*SIGNALS, ""))[strongest_signal(decision.asks)],
+            "bound": _words((*STAGES, ""))[binding_stage(decision)],
+            "current": fleet.replicas,
+            "demand": decision.stages[Stage.DEMAND],
+            "wanted": decision.replicas,
+            "ttft_objective_s": tick.input.spec.ttft_objective_s,
+            "itl_objective_s": tick.input.spec.itl_objective_s,
+            "burnt_budgets": _burnt(decision.forecast.really_missed, tick.input.spec.error_budget),
+            "gpu_active": seen.active,
+            "gpus_per_replica": fleet.gpus_per_replica,
+        }
+        for field in FIELDS.keys() - columns.keys():
+            columns[field] = getattr(seen, OBSERVED[field])
+        return cls(tick.number, tick.wall_s, tick.leading, names, {field: _shown(columns[field]) for field in FIELDS})
+
+    def __len__(self) -> int:
+        return len(self.columns["id"])
+
+    def find(self, namespace: str, name: str, kind: str = "") -> int | None:
+        """Return the row of a workload; with no kind given, the first of that name. None: there is none."""
+        kinds = self.names.row.get((namespace, name), {})
+        return kinds.get(kind) if kind else next(iter(kinds.values()), None)
+
+    def search(self, text: str) -> IntColumn:
+        """Return the rows in which a name, policy, service or model holds `text`, whatever its case."""
+        wanted = text.casefold()
+        texts = zip(*(self.columns[field].tolist() for field in SEARCHED), strict=True)
+        hits = [row for row, (namespace, name, *rest) in enumerate(texts) if _holds(wanted, namespace, name, rest)]
+        return np.array(hits, dtype=np.int64)
+
+    def order(self, rows: IntColumn, field: str, descending: bool) -> IntColumn:
+        """Sort rows by a field; unknown values come last in both directions, equal ones stay as they are."""
+        keys: Column = self.columns[field][rows]
+        if keys.dtype == object:
+            keys = np.unique(keys.astype(str), return_inverse=True)[1]
+        numbers = keys.astype(np.float64)
+        return rows[np.argsort(-numbers if descending else numbers, kind="stable")]
+
+    def rows(self, rows: IntColumn) -> list[Cells]:
+        """Return whole rows."""
+        columns = [self.columns[field][rows].tolist() for field in FIELDS]
+        return [dict(zip(FIELDS, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    def changes(self, before: Table) -> tuple[list[Cells], list[int]]:
+        """Return what differs from an earlier table, QUIET fields left out: changed cells by row with their id, whole
+        rows for new workloads, and the ids of workloads that are gone.
+        """
+        ids, old_ids = self.columns["id"], before.columns["id"]
+        known = np.isin(ids, old_ids)
+        old_rows = np.searchsorted(old_ids, ids[known])
+        rows = np.flatnonzero(known)
+        changed: dict[int, Cells] = {}
+        for field, column in self.columns.items():
+            if field in QUIET:
+                continue
+            new, old = column[rows], before.columns[field][old_rows]
+            for row in rows[_differs(new, old)].tolist():
+                changed.setdefault(row, {"id": int(ids[row])})[field] = column[row : row + 1].tolist()[0]
+        cells = [changed[row] for row in sorted(changed)]
+        return cells + self.rows(np.flatnonzero(~known)), old_ids[~np.isin(old_ids, ids)].tolist()
+
+
+def _burnt(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
+    """Say how many error budgets were missed, in whole percent: finer steps come with every tick and tell nothing."""
+    return np.round(missed / np.where(budget > 0, budget, np.nan), 2)
+
+
+def _holds(wanted: str, namespace: str, name: str, rest: list[str]) -> bool:
+    return wanted in f"{namespace}/{name}".casefold() or any(wanted in text.casefold() for text in rest)
+
+
+def _words(words: Any) -> Column:
+    listed = list(words)
+    column = np.empty(len(listed), dtype=object)
+    column[:] = listed
+    return column
+
+
+def _shown(column: Column) -> Column:
+    """Round numbers to what a reader sees, so that noise in the last digits is no change."""
+    if column.dtype != np.float64:
+        return column
+    with np.errstate(divide="ignore", invalid="ignore"):
+        digits = np.floor(np.log10(np.abs(column)))
+    scale = 10.0 ** np.clip(3 - np.where(np.isfinite(digits), digits, 0), 0, 6)
+    rounded: Column = np.round(column * scale) / scale
+    return rounded
+
+
+def _differs(new: Column, old: Column) -> BoolColumn:
+    different: BoolColumn = np.asarray(new != old, dtype=bool)
+    if new.dtype == np.float64:
+        different &= ~(np.isnan(new) & np.isnan(old))
+    return different

@@ -1,0 +1,326 @@
+"""What the inference engines call their metrics: one row per engine, read by the scraper and the Prometheus adapter.
+
+A new engine or a renamed metric is a change in this table and nowhere else. Units are converted here (`Series.scale`),
+so every column arrives in the unit `core.samples.PodSamples` states.
+
+Sources: vLLM 0.6.0 to 0.33.0 (`vllm/engine/metrics.py`, `vllm/v1/metrics/loggers.py`), SGLang 0.4.0 to 0.5.23, TGI
+v3.3.7, TensorRT-LLM `trtllm-serve`, Triton with the TensorRT-LLM backend, the observability page of NIM for LLMs 1.x;
+vLLM 0.32 as recorded from a real server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from autoscaler.catalog.series import Fold, Readings, Series, counter, first, renamed
+
+# How a column is read is the same for every engine; those not named here are read as they are.
+# Readings of the moment, which a server may not know: one that is negative makes the whole unknown, since a sum with or
+# without it would be too small.
+GAUGES = frozenset({"running", "waiting", "kv_usage", "max_running"})
+QUANTILES = frozenset({"ttft_s", "itl_s"})  # read as a quantile of a histogram
+# Read as the count within an objective of a histogram: the column of `core.samples.Objectives` that sets the limit.
+WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s", "prefill_met": "ttft_s"})
+# Of these, read as the count up to the next bound above the objective: what is beyond it is too late for certain.
+ROUNDED_UP = frozenset({"prefill_met"})
+UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine does not tell, and worth a line
+    {
+        "ttft_met": "TTFT misses are neither learned by load nor counted against the error budget",
+        "itl_met": "ITL misses are neither learned by load nor counted against the error budget",
+    }
+)
+DEFAULT_ENGINE, DEFAULT_PORT = "vllm", 8000
+START_TIME = "process_start_time_seconds"  # of any engine: changes when a process starts again in the same pod
+HISTOGRAMS = QUANTILES | WITHIN.keys()  # whose rows name a histogram, without `_bucket`
+
+# The largest believable reading; beyond it (and below 0) a reading is unknown. Columns not named here have no limit.
+LIMITS: Mapping[str, float] = MappingProxyType({"kv_usage": 1.0, "asleep": 1.0})
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How one engine is read."""
+
+    name: str
+    readings: Mapping[str, Readings]  # column of PodSamples to alternatives; an absent column is not told by the engine
+    path: str = "/metrics"
+    port: int = DEFAULT_PORT  # unless its options or its container say another
+    model_label: str = ""  # label with the name of the model; "": the engine does not tell
+    served_label: str = ""  # that label, if it holds the name that the command line gives to the model
+    load_path: str = ""  # endpoint that answers {"server_load": n}; "": the engine has none
+
+    def series(self) -> tuple[Series, ...]:
+        """Return every row of the table, nested ones included, each once."""
+        rows = (part for readings in self.readings.values() for row in readings for part in row.parts())
+        return tuple(dict.fromkeys(rows))
+
+    @cached_property
+    def histograms(self) -> Mapping[Readings, tuple[str, ...]]:
+        """The columns that are read from histograms, by the readings that name them: TTFT is read for several."""
+        found: dict[Readings, tuple[str, ...]] = {}
+        for column, readings in self.readings.items():
+            if column in HISTOGRAMS:
+                found[readings] = (*found.get(readings, ()), column)
+        return MappingProxyType(found)
+
+    def renamed(self, *renames: Callable[[str], str]) -> Engine:
+        """Return this engine with its names as each of `renames` gives them, those of the first one first."""
+        readings = {column: renamed(rows, *renames) for column, rows in self.readings.items()}
+        return replace(self, readings=MappingProxyType(readings))
+
+
+# The router of vLLM's production stack exposes the engines' own names with a label `server`: not an engine. Every
+# engine sets `model_name`, and a scrape job may give its targets a label `server` of its own.
+_ROUTER = ("server", "model_name")
+
+
+def _vllm(*names: str, fold: Fold = Fold.SUM) -> Readings:
+    return tuple(Series(name, fold, foreign=_ROUTER) for name in names)
+
+
+def _vllm_counter(name: str) -> Readings:
+    return _vllm(f"{name}_total", name)
+
+
+# Prompt tokens that this engine computed: what came from a cache, or from another pod with its KV cache, is no prefill
+# here. From 0.16 on they are told apart by source. Before, hits are counted when a request is scheduled, a little
+# earlier than its prompt, so that the difference may go back by a request.
+_VLLM_COMPUTED = (
+    Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)),)),
+    *(
+        replace(
+            row,
+            minus=(
+                first("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+                first("vllm:external_prefix_cache_hits_total"),
+            ),
+        )
+        for row in _vllm_counter("vllm:prompt_tokens")
+    ),
+)
+
+VLLM = Engine(
+    name="vllm",
+    model_label="model_name",
+    served_label="model_name",
+    load_path="/load",
+    readings=MappingProxyType(
+        {
+            "running": _vllm("vllm:num_requests_running"),
+            # From 0.20 on this is the capacity and the deferred queue together: both hold a pod that must not shrink.
+            # 0.6 to 0.9 (V0) count requests swapped out to the CPU apart.
+            "waiting": (Series("vllm:num_requests_waiting", foreign=_ROUTER, plus=_vllm("vllm:num_requests_swapped")),),
+            # awake = 0 is sleep of any level; level 0 sets none of the other states.
+            "asleep": (
+                Series(
+                    "vllm:engine_sleep_state",
+                    Fold.MAX,
+                    where=(("sleep_state", ("awake",)),),
+                    foreign=_ROUTER,
+                    inverted=True,
+                ),
+            ),
+            "kv_usage": _vllm("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold=Fold.MAX),
+            "prompt_tokens": _VLLM_COMPUTED,
+            "generation_tokens": _vllm_counter("vllm:generation_tokens"),
+            "finished": _vllm_counter("vllm:request_success"),
+            "first_tokens": _vllm("vllm:time_to_first_token_seconds_count"),
+            "ttft_met": _vllm("vllm:time_to_first_token_seconds"),
+            "gap_s": _vllm("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
+            "gaps": _vllm("vllm:inter_token_latency_seconds_count", "vllm:time_per_output_token_seconds_count"),
+            # One value for each request, from 0.11 on; `time_per_output_token` has one for each token.
+            "itl_judged": _vllm("vllm:request_time_per_output_token_seconds_count"),
+            "itl_met": _vllm("vllm:request_time_per_output_token_seconds"),
+            # Scheduled to first token: the queue is not in it.
+            "prefill_judged": _vllm("vllm:request_prefill_time_seconds_count"),
+            "prefill_met": _vllm("vllm:request_prefill_time_seconds"),
+            "preemptions": _vllm_counter("vllm:num_preemptions"),
+            "rejections": _vllm_counter("vllm:admission_rejections"),
+            "ttft_s": _vllm("vllm:time_to_first_token_seconds"),
+            "itl_s": _vllm("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+        }
+    ),
+)
+
+
+def _sglang(*names: str, fold: Fold = Fold.SUM, repeated: tuple[str, ...] = ()) -> Readings:
+    return tuple(Series(f"sglang:{name}", fold, repeated=repeated) for name in names)
+
+
+def _sglang_queue(name: str) -> Series:
+    """Where requests have priorities a queue is told as a whole, priority="", and once more for each of them."""
+    return _sglang(name, repeated=("priority",))[0]
+
+
+SGLANG = Engine(
+    name="sglang",
+    port=30_000,
+    model_label="model_name",
+    served_label="model_name",
+    readings=MappingProxyType(
+        {
+            "running": (_sglang_queue("num_running_reqs"),),
+            "waiting": (
+                replace(
+                    _sglang_queue("num_queue_reqs"),
+                    plus=tuple(
+                        _sglang_queue(f"num_{name}_reqs")
+                        for name in (
+                            "paused",
+                            "grammar_queue",
+                            "prefill_bootstrap_queue",
+                            "prefill_prealloc_queue",
+                            "prefill_inflight_queue",
+                            "decode_prealloc_queue",
+                            "decode_transfer_queue",
+                        )
+                    ),
+                ),
+            ),
+            "kv_usage": _sglang("token_usage", fold=Fold.MAX),
+            "prompt_tokens": tuple(
+                replace(row, minus=(_sglang("cached_tokens_total"),))
+                for row in _sglang("prompt_tokens_total", "prompt_tokens")
+            ),
+            "generation_tokens": _sglang("generation_tokens_total", "generation_tokens"),
+            "finished": _sglang("num_requests_total", "num_requests"),  # aborted ones are counted in it
+            "first_tokens": _sglang("time_to_first_token_seconds_count"),
+            "ttft_met": _sglang("time_to_first_token_seconds"),
+            "gap_s": _sglang("inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"),
+            "gaps": _sglang("inter_token_latency_seconds_count", "time_per_output_token_seconds_count"),
+            "itl_judged": _sglang("request_time_per_output_token_seconds_count"),  # from 0.5.23 on
+            "itl_met": _sglang("request_time_per_output_token_seconds"),
+            "preemptions": _sglang("num_retracted_requests_total", "num_retracted_requests"),
+            "ttft_s": _sglang("time_to_first_token_seconds"),
+            "itl_s": _sglang("inter_token_latency_seconds", "time_per_output_token_seconds"),
+        }
+    ),
+)
+
+
+def _tgi_batches(method: str, plus: Readings = ()) -> Series:
+    return Series("tgi_batch_inference_success", where=(("method", (method,)),), plus=plus)
+
+
+TGI = Engine(
+    name="tgi",
+    port=80,  # of its image; its launcher alone takes 3000
+    readings=MappingProxyType(
+        {
+            "running": first("tgi_batch_current_size"),
+            "waiting": first("tgi_queue_size"),
+            "prompt_tokens": first("tgi_request_input_length_sum"),
+            "generation_tokens": first("tgi_request_generated_tokens_sum"),  # moves when a request ends
+            "finished": (
+                Series(
+                    "tgi_request_success",
+                    plus=(Series("tgi_request_failure", where=(("err", ("generation", "dropped")),)),),
+                ),
+            ),
+            "rejections": (Series("tgi_request_failure", where=(("err", ("overloaded",)),)),),
+            "steps": (_tgi_batches("decode", plus=(_tgi_batches("prefill"),)),),
+            # Of a request, prefill included (inference time / tokens): no mean gap to hold against an objective.
+            "itl_s": first("tgi_request_mean_time_per_token_duration"),
+        }
+    ),
+)
+
+_TRTLLM = Engine(
+    name="trtllm",
+    path="/prometheus/metrics",
+    model_label="model_name",
+    readings=MappingProxyType(
+        {
+            "running": first("trtllm_num_requests_running"),
+            "waiting": first("trtllm_num_requests_waiting"),
+            "kv_usage": first("trtllm_kv_cache_utilization", fold=Fold.MAX),
+            "finished": counter("trtllm_request_success"),
+            "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
+            "ttft_met": first("trtllm_time_to_first_token_seconds"),
+            # One value for each request of two tokens or more, so there is no sum over the gaps of tokens.
+            "itl_judged": first("trtllm_time_per_output_token_seconds_count"),
+            "itl_met": first("trtllm_time_per_output_token_seconds"),
+            "ttft_s": first("trtllm_time_to_first_token_seconds"),
+            "itl_s": first("trtllm_time_per_output_token_seconds"),
+        }
+    ),
+)
+# Release candidates of 1.1 have no prefix. NIM has such names as well, and calls the usage of its cache otherwise.
+_BARE = _TRTLLM.renamed(str, lambda name: name.removeprefix("trtllm_"))
+TRTLLM = replace(
+    _BARE,
+    readings={
+        **_BARE.readings,
+        "running": (*_TRTLLM.readings["running"], Series("num_requests_running", beside="kv_cache_utilization")),
+    },
+)
+
+# NIM for LLMs 1.x. It does not say whether its histogram of gaps counts tokens or requests.
+NIM = Engine(
+    name="nim",
+    path="/v1/metrics",
+    model_label="model_name",
+    readings=MappingProxyType(
+        {
+            "running": (Series("num_requests_running", beside="gpu_cache_usage_perc"),),
+            "waiting": first("num_requests_waiting"),
+            "max_running": first("num_request_max"),
+            "kv_usage": first("gpu_cache_usage_perc", fold=Fold.MAX),
+            "prompt_tokens": counter("prompt_tokens"),
+            "generation_tokens": counter("generation_tokens"),
+            "finished": (
+                *counter("request_finish"),
+                Series("request_success_total", plus=first("request_failure_total")),
+            ),
+            "first_tokens": first("time_to_first_token_seconds_count"),
+            "ttft_met": first("time_to_first_token_seconds"),
+            "ttft_s": first("time_to_first_token_seconds"),
+            "itl_s": first("time_per_output_token_seconds"),
+        }
+    ),
+)
+
+# Every model of an ensemble counts a request once: pre-processing, engine, post-processing and the ensemble itself.
+_ENSEMBLE = ("model", "version")
+
+
+def _triton_requests(kind: str) -> Series:
+    return Series("nv_trt_llm_request_metrics", where=(("request_type", (kind,)),))
+
+
+TRITON = Engine(
+    name="triton",
+    port=8002,  # of metrics; requests come in at others
+    model_label="model",
+    readings=MappingProxyType(
+        {
+            "running": (_triton_requests("active"),),
+            "waiting": (
+                _triton_requests("waiting"),
+                Series("nv_inference_pending_request_count", repeated=_ENSEMBLE),
+            ),
+            "max_running": (_triton_requests("max"),),
+            "kv_usage": (
+                Series("nv_trt_llm_kv_cache_block_metrics", Fold.MAX, where=(("kv_cache_block_type", ("fraction",)),)),
+            ),
+            "finished": (
+                Series(
+                    "nv_inference_request_success",
+                    repeated=_ENSEMBLE,
+                    plus=(Series("nv_inference_request_failure", repeated=_ENSEMBLE),),
+                ),
+            ),
+            "steps": (Series("nv_trt_llm_general_metrics", where=(("general_type", ("iteration_counter",)),)),),
+            "first_tokens": first("nv_inference_first_response_histogram_ms_count"),
+            "ttft_met": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),
+            "ttft_s": (Series("nv_inference_first_response_histogram_ms", scale=1e-3),),
+        }
+    ),
+)
+
+ENGINES: Mapping[str, Engine] = MappingProxyType(
+    {engine.name: engine for engine in (VLLM, SGLANG, TGI, TRTLLM, TRITON, NIM)}
+)

@@ -1,0 +1,243 @@
+"""Which metrics are read, and what is lost without each. `docs/reference/inputs.md` is printed from here.
+
+    python -m autoscaler.catalog.inputs > docs/reference/inputs.md
+
+The names come from the tables of engines, gateways and GPUs; here is only what they are for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from autoscaler.catalog import gpus
+from autoscaler.catalog.accelerators import ACCELERATORS, BY_CLASS
+from autoscaler.catalog.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
+from autoscaler.catalog.gateways import GATEWAYS
+from autoscaler.catalog.reporters import GATEWAY_NAMESPACES
+from autoscaler.catalog.series import DISTINCT, POD_LABELS, Readings, names_of
+
+_LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
+_NO_FORECAST = "no forecast: how busy a replica is cannot be told"
+
+# By column of `core.samples.PodSamples`: what is lost where no series tells it.
+LOST: Mapping[str, str] = MappingProxyType(
+    {
+        "running": "such a pod counts as silent, and its workload never shrinks",
+        "waiting": "such a pod counts as silent, and its workload never shrinks",
+        "asleep": "a sleeping engine looks awake and idle",
+        "kv_usage": "the KV-cache signal has no opinion",
+        "prompt_tokens": "no forecast; the prefill signal has no opinion",
+        "generation_tokens": "no forecast; the decode signal has no opinion; how long a queue waits is not known",
+        "finished": "no forecast; first tokens stand in for ended requests in the length of answers",
+        "first_tokens": "no forecast; TTFT is not weighted by requests",
+        "ttft_met": UNCOUNTED["ttft_met"],
+        "gap_s": _NO_FORECAST,
+        "gaps": _NO_FORECAST,
+        "itl_judged": UNCOUNTED["itl_met"],
+        "itl_met": UNCOUNTED["itl_met"],
+        "prefill_judged": _LONG_PROMPTS,
+        "prefill_met": _LONG_PROMPTS,
+        "steps": "a stuck engine is taken for one with a long answer for 30 min",
+        "preemptions": "preemptions by a full KV cache are not shown",
+        "rejections": "requests refused by an admission limit do not count as demand",
+        "max_running": "the slots of a replica are not known beforehand",
+        "ttft_s": "the TTFT signal has no opinion",
+        "itl_s": "the ITL signal has no opinion",
+    }
+)
+
+
+INTRODUCTION = """\
+# Inputs
+
+The metrics that are read from engines, gateways and GPUs, through Prometheus or directly, and from kube-state-metrics.
+This page is printed from `autoscaler/catalog/{engines,gateways,gpus}.py` by `python -m autoscaler.catalog.inputs`. A
+pipeline that drops metrics must keep these. Several names in one cell are those of other versions, or parts that are
+added up, or subtracted where `less` stands before them.
+
+Names are recognized with `_` for `:`, and with the prefixes of KServe (`kserve_`) and Ray (`ray_`). `--metric-prefix`
+states others. A name that ends like an engine's and has another prefix is reported, where pods are silent and the
+server can be asked (managed backends refuse it, which the source then says). NIM and release candidates of TensorRT-LLM
+share names; they are told apart by `gpu_cache_usage_perc` and `kv_cache_utilization`.
+
+A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
+that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
+line. So it does with an engine whose statistics are off (`--disable-log-stats`), where its pods are known or its web
+server tells of completions.
+
+**Labels.** In Prometheus, a series names its pod by one of these pairs of labels; the first whose second label is set
+decides, for each series alone: {labels}. The first is where a
+scrape without `honor_labels` moves a series' own labels, the third what OpenTelemetry promotes. Series without any such
+label are left out, and the source says so; dry-run without `--cluster` instead takes each of their scrape targets
+(`job`, `instance`) for a pod.
+
+A pod that several scrape jobs read counts once, by the largest of their readings, and so does a pod of one name in
+several clusters; the source names the jobs or clusters. Within one job all servers of a pod are added up.
+Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
+Without `honor_labels`, `exported_` stands before a label that the scrape target has as well.
+Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and where pods are read
+directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is known by its UUID,
+so that two exporters on one node do not count it twice.
+
+Where one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` puts these label matchers
+into every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
+
+Series are asked for by exact names, joined by `or`, since managed backends refuse regular expressions on `__name__`.
+Amazon's backend wants requests signed with SigV4, Google's and Azure's want tokens of their own: run the provider's
+proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
+
+**Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million
+requests. If one engine of a pod shows such a gauge, that of the pod is unknown. Of a GPU also ratios above 2 (those
+between count as 1) and more framebuffer than any has: DCGM writes 140737488355328 or 9223372036854775794 for what it
+could not read. Activity is then unknown for three minutes where Prometheus tells it.
+
+**Another model's metrics** do not count: series whose `model_name` is not a name that the pod's own command line gives
+(vLLM and SGLang; `--served-model-name`, else the model that is loaded), nor the workload's annotation `model`. Case and
+leading directories do not matter. Names are taken for unknown, and every series counts, where they come from a variable
+that the pod does not state or a script sets, with `--config`, LoRA adapters and speculators, where no program is named
+that is one of the two engines (an image's own entrypoint) and no `--served-model-name`, and in dry-run without
+`--cluster`. The source names the pods and models. Prometheus is asked for models every 30 s and when pods are new. Of a
+pod that reports its own model beside another, requests within objectives are then unknown.
+
+**Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
+changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL of the
+whole workload for the window of rates; the source reports it for five minutes. A counter that is back in the next
+reading goes on as if nothing had been; one that is not is counted anew from there. The same holds for gateways that are
+read directly. Prometheus' own rates of gateways' counters take every fall for a restart.
+
+**Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
+`vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of
+`prometheus.io/port`, `scheme` and `path` on the pod template or the workload, else the engine's `--port` or its usual
+one, `http`, and the path of the engine's table. Over https, `--scrape-ca` names the CA and `--scrape-verify` what a
+certificate must be: `full` names the pod's address; `ca` has any name and is signed by the CA; `none` is anything.
+`--scrape-token NAMESPACE=FILE` is shown to the pods of that namespace alone, over https alone, and never with `none`;
+`--gateway-token-file` likewise to gateways.
+
+**Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
+a quarter of `--rate-window`.
+
+**Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of a workload's requests (TTFT) or of the gaps between its
+tokens (ITL), over the window of rates (`--rate-window`, 2 minutes by default). It is taken after the histogram buckets
+of all its pods are added up. Prometheus adds up pods of one namespace, job and cluster whose names differ only in what
+a Deployment, StatefulSet or ReplicaSet appends. Names may not show which pods serve together, or pods of another
+workload may be named alike. Then each pod, or group of pods, has a percentile of its own. Their mean is taken, weighted
+by first tokens (TTFT) or generated tokens (ITL) per second, and the source reports it.
+
+**Requests within an objective** (`ttft_met`, `itl_met`) are counted from the histogram buckets around it, with linear
+interpolation. Beyond the highest bound only requests that are certainly within it count. A bound equal to the objective
+(vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. `prefill_met` uses the next bound above the TTFT
+objective: a prompt beyond it is certainly too long, and more replicas would not help. Prometheus is asked one query for
+each different objective, which returns one number for each pod: at most 12 objectives of each kind, fewer from 26,000
+pods on. The rarest objectives stay uncounted, and the source reports it.
+
+**Native histograms**, as `convert_classic_histograms_to_nhcb` makes them of all others, are read where the server has
+any: counts and sums by `histogram_count` and `histogram_sum`, quantiles, and requests within an objective by
+`histogram_fraction`. `prefill_met` needs the bounds of buckets and stays unknown. Prometheus 2.42 cannot add native
+histograms up by names, so each pod has a percentile of its own there. What is learned from history at the start and by
+`replay` comes from buckets alone.
+"""
+
+
+IN_FRONT = """
+# In front of the workloads
+
+Gateways and routers run while a workload has no pod, so requests that arrive there wake it from zero. Only those
+that report how many requests they *hold* while there is no pod also let `scaleToZero.idleAfter: auto` send a workload
+to zero: others may refuse the requests that arrive meanwhile. llm-d's endpoint picker holds requests with its feature
+gate `flowControl`. In Prometheus a counter that begins with the first request for a workload (Istio, ingress-nginx)
+shows no rate before the second one: that one wakes it. LiteLLM and Envoy AI Gateway count a request when it has ended.
+
+Istio's reporters `source`, `waypoint` and `destination` may each tell of the same request: the largest count is taken.
+
+In Prometheus a gateway's series counts for workloads of the namespace in which it was scraped. For workloads of other
+namespaces it counts only if that namespace is one of the usual ones for gateways ({homes}) or is named
+by `--gateway-namespace`; the source tells of series that do not count. A label `namespace` is what says where a
+series was scraped, so give tenants no `honorLabels`. A series without a namespace is of a target that the operator
+listed, and counts for all. A gateway's pod counts once, however many jobs scrape it.
+
+| gateway | requests held | requests that arrive |
+|---|---|---|
+"""
+
+GPUS = """
+# GPUs
+
+From DCGM exporter, for `loaded` and `active`; never a reason to grow or to shrink: {names}.
+"""
+
+KUBE_STATE = """
+# Pods, in dry-run without `--cluster`
+
+From kube-state-metrics, which is optional; every other mode asks the Kubernetes API.
+
+| what | metric | without it |
+|---|---|---|
+| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; of a Deployment's name beyond 58 characters the rest is unknown. Workers of a LeaderWorkerSet (`ds-0-1` beside `ds-0`) are known by their names alone, and are one replica with their leader |
+| requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | taken to be the ready ones, and zero once no engine reports any more, which the source `discovery` tells |
+| whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
+| cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
+| why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
+| GPUs of a replica | `kube_pod_container_resource_requests`, `kube_pod_init_container_resource_requests` | counted from DCGM, else unknown |
+"""  # noqa: E501
+
+TEMPLATES = """
+# Pod templates
+
+Every other mode reads them from the Kubernetes API.
+
+**The engine's container** is the one that requests accelerators. Without any it is the container with a probe or with a
+port named `metrics` or `http`, then the one whose command line names a model. Options of other containers say nothing
+of the engine.
+
+**Model and port** are those of the annotations, else of the engine's command line. Scripts of `sh -c` are read, with
+variables whose value the template states. Without a readable `--port`, the port named `metrics` counts, then the
+probed one, then the one named `http`, then the engine's own: {ports}. Programs
+that are an engine by their name (`vllm`, `sglang`, `text-generation-launcher`, `trtllm-serve`, `tritonserver`) need no
+annotation `engine`.
+
+**Accelerators of a replica** are Kubernetes' effective request: containers and native sidecars together, or an init
+container that needs more, and the overhead. Requests that are not stated are the limits. Known are those of
+{domains} (`autoscaler/catalog/accelerators.py`).
+Their number is unknown (`gpus_per_replica` is null, and `/readyz` says why) if the pod has `resourceClaims`, requests
+`{by_class}/...`, or has no known accelerator but an extended resource of another domain. A workload
+whose number is unknown takes part in no pool.
+"""
+
+
+def markdown() -> str:
+    """Print the reference of all metrics that are read."""
+    pairs = ", ".join(f"`{namespace}`/`{pod}`" for namespace, pod in POD_LABELS)
+    distinct = ", ".join(f"`{label}`" for label in DISTINCT)
+    parts = [INTRODUCTION.rstrip().replace("{labels}", pairs).replace("{distinct}", distinct)]
+    for engine in ENGINES.values():
+        parts += ["", f"## {engine.name}", "", "| column | metric | without it |", "|---|---|---|"]
+        parts += [
+            f"| `{column}` | {', '.join(_of_engine(engine, column))} | {LOST[column]} |" for column in engine.readings
+        ]
+    parts.append(IN_FRONT.rstrip().replace("{homes}", ", ".join(f"`{home}`" for home in GATEWAY_NAMESPACES)))
+    for gateway in GATEWAYS.values():
+        held, arrivals = (", ".join(_names(readings)) for readings in (gateway.waiting, gateway.arrivals))
+        held += " (for pods that serve; without one it refuses)" if gateway.refuses_unserved else ""
+        parts.append(f"| {gateway.name} | {held or '-'} | {arrivals} |")
+    parts.append(GPUS.rstrip().format(names=", ".join(f"`{name}`" for name in gpus.metric_names())))
+    parts.append(KUBE_STATE.rstrip())
+    domains = ", ".join(f"`{domain}`" for domain in ACCELERATORS)
+    ports = ", ".join(f"{engine.port} ({engine.name})" for engine in ENGINES.values())
+    parts.append(TEMPLATES.rstrip().format(domains=domains, by_class=BY_CLASS, ports=ports))
+    return "\n".join(parts) + "\n"
+
+
+def _of_engine(engine: Engine, column: str) -> Iterable[str]:
+    return _names(engine.readings[column], "_bucket" if column in HISTOGRAMS else "")
+
+
+def _names(readings: Readings, suffix: str = "") -> Iterable[str]:
+    """Return the names of all metrics that the readings take, each once, those marked that are subtracted."""
+    subtracted = {name for row in readings for less in row.minus for name in names_of(less)}
+    return (f"{'less ' if name in subtracted else ''}`{name}{suffix}`" for name in names_of(readings))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

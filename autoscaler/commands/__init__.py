@@ -1,1 +1,0 @@
-"""Parts of the command line: the options that commands share, and commands that would crowd cli.py."""

@@ -1,0 +1,1 @@
+"""Files checked before they are applied: policies, manifests of workloads, ScaledObjects, triggers."""

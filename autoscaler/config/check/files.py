@@ -1,0 +1,222 @@
+"""Validation before anything is applied: policies, and the manifests of workloads. Finds, never loads into force."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+
+from autoscaler.config.check.manifests import TEMPLATES, at, check_unscaled, check_workload, mapping
+from autoscaler.config.findings import Finding, PolicyError, Severity, shown
+from autoscaler.config.policy.parse import MAX_FILES, PolicyBook, assemble, is_policy_file, read_policy
+from autoscaler.config.policy.schema import API_VERSION, KIND, Policy
+from autoscaler.config.yaml import MAX_BYTES, SUFFIXES, Document, decode_text, read_documents, read_text, yaml_files
+
+GROUP = API_VERSION.partition("/")[0]
+STANDARD_INPUT = Path("-"), Path("/dev/stdin")
+MAX_MANIFESTS = 2000  # files; of policies it is MAX_FILES in a folder, as the daemon reads them
+MAX_MANIFEST_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions; with policies it is MAX_BYTES
+CONFIG_MAP = "vllm-autoscaler-policies"  # of manifests/base; all its *.yaml and *.yml are policies
+_UNKNOWN = "unknown"  # of a document that does not say its kind
+# A text that holds a policy, even one that is not valid YAML.
+_OF_OURS = re.compile(rf"\bapiVersion[\"']?\s*:\s*[\"']?{re.escape(GROUP)}/")
+
+# Knows one more kind of manifest; the book holds the policies that were checked as well.
+ManifestChecker = Callable[[Document, PolicyBook], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was looked at, and what is wrong."""
+
+    findings: tuple[Finding, ...]  # by file and line
+    documents: Mapping[str, int]  # how many of each kind were checked
+    skipped: Mapping[str, int]  # how many of each kind nobody here knows
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error; warnings alone are none."""
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
+def check(
+    paths: Sequence[Path], book: PolicyBook, extra: Mapping[str, ManifestChecker] = MappingProxyType({})
+) -> Checked:
+    """Check files, folders with all that is below them, and standard input where a path is `-`.
+
+    book: the policies that workloads may name, beside those in the files themselves; its default may be one of these.
+    extra: checkers of further kinds, by kind.
+    Never raises for what it reads, and PolicyError where nothing is wrong but that there is no default policy.
+    """
+    findings: list[Finding] = []
+    documents: list[Document] = []
+    for path in paths:
+        found, faults = _read(path)
+        if not faults and all(_kind(document) == _UNKNOWN for document in found):
+            faults.append(Finding(_name(path), 0, "", "nothing to check", allowed="YAML documents with a kind"))
+        documents.extend(found)
+        findings.extend(faults)
+
+    named = _check_policies(documents, findings)
+    checked: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    try:
+        book = assemble(book.policies, book.default, paths, named)
+    except PolicyError:
+        if not findings:
+            raise
+        documents = []  # the default one may be one of those that are wrong: first things first
+    for document in documents:
+        kind = _kind(document)
+        if kind == KIND:
+            checked[kind] += 1
+        elif kind in TEMPLATES:
+            findings.extend(check_workload(document, book))
+            checked[kind] += 1
+        elif kind in extra:
+            findings.extend(extra[kind](document, book))
+            checked[kind] += 1
+        else:
+            findings.extend(_misspelt(document))
+            findings.extend(check_unscaled(document))
+            skipped[kind] += 1
+    findings.sort(key=lambda finding: (finding.file, finding.line))
+    return Checked(tuple(findings), checked, skipped)
+
+
+def _read(path: Path) -> tuple[list[Document], list[Finding]]:
+    """Read a file, all below a folder, or standard input; and find what the daemon would not read of policies there."""
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    holding: Counter[Path] = Counter()  # files with policies, by folder
+    for each in yaml_files([path], _manifests_below, "YAML files below", MAX_MANIFESTS, findings):
+        if each in STANDARD_INPUT:
+            data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if sys.stdin else b""
+            text = decode_text(_name(each), data, MAX_MANIFEST_BYTES)
+        else:
+            text = read_text(each, MAX_MANIFEST_BYTES)
+        if isinstance(text, Finding):
+            findings.append(text)
+            continue
+        found, faults = read_documents(_name(each), text)
+        found = [item for document in found for item in document.items()]
+        documents.extend(_unpack(found, findings, holding))
+        findings.extend(faults)
+        if any(_kind(document) == KIND for document in found):
+            holding[each.parent] += 1
+            if len(text.encode()) > MAX_BYTES:
+                problem = f"a policy in a file of more than {MAX_BYTES} bytes"
+                findings.append(Finding(_name(each), 0, "", problem, allowed="a smaller file of its own"))
+    for folder, count in holding.items():
+        if count > MAX_FILES:
+            allowed = f"at most {MAX_FILES}"
+            findings.append(Finding(str(folder), 0, "", f"{count} policy files in this folder", allowed=allowed))
+    return documents, findings
+
+
+def _unpack(documents: list[Document], findings: list[Finding], holding: Counter[Path]) -> Iterator[Document]:
+    """Put in the place of each ConfigMap of policies its files, as the daemon finds them mounted in one folder.
+
+    All of one manifest together are bounded, for aliases may repeat a text as often as they like.
+    """
+    left = MAX_MANIFEST_BYTES
+    for document in documents:
+        inside: list[Document] = []
+        named = at(document.value, "metadata", "name") == CONFIG_MAP
+        for file, text in _mounted(document):
+            data = text.encode("utf-8", "surrogatepass")
+            left -= len(data)
+            if left < 0:
+                problem = f"more than {MAX_MANIFEST_BYTES} bytes of YAML in ConfigMaps"
+                findings.append(Finding(document.file, document.line, "", problem, allowed="several files"))
+                return
+            if not named and not _OF_OURS.search(text):
+                continue
+            decoded = decode_text(file, data, MAX_BYTES)
+            found, faults = ([], [decoded]) if isinstance(decoded, Finding) else read_documents(file, decoded)
+            inside.extend(found)
+            findings.extend(faults)
+            holding[Path(file).parent] += any(_kind(item) == KIND for item in found)
+        yield from inside or [document]
+
+
+def _mounted(document: Document) -> Iterator[tuple[str, str]]:
+    """List what a folder with a ConfigMap mounted has of policy files: a name for findings, and the text."""
+    if at(document.value, "kind") != "ConfigMap":
+        return
+    name = at(document.value, "metadata", "name")
+    for key, text in mapping(at(document.value, "data")).items():
+        if isinstance(text, str) and is_policy_file(Path(key)):
+            yield f"{document.file}:{shown(f'{name}/{key}')[1:-1]}", text
+
+
+def _name(path: Path) -> str:
+    return "standard input" if path in STANDARD_INPUT else str(path)
+
+
+def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> dict[str, Policy]:
+    named: dict[str, Policy] = {}
+    first: dict[str, Document] = {}
+    for document in documents:
+        if _kind(document) != KIND:
+            continue
+        policy = read_policy(document, findings)
+        if policy is None:
+            continue
+        before = first.setdefault(policy.name, document)
+        place, its = (before.file, before.line), (document.file, document.line)  # the same where a file is given twice
+        # The same policy in another folder, as of a base and its copy, is no contradiction: the daemon reads one.
+        together = place != its and Path(before.file).parent == Path(document.file).parent
+        if together or named.get(policy.name, policy) != policy:
+            problem = f"another policy has this name; the first is in {before.file}:{before.line}"
+            findings.append(document.finding(("metadata", "name"), problem, "each name once"))
+        named.setdefault(policy.name, policy)
+        findings.extend(_oddities(document, policy))
+    return named
+
+
+def _misspelt(document: Document) -> Iterator[Finding]:
+    """Find what was to be a policy, by all but a letter or two: it would be passed over."""
+    version, kind = at(document.value, "apiVersion"), at(document.value, "kind")
+    if not (isinstance(version, str) and isinstance(kind, str)):
+        return
+    if version.partition("/")[0] == GROUP:
+        yield document.finding(("kind",), "unknown kind", KIND)
+    elif kind == KIND and get_close_matches(version.partition("/")[0][:100], [GROUP], cutoff=0.85):
+        yield document.finding(("apiVersion",), "unknown version", API_VERSION)
+
+
+def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
+    """Find what is valid and hardly meant."""
+    spec = policy.spec
+    if spec.replicas.min == 0 and not spec.scale_to_zero.enabled:
+        problem = "counts as 1: only scaleToZero leads to zero"
+        yield document.warning(("spec", "replicas", "min"), problem, "scaleToZero.enabled: true, or at least 1")
+    if not spec.scale_to_zero.enabled and "idle_after" in spec.scale_to_zero.model_fields_set:
+        problem = "no effect while scaleToZero.enabled is false"
+        yield document.warning(("spec", "scaleToZero", "idleAfter"), problem, "enabled: true beside it")
+    for index, prewarm in enumerate(spec.prewarm):
+        if prewarm.replicas > spec.replicas.max:
+            allowed = f"at most replicas.max, which is {spec.replicas.max}"
+            yield document.warning(("spec", "prewarm", index, "replicas"), "limited by replicas.max", allowed)
+
+
+def _kind(document: Document) -> str:
+    """Return what the document says it is. A policy of another version is a policy, so that its version is told."""
+    kind, version = at(document.value, "kind"), at(document.value, "apiVersion")
+    if kind == KIND and isinstance(version, str) and version.partition("/")[0] != GROUP:
+        return f"{KIND} of {shown(version)}"  # somebody else's
+    return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else _UNKNOWN
+
+
+def _manifests_below(folder: Path) -> list[Path]:
+    return [item for item in folder.rglob("*") if _is_manifest(item.relative_to(folder)) and item.is_file()]
+
+
+def _is_manifest(path: Path) -> bool:
+    return path.suffix in SUFFIXES and not any(part.startswith(".") for part in path.parts)

@@ -1,0 +1,220 @@
+"""What is wrong with the manifest of a workload, as far as it concerns scaling. Reads documents, writes findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from math import nan
+from types import MappingProxyType
+
+from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
+from autoscaler.config.findings import Finding, one_of
+from autoscaler.config.policy.compile import OverrideError, override, override_value
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.config.policy.schema import Policy
+from autoscaler.config.values import Whole
+from autoscaler.config.yaml import Document, Loc
+
+# Where the pods of each kind are described.
+TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
+    {
+        "Deployment": (("spec", "template"),),
+        "StatefulSet": (("spec", "template"),),
+        "LeaderWorkerSet": (
+            ("spec", "leaderWorkerTemplate", "leaderTemplate"),
+            ("spec", "leaderWorkerTemplate", "workerTemplate"),
+        ),
+    }
+)
+_GRACE_S = 30.0  # Kubernetes' default
+_GRACE = Whole(0, 10**9)
+_MARGIN_S = 10.0  # between the end of the drain and the kill
+_SHUTDOWN_TIMEOUT = re.compile(r"""--shutdown-timeout(?![-\w])(?:[ =]["']?(\d{1,6})\b)?""", re.ASCII)
+_SLEEP = re.compile(r"\bsleep (\d{1,6})([smh]?)\b", re.ASCII)
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
+# By the last part of its name: vllm/vllm-openai is the engine, my/vllm-exporter serves beside it.
+_VLLM_IMAGE = re.compile(r"(?:.*/)?vllm(?![^/]*(?:exporter|gateway|metrics|proxy|router|sidecar))[^/]*")
+
+
+def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
+    """Check the annotations of a workload, and, where one names a policy, what would undo its scaling."""
+    annotations = at(document.value, "metadata", "annotations")
+    if annotations is not None and not isinstance(annotations, dict):
+        yield document.finding(("metadata", "annotations"), "not a mapping", f"a mapping, as {PREFIX}policy: NAME")
+    ours = _ours(document)
+    yield from _annotations(document, ours, book)
+    yield from _misplaced(document)
+    for template in TEMPLATES[str(at(document.value, "kind"))]:
+        loc = (*template, "metadata", "annotations")
+        for key in mapping(at(document.value, *loc)):
+            if key.startswith(PREFIX):
+                allowed = f"the annotations of the {at(document.value, 'kind')} itself"
+                yield document.warning((*loc, key), "no effect on the pods", allowed)
+    if not ours:
+        return
+    if f"{PREFIX}policy" not in ours:
+        problem = "no annotation names a policy, so only a ScaledObject could"
+        yield document.warning(("metadata", "annotations"), problem, f"{PREFIX}policy as well")
+        return
+    if at(document.value, "spec", "replicas") is not None:
+        problem = "sets the count back at every apply"
+        yield document.warning(("spec", "replicas"), problem, "no replicas in the manifest")
+    for template in TEMPLATES[str(at(document.value, "kind"))]:
+        yield from _drain(document, (*template, "spec"))
+
+
+def check_unscaled(document: Document) -> Iterator[Finding]:
+    """Find our annotations on an object of a kind that nobody watches.
+
+    An object with an owner only has them from there, as a ReplicaSet from its Deployment. One that describes no pods
+    may pass them on to a Deployment, as KServe's InferenceService does where it makes one.
+    """
+    if not _ours(document) or at(document.value, "metadata", "ownerReferences"):
+        return
+    kind = str(at(document.value, "kind"))
+    allowed = one_of(TEMPLATES, kind)
+    if at(document.value, "spec", "template") is not None or kind.lower() in map(str.lower, TEMPLATES):
+        yield document.finding(("kind",), "is not scaled", allowed)
+    else:
+        yield document.warning(("kind",), "is not scaled, unless it passes its annotations on to one that is", allowed)
+
+
+def _ours(document: Document) -> dict[str, object]:
+    annotations = mapping(at(document.value, "metadata", "annotations"))
+    return {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
+
+
+def _misplaced(document: Document) -> Iterator[Finding]:
+    """Find what was to be one of our annotations, and that nobody reads."""
+    domain = PREFIX.removesuffix("/")
+    for key in mapping(at(document.value, "metadata", "annotations")):
+        prefix, slash, _ = key.partition("/")
+        if slash and prefix != domain and get_close_matches(prefix[:100], [domain], cutoff=0.85):
+            yield document.finding(("metadata", "annotations", key), "unknown prefix", PREFIX)
+    for key in mapping(at(document.value, "metadata", "labels")):
+        if key.startswith(PREFIX):
+            yield document.warning(("metadata", "labels", key), "no effect as a label", "an annotation")
+
+
+def at(value: object, *loc: str | int) -> object:
+    """Return what stands at a place; None: nothing does."""
+    for part in loc:
+        if isinstance(value, dict) and isinstance(part, str):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def mapping(value: object) -> dict[str, object]:
+    """Return a mapping as it is, anything else as an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBook) -> Iterator[Finding]:
+    overrides: list[tuple[str, str]] = []
+    keys: dict[str, str] = {}
+    policy = book.policies[book.default]
+    for key, value in ours.items():
+        loc, name = ("metadata", "annotations", key), key.removeprefix(PREFIX)
+        path = override_path(name)
+        if not path and name not in ANNOTATIONS:
+            yield document.finding(loc, "unknown annotation", one_of(names(), name))
+        elif not isinstance(value, str):
+            yield document.finding(loc, "not text, which Kubernetes requires", "the value in quotes")
+        elif path in keys:
+            line = document.line_of(("metadata", "annotations", keys[path]))
+            yield document.finding(loc, f"overrides {path}, as {keys[path]} does in line {line}", "one of the two")
+        elif path:
+            keys[path] = key
+            try:
+                override_value(path, value)
+            except OverrideError as error:
+                yield document.finding(loc, error.problem, error.allowed)
+            else:
+                overrides.append((path, value))
+        else:
+            try:
+                read(name, value)
+            except ValueError as error:
+                yield document.finding(loc, str(error), ANNOTATIONS[name].allowed)
+                continue
+            if name == "policy" and value and value not in book.policies:
+                yield document.finding(loc, "no such policy", one_of(book.policies, value))
+            if name == "policy":
+                policy = book.policies.get(value, policy)
+    yield from _overrides(document, policy, tuple(overrides), keys)
+
+
+def _overrides(
+    document: Document, policy: Policy, overrides: tuple[tuple[str, str], ...], keys: Mapping[str, str]
+) -> Iterator[Finding]:
+    try:
+        override(policy, overrides)
+    except OverrideError as error:
+        loc: Loc = ("metadata", "annotations")
+        if error.path in keys:
+            loc = (*loc, keys[error.path])
+        yield replace(document.finding(loc, error.problem, error.allowed), value=error.found)
+
+
+def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
+    """Compare the time that pods have to end with the time they take. Source: vLLM's --shutdown-timeout, 0.18."""
+    place = (*pod, "terminationGracePeriodSeconds")
+    grace = at(document.value, *place)
+    try:
+        grace_s = _GRACE_S if grace is None else float(_GRACE.read(grace))
+    except ValueError as error:
+        yield document.finding(place, str(error), _GRACE.allowed)
+        grace_s = nan
+    containers = at(document.value, *pod, "containers")
+    for index, container in _engines(containers if isinstance(containers, list) else []):
+        drain_s = _pre_stop_s(container) + _shutdown_timeout_s(container)  # NaN, of which nothing is said: unknown
+        if drain_s == 0:
+            problem = "running requests are cut off when the count shrinks"
+            allowed = "--shutdown-timeout N, or a preStop hook that sleeps"
+            yield document.warning((*pod, "containers", index), problem, allowed)
+        elif grace_s < drain_s + _MARGIN_S:
+            problem = f"{grace_s:g} s end before preStop and --shutdown-timeout do"
+            yield document.warning(place, problem, f"at least {drain_s + _MARGIN_S:g}")
+
+
+def _engines(containers: list[object]) -> list[tuple[int, object]]:
+    """Return the containers that run vLLM, with their index: by command, or by image where no command says so."""
+    numbered = list(enumerate(containers))
+    return [item for item in numbered if _RUNS_VLLM.search(_command(item[1]))] or [
+        item for item in numbered if at(item[1], "command") is None and _VLLM_IMAGE.fullmatch(str(at(item[1], "image")))
+    ]
+
+
+def _shutdown_timeout_s(container: object) -> float:
+    """Return vLLM's --shutdown-timeout; 0: none, NaN: stated by something that is not a number here."""
+    stated = _SHUTDOWN_TIMEOUT.search(_command(container))
+    if stated is None:
+        return 0.0
+    return float(stated[1]) if stated[1] else nan
+
+
+def _pre_stop_s(container: object) -> float:
+    """Return how long the preStop hook sleeps; 0: there is none, NaN: one that does something else."""
+    hook = at(container, "lifecycle", "preStop")
+    if not hook:
+        return 0.0
+    seconds = at(hook, "sleep", "seconds")
+    if isinstance(seconds, int) and 0 <= seconds < 10**9:
+        return float(seconds)
+    slept = _SLEEP.search(_words(at(hook, "exec", "command")))
+    return float(slept[1]) * _UNITS_S[slept[2]] if slept else nan
+
+
+def _command(container: object) -> str:
+    return _words(at(container, "command"), at(container, "args"))
+
+
+def _words(*lists: object) -> str:
+    return " ".join(str(word) for words in lists if isinstance(words, list) for word in words)

@@ -1,0 +1,248 @@
+"""What a ScaledObject may hold where the daemon looks, and what in one keeps it from working.
+
+`check` reads manifests with it and the daemon the objects of the cluster, so that both refuse the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from autoscaler.config.check import trigger
+from autoscaler.config.check.manifests import at, mapping
+from autoscaler.config.findings import one_of, shown
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.config.values import Quantity, Whole
+from autoscaler.config.yaml import Loc, dotted
+
+PUSH, POLL = "external-push", "external"  # types of a trigger that may be ours
+DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # as KEDA reads what is absent
+LEAST, MOST = Whole(0, 100_000), Whole(1, 100_000)  # an HPA has a maximum of 1 at least
+TOLERANCE = Quantity(10)
+TARGETS: Mapping[str, str] = MappingProxyType(
+    {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
+)
+"""Kinds that can be scaled, each with its apiVersion; another version of the same group will do."""
+
+MIN, MAX, IDLE = ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"), ("spec", "idleReplicaCount")
+COOLDOWN: Loc = ("spec", "cooldownPeriod")
+FALLBACK: Loc = ("spec", "fallback")
+TRIGGERS: Loc = ("spec", "triggers")
+MODIFIERS: Loc = ("spec", "advanced", "scalingModifiers")
+BEHAVIOR: Loc = ("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior")
+UP, DOWN = (*BEHAVIOR, "scaleUp"), (*BEHAVIOR, "scaleDown")
+DISABLED = "Disabled"  # selectPolicy of a direction in which the HPA does not move
+EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
+
+# What KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.20, HPAScalingRules of autoscaling/v2.
+_RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
+KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
+    {
+        ("spec",): (
+            "advanced",
+            "cooldownPeriod",
+            "fallback",
+            "idleReplicaCount",
+            "initialCooldownPeriod",
+            "maxReplicaCount",
+            "minReplicaCount",
+            "pollingInterval",
+            "scaleTargetRef",
+            "triggers",
+        ),
+        FALLBACK: ("behavior", "failureThreshold", "replicas"),
+        ("spec", "advanced"): ("horizontalPodAutoscalerConfig", "restoreToOriginalReplicaCount", "scalingModifiers"),
+        BEHAVIOR[:-1]: ("behavior", "name"),
+        BEHAVIOR: ("scaleDown", "scaleUp"),
+        UP: _RULES,
+        DOWN: _RULES,
+    }
+)
+_INT32 = 2**31 - 1
+SECONDS, _FAILURES, _POLLING = Whole(0, _INT32), Whole(0, _INT32), Whole(1, _INT32)
+WINDOW, _STEP, _PERIOD = Whole(0, 3600), Whole(1, _INT32), Whole(1, 1800)
+MAX_STEPS = 64  # of one direction that are looked at
+_STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", DISABLED)
+
+# Annotations by which KEDA itself keeps a count where it is.
+PAUSED, PAUSED_AT = "autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"
+PAUSED_IN, PAUSED_OUT = "autoscaling.keda.sh/paused-scale-in", "autoscaling.keda.sh/paused-scale-out"
+FORCED = "autoscaling.keda.sh/force-activation"
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool; nonsense is true to KEDA
+
+
+class Fault(NamedTuple):
+    """One thing that keeps a ScaledObject from working."""
+
+    place: Loc
+    problem: str
+    allowed: str
+    shows: bool = True  # what was found may be shown; a secret may not
+
+    def worded(self, value: object) -> str:
+        """Say it in a line; `value` is the object that it stands in."""
+        found = at(value, *self.place)
+        words = f", found {shown(found)}" if self.shows and isinstance(found, str | int | float) else ""
+        return f"{dotted(self.place)}: {self.problem}{words}; allowed: {self.allowed}"
+
+
+def with_defaults(kind: Any, api_version: Any) -> tuple[Any, Any]:
+    """Return kind and apiVersion of a target as KEDA reads them: absent and empty are those of a Deployment."""
+    return "Deployment" if kind in (None, "") else kind, "apps/v1" if api_version in (None, "") else api_version
+
+
+def is_target(kind: Any, api_version: Any) -> bool:
+    """Say whether a target of this kind and apiVersion can be scaled."""
+    if not (isinstance(kind, str) and isinstance(api_version, str)) or kind not in TARGETS:
+        return False
+    return api_version.rpartition("/")[0] == TARGETS[kind].rpartition("/")[0]
+
+
+def is_set(annotations: Mapping[str, Any], name: str) -> bool:
+    """Say whether KEDA takes an annotation for true."""
+    return annotations.get(name, "false") not in _FALSE
+
+
+def whole(value: object, place: Loc, kind: Whole, absent: int | None = None) -> int | None:
+    """Return a whole number; `absent` where it is left out, None where it is none."""
+    found = at(value, *place)
+    try:
+        return absent if found is None else kind.read(found)
+    except ValueError:
+        return None
+
+
+def tolerance(value: object, direction: Loc) -> float | None:
+    """Return the tolerance of one direction; None: none is stated, NaN: one that cannot be read."""
+    stated = at(value, *direction, "tolerance")
+    try:
+        return None if stated is None else TOLERANCE.read(stated)
+    except ValueError:
+        return math.nan
+
+
+def policies(value: object, direction: Loc) -> list[tuple[str, int]]:
+    """Return the steps that the HPA may take in one direction, each (type, value); none where one is wrong."""
+    if any(fault.place[: len(direction) + 1] == (*direction, "policies") for fault in _direction(value, direction)):
+        return []
+    stated = at(value, *direction, "policies")
+    return [(str(at(step, "type")), int(str(at(step, "value")))) for step in stated] if isinstance(stated, list) else []
+
+
+def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -> Iterator[Fault]:
+    """Find what keeps a ScaledObject from being served, or from working as a scaler at all.
+
+    ours: places of our triggers, one at least. book: the policies there are; None: that is judged elsewhere.
+    Never raises for what it reads.
+    """
+    if len(ours) > 1:
+        yield Fault((*TRIGGERS, ours[1]), "a second trigger of this scaler", "one, because the HPA takes the larger")
+    for place, known in KEYS.items():
+        for key in mapping(at(value, *place)):
+            if key not in known and get_close_matches(key[:100], known, n=1):
+                yield Fault((*place, key), "unknown key", one_of(known, key), shows=False)
+    yield from _target(value)
+    yield from _trigger(value, ours[0], book)
+    yield from _counts(value)
+    for direction in (UP, DOWN):
+        yield from _direction(value, direction)
+    yield from _whole(value, ("spec", "pollingInterval"), _POLLING)
+    yield from _whole(value, COOLDOWN, SECONDS)
+    yield from _whole(value, ("spec", "initialCooldownPeriod"), SECONDS)
+    if at(value, *FALLBACK) is not None:
+        yield from _whole(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
+        yield from _whole(value, (*FALLBACK, "replicas"), LEAST, required=True)
+
+
+def _whole(value: object, place: Loc, kind: Whole, required: bool = False) -> Iterator[Fault]:
+    found = at(value, *place)
+    if found is None:
+        if required:
+            yield Fault(place, "missing", kind.allowed)
+        return
+    try:
+        kind.read(found)
+    except ValueError as error:
+        yield Fault(place, str(error), kind.allowed)
+
+
+def _target(value: object) -> Iterator[Fault]:
+    place: Loc = ("spec", "scaleTargetRef")
+    stated = at(value, *place, "apiVersion")
+    kind, api_version = with_defaults(at(value, *place, "kind"), stated)
+    if kind not in tuple(TARGETS):
+        yield Fault((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
+    elif not is_target(kind, api_version):
+        problem = f"has no {kind}" if api_version == stated else f"absent, which means {api_version}"
+        yield Fault((*place, "apiVersion"), problem, TARGETS[kind])
+    name = at(value, *place, "name")
+    if not name or not isinstance(name, str):
+        yield Fault((*place, "name"), "not text" if name else "missing", "the target's name")
+
+
+def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[Fault]:
+    place: Loc = (*TRIGGERS, index)
+    kind = at(value, *place, "type")
+    if kind not in (PUSH, POLL):
+        yield Fault((*place, "type"), "unknown type", one_of((PUSH, POLL), str(kind)))
+    for owner in (place, MODIFIERS):
+        if at(value, *owner, "metricType") not in (None, "", "AverageValue"):
+            problem = "multiplies our count by the pods that are ready, at each sync of the HPA up to its maximum"
+            yield Fault((*owner, "metricType"), problem, "AverageValue")
+    stated = mapping(at(value, *place, "metadata"))
+    texts = {key: text for key, text in stated.items() if isinstance(text, str)}
+    for key in list(stated.keys() - texts.keys())[: trigger.MAX_KEYS]:
+        yield Fault((*place, "metadata", key), "not text, which KEDA requires", "the value in quotes", shows=False)
+    wrong = trigger.problems(texts, book) if book else trigger.key_problems(texts)
+    for key, problem in wrong.items():
+        if key in texts or key not in stated:
+            words, _, allowed = problem.partition("; allowed: ")
+            yield Fault((*place, "metadata", key), words, allowed, shows=False)
+    address = stated.get("scalerAddress")
+    if isinstance(address, str) and address.startswith(("http://", "https://")):
+        yield Fault((*place, "metadata", "scalerAddress"), "a URL", "host:port")
+
+
+def _counts(value: object) -> Iterator[Fault]:
+    yield from _whole(value, MIN, LEAST)
+    yield from _whole(value, MAX, MOST)
+    yield from _whole(value, IDLE, LEAST)
+    least, most = whole(value, MIN, LEAST, DEFAULT_MIN), whole(value, MAX, MOST, DEFAULT_MAX)
+    idle = whole(value, IDLE, LEAST)
+    if least is not None and most is not None and least > most:
+        yield Fault(MIN, "above maxReplicaCount", f"at most {most}")
+    if least is not None and idle is not None:
+        # As KEDA holds the one against the other: a stated minimum of 0 counts as 1.
+        floor = 0 if at(value, *MIN) is None else max(1, least)
+        if idle >= floor:
+            allowed = f"at most {floor - 1}" if floor else "a minReplicaCount above it"
+            yield Fault(IDLE, "not below minReplicaCount", allowed)
+
+
+def _direction(value: object, place: Loc) -> Iterator[Fault]:
+    rules = mapping(at(value, *place))
+    select = rules.get("selectPolicy")
+    if select is not None and select not in _SELECTS:
+        yield Fault((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
+    yield from _whole(value, (*place, "stabilizationWindowSeconds"), WINDOW)
+    if (stated := rules.get("tolerance")) is not None:
+        try:
+            TOLERANCE.read(stated)
+        except ValueError as error:
+            yield Fault((*place, "tolerance"), str(error), TOLERANCE.allowed)
+    steps = rules.get("policies")
+    if not steps:
+        return
+    if not isinstance(steps, list):
+        yield Fault((*place, "policies"), "not a list", EXACT_UP)
+        return
+    for index in range(min(len(steps), MAX_STEPS)):
+        item = (*place, "policies", index)
+        kind = at(value, *item, "type")
+        if kind not in _STEP_TYPES:
+            yield Fault((*item, "type"), "missing" if kind is None else "unknown", one_of(_STEP_TYPES, str(kind)))
+        yield from _whole(value, (*item, "value"), _STEP, required=True)
+        yield from _whole(value, (*item, "periodSeconds"), _PERIOD, required=True)

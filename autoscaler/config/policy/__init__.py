@@ -1,0 +1,1 @@
+"""Policies: their schema, how files of them are read and followed, and their columns for the tick."""

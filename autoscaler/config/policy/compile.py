@@ -1,0 +1,195 @@
+"""Which policy each workload is under, as columns for the tick. Only rerun when workloads or policies change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from pydantic import ValidationError
+
+from autoscaler.config.findings import one_of, shown
+from autoscaler.config.policy.parse import PolicyBook, faults
+from autoscaler.config.policy.schedule import Windows
+from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
+from autoscaler.config.yaml import dotted, read_scalar
+from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.spec import Spec
+
+NO_POLICY = "(invalid)"  # asked for where a declaration makes no sense; no policy has this name
+MAX_OVERRIDES = 64  # of one workload; more than there are fields
+_COLUMNS = tuple(field.name for field in fields(Spec))
+_DUE = tuple[str, tuple[tuple[str, str], ...], tuple[float, float]]  # asked for: name of a policy, overrides, bounds
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """What the policies mean for each workload of a fleet."""
+
+    spec: Spec  # [W]; all NaN where no policy is in force, so that the workload is left alone
+    names: tuple[str, ...]  # [W], policy in force; "": none
+    problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that cannot be used
+    windows: Windows  # pre-warm windows on the rows; `Windows.at` turns them into columns
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The answer to one thing that is asked for, shared by all workloads that ask for it."""
+
+    spec: tuple[float, ...]  # in the order of the fields of Spec
+    name: str
+    problem: str
+    prewarm: tuple[Prewarm, ...]
+
+
+class Compiler:
+    """Compiles, and remembers: the last answer while nothing changes, and single rows while the policies stay."""
+
+    def __init__(self) -> None:
+        self._workloads: tuple[Workload, ...] = ()
+        self._book: PolicyBook | None = None
+        self._compiled: Compiled | None = None
+        self._rows: dict[_DUE, _Row] = {}
+
+    def compile(self, workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled:
+        """Return the columns of these workloads. The same object comes back while neither argument changes."""
+        if self._compiled is not None and book is self._book and workloads == self._workloads:
+            return self._compiled
+        known = self._rows if book is self._book else {}
+        wanted = [(workload.policy, workload.overrides, workload.bounds) for workload in workloads]
+        # Rows that nobody asks for any more are forgotten, so that memory is bounded by the fleet.
+        rows = {due: known.get(due) or _row(due, book) for due in dict.fromkeys(wanted)}
+        self._workloads, self._book, self._rows = workloads, book, rows
+        self._compiled = _lay_out(wanted, rows)
+        return self._compiled
+
+
+def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled:
+    """Compile once, without memory."""
+    return Compiler().compile(workloads, book)
+
+
+def spec_row(policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf)) -> tuple[float, ...]:
+    """Write one policy as a row, in the order of the fields of `Spec` and in their units.
+
+    bounds: least and most replicas that hold whatever the policy says; 3 to 8 within 0 to 2 are 2 to 2.
+    """
+    up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
+    to_zero = policy.scale_to_zero
+    # The floor also holds where demand is nothing, and only scaleToZero leads to zero.
+    floor = policy.replicas.min if to_zero.enabled else max(1, policy.replicas.min)
+    row = {
+        "ttft_objective_s": policy.objective.ttft,
+        "itl_objective_s": policy.objective.itl,
+        "attainment": policy.objective.attainment,
+        "priority": policy.priority,
+        "weight": policy.weight,
+        "min_replicas": np.clip(floor, *bounds),
+        "max_replicas": np.clip(policy.replicas.max, *bounds),
+        "max_wait_s": policy.queue.max_wait,
+        "up_step_fraction": up.max_step.fraction,
+        "up_step_replicas": up.max_step.replicas,
+        "up_period_s": up.per,
+        "up_stabilization_s": up.stabilization,
+        "down_step_fraction": down.max_step.fraction,
+        "down_step_replicas": down.max_step.replicas,
+        "down_period_s": down.per,
+        "down_stabilization_s": down.stabilization,
+        "tolerance": policy.tolerance,
+        "idle_after_s": (to_zero.idle_after or np.inf) if to_zero.enabled else None,
+        "concurrency": capacity.concurrency,
+        "prefill_tokens_per_s": capacity.prefill_tokens_per_second,
+        "decode_tokens_per_s": capacity.decode_tokens_per_second,
+        "target_usage": capacity.target_usage,
+        "kv_target_usage": capacity.kv_cache_usage,
+        "cold_start_s": policy.cold_start,
+        "max_input_age_s": policy.inputs.max_age,
+    }
+    return tuple(np.nan if (value := row[name]) is None else float(value) for name in _COLUMNS)
+
+
+class OverrideError(ValueError):
+    """A single field that cannot be overridden like this."""
+
+    def __init__(self, path: str, problem: str, found: str, allowed: str) -> None:
+        super().__init__(f"{path}: {problem}, found {found}; allowed: {allowed}")
+        self.path, self.problem, self.found, self.allowed = path, problem, found, allowed
+
+
+def override_value(path: str, text: str) -> object:
+    """Return what a text says for one field, as it would be written in a policy. Raises OverrideError."""
+    if path not in OVERRIDES:
+        raise OverrideError(shown(path)[1:-1], "cannot be overridden", shown(text), one_of(OVERRIDES, path))
+    kind = OVERRIDES[path].kind
+    try:
+        value = read_scalar(text)
+        kind.read(value)
+    except ValueError as error:
+        raise OverrideError(path, str(error), shown(text), kind.allowed) from None
+    return value
+
+
+def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
+    """Return the policy with single fields replaced, validated as a whole.
+
+    `overrides` pairs a path of the document below `spec` with a value as it would be written there.
+    Raises OverrideError for the first field that cannot be used.
+    """
+    if len(overrides) > MAX_OVERRIDES:
+        raise OverrideError("overrides", "too many", str(len(overrides)), f"{MAX_OVERRIDES} at most")
+    spec = to_document(policy.spec)
+    given: dict[str, str] = {}
+    for path, text in overrides:
+        value = override_value(path, text)
+        if path in given:
+            problem = f"given twice, first as {shown(given[path])}"
+            raise OverrideError(path, problem, shown(text), OVERRIDES[path].kind.allowed)
+        given[path] = text
+        section = spec
+        *sections, key = path.split(".")
+        for name in sections:
+            section = section[name]
+        section[key] = value
+    try:
+        return policy.model_copy(update={"spec": PolicySpec.model_validate(spec)})
+    except ValidationError as error:
+        loc, problem, allowed = next(faults(error, PolicySpec))
+        path = dotted(loc)
+        if path not in given:  # two fields disagree and the other one was given: point at that
+            path = next((name for name in given if name.rpartition(".")[0] == path.rpartition(".")[0]), path)
+            problem = f"leaves {dotted(loc)} {problem}"
+        raise OverrideError(path, problem, shown(given.get(path, "")), allowed) from None
+
+
+def _row(due: _DUE, book: PolicyBook) -> _Row:
+    name, overrides, bounds = due
+    policy = book.policies.get(name or book.default)
+    if name == NO_POLICY:
+        return _Row((np.nan,) * len(_COLUMNS), "", "so the workload is not scaled", ())
+    if policy is None:
+        known = one_of(book.policies, name)
+        problem = f"policy {shown(name)} does not exist, so the workload is not scaled; allowed: {known}"
+        return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
+    if overrides:
+        try:
+            policy = override(policy, overrides)
+        except OverrideError as error:
+            # The policy's own bounds would be a guess: under them a count far above may be right, and would be cut.
+            problem = f"overrides cannot be used, so the workload is not scaled: {error}"
+            return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
+    return _Row(spec_row(policy.spec, bounds), policy.name, "", policy.spec.prewarm)
+
+
+def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:
+    place = {due: index for index, due in enumerate(rows)}
+    index = np.array([place[due] for due in wanted], dtype=np.int64)
+    distinct = list(rows.values())
+    windows = {prewarm: number for number, prewarm in enumerate(dict.fromkeys(row.prewarm for row in distinct))}
+    window_row = np.array([windows[row.prewarm] for row in distinct], dtype=np.int64)
+    table = np.array([row.spec for row in distinct]).reshape(len(distinct), len(_COLUMNS))
+    columns = np.ascontiguousarray(table[index].T)
+    return Compiled(
+        spec=Spec(*columns),
+        names=tuple(distinct[row].name for row in index),
+        problems={number: distinct[row].problem for number, row in enumerate(index) if distinct[row].problem},
+        windows=Windows(tuple(windows), window_row[index]),
+    )

@@ -1,0 +1,162 @@
+"""Policies from files: read, validated whole, and kept by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import ValidationError
+
+from autoscaler.config.findings import Finding, PolicyError, one_of, shown
+from autoscaler.config.policy.schema import API_VERSION, KIND, Policy, Section, kind_of, section_of
+from autoscaler.config.yaml import SUFFIXES, Document, Loc, read_documents, read_text, yaml_files
+
+DEFAULT_POLICY = "interactive"
+MAX_FILES = 256
+
+
+@dataclass(frozen=True)
+class PolicyBook:
+    """All policies in force. Made whole by `load`, and replaced whole."""
+
+    policies: Mapping[str, Policy]  # by name
+    default: str  # name of the policy for workloads that name none
+
+    def wakeup_queries(self) -> dict[str, str]:
+        """Return the PromQL expressions that wake workloads, by name of the policy."""
+        return {name: query for name, policy in self.policies.items() if (query := policy.spec.wake_up.query)}
+
+
+def shipped() -> Path:
+    """Return the folder of the policies that come with the package."""
+    return Path(str(files("autoscaler"))) / "policies"
+
+
+def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBook:
+    """Read policies from files and folders; the shipped ones where none is given.
+
+    A folder gives its own *.yaml and *.yml, without those that begin with a dot and without kustomization.yaml; it
+    may be a mounted ConfigMap. A single policy is the default one whatever its name.
+    Raises PolicyError with everything that is wrong; then nothing is loaded.
+    """
+    paths = paths or (shipped(),)
+    return assemble(read_policies(paths), default, paths)
+
+
+def assemble(
+    policies: Mapping[str, Policy],
+    default: str,
+    paths: Sequence[Path],
+    more: Mapping[str, Policy] = MappingProxyType({}),
+) -> PolicyBook:
+    """Put policies together, and find the default one among them. Raises PolicyError, which names the paths.
+
+    more: further policies, which do not keep a single one of the others from being the default.
+    """
+    every = {**policies, **more}
+    if default not in every and len(policies) == 1:
+        default = next(iter(policies))
+    if default not in every:
+        where = ", ".join(map(str, paths))
+        raise PolicyError(
+            [Finding(where, 0, "--default-policy", "no such policy", shown(default), one_of(every, default))]
+        )
+    return PolicyBook(MappingProxyType(every), default)
+
+
+def read_policies(paths: Sequence[Path]) -> dict[str, Policy]:
+    """Read policies from files and folders, by name. Raises PolicyError as `load` does."""
+    findings: list[Finding] = []
+    policies: dict[str, Policy] = {}
+    origin: dict[str, str] = {}  # "file:line" of each, by name
+    for path in yaml_files(paths, policies_in, "policy files in", MAX_FILES, findings):
+        text = read_text(path)
+        if isinstance(text, Finding):
+            findings.append(text)
+            continue
+        documents, faults = read_documents(str(path), text)
+        findings.extend(faults)
+        if not documents and not faults:
+            findings.append(Finding(str(path), 0, "", "contains no document", allowed=f"documents of kind {KIND}"))
+        for document in documents:
+            policy = read_policy(document, findings)
+            if policy is None:
+                continue
+            if policy.name in policies:
+                problem = f"another policy has this name; the first is in {origin[policy.name]}"
+                findings.append(document.finding(("metadata", "name"), problem, "each name once"))
+                continue
+            policies[policy.name] = policy
+            origin[policy.name] = f"{path}:{document.line}"
+    if findings:
+        raise PolicyError(findings)
+    return policies
+
+
+def policies_in(folder: Path) -> list[Path]:
+    """Return a folder's own policy files."""
+    return [entry for entry in folder.iterdir() if is_policy_file(entry)]
+
+
+def is_policy_file(path: Path) -> bool:
+    """Tell whether a folder's entry is read. Kubelet's ..data and an editor's leftovers are not."""
+    return path.suffix in SUFFIXES and not path.name.startswith(".") and path.stem != "kustomization"
+
+
+def read_policy(document: Document, findings: list[Finding]) -> Policy | None:
+    """Read one document as a policy; what is wrong goes into `findings`, and None comes back."""
+    if not isinstance(document.value, dict):
+        finding = document.finding((), "not a policy", f"a mapping with apiVersion {API_VERSION}, kind {KIND}")
+        findings.append(replace(finding, value=""))  # it may be another file, a token in it
+        return None
+    try:
+        return Policy.model_validate(document.value)
+    except ValidationError as error:
+        findings.extend(document.finding(*fault) for fault in faults(error, Policy))
+        return None
+
+
+def faults(error: ValidationError, model: type[Section]) -> Iterator[tuple[Loc, str, str]]:
+    """Word what pydantic found: where, the problem, and what is allowed."""
+    for detail in error.errors(include_url=False, include_input=False):
+        loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+        section, allowed = _about(model, loc)
+        if kind == "policy_rule":
+            yield (*loc, context["key"]), context["problem"], context["allowed"]
+        elif kind == "policy_value":
+            yield loc, context["problem"], allowed
+        elif kind == "extra_forbidden":
+            yield loc, "unknown key", one_of(section.keys(), str(loc[-1]))
+        elif kind == "missing":
+            yield loc, "missing", allowed
+        elif kind == "too_long":
+            yield loc, "too many", f"{context['max_length']} at most"
+        else:
+            yield loc, "of the wrong type", allowed
+
+
+def _about(model: type[Section], loc: Loc) -> tuple[type[Section], str]:
+    """Find the model around a place, and what may stand there."""
+    around, inside, allowed = model, model, _mapping(model)
+    for part in loc:
+        if isinstance(part, int):
+            allowed = _mapping(inside)
+            continue
+        around = inside
+        info = around.keys().get(part)
+        if info is None:
+            return around, ""
+        kind, section = kind_of(info), section_of(info)
+        if kind is not None:
+            allowed = kind.allowed
+        if section is not None:
+            inside, single = section, info.annotation is section
+            allowed = _mapping(inside) if single else f"a list, each {_mapping(inside)}"
+    return around, allowed
+
+
+def _mapping(section: type[Section]) -> str:
+    return f"a mapping with keys of {one_of(section.keys())}"

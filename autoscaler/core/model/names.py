@@ -1,0 +1,144 @@
+"""Names under which decisions leave the process: in the HTTP API, in JSON lines, as labels of metrics.
+
+They are an interface with a version of its own. A column that is renamed in the code keeps its name here; a test holds
+each table against the columns that there are, and the names against those that were published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from autoscaler.core.model.types import Signal, Stage
+
+VERSION = 1
+"""Version of all names here and of the fields of the HTTP API; it changes when one is renamed or removed."""
+
+SIGNALS: Mapping[Signal, str] = MappingProxyType(
+    {
+        Signal.CONCURRENCY: "concurrency",
+        Signal.PREFILL: "prefill",
+        Signal.DECODE: "decode",
+        Signal.KV_CACHE: "kv_cache",
+        Signal.TTFT: "ttft",
+        Signal.ITL: "itl",
+        Signal.REJECTIONS: "rejections",
+        Signal.SCHEDULE: "schedule",
+        Signal.WAKE: "wake",
+        Signal.FORECAST: "forecast",
+    }
+)
+
+STAGES: Mapping[Stage, str] = MappingProxyType(
+    {
+        Stage.DEMAND: "demand",
+        Stage.UNKNOWN: "unknown",
+        Stage.BURST: "burst",
+        Stage.TOLERANCE: "tolerance",
+        Stage.STABILIZATION: "stabilization",
+        Stage.IDLE: "idle",
+        Stage.RATE_LIMIT: "rate_limit",
+        Stage.BOUNDS: "bounds",
+        Stage.VARIANT: "variant",
+        Stage.GRANT: "grant",
+        Stage.OWNER: "owner",
+    }
+)
+
+OBSERVED: Mapping[str, str] = MappingProxyType(
+    {
+        "replicas": "replicas",
+        "ready": "ready",
+        "starting": "starting",
+        "blocked": "blocked",
+        "missing": "missing",
+        "terminating": "terminating",
+        "next_ready_s": "next_ready_s",
+        "pledged_s": "pledged_s",
+        "reporting": "reporting",
+        "joining": "joining",
+        "asleep": "asleep",
+        "stuck": "stuck",
+        "stuck_requests": "stuck_requests",
+        "stuck_s": "stuck_s",
+        "replaced": "replaced",
+        "stand_in": "stand_in",
+        "apart": "apart",
+        "apart_requests": "apart_requests",
+        "apart_s": "apart_s",
+        "gateway_stuck": "gateway_stuck",
+        "age_s": "age_s",
+        "full": "full",
+        "full_running": "full_running",
+        "full_tokens_per_s": "full_tokens_per_s",
+        "batch": "batch",
+        "running": "running",
+        "waiting": "waiting",
+        "draining_requests": "draining_requests",
+        "draining_ended": "draining_ended",
+        "draining_prompt_tokens_per_s": "draining_prompt_tokens_per_s",
+        "draining_generation_tokens_per_s": "draining_generation_tokens_per_s",
+        "draining_kv_usage": "draining_kv_usage",
+        "gateway_waiting": "gateway_waiting",
+        "gateway_arrivals_per_s": "gateway_arrivals_per_s",
+        "gateway_silent_s": "gateway_silent_s",
+        "kv_usage": "kv_usage",
+        "prompt_tokens_per_s": "prompt_tokens_per_s",
+        "generation_tokens_per_s": "generation_tokens_per_s",
+        "finished_per_s": "finished_per_s",
+        "first_tokens_per_s": "first_tokens_per_s",
+        "preemptions_per_s": "preemptions_per_s",
+        "rejections_per_s": "rejections_per_s",
+        "ended": "ended",
+        "output_tokens": "output_tokens",
+        "ttft_s": "ttft_s",
+        "itl_s": "itl_s",
+        "pod_tokens_per_s": "pod_tokens_per_s",
+        "queue_wait_s": "queue_wait_s",
+        "loaded": "loaded",
+        "active": "active",
+        "loaded_idle_s": "loaded_idle_s",
+        "cold_start_s": "cold_start_s",
+    }
+)
+"""Name of each column of `Observation`."""
+
+CAPACITY: Mapping[str, str] = MappingProxyType(
+    {
+        "capacity_concurrency": "concurrency",
+        "capacity_prefill_tokens_per_s": "prefill_tokens_per_s",
+        "capacity_decode_tokens_per_s": "decode_tokens_per_s",
+        "capacity_confidence": "confidence",
+    }
+)
+"""Name of each column of `Capacity`."""
+
+PLANNER: Mapping[str, str] = MappingProxyType(
+    {
+        "forecast_demand_replicas": "demand_replicas",
+        "forecast_asked_replicas": "asked_replicas",
+        "forecast_headroom_replicas": "headroom_replicas",
+        "forecast_rule_replicas": "rule_replicas",
+        "forecast_needed_replicas": "needed_replicas",
+        "forecast_requests_per_s": "requests_per_s",
+        "forecast_idle_gap_s": "idle_gap_s",
+        "forecast_prompt_tokens_per_s": "prompt_tokens_per_s",
+        "forecast_generation_tokens_per_s": "generation_tokens_per_s",
+        "forecast_readings": "readings",
+        "forecast_watched_s": "watched_s",
+        "forecast_kept_s": "kept_s",
+        "forecast_level_s": "level_s",
+        "forecast_held_cold_starts": "held_cold_starts",
+        "forecast_held_s": "held_s",
+        "forecast_margin_fraction": "margin_fraction",
+        "forecast_margin_roots": "margin_roots",
+        "forecast_least_replicas": "least_replicas",
+        "forecast_promised_fraction": "promised_fraction",
+        "forecast_allowed_fraction": "allowed_fraction",
+        "forecast_paper_missed_fraction": "paper_missed_fraction",
+        "forecast_unavoidable_fraction": "unavoidable_fraction",
+        "forecast_missed_fraction": "missed_fraction",
+        "forecast_burnt_budgets": "burnt_budgets",
+    }
+)
+"""Name of each figure of the planner, a field of `outlook.Figures`."""

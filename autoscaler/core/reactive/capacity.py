@@ -1,0 +1,92 @@
+"""What one replica can do: stated by the policy, else learned from replicas that were busy.
+
+Learning is plain here: a replica holds at least as many requests as it is seen to run at the pace the objective asks
+for, and no more than it runs while others wait for it: then its running requests are its slots, or what its KV cache
+has room for, whichever binds, and its token rate is its best. Only replicas that were full themselves teach the latter:
+a full one beside an idle one has as many slots as it runs, not the mean of the two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.model.types import Capacity, Observation, TickInput
+from autoscaler.core.observe.rates import NOTHING_PER_S
+from autoscaler.core.state import Memory
+from autoscaler.core.table import ewma
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+
+PRIOR_CONCURRENCY = 32.0
+"""Requests per replica assumed until something was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
+
+LEARNING_WINDOW_S = 60.0
+"""Time constant with which readings of busy replicas move the estimate."""
+
+FIRST_WINDOW_S = 10.0
+"""The same until so much was learned: quick, but not so quick that one unlucky reading decides."""
+
+BATCH_WINDOW_S = 75.0
+"""Time constant of the usual batch, to which ITL quantiles belong: half of a usual histogram window."""
+
+CONFIDENT_AFTER_S = 300.0
+"""Seconds of load after which the estimate is trusted to two thirds."""
+
+
+def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Capacity, Memory]:
+    """Give the capacity of one replica of each workload, and what was learned on the way."""
+    spec, workloads = inp.spec, memory.workloads
+    elapsed_s = np.fmax(or_zero(inp.now_s - workloads.last_tick_s), 0.0)
+    running = observation.batch
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
+    saturated = observation.full > 0
+    # After a large batch the quantile still speaks of it, when few run: that a few are too many would be wrong.
+    batch = ewma.follow(workloads.batch, running, ewma.gain(elapsed_s, BATCH_WINDOW_S))
+    slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
+
+    learning = workloads.learned_s < LEARNING_WINDOW_S
+    gain = ewma.gain(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
+    slots = _slots(inp, len(spec.concurrency))
+    concurrency = np.where(np.isnan(workloads.concurrency), PRIOR_CONCURRENCY, workloads.concurrency)
+    concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
+    concurrency = _toward(concurrency, observation.full_running, gain, saturated & ~slow)
+    # Too slow at this batch: the batch at which the objective holds is smaller by about as much.
+    concurrency = _toward(concurrency, np.fmin(running / slow_by, concurrency), gain, slow)
+    concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
+
+    decode = workloads.decode_tokens_per_s
+    decoding = observation.full_tokens_per_s
+    # The rate of an engine that hangs fades, and is no capacity.
+    writing = saturated & (workloads.last_busy_s == inp.now_s) & (decoding > NOTHING_PER_S)
+    decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
+    learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
+
+    stated = ~np.isnan(spec.concurrency)
+    capacity = Capacity(
+        concurrency=np.where(stated, spec.concurrency, concurrency),
+        prefill_tokens_per_s=spec.prefill_tokens_per_s,
+        decode_tokens_per_s=np.where(
+            np.isnan(spec.decode_tokens_per_s),
+            np.where(learned_s >= CONFIDENT_AFTER_S, decode, np.nan),
+            spec.decode_tokens_per_s,
+        ),
+        confidence=np.where(stated, 1.0, 1 - np.exp(-learned_s / CONFIDENT_AFTER_S)),
+    )
+    return capacity, memory.noting(
+        concurrency=concurrency, decode_tokens_per_s=decode, batch=batch, learned_s=learned_s
+    )
+
+
+def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: BoolColumn) -> FloatColumn:
+    return np.where(where, ewma.follow(value, sample, gain), value)
+
+
+def _slots(inp: TickInput, rows: int) -> FloatColumn:
+    """Largest known slot count of the workload's engines (max_num_seqs), float64[W]; infinite where unknown."""
+    slots = inp.samples.pods.max_running
+    known = ~np.isnan(slots)
+    if not known.any():
+        return np.full(rows, np.inf)
+    most = np.zeros(rows)
+    np.maximum.at(most, inp.fleet.pod_workload[known], slots[known])
+    return np.where(most >= 1, most, np.inf)

@@ -1,0 +1,98 @@
+"""Burst or noise: a queue that is gone before a new replica could serve is queued by design.
+
+The queue is projected to the moment at which a replica ordered now would serve, with what arrives on average, what is
+ready and what is loading. If the last in line then waits no longer than the tier tolerates, nothing is ordered for it;
+otherwise what is ordered is for the queue that will be left then, not for the one that stands now.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.model.types import Capacity, Observation, TickInput
+from autoscaler.core.observe.rates import NOTHING_PER_S
+from autoscaler.core.state import Memory
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+
+
+class Projection(NamedTuple):
+    """The queue one cold start from now; every field float64[W], NaN: cannot be told."""
+
+    queue: FloatColumn  # requests waiting then
+    wait_s: FloatColumn  # how long the last of them will wait
+    arrivals_per_s: FloatColumn  # requests
+    served_each_per_s: FloatColumn  # requests, by one replica
+
+
+def project(observation: Observation, capacity: Capacity, memory: Memory) -> Projection:
+    """Project the queue to the moment at which a replica ordered now would serve.
+
+    queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
+    With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. A fluid
+    model: arrivals are the mean over about one cold start, so a burst shorter than that weighs little. Replicas that
+    are said, or were seen, to write faster when they are full will do so.
+    """
+    workloads = memory.workloads
+    awake = observation.reporting - observation.asleep - or_zero(observation.stuck)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        mean_per_s = observation.generation_tokens_per_s / awake
+        seen_per_s = np.where(
+            np.isnan(observation.pod_tokens_per_s), mean_per_s, np.fmax(observation.pod_tokens_per_s, mean_per_s)
+        )
+        tokens_each_per_s = np.fmax(seen_per_s, np.fmax(workloads.decode_tokens_per_s, capacity.decode_tokens_per_s))
+        served_each_per_s = tokens_each_per_s / observation.output_tokens
+        served_per_s = served_each_per_s * awake
+        arrivals_per_s = np.maximum(workloads.arrivals_per_s, 0.0)
+        left = (
+            observation.waiting
+            + at_gateway(observation)
+            + (arrivals_per_s - served_per_s) * observation.cold_start_s
+            - served_each_per_s * observation.pledged_s
+        )
+        known = served_per_s > NOTHING_PER_S
+        queue = np.where(known, np.maximum(left, 0.0), np.nan)
+        wait_s = queue / (served_per_s + served_each_per_s * observation.starting)
+        # Pods do not share their queues: what is left then in the worst of them waits for it alone.
+        wait_s = np.where(known, np.fmax(wait_s, observation.queue_wait_s - observation.cold_start_s), np.nan)
+    return Projection(queue, wait_s, arrivals_per_s, served_each_per_s)
+
+
+def noise(inp: TickInput, observation: Observation, projection: Projection) -> BoolColumn:
+    """Which queues need no replica: they are served in time by what there is. bool[W]."""
+    return queued(observation) & (projection.wait_s <= inp.spec.max_wait_s)
+
+
+def to_drain(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
+    """Replicas that serve what arrives, and the queue left then within another cold start; float64[W], NaN: unknown.
+
+    4 arriving each second, 120 left after 60 s, 1.6 served each second by a replica used to 0.8: 6 / 1.28 = 4.7. A tier
+    that tolerates longer waits takes so long to be rid of them.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        drained_per_s = projection.queue / np.fmax(observation.cold_start_s, inp.spec.max_wait_s)
+        return (projection.arrivals_per_s + drained_per_s) / (projection.served_each_per_s * inp.spec.target_usage)
+
+
+def absorb(
+    wanted: FloatColumn, lasting: FloatColumn, to_drain: FloatColumn, observation: Observation, quiet: BoolColumn
+) -> FloatColumn:
+    """Want no more for a queue than what will be left of it needs; where it is noise, nothing beyond what there is.
+
+    wanted, lasting, to_drain: float64[W], replicas; `lasting` is what the load without its queue asks for.
+    quiet: bool[W], where the queue is noise.
+    """
+    enough = np.fmax(observation.replicas, lasting)
+    enough = np.where(quiet, enough, np.where(np.isnan(to_drain), np.inf, np.fmax(enough, to_drain)))
+    return np.where(queued(observation), np.fmin(wanted, enough), wanted)
+
+
+def queued(observation: Observation) -> BoolColumn:
+    """Say where requests wait. bool[W]."""
+    return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
+
+
+def at_gateway(observation: Observation) -> FloatColumn:
+    """Return the requests at the gateway that wait for more replicas; float64[W], 0 where their queue does not move."""
+    return np.where(observation.gateway_stuck > 0, 0.0, or_zero(observation.gateway_waiting))

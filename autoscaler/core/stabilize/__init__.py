@@ -1,0 +1,1 @@
+"""One workload alone: tolerance, stabilization windows, idle timeout, rate limits, bounds."""

@@ -1,0 +1,155 @@
+"""The HorizontalPodAutoscaler's arithmetic for one metric, and a scaler that feeds it with requests in flight.
+
+Source: Kubernetes 1.36, pkg/controller/podautoscaler/horizontal.go and replica_calculator.go; autoscaling/v2.
+Sync every 15 s. Tolerance 0.1 both ways. Up: at most the larger of 4 pods and 100 % per 15 s, no stabilization. Down:
+100 % per 15 s, to the highest proposal of 300 s.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.lab.baselines.signals import inflight
+from autoscaler.lab.replay.case import Case, Scaler, View
+
+SYNC_S = 15.0
+TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Policy:
+    """At most this much per period."""
+
+    kind: Literal["Pods", "Percent"]
+    value: float
+    period_s: float = SYNC_S
+
+
+@dataclass(frozen=True)
+class Direction:
+    """`behavior.scaleUp` or `behavior.scaleDown`; of several policies the one that allows most counts."""
+
+    stabilization_s: float
+    policies: tuple[Policy, ...]
+
+
+UP = Direction(0.0, (Policy("Pods", 4), Policy("Percent", 100)))
+DOWN = Direction(300.0, (Policy("Percent", 100),))
+
+
+class Hpa:
+    """One HPA with an external metric of type AverageValue. `sync` is one pass of its controller."""
+
+    def __init__(
+        self,
+        target: float,
+        least: int,
+        most: int,
+        up: Direction = UP,
+        down: Direction = DOWN,
+        tolerance: float = TOLERANCE,
+    ) -> None:
+        self.target, self.least, self.most = target, max(least, 1), most
+        self.up, self.down, self.tolerance = up, down, tolerance
+        self._proposals: list[tuple[float, int]] = []
+        self._changes: list[tuple[float, int]] = []
+
+    def sync(self, now_s: float, current: int, value: float) -> int:
+        """Return the new count for the sum of the metric. At zero the HPA is disabled."""
+        if current == 0:
+            return 0
+        bounded = min(max(current, self.least), self.most)
+        if bounded != current:
+            return self._record(now_s, current, bounded)
+        return self._record(now_s, current, self._limit(now_s, current, self._stabilize(now_s, current, value)))
+
+    def propose(self, current: int, value: float) -> int:
+        """Return what the metric asks for: value 12 and target 5 ask for 3; 10.9 and target 5 keep 2 (ratio 1.09)."""
+        milli = int(value * 1000)  # quantities have three decimals
+        per_replica = int(self.target * 1000)
+        ratio = milli / (per_replica * current)
+        if 1 - self.tolerance <= ratio <= 1 + self.tolerance:
+            return current
+        return math.ceil(milli / per_replica)
+
+    def _stabilize(self, now_s: float, current: int, value: float) -> int:
+        """Take the lowest proposal of the upward window if it is above, the highest of the downward one if below.
+
+        The first count that the controller meets counts as its first proposal.
+        """
+        proposal = self.propose(current, value)
+        self._proposals = self._proposals or [(now_s, current)]
+        least = most = proposal
+        for at_s, count in self._proposals:
+            if now_s - at_s < self.up.stabilization_s:
+                least = min(least, count)
+            if now_s - at_s < self.down.stabilization_s:
+                most = max(most, count)
+        longest_s = max(self.up.stabilization_s, self.down.stabilization_s)
+        self._proposals = [entry for entry in self._proposals if now_s - entry[0] < longest_s]
+        self._proposals.append((now_s, proposal))
+        return least if current < least else min(most, current)
+
+    def _limit(self, now_s: float, current: int, wanted: int) -> int:
+        if wanted > current:
+            most = max(self._reach(now_s, current, policy, 1) for policy in self.up.policies)
+            return min(wanted, max(most, current), self.most)
+        if wanted < current:
+            least = min(self._reach(now_s, current, policy, -1) for policy in self.down.policies)
+            return max(wanted, min(least, current), self.least)
+        return current
+
+    def _reach(self, now_s: float, current: int, policy: Policy, sign: int) -> int:
+        """Return how far a policy lets the count go from where it was at the beginning of the policy's period."""
+        start = current - sum(change for at_s, change in self._changes if now_s - at_s < policy.period_s)
+        if policy.kind == "Pods":
+            return start + sign * int(policy.value)
+        return math.ceil(start * (1 + policy.value / 100)) if sign > 0 else int(start * (1 - policy.value / 100))
+
+    def _record(self, now_s: float, current: int, wanted: int) -> int:
+        if wanted != current:
+            longest_s = max(policy.period_s for policy in (*self.up.policies, *self.down.policies))
+            self._changes = [entry for entry in self._changes if now_s - entry[0] < longest_s]
+            self._changes.append((now_s, wanted - current))
+        return wanted
+
+
+class HpaInflight:
+    """Keeps running and waiting requests per replica at a target.
+
+    Defect fixed: requests that a gateway holds while nothing is ready count. It cannot leave zero, so the least is 1.
+    """
+
+    name = "hpa-inflight"
+    period_s = SYNC_S
+
+    def __init__(self, case: Case, target: float, stabilization_s: float, least: int = 1) -> None:
+        self._hpa = Hpa(target, least, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
+
+    def decide(self, view: View) -> int:
+        return self._hpa.sync(view.now_s, max(view.wanted, 1), inflight(view.seen))
+
+
+def _make(case: Case, params: Params) -> Scaler:
+    return HpaInflight(case, number(params, "target"), number(params, "stabilization_s"), int(number(params, FLOOR)))
+
+
+def _axes(case: Case) -> tuple[Axis, ...]:
+    return (
+        Axis("target", concurrencies(case), within=POSITIVE),
+        Axis("stabilization_s", (60.0, 300.0, 900.0)),
+        Axis(FLOOR, (1.0,)),
+    )
+
+
+def _default(case: Case) -> Params:
+    """As in llm-d's guide (guides/workload-autoscaling/keda-epp): 16 running requests per replica."""
+    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s, FLOOR: 1.0}
+
+
+HPA_INFLIGHT = Baseline(
+    "hpa-inflight", "Kubernetes 1.36 HPA, AverageValue of running + waiting", _make, _axes, _default
+)

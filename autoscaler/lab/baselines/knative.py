@@ -1,0 +1,91 @@
+"""Knative's pod autoscaler (KPA): concurrency over a stable window, and over a short one when it panics.
+
+Source: knative/serving at 15413ab, pkg/autoscaler/scaling/autoscaler.go, and config-autoscaler: tick 2 s, stable
+window 60 s, panic window 10 % of it, panic at 200 % of what is ready, target 70 % of the limit, up at most 1000-fold,
+down at most by half, scale to zero after the stable window plus at most 30 s of grace.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.lab.baselines.signals import MovingMean
+from autoscaler.lab.replay.case import Case, Scaler, View
+
+TICK_S = 2.0
+STABLE_S = 60.0
+PANIC_SHARE = 0.1
+PANIC_THRESHOLD = 2.0
+UTILIZATION = 0.7
+MAX_UP_RATE = 1000.0
+MAX_DOWN_RATE = 2.0
+GRACE_S = 30.0
+
+
+class Knative:
+    """Counts requests as its proxies do, without a scrape between. `limit`: requests a replica takes at a time."""
+
+    name = "knative-kpa"
+    period_s = TICK_S
+
+    def __init__(self, case: Case, limit: float, stable_s: float = STABLE_S, least: int = 1) -> None:
+        self._target = limit * UTILIZATION
+        self._least, self._most, self._stable_s = least, case.max_replicas, stable_s
+        self._stable = MovingMean(stable_s)
+        self._panic = MovingMean(stable_s * PANIC_SHARE)
+        self._panic_s: float | None = 0.0 if case.start_replicas > 1 else None  # a restart with several panics
+        self._panic_replicas = case.start_replicas if case.start_replicas > 1 else 0
+        self._idle_since_s: float | None = None
+
+    def decide(self, view: View) -> int:
+        concurrency = view.live_concurrency()
+        stable = self._stable.add(view.now_s, concurrency)
+        panic = self._panic.add(view.now_s, concurrency)
+        return self._bound(view, self.scale(view.now_s, view.ready, stable, panic))
+
+    def scale(self, now_s: float, ready: int, stable: float, panic: float) -> int:
+        """Return the count for concurrencies averaged over both windows."""
+        ready = max(ready, 1)
+        highest, lowest = math.ceil(MAX_UP_RATE * ready), math.floor(ready / MAX_DOWN_RATE)
+        for_panic = math.ceil(panic / self._target)
+        wanted = min(max(math.ceil(stable / self._target), lowest), highest)
+        if for_panic / ready >= PANIC_THRESHOLD:
+            self._panic_s = now_s
+        elif self._panic_s is not None and now_s - self._panic_s > self._stable_s:
+            self._panic_s, self._panic_replicas = None, 0
+        if self._panic_s is None:
+            return wanted
+        self._panic_replicas = max(self._panic_replicas, wanted, min(max(for_panic, lowest), highest))
+        return self._panic_replicas  # it never shrinks in panic
+
+    def _bound(self, view: View, wanted: int) -> int:
+        """Keep the last replica through the grace period; the least and the most hold."""
+        if wanted > 0:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = view.now_s
+        graced = self._idle_since_s is not None and view.now_s - self._idle_since_s < GRACE_S
+        graced |= view.now_s < self._stable_s  # of a window that lies half before the study nobody knows who came
+        least = max(self._least, 1 if graced and view.wanted > 0 else 0)
+        return min(max(wanted, least), self._most)
+
+
+def _make(case: Case, params: Params) -> Scaler:
+    return Knative(case, number(params, "limit"), number(params, "stable_s"), int(number(params, FLOOR)))
+
+
+def _axes(case: Case) -> tuple[Axis, ...]:
+    return (
+        Axis("limit", concurrencies(case), within=POSITIVE),
+        Axis("stable_s", (STABLE_S, 300.0)),
+        Axis(FLOOR, least_replicas(case, STABLE_S)),
+    )
+
+
+def _default(case: Case) -> Params:
+    """As in config-autoscaler: `container-concurrency-target-default`, `stable-window`, `enable-scale-to-zero`."""
+    return {"limit": 100.0, "stable_s": STABLE_S, FLOOR: 0.0}
+
+
+KNATIVE_KPA = Baseline("knative-kpa", "Knative Serving, autoscaler.go, concurrency", _make, _axes, _default)

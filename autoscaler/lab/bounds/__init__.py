@@ -1,0 +1,1 @@
+"""Bounds of what any policy can reach on a trace."""

@@ -1,0 +1,1 @@
+"""Comparisons: policies beside each other and beside the bound, made from many replays."""

@@ -1,0 +1,203 @@
+"""The pictures of a proof: the frontier of all policies, and what each did over the trace.
+
+Colours and strokes are classes of page.css: `series-0` to `series-14` tell baselines apart, `ours` is the shipped
+policy, `planned` the schedule that knows the trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from autoscaler.lab.compare.result import OURS, PLANNED, Point, Proof, Run
+from autoscaler.lab.replay.score import thin
+from autoscaler.lab.report.svg import Scale, area, element, line_path, nice_ticks, number, step_path, text, time_ticks
+from autoscaler.lab.report.words import amount, label, share
+
+SERIES = 15  # colours of baselines and of what happened; further ones begin anew
+NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0)
+LEAST_MISS = 1e-5  # shares closer to 1 are drawn as 1, which lies there
+MOST_HOURS = 3.0  # times those of the dearest that matters; what costs more lies at the edge
+COLUMNS = 700  # moments of a timeline that are drawn
+WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
+LETTER_PX = 6.5  # of a label, about
+NARROW, NARROW_LEFT = 590.0, 86.0  # of a picture that shares the width of the page, and has large text on a phone
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """Give each policy its class, the same in every picture."""
+    others = [name for name in dict.fromkeys(names) if name not in (OURS, PLANNED)]
+    return {OURS: OURS, PLANNED: PLANNED, **{name: f"series-{index % SERIES}" for index, name in enumerate(others)}}
+
+
+def frontier(proof: Proof) -> str:
+    """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
+
+    Attainment is drawn by nines (90%, 99%, 99.9% are equally far apart), for that is how hard they are to get.
+    Policies that cost several times what ours and the best baseline do lie at the right edge, and settings that do are
+    left out, as are those that cost more than any policy as it ran. Whose attainment is not known is not drawn.
+    """
+    top, bottom, height = 34.0, 44.0, 450.0
+    runs = [run for run in proof.rows if math.isfinite(run.row.attainment)]
+    if not runs:
+        return ""
+    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in runs)}
+    for run in runs:
+        points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))
+    known = [point for each in points.values() for point in each]
+    dearest = min(
+        1.15 * max(run.row.gpu_hours for run in runs), MOST_HOURS * max(run.row.gpu_hours for run in _fitting(proof))
+    )
+    marks = {"clairvoyant bound": proof.clairvoyant_gpu_hours, "with neighbours, estimated": proof.estimate_gpu_hours}
+    marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: not known
+    shown = [*(point.gpu_hours for point in known if point.gpu_hours <= dearest), *marks.values()]
+    ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
+    x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
+    drawn = [point.attainment for point in known if point.gpu_hours <= dearest]
+    worst = min(proof.goal.attainment, *drawn, *(run.row.attainment for run in runs))
+    levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
+    y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
+
+    parts = [_level(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
+    parts += [_below(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
+    parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
+    parts.append(text("attainment", 0, 11, class_="label"))
+    goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
+    parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
+    parts.append(text("goal", x.end_px, goal_y - 5, class_="label limit-label", text_anchor="end"))
+    heights = top - 9, height - bottom - 6  # of what is said: the lines may lie side by side
+    for (said, hours), said_y in zip(marks.items(), heights, strict=False):
+        parts.append(element("line", class_="bound", x1=x(hours), x2=x(hours), y1=top, y2=height - bottom))
+        room = x(hours) + 4 + LETTER_PX * len(said) <= WIDTH
+        beside = {} if room else {"text_anchor": "end"}
+        parts.append(text(said, x(hours) + (4 if room else -4), said_y, class_="label", **beside))
+    chosen = {name: [run for run in runs if run.name == name] for name in points}
+    tints = colours([run.name for run in proof.rows])
+    for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
+        parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
+    return picture("Attainment against GPU-hours", height, parts)
+
+
+def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale, y: Scale) -> str:
+    def at(attainment: float) -> float:
+        return y(min(max(_nines(attainment), y.low), y.high))
+
+    best = _undominated(points)
+    path = line_path([x(point.gpu_hours) for point in best], [at(point.attainment) for point in best])
+    drawn = [element("path", class_=f"line {tint}", d=path)] if len(best) > 1 else []
+    for point in points:
+        said = f"{name}: {share(point.attainment)} at {amount(point.gpu_hours)} GPU-hours{_params(point.params)}"
+        title = f"<title>{escape(said)}</title>"
+        drawn.append(
+            element("circle", title, class_=f"point {tint}", cx=x(point.gpu_hours), cy=at(point.attainment), r=2.6)
+        )
+    for run in runs:
+        said = f"{label(run)}: {share(run.row.attainment)} at {amount(run.row.gpu_hours)} GPU-hours"
+        radius = 7.0 if name == OURS else 5.5
+        drawn.append(
+            element(
+                "circle",
+                f"<title>{escape(said)}</title>",
+                class_=f"chosen {tint}{' tuned' if run.tuned else ''}",
+                cx=x(min(run.row.gpu_hours, x.high)),
+                cy=at(run.row.attainment),
+                r=radius,
+            )
+        )
+        if run.row.gpu_hours > x.high:
+            drawn.append(text("→", x.end_px - 9, at(run.row.attainment) + 4, class_="label", text_anchor="end"))
+    return element("g", *drawn, class_="curve", data_policy=name)
+
+
+def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
+    """Draw one run over the trace: wanted and ready replicas, and below them the load, running and waiting.
+
+    most_replicas: top of the replica axis, shared by all runs, so that their areas compare; what is above is cut off.
+    """
+    rows = thin(run.timeline, COLUMNS)
+    if not len(rows):
+        return ""
+    tall, low, gap, top, axis = 96.0, 46.0, 18.0, 12.0, 22.0
+    height = top + tall + gap + low + axis
+    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), NARROW_LEFT, NARROW - RIGHT)
+    at = [x(time_s) for time_s in rows[:, 0].tolist()]
+    replicas = Scale(0.0, max(most_replicas, 1.0), top + tall, top)
+    load = rows[:, 3] + rows[:, 4]
+    held = Scale(0.0, max(float(load.max()), 1.0), height - axis, height - axis - low)
+
+    parts = _axis(x, replicas, "replicas")
+    ready = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 2].tolist()])
+    wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
+    parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
+    parts.append(element("path", class_="line ready", d=ready))
+    parts.append(element("path", class_="line wanted", d=wanted))
+    parts += _axis(x, held, "requests")
+    running = line_path(at, [held(value) for value in rows[:, 3].tolist()])
+    above = [held(value) for value in load.tolist()]
+    back = line_path(at[::-1], [held(value) for value in rows[::-1, 3].tolist()])
+    parts.append(element("path", class_="area running", d=area(running, at, held(0.0))))
+    parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
+    for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
+        parts.append(_below(x, time_s, height - 4, said))
+    return picture(f"Replicas and load of {label(run)}", height, parts, NARROW)
+
+
+def most_replicas(proof: Proof) -> float:
+    """Return a top for the replica axis, below which all fit that matter; a wild baseline is cut off."""
+    tops = [float(run.timeline[:, 1:3].max()) for run in _fitting(proof) if len(run.timeline)]
+    return nice_ticks(0.0, max(tops, default=1.0), 4)[-1]
+
+
+def _fitting(proof: Proof) -> list[Run]:
+    """Return the runs that the axes fit: of the baselines only the best, if one met the goal."""
+    best = proof.best_baseline()
+    return [run for run in proof.rows if run is best or run not in proof.baselines] or list(proof.rows)
+
+
+def _axis(x: Scale, y: Scale, unit: str) -> list[str]:
+    """Draw the ends of an axis, with the unit below the upper one."""
+    named = text(unit, x.start_px - 8, y.end_px + 20, class_="label", text_anchor="end")
+    return [*(_level(x, y(value), amount(value)) for value in (0.0, y.high)), named]
+
+
+def _level(x: Scale, at: float, said: str) -> str:
+    line = element("line", class_="grid", x1=x.start_px, x2=x.end_px, y1=at, y2=at)
+    return line + text(said, x.start_px - 8, at + 4, class_="label", text_anchor="end")
+
+
+def _below(x: Scale, value: float, y: float, said: str) -> str:
+    """Label a moment or a cost; at the right end the text ends with the picture."""
+    if x(value) > x.end_px - RIGHT:
+        return text(said, x.end_px + RIGHT, y, class_="label", text_anchor="end")
+    return text(said, x(value), y, class_="label", text_anchor="middle")
+
+
+def picture(title: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:
+    """Put what was drawn into one picture."""
+    return element(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        class_="chart",
+        role="img",
+        aria_label=title,
+    )
+
+
+def _nines(attainment: float) -> float:
+    return -math.log10(max(1.0 - attainment, LEAST_MISS))
+
+
+def _undominated(points: Sequence[Point]) -> list[Point]:
+    """Return the settings that none other of the same policy beats in both, by GPU-hours."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.gpu_hours, -point.attainment)):
+        if not best or point.attainment > best[-1].attainment:
+            best.append(point)
+    return best
+
+
+def _params(params: Mapping[str, float | int | str]) -> str:
+    return f" ({', '.join(f'{name} {value}' for name, value in params.items())})" if params else ""

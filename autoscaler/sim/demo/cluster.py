@@ -1,0 +1,283 @@
+"""Nodes with GPUs and the pods on them: scheduling, cold starts, crashes and graceful ends. Knows no traffic.
+
+Told simpler than Kubernetes: pods are bound in the order of their creation; a node that sleeps comes up for a pod and
+leaves after a while without any; a leaving pod gets no further requests and ends when it is empty or its grace is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoscaler.core.model.fleet import Blocked, Pod, Pool
+from autoscaler.sim.engine.coldstart import ColdStart
+from autoscaler.sim.engine.profiles import Device, Profile
+from autoscaler.sim.engine.replica import Replica
+from autoscaler.sim.engine.request import Request
+
+HOST = "127.0.0.1"
+MOST_REPLICAS = 1000  # of one workload; far more than the nodes of any world here can hold
+NODE_IDLE_S = 600.0  # after which an elastic node leaves, and its cached image and weights with it
+RESTART_DELAY_S = 10.0  # the kubelet's first back-off
+LEAST_ENDING_S = 1.0  # even an empty server takes a moment to end
+ENDING_LOOK_S = 1.0  # how often leaving pods are checked for being empty
+
+_SUFFIX = tuple("bcdfghjklmnpqrstvwxz2456789")  # letters of Kubernetes' random names
+
+
+@dataclass(frozen=True)
+class PoolSetup:
+    """GPUs of one kind: nodes that are always there, and elastic ones that come and go."""
+
+    pool: Pool
+    device: Device
+    devices_per_node: int
+    nodes: int
+    elastic_nodes: int = 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the cluster must know of a workload."""
+
+    namespace: str
+    name: str
+    profile: Profile
+    pool: int  # index into the pools
+    devices: int = 1  # of one replica
+    replicas: int = 1  # at the start, ready at once
+    cold_start: ColdStart = field(default_factory=ColdStart)
+    grace_s: float = 120.0  # terminationGracePeriodSeconds
+    crash_every_s: float = math.inf  # mean, of a pod that serves
+
+
+@dataclass(eq=False)
+class Node:
+    """A machine; `holders` are the pods that hold its devices. Moments of what is still to come lie ahead."""
+
+    name: str
+    pool: int
+    holders: list[SimPod | None]
+    elastic: bool
+    up_s: float = -math.inf  # infinity: it sleeps
+    image_s: float = -math.inf  # when it has the image; infinity: nobody fetches it
+    weights_s: dict[str, float] = field(default_factory=dict)  # when the first with these weights serves, by workload
+    empty_since_s: float = 0.0
+
+    @property
+    def asleep(self) -> bool:
+        return self.up_s == math.inf
+
+    @property
+    def free(self) -> int:
+        return self.holders.count(None)
+
+
+@dataclass(eq=False)
+class SimPod:
+    """A pod. The moments of its start are known when it is bound; until they come, they lie in the future."""
+
+    number: int
+    workload: int
+    name: str
+    created_s: float
+    setup: Setup
+    port: int = 0  # where its metrics are served; 0: nobody serves them
+    node: Node | None = None
+    devices: tuple[int, ...] = ()
+    scheduled_s: float = math.nan
+    started_s: float = math.nan  # of the present container
+    serving_s: float = math.nan
+    ready_s: float = math.nan
+    crash_s: float = math.inf
+    leaving_s: float = math.nan
+    replica: Replica | None = None  # while the port is open
+
+    @property
+    def leaving(self) -> bool:
+        return not math.isnan(self.leaving_s)
+
+    def ready(self, now_s: float) -> bool:
+        return self.replica is not None and self.ready_s <= now_s
+
+    def identity(self) -> Pod:
+        node = self.node.name if self.node else ""
+        return Pod(self.setup.namespace, self.name, HOST if self.node else "", self.port, node)
+
+
+class Cluster:
+    """All pods of all workloads. `scale` says how many there should be, `change` lets time pass."""
+
+    def __init__(
+        self,
+        pools: Sequence[PoolSetup],
+        setups: Sequence[Setup],
+        seed: int,
+        now_s: float,
+        new_port: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Start with every workload's first pods serving. `new_port` gives each new pod its port."""
+        self.pools = tuple(pools)
+        self.setups = tuple(setups)
+        self.nodes = [node for index, pool in enumerate(pools) for node in _nodes(index, pool)]
+        self.pods: list[SimPod] = []  # ascending by number
+        self.wanted = [setup.replicas for setup in setups]
+        self.crashes = 0
+        self.held_devices = np.zeros(len(setups))  # float64[W]
+        self._rng = np.random.default_rng((seed, 1_000_003))  # apart from the streams of the traffic
+        self._new_port = new_port
+        self._numbers = 0
+        for workload, setup in enumerate(setups):
+            self._create(workload, setup.replicas, now_s)
+        self._schedule(now_s)
+        for pod in self.pods:
+            if pod.node:  # the world begins in the middle of its life: this start lies behind it
+                node = pod.node
+                node.up_s, node.image_s = min(node.up_s, now_s), min(node.image_s, now_s)
+                node.weights_s = dict.fromkeys(node.weights_s, now_s)
+                took_s = pod.ready_s - now_s
+                pod.created_s, pod.scheduled_s = pod.created_s - took_s, pod.scheduled_s - took_s
+                pod.started_s, pod.serving_s, pod.ready_s = pod.started_s - took_s, pod.serving_s - took_s, now_s
+        self.change(now_s)
+
+    def live(self, workload: int) -> list[SimPod]:
+        """Return the pods of a workload that are not leaving."""
+        return [pod for pod in self.pods if pod.workload == workload and not pod.leaving]
+
+    def scale(self, workload: int, replicas: int, now_s: float) -> None:
+        """Want `replicas` pods of a workload from now on."""
+        if not 0 <= replicas <= MOST_REPLICAS:
+            raise ValueError(f"replicas of {self.setups[workload].name} is {replicas}; allowed: 0 to {MOST_REPLICAS}")
+        self.wanted[workload] = replicas
+        live = self.live(workload)
+        self._create(workload, replicas - len(live), now_s)
+        # As a ReplicaSet does: those without a node first, then those not ready, then the youngest.
+        live.sort(key=lambda pod: (pod.node is not None, pod.ready(now_s), -pod.number))
+        for pod in live[: max(len(live) - replicas, 0)]:
+            pod.leaving_s = now_s
+        self._schedule(now_s)
+
+    def next_change_s(self, now_s: float) -> float:
+        """Return when a pod changes next, if nobody scales before."""
+        moments = [math.inf]
+        for pod in self.pods:
+            if pod.leaving:
+                moments.append(now_s + ENDING_LOOK_S)
+            elif pod.node:
+                due = (pod.serving_s, pod.ready_s, pod.crash_s)
+                moments += [moment for moment in due if moment > now_s]
+        return min(moments)
+
+    def change(self, now_s: float) -> list[tuple[int, list[Request]]]:
+        """Bring every pod to its state at `now_s`; return the requests lost with a server, beside their workload."""
+        lost: list[tuple[int, list[Request]]] = []
+        for pod in self.pods:
+            if pod.leaving and self._over(pod, now_s):
+                lost.append((pod.workload, self._end(pod, now_s)))
+            elif pod.crash_s <= now_s:
+                lost.append((pod.workload, self._crash(pod, now_s)))
+            elif pod.replica is None and pod.serving_s <= now_s and not pod.leaving:
+                pod.replica = Replica(pod.setup.profile, now_s)
+                mean_s = pod.setup.crash_every_s
+                pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
+        self.pods = [pod for pod in self.pods if not (pod.leaving and pod.node is None)]
+        for node in self.nodes:
+            if node.elastic and not any(node.holders) and now_s - node.empty_since_s >= NODE_IDLE_S:
+                node.up_s, node.image_s, node.weights_s = math.inf, math.inf, {}
+        self._schedule(now_s)
+        return lost
+
+    def blocked(self, pod: SimPod) -> Blocked:
+        return Blocked.NO if pod.node else Blocked.UNSCHEDULABLE
+
+    def device_counts(self) -> list[int]:
+        """Return the devices of each pool, those of sleeping nodes included: a pod can have them."""
+        return [sum(len(node.holders) for node in self.nodes if node.pool == index) for index in range(len(self.pools))]
+
+    def _create(self, workload: int, count: int, now_s: float) -> None:
+        setup = self.setups[workload]
+        for _ in range(count):
+            template = "".join(np.random.default_rng(workload).choice(_SUFFIX, 10))
+            suffix = "".join(self._rng.choice(_SUFFIX, 5))
+            name = f"{setup.name}-{template}-{suffix}"
+            self.pods.append(SimPod(self._numbers, workload, name, now_s, setup, self._new_port()))
+            self._numbers += 1
+
+    def _schedule(self, now_s: float) -> None:
+        for pod in self.pods:
+            if pod.node is None and not pod.leaving:
+                room = [node for node in self.nodes if node.pool == pod.setup.pool and node.free >= pod.setup.devices]
+                if room:
+                    self._bind(pod, min(room, key=lambda node: self._cost(pod, node)), now_s)
+
+    def _cost(self, pod: SimPod, node: Node) -> tuple[bool, bool, int]:
+        """Order the nodes: awake, with the weights, and the fullest, so that large pods find room."""
+        return node.asleep, pod.setup.name not in node.weights_s, node.free
+
+    def _bind(self, pod: SimPod, node: Node, now_s: float) -> None:
+        setup = pod.setup
+        start = setup.cold_start.draw(
+            self._rng,
+            setup.profile.weight_bytes,
+            setup.devices,
+            node_asleep=node.asleep,
+            image_cached=node.image_s < math.inf,
+            weights_cached=setup.name in node.weights_s,
+        ).after(now_s)
+        if node.asleep:
+            node.up_s, node.image_s = start.scheduled_s, start.started_s
+        start = start.on(node.up_s, node.image_s, node.weights_s.get(setup.name, -math.inf))
+        node.weights_s.setdefault(setup.name, start.serving_s)
+        free = [index for index, holder in enumerate(node.holders) if holder is None]
+        pod.node, pod.devices = node, tuple(free[: setup.devices])
+        for index in pod.devices:
+            node.holders[index] = pod
+        pod.scheduled_s, pod.started_s = start.scheduled_s, start.started_s
+        pod.serving_s, pod.ready_s = start.serving_s, start.ready_s
+        self.held_devices[pod.workload] += setup.devices
+
+    def _over(self, pod: SimPod, now_s: float) -> bool:
+        """Whether a leaving pod has nothing left to do, or no more time to do it."""
+        ending_s = now_s - pod.leaving_s
+        busy = pod.replica is not None and pod.replica.held > 0
+        return ending_s >= (pod.setup.grace_s if busy else LEAST_ENDING_S)
+
+    def _end(self, pod: SimPod, now_s: float) -> list[Request]:
+        lost = _lose(pod, now_s)
+        if pod.node:
+            for index in pod.devices:
+                pod.node.holders[index] = None
+            pod.node.empty_since_s = now_s
+            pod.node = None
+            self.held_devices[pod.workload] -= pod.setup.devices
+        return lost
+
+    def _crash(self, pod: SimPod, now_s: float) -> list[Request]:
+        """The engine dies; its container starts again on the same node, with new counters."""
+        self.crashes += 1
+        setup = pod.setup
+        pod.started_s = now_s + RESTART_DELAY_S
+        pod.serving_s = pod.started_s + setup.cold_start.restart_s(self._rng, setup.profile.weight_bytes, setup.devices)
+        pod.ready_s = pod.serving_s + setup.cold_start.probe.draw(self._rng)
+        pod.crash_s = math.inf
+        return _lose(pod, now_s)
+
+
+def _lose(pod: SimPod, now_s: float) -> list[Request]:
+    if pod.replica is None:
+        return []
+    replica, pod.replica = pod.replica, None
+    replica.abort(now_s)
+    return replica.take_ended()
+
+
+def _nodes(index: int, setup: PoolSetup) -> Iterable[Node]:
+    kind = setup.device.mig_profile.replace(".", "-") or "gpu"
+    for number in range(setup.nodes + setup.elastic_nodes):
+        elastic = number >= setup.nodes
+        holders: list[SimPod | None] = [None] * setup.devices_per_node
+        since_s = math.inf if elastic else -math.inf
+        yield Node(f"{kind}-node-{number + 1}", index, holders, elastic, since_s, since_s)

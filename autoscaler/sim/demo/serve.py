@@ -1,0 +1,217 @@
+"""The world on the network: every replica answers `/metrics`, `/health` and `/load` on a loopback port of its own,
+and DCGM exporter and gateway on one each. A port is reserved from the creation of its pod but refuses connections until
+the engine has started, as the real server's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import structlog
+from aiohttp import web
+
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.ports import Change, Clock, Outcome
+from autoscaler.sim.demo import dcgm, exposition, gateway
+from autoscaler.sim.demo.cluster import HOST, SimPod
+from autoscaler.sim.demo.exposition import VllmExposition
+from autoscaler.sim.demo.plant import Plant, World
+from autoscaler.sim.demo.summary import Summary
+from autoscaler.sim.engine.replica import Replica
+
+log = structlog.get_logger(__name__)
+
+STEP_S = 2.0  # simulated seconds between two looks at the world
+MOST_AT_ONCE_S = 10.0  # simulated seconds without giving others a turn
+LATE_S = 60.0  # simulated seconds behind its clock at which a world is said not to keep up
+CLOSE_TIMEOUT_S = 0.2  # real seconds that an open scrape may still take when its server goes
+
+
+@dataclass(eq=False)
+class _Server:
+    """The HTTP server of one engine process."""
+
+    replica: Replica
+    runner: web.AppRunner
+
+
+class SimulatedFleet:
+    """A world that runs along a clock and can be scraped. Implements `ports.WorkloadSource` and `ports.Actuator`.
+
+    Use it as a context manager and keep `run` running inside. Traffic and the draws of cold starts follow from the
+    seed; since the daemon beside it runs in real time, when it acts, and so every figure after that, varies a little
+    from run to run.
+    """
+
+    def __init__(self, world: World, clock: Clock) -> None:
+        self._world = world
+        self._clock = clock
+        self._sockets: dict[int, socket.socket] = {}  # by port: reserved, not listening
+        self._servers: dict[int, _Server] = {}  # by number of the pod
+        self._runners: list[web.AppRunner] = []
+        self._plant: Plant | None = None
+        self.dcgm_url = ""
+        self.gateway_url = ""
+
+    async def __aenter__(self) -> Self:
+        plant = self._plant = Plant(self._world, self._clock.now_s(), self._reserve)
+        exporter = dcgm.DcgmExporter(plant.cluster)
+        try:
+            self.dcgm_url = await self._serve_page(lambda: exporter.render(plant.now_s), dcgm.CONTENT_TYPE)
+            self.gateway_url = await self._serve_page(lambda: gateway.render(plant), gateway.CONTENT_TYPE)
+            await self._reconcile()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @property
+    def plant(self) -> Plant:
+        if self._plant is None:
+            raise RuntimeError("the simulated fleet is not open: use it as `async with`")
+        return self._plant
+
+    @property
+    def behind_s(self) -> float:
+        """Simulated seconds by which the world lags behind its clock; grows if the machine cannot keep up."""
+        return max(self._clock.now_s() - self.plant.now_s, 0.0)
+
+    def fleet(self) -> Fleet:
+        return self.plant.fleet()
+
+    async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
+        return await self.plant.apply(changes, deadline_s)
+
+    def summary(self) -> Summary:
+        return self.plant.summary()
+
+    async def run(self) -> None:
+        """Let the world follow the clock, until cancelled."""
+        late = False
+        while True:
+            self.plant.advance(min(self._clock.now_s(), self.plant.now_s + MOST_AT_ONCE_S))
+            await self._reconcile()
+            if late != (self.behind_s > LATE_S):
+                late = not late
+                if late:
+                    log.warning("the simulated world cannot keep up: choose a lower speed", behind_s=self.behind_s)
+                else:
+                    log.info("the simulated world keeps up again")
+            await self._clock.sleep(STEP_S if self.behind_s < STEP_S else 0.0)
+
+    # Servers.
+
+    async def _reconcile(self) -> None:
+        """Open the ports of engines that have started, close those of engines that are gone."""
+        live = {pod.number: pod for pod in self.plant.cluster.pods}
+        for number, server in list(self._servers.items()):
+            pod = live.get(number)
+            if pod is None or pod.replica is not server.replica:
+                del self._servers[number]
+                await server.runner.cleanup()
+                if pod is not None:  # it crashed and starts again
+                    pod.port = self._reserve(pod.port)
+        # Whoever scaled while a server closed has made new pods, so the list is read again; below, no `await` stands
+        # between reading it and closing what nobody in it wants.
+        pods = list(self.plant.cluster.pods)
+        for port in self._sockets.keys() - {pod.port for pod in pods}:  # of pods that ended before they served
+            self._sockets.pop(port).close()
+        for pod in pods:
+            if pod.replica is not None and pod.number not in self._servers:
+                runner = await self._listen(self._engine_app(pod, pod.replica), self._sockets.pop(pod.port))
+                self._servers[pod.number] = _Server(pod.replica, runner)
+
+    def _reserve(self, port: int = 0) -> int:
+        """Bind a port without listening, so that it refuses connections and nobody else takes it."""
+        reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reserved.bind((HOST, port))
+        except OSError:
+            if port == 0:
+                reserved.close()
+                raise
+            reserved.bind((HOST, 0))  # somebody took it in between
+        found: int = reserved.getsockname()[1]
+        self._sockets[found] = reserved
+        return found
+
+    async def _listen(self, app: web.Application, reserved: socket.socket) -> web.AppRunner:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_TIMEOUT_S)
+        try:
+            await runner.setup()
+            await web.SockSite(runner, reserved).start()
+        except BaseException:
+            reserved.close()
+            await runner.cleanup()
+            raise
+        return runner
+
+    async def _serve_page(self, render: Callable[[], str], content_type: str) -> str:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response(body=render().encode(), headers={"Content-Type": content_type})
+
+        app = web.Application()
+        app.router.add_get("/metrics", answer)
+        port = self._reserve()
+        self._runners.append(await self._listen(app, self._sockets.pop(port)))
+        return f"http://{HOST}:{port}/metrics"
+
+    def _engine_app(self, pod: SimPod, replica: Replica) -> web.Application:
+        wall_at_zero_s = self._clock.wall_s() - self._clock.now_s()
+        page = VllmExposition(
+            replica,
+            self.plant.lanes[pod.workload].setup.model,
+            wall_at_zero_s + pod.started_s,
+            wall_at_zero_s + pod.serving_s,
+        )
+
+        async def metrics(request: web.Request) -> web.Response:
+            return web.Response(body=page.render().encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
+
+        async def health(request: web.Request) -> web.Response:
+            return web.Response()
+
+        async def load(request: web.Request) -> web.Response:
+            return web.json_response({"server_load": replica.held})
+
+        async def is_sleeping(request: web.Request) -> web.Response:
+            return web.json_response({"is_sleeping": replica.sleep_level > 0})
+
+        async def sleep(request: web.Request) -> web.Response:
+            level = request.query.get("level", "1")
+            if level not in ("1", "2"):
+                raise web.HTTPBadRequest(text=f"level is {level[:20]!r}; allowed: 1, 2")
+            replica.sleep(int(level), self.plant.now_s)
+            return web.json_response({"status": "sleeping", "level": int(level)})
+
+        async def wake_up(request: web.Request) -> web.Response:
+            replica.wake_up(self.plant.now_s)
+            return web.json_response({"status": "awake"})
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        app.router.add_get("/health", health)
+        app.router.add_get("/load", load)
+        app.router.add_get("/is_sleeping", is_sleeping)
+        app.router.add_post("/sleep", sleep)
+        app.router.add_post("/wake_up", wake_up)
+        return app
+
+    async def _close(self) -> None:
+        runners = [*self._runners, *(server.runner for server in self._servers.values())]
+        self._runners, self._servers = [], {}
+        await asyncio.gather(*(runner.cleanup() for runner in runners))
+        for reserved in self._sockets.values():
+            reserved.close()
+        self._sockets = {}

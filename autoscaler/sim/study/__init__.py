@@ -1,1 +1,0 @@
-"""Studies: one trace against compiled replicas while a scaler decides, and the scalers. It knows no network."""

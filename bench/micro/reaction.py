@@ -1,0 +1,134 @@
+"""Measure the time from a queue's appearance to the scale patch that a real kube-apiserver has accepted.
+
+    python bench/micro/reaction.py [--workloads 10] [--rounds 20] [--json]
+
+The installed command runs as a process of its own, `run --mode direct --scrape --period 1s`, under the shipped Role.
+Each workload's pod serves a recorded body; at a random moment, independent of the daemon's ticks, the body becomes the
+one recorded while 30 requests were waiting. The clock stops when a watch shows the new count. Then load and count go
+back. One pod a workload, ten workloads at once: this is the reaction, the fan-out is measured by `scrape.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kubernetes_asyncio.client import AppsV1Api
+from kubernetes_asyncio.client.exceptions import ApiException
+from kubernetes_asyncio.watch import Watch
+
+from autoscaler.adapters.kubernetes.client import FIELD_MANAGER
+from bench.micro.cluster import site
+from tests.harness.exposition import ExpositionServer, exposition_server
+from tests.integration.site import Site, recording
+
+TARGET_P99_S = 2.0
+PERIOD_S = 1.0
+WANTED = 4  # what 4 running and 30 waiting ask for, at ten a replica
+
+
+class Counts:
+    """The counts of all workloads as a watch shows them."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, int] = {}
+        self._changed = asyncio.Condition()
+
+    async def follow(self, where: Site) -> None:
+        """Watch until cancelled; a server whose cache is behind its store refuses now and then."""
+        while True:
+            with suppress(ApiException):
+                await self._follow(where)
+
+    async def _follow(self, where: Site) -> None:
+        async with where.api.client() as client, Watch() as watch:
+            async for event in watch.stream(AppsV1Api(client).list_namespaced_deployment, where.namespace):
+                async with self._changed:
+                    self._now[event["object"].metadata.name] = event["object"].spec.replicas
+                    self._changed.notify_all()
+
+    async def until(self, name: str, count: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._now.get(name) == count)
+
+
+async def react(where: Site, counts: Counts, name: str, server: ExpositionServer, rounds: int) -> list[float]:
+    """Let a queue appear so many times; return the seconds until each was answered."""
+    took = []
+    for _ in range(rounds):
+        await asyncio.sleep(
+            random.uniform(1.5, 1.5 + PERIOD_S)
+        )  # the last round is seen to be over, the phase is random
+        server.serve("/metrics", recording("saturated"))
+        began_s = time.monotonic()
+        async with asyncio.timeout(30):
+            await counts.until(name, WANTED)
+        took.append(time.monotonic() - began_s)
+        server.serve("/metrics", recording("idle"))
+        await where.scale(name, 1, by=FIELD_MANAGER)
+        await counts.until(name, 1)
+    return took
+
+
+async def measure(workloads: int, rounds: int) -> list[float]:
+    async with AsyncExitStack() as stack:
+        where = await stack.enter_async_context(site())
+        counts = Counts()
+        servers = {}
+        for number in range(workloads):
+            server = await stack.enter_async_context(exposition_server())
+            server.serve("/metrics", recording("idle"))
+            servers[f"model-{number}"] = server
+            await where.workload(f"model-{number}", metrics_port=server.address.rpartition(":")[2])
+        following = asyncio.create_task(counts.follow(where))
+        try:
+            user = await where.user("direct")
+            async with where.daemon(user, "direct", "--scrape", period=f"{PERIOD_S:g}s"):
+                each = [react(where, counts, name, server, rounds) for name, server in servers.items()]
+                return [took for one in await asyncio.gather(*each) for took in one]
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--workloads", type=int, default=10, help="number of workloads")
+    options.add_argument("--rounds", type=int, default=20, help="rounds for each workload")
+    options.add_argument("--json", action="store_true", help="print JSON instead of text")
+    given = options.parse_args()
+    random.seed(1)
+    took = asyncio.run(measure(given.workloads, given.rounds))
+    cuts = statistics.quantiles(took, n=100, method="inclusive")
+    result = {
+        "reactions": len(took),
+        "period_s": PERIOD_S,
+        "p50_s": round(cuts[49], 3),
+        "p99_s": round(cuts[98], 3),
+        "max_s": round(max(took), 3),
+        "target_p99_s": TARGET_P99_S,
+        "met": cuts[98] <= TARGET_P99_S,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+    }
+    if given.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name:14} {value}")
+    return 0 if result["met"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

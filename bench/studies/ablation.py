@@ -1,0 +1,224 @@
+"""What each idea of the forecast is worth: the shipped policy with one idea after the other switched off.
+
+An idea that does not pay its way is to be deleted, so this is run before and after each change of one. GPU-hours stand
+beside different attainments; `at the goal` puts both into one number: GPU-hours times (missed / allowed)^0.12, which is
+about what a tenth more or fewer misses cost on these traces. What an idea is worth in hours that begin anywhere
+(`--window`, a different one with each seed) is summed up at the end: how many cases met the goal, by how many points
+the others missed it, and GPU-hours beside those of the whole.
+
+    python bench/studies/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile P]
+    python bench/studies/ablation.py --traces FOLDER --window 6 --seeds 1 2 3 4
+    python bench/studies/ablation.py --traces FOLDER --start 54 --end 66 --scale 30
+    python bench/studies/ablation.py --traces FOLDER --without "doubt of the young" "margins by a share"
+
+Without `--traces`, two small traces are generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.core.planner import (
+    error_budget,
+    load_history,
+    miss_curve,
+    offered_load,
+    pod_work,
+    scale_to_zero,
+    select,
+    shadow_fleets,
+    step_time,
+    strategies,
+)
+from autoscaler.core.planner.interval import Seen
+from autoscaler.core.reactive import signals
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.lab.compare.workload_trace import goal_of, started
+from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.replay.case import Case
+from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import summarize
+from autoscaler.sim.engine.profile_file import find
+from bench.studies.cases import anywhere, found, generated, sized
+
+SLOPE = 0.12
+"""Measured over the aims 0.5 to 1 of the error budget."""
+
+
+def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def busy_share(tally: pod_work.Tally, idle_gap_s: Any, slots: Any) -> Any:
+        return plain(replace(tally, cached_per_s=np.zeros_like(tally.gaps)), idle_gap_s, np.full_like(slots, np.nan))
+
+    return busy_share
+
+
+def any_steepness(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
+    """Return the mean curve of all steepnesses, whatever was seen."""
+    return np.minimum(miss_curve.SHAPES.mean(axis=0)[None, :, None] + at_any_load[:, None], 1.0)
+
+
+ANY_FOLLOWED: tuple[Any, str, Any] = (strategies, "CAREFUL", np.ones(strategies.RULES, bool))
+"""Also by the young."""
+
+
+def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
+    """Let no other rules be followed."""
+    plain, forbidden = select.follow, np.ones((strategies.RULES, 1), bool)
+    forbidden[list(followed)] = False
+
+    def follow(known: select.Rules, seen: Seen) -> select.Rules:
+        cost = np.where(forbidden, np.float32(np.inf), known.paper.cost)
+        return replace(plain(known.changed({"paper.cost": cost}), seen), paper=known.paper)
+
+    return (select, "follow", follow), ANY_FOLLOWED
+
+
+DESCRIBED = [strategies.describe(rule) for rule in range(strategies.RULES)]
+
+OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "nothing": (),
+    "the whole forecast": ((step_time, "FEWEST_READINGS", math.inf), (signals, "FORECAST_DUE_S", 0.0)),
+    "speed drawn from a line: the shortest gap instead": ((step_time, "SHORTEST_SHARE", 1.0),),
+    "belief about what tokens cost": ((step_time, "DOUBTED", 1000.0), (step_time, "FEWEST_READINGS", 16.0)),
+    "KV cache and slots in the busy share": ((offered_load, "busy_share", without_room(pod_work.busy_share)),),
+    "misses learned by load: the prior instead": ((miss_curve, "PRIOR_REQUESTS", 1e12),),
+    "how steep misses are, learned from all loads": ((miss_curve, "believed", any_steepness),),
+    "prompts that are too long, from their time": ((miss_curve, "FEWEST_PROMPTS", math.inf),),
+    "steering by the error budget": (
+        (error_budget, "STRICTEST", error_budget.AIMED),
+        (error_budget, "LAXEST", error_budget.AIMED),
+        (error_budget, "AIMED_LATER", error_budget.AIMED),
+    ),
+    "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
+    "doubt of the young": ((strategies, "DOUBT", 0.0), ANY_FOLLOWED),
+    "no reserve while traffic is calm": ((load_history, "CALM", 0.0),),
+    "the fleet that is found": ((select, "kept_s", np.zeros_like), (shadow_fleets, "SETTLED_S", 0.0)),
+    "zero within the error budget": ((scale_to_zero, "YOUNG_S", math.inf),),
+    "holds: three cold starts and no longer": only(rule for rule, its in enumerate(DESCRIBED) if its.hold == 3),
+    "margins by the square root": only(rule for rule, its in enumerate(DESCRIBED) if its.share > 0 or its.least > 0),
+    "margins by a share": only(rule for rule, its in enumerate(DESCRIBED) if its.root > 0 or its.least > 0),
+    "constant counts": only(rule for rule, its in enumerate(DESCRIBED) if its.least == 0)[:1],
+    "room of a batch": ((select, "batch_room_s", lambda tally, *_: np.zeros_like(tally.running)),),
+    "choosing among rules: a quarter of an hour, three cold starts, 60% on top": only(
+        rule for rule, its in enumerate(DESCRIBED) if (its.level_s, its.hold, round(its.share, 2)) == (900, 3, 0.6)
+    ),
+}
+"""By what is switched off: module, name and the value it is given for the run."""
+
+
+@contextlib.contextmanager
+def switched(settings: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
+    before = [(module, name, getattr(module, name)) for module, name, _ in settings]
+    for module, name, value in settings:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
+    _, offer = find(given.profile)
+    goal = goal_of(load_policies().policies["interactive"])
+    for models in found(folder) if folder else generated():
+        start_s, end_s = given.start * 3600, min(given.end * 3600, models[0].duration_s)
+        within = traces.part(models, start_s, end_s) if start_s < end_s else []
+        if len(within) != 1:
+            continue
+        for seed in given.seeds:
+            (model,) = anywhere(within, given.window * 3600, seed)
+            fitting, _ = traces.cut(model, offer.profile.max_model_len)
+            case = Case(fitting, offer.profile, goal, given.cold_start, gpus_per_replica=offer.gpus, seed=seed)
+            if given.scale is None:
+                yield sized(fitting, given.size, case, given.max_requests)
+            else:
+                yield started(replace(case, trace=traces.scale(fitting, given.scale, seed)))
+
+
+def in_all(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
+    """Yield a line for each idea over all cases: met of so many, points missed, GPU-hours beside those of the whole."""
+    whole = {(row["trace"], row["seed"]): row["gpu_hours"] for row in results if row["without"] == "nothing"}
+    for idea in dict.fromkeys(row["without"] for row in results):
+        rows = [row for row in results if row["without"] == idea]
+        met = sum(row["attainment"] >= attainment for row in rows)
+        points = sum(max(attainment - row["attainment"], 0.0) for row in rows) * 100
+        ratios = [row["gpu_hours"] / whole[row["trace"], row["seed"]] for row in rows]
+        yield f"| {idea} | {met} of {len(rows)} | {points:.2f} | {statistics.geometric_mean(ratios):.3f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--traces", type=Path, help="folder of traces; default: generated ones")
+    parser.add_argument("--start", type=float, default=0.0, metavar="HOURS", help="begin each trace there")
+    parser.add_argument("--end", type=float, default=math.inf, metavar="HOURS", help="end each trace there")
+    parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the clairvoyant bound")
+    parser.add_argument("--scale", type=float, help="copies of each trace, all of it, instead of a size")
+    parser.add_argument(
+        "--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start of a replica"
+    )
+    parser.add_argument("--max-requests", type=int, default=300_000, help="most requests of a case")
+    parser.add_argument(
+        "--window", type=float, default=math.inf, metavar="HOURS", help="run so many from a moment that the seed draws"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=(1,), help="random seeds")
+    parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
+    parser.add_argument(
+        "--without",
+        nargs="+",
+        choices=OFF,
+        default=tuple(OFF),
+        metavar="IDEA",
+        help="what to switch off; default: all",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    given = parser.parse_args()
+    policy = load_policies().policies["interactive"]
+    results = []
+    for case in cases(given.traces, given):
+        allowed, whole = 1 - case.goal.attainment, math.nan
+        for idea in dict.fromkeys(("nothing", *given.without)):
+            with switched(OFF[idea]):
+                row = summarize(case, run(case, Ours(case, policy)))
+            at_goal = row.gpu_hours * max((1 - row.attainment) / allowed, 0.01) ** SLOPE
+            whole = at_goal if idea == "nothing" else whole
+            results.append(
+                {
+                    "trace": case.trace.name,
+                    "seed": case.seed,
+                    "without": idea,
+                    "attainment": round(row.attainment, 5),
+                    "gpu_hours": round(row.gpu_hours, 3),
+                    "at_the_goal": round(at_goal / whole, 3),
+                }
+            )
+            if not given.json:
+                print(
+                    "| {trace} | {seed} | {without} | {attainment:.2%} | {gpu_hours:.4g} | {at_the_goal:.2f} |".format(
+                        **results[-1]
+                    ),
+                    flush=True,
+                )
+    if given.json:
+        print(json.dumps(results))
+    else:
+        print(*in_all(results, goal_of(policy).attainment), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

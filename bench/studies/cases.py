@@ -1,0 +1,75 @@
+"""What a benchmark runs: traces of a folder or generated, windows of them, and a trace at the size it is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from autoscaler.lab.bounds.lower_bound import bound
+from autoscaler.lab.compare.workload_trace import started
+from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.replay.case import Case, Trace
+from autoscaler.lab.replay.request_cost import request_work_s
+from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
+
+CLOSE = 1.15  # a mean count this near to the size is near enough
+
+
+def generated() -> list[list[Trace]]:
+    """Make half an hour with a ramp, and one with bursts."""
+    lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
+    ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
+    burst = Shape(1.5, *lengths, bursts=(Bursts(6.0, 90.0, 0.6, 5.0),))
+    return [[traces.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
+
+
+def found(folder: Path) -> Iterator[list[Trace]]:
+    """Load every trace of a folder; tables that hold no requests are passed over. Raises ValueError if all do."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    none = True
+    for file in sorted(folder.glob("*.csv*")):
+        try:
+            loaded = traces.load(file)
+        except traces.TraceError as error:
+            if "no column" not in str(error):
+                raise
+            continue
+        none = False
+        yield [replace(each, name=each.name.removesuffix("_requests")) for each in loaded]
+    if none:
+        raise ValueError(f"{folder}: no trace in it, a *.csv or *.csv.gz with {','.join(traces.COLUMNS)}")
+
+
+def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Trace]:
+    """Cut so much out of the traces of all models, from one of their requests that the seed draws.
+
+    A model without a request in it is left out; traces that are no longer stay whole.
+    """
+    duration_s = min(model.duration_s for model in models)
+    starts = np.concatenate([model.arrival_s[model.arrival_s <= duration_s - window_s] for model in models])
+    if not len(starts):
+        return models
+    start_s = float(np.random.default_rng((seed, 2)).choice(starts))
+    return traces.part(models, start_s, min(start_s + window_s, duration_s))
+
+
+def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
+    """Scale a trace until the clairvoyant's mean count is about `size`; of too many requests, keep the beginning."""
+    prefill_s, decode_s = request_work_s(case)
+    factor = size / max(float((prefill_s + decode_s).sum()) / trace.duration_s, 1e-12)
+    for _ in range(2):
+        part = trace
+        if len(trace.arrival_s) * factor > most_requests:
+            kept = max(int(most_requests / factor), 2)
+            end_s = float(trace.arrival_s[min(kept, len(trace.arrival_s) - 1)])
+            part = traces.between(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
+        scaled = replace(case, trace=traces.scale(part, factor, case.seed))
+        mean = bound(scaled).replica_s / scaled.trace.duration_s
+        if 1 / CLOSE <= mean / size <= CLOSE or mean <= 0:
+            break
+        factor *= size / mean
+    return started(scaled)

@@ -1,0 +1,312 @@
+"""Every policy over every trace, at several sizes, cold starts and seeds: the table and the pictures of the README.
+
+Each case is one proof: the shipped policy as it is, every baseline at its best setting with hindsight, and the
+clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. `--planned` adds the schedule that is made with the
+whole trace in hand: its excess can be had, by who knows the future. A case that is done is kept in `results.jsonl` and
+not run again with the same options, trace and profile, so a stopped run goes on where it was. That the code has changed
+is not seen. `--ours` runs the shipped policy again in every case that is kept, and leaves baselines, bound and plan as
+they are; where these have changed, take another `--out`. A size is reached by superposing copies until the
+clairvoyant's mean count is about that; of a trace that then has more than `--max-requests` only the beginning is run,
+and the table tells how long that is, in the mean. With `--window` a case begins anywhere, so that policies are compared
+where nobody looked. With `--learn` a share of each case is only learned from, and baselines also run at the setting
+that was the best until then, which is what who knows no future can choose.
+
+    python bench/studies/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
+
+Without `--traces`, two small traces are generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from rich.console import Console
+
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.lab.baselines import BASELINES
+from autoscaler.lab.compare.compare import prove
+from autoscaler.lab.compare.result import OURS, Proof
+from autoscaler.lab.compare.workload_trace import Subject, goal_of, started
+from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.replay.case import Case, Trace
+from autoscaler.lab.replay.shared_gpus import GpuPool
+from autoscaler.lab.report import outputs
+from autoscaler.lab.report.charts import frontier
+from autoscaler.lab.report.document import document
+from autoscaler.lab.report.page import page
+from autoscaler.lab.report.progress import Bar
+from autoscaler.sim.engine.profile_file import find
+from autoscaler.sim.engine.profiles import Offer
+from bench.studies.cases import anywhere, found, generated, sized
+from bench.studies.dots import standalone
+from bench.studies.tables import picture, table
+
+SIZES = (0.3, 3.0, 10.0, 50.0)
+COLD_STARTS_S = (60.0, 240.0)
+SEEDS = (1, 2, 3)
+MOST_REQUESTS = 300_000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is run."""
+
+    sizes: tuple[float, ...] = SIZES
+    cold_starts_s: tuple[float, ...] = COLD_STARTS_S
+    seeds: tuple[int, ...] = SEEDS
+    most_requests: int = MOST_REQUESTS
+    profile: str = "8b-h100"
+    against: tuple[str, ...] = tuple(BASELINES)
+    gpus: float = math.inf  # that the models of one trace share
+    planned: bool = False  # also the schedule that knows the trace
+    window_s: float = math.inf  # of each trace, from a moment that the seed draws
+    learned: float = 0.0  # share of each case that is only learned from
+
+
+QUICK = Grid((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
+
+
+def subjects(models: Sequence[Trace], grid: Grid) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Subject]]]:
+    """Yield the key of every case of one trace file, all that changes its result with the seed last, and its maker.
+
+    Making one takes long, and who has its result does not need it.
+    """
+    profile, offer = find(grid.profile)
+    name = models[0].name.partition("/")[0]
+    checksum = content(models, offer)
+    for cold_start_s in grid.cold_starts_s:
+        for size in grid.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
+            for seed in grid.seeds:
+                fleet = f"fleet on {grid.gpus:g} GPUs" if math.isfinite(grid.gpus) else "fleet"
+                beginning = [fleet, None] if math.isnan(size) else [size, grid.most_requests]
+                window_s = grid.window_s if math.isfinite(grid.window_s) else None
+                how = [window_s, grid.learned, grid.planned, grid.against, checksum]
+                key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
+                yield key, partial(prepared, models, grid, size, cold_start_s, seed)
+
+
+def prepared(
+    models: Sequence[Trace], grid: Grid, size: float, cold_start_s: float, seed: int, told: Callable[[float], None]
+) -> Subject:
+    """Return one case, scaled to `size` and begun; of a fleet (NaN) each model as it is."""
+    profile, offer = find(grid.profile)
+    policy = load_policies().policies["interactive"]
+    cases = []
+    window = anywhere(models, grid.window_s, seed)
+    for model in window:
+        fitting, _ = traces.cut(model, offer.profile.max_model_len)
+        case = Case(fitting, offer.profile, goal_of(policy), cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
+        if len(models) > 1 and math.isfinite(grid.gpus):
+            case = replace(case, max_replicas=int(GpuPool.holding([case], grid.gpus).fitting(offer.gpus)))
+        case = started(case) if math.isnan(size) else sized(fitting, size, case, grid.most_requests)
+        cases.append(replace(case, counted_from_s=grid.learned * case.trace.duration_s))
+        told(len(cases) / len(window))
+    gpus = grid.gpus if math.isnan(size) else math.inf
+    return Subject(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
+
+
+def content(models: Sequence[Trace], offer: Offer) -> str:
+    """Return a checksum that tells traces and profiles of one name apart."""
+    checksum = zlib.crc32(repr(offer).encode())
+    for model in models:
+        for column in (model.arrival_s, model.prompt_tokens, model.output_tokens):
+            checksum = zlib.crc32(column.tobytes(), checksum)
+    return f"{checksum:08x}"
+
+
+def summary(proof: Proof, gpus: float) -> dict[str, Any]:
+    """Return what is kept of a proof: its document, and by policy the excess of whoever met the goal."""
+    kept = document([proof])
+    assert isinstance(kept, dict)
+    best = {run.name: run for run in proof.runs if run.name == OURS or run.tuned}
+    kept["excess"] = {name: round(proof.ratio(run.row.gpu_hours) - 1, 4) for name, run in best.items()}
+    kept["meets"] = {name: proof.attains(run) for name, run in best.items()}
+    if before := proof.best_before():
+        excess = round(proof.ratio(before.row.gpu_hours) - 1, 4)
+        kept["before"] = {"name": before.name, "attainment": before.row.attainment, "excess": excess}
+        kept["before"]["meets"] = proof.attains(before)
+    kept["clairvoyant_mean"] = round(proof.clairvoyant_gpu_hours / gpus * 3600 / proof.duration_s, 3)
+    return kept
+
+
+def renewed(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return a kept result with the shipped policy as it was found now; the others and the bound stay."""
+    (ours,) = (each for each in found["policies"] if each["name"] == OURS)
+    ratio = ours["gpu_hours"] / kept["clairvoyant"]["gpu_hours"]
+    return {
+        **kept,
+        "policies": [
+            {**ours, "clairvoyant_ratio": ratio},
+            *(each for each in kept["policies"] if each["name"] != OURS),
+        ],
+        "excess": {**kept["excess"], OURS: round(ratio - 1, 4)},
+        "meets": {**kept["meets"], OURS: found["meets"][OURS]},
+    }
+
+
+def read_results(file: Path) -> dict[str, dict[str, Any]]:
+    """Return what earlier runs found; a line that was cut off is run again."""
+    results: dict[str, dict[str, Any]] = {}
+    if file.exists():
+        for line in file.read_text("utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            results[entry["key"]] = entry["result"]
+    return results
+
+
+def append(file: Path, entry: dict[str, Any]) -> None:
+    """Add a line; one before it that was cut off is ended first."""
+    with file.open("ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read() != b"\n":
+                stream.write(b"\n")
+        stream.write(json.dumps(entry).encode() + b"\n")
+
+
+def run(
+    grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool, ours: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Run what is missing, and write table and pictures of the grid's cases after each that was run.
+
+    ours: in cases that are kept, too, the shipped policy alone.
+    Raises ValueError for traces or a profile that cannot be used, OSError for an `out` that cannot be written.
+    """
+    find(grid.profile)
+    file = out / "results.jsonl"
+    known, results = read_results(file), {}
+    console = Console(stderr=True)
+    for models in found(folder) if folder else generated():
+        for key, prepare in subjects(models, grid):
+            if key in known and not ours:
+                results[key] = known[key]
+                continue
+            out.mkdir(parents=True, exist_ok=True)
+            *case, seed = json.loads(key)
+            title = "-".join(str(part) for part in case[:5] if part)
+            with Bar(f"preparing {title}", console) as told:
+                subject = prepare(told)
+            console.print(
+                f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests"
+            )
+            against, tuned, planned = ((), False, False) if key in known else (grid.against, True, grid.planned)
+            with Bar(subject.trace, console) as told:
+                proof = prove(subject, against, tuned=tuned, planned=planned, workers=jobs, ray=ray, told=told)
+            found_now = summary(proof, subject.cases[0].gpus_per_replica)
+            results[key] = renewed(known[key], found_now) if key in known else found_now
+            append(file, {"key": key, "result": results[key]})
+            if key in known:
+                draw(results, out)
+                continue
+            texts = {"html": page([proof]), "svg": standalone(frontier(proof))}
+            outputs.write([(out / f"{title}.{kind}", text) for kind, text in texts.items()])  # of all seeds the last
+            draw(results, out)
+    draw(results, out)
+    return results
+
+
+def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
+    outputs.write([(out / "policies.md", table(results)), (out / "policies.svg", picture(results))])
+
+
+def number(text: str) -> float:
+    """Read a number above 0. Raises argparse.ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
+
+
+def part(text: str) -> float:
+    """Read a number above 0 and below 1. Raises argparse.ArgumentTypeError."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0 and below 1")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number of `least` or more; it raises argparse.ArgumentTypeError."""
+
+    def read(text: str) -> int:
+        with contextlib.suppress(ValueError):
+            if (value := int(text)) >= least:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, {least} or more")
+
+    return read
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--traces", type=Path, help="folder of traces; default: two generated ones, with --quick")
+    parser.add_argument("--out", type=Path, default=Path("build/policies"), help="folder for results, table and charts")
+    parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
+    parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the clairvoyant bound")
+    parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS", help="mean cold starts")
+    parser.add_argument("--seeds", type=whole(0), nargs="+", help="random seeds; each is a case of its own")
+    parser.add_argument("--max-requests", type=whole(1), help="most requests of a case")
+    parser.add_argument(
+        "--window", type=number, metavar="HOURS", help="run this much of each trace, from a moment drawn with the seed"
+    )
+    parser.add_argument(
+        "--learn", type=part, metavar="SHARE", help="learn from this share of each case; figures count from then on"
+    )
+    parser.add_argument("--profile", help="profile of a replica")
+    parser.add_argument("--gpus", type=number, help="GPUs shared by the models of a fleet; default: no limit")
+    parser.add_argument("--against", nargs="+", choices=list(BASELINES), metavar="NAME", help="baselines to run")
+    parser.add_argument(
+        "--planned", action="store_true", help="also find a schedule with the whole trace known in advance"
+    )
+    parser.add_argument(
+        "--ours", action="store_true", help="also run the shipped policy again in the cases that are kept, and it alone"
+    )
+    parser.add_argument("--jobs", type=whole(1), help="number of runs in parallel; default: one per core")
+    parser.add_argument("--ray", action="store_true", help="run on a Ray cluster")
+    parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
+    given = parser.parse_args(arguments)
+    grid = QUICK if given.quick or given.traces is None else Grid()
+    changes: dict[str, Any] = {
+        "sizes": given.sizes and tuple(given.sizes),
+        "cold_starts_s": given.cold_starts and tuple(given.cold_starts),
+        "seeds": given.seeds and tuple(given.seeds),
+        "against": given.against and tuple(name for name in BASELINES if name in given.against),
+        "most_requests": given.max_requests,
+        "window_s": given.window and given.window * 3600,
+        "learned": given.learn,
+        "gpus": given.gpus,
+        "profile": given.profile,
+        "planned": given.planned,
+    }
+    grid = replace(grid, **{name: value for name, value in changes.items() if value})
+    try:
+        results = run(grid, given.traces, given.out, given.jobs, given.ray, given.ours)
+    except (ValueError, RuntimeError, OSError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+    if given.json:
+        print(json.dumps([{"case": json.loads(key), "excess": each["excess"]} for key, each in results.items()]))
+    else:
+        print(table(results), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Plain traffic, on which a constant count is hard to beat: the shipped policy beside the least that meets the goal.
+
+Requests come at random along a rate that is stated, and prompts (200 to 1,500 tokens) and answers (50 to 400) have any
+length alike. Every policy begins with the fewest replicas that serve the first ten minutes; the constant count has its
+count from the start, and was found in hindsight. Shapes are made here from a seed, so the table can be repeated.
+
+    python bench/studies/shapes.py [--shapes office season] [--seed 1] [--profile NAME] [--cold-start 240] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.lab.baselines.static import Static
+from autoscaler.lab.bounds.constant_count import fewest
+from autoscaler.lab.compare.workload_trace import goal_of, started
+from autoscaler.lab.replay.case import Case, Trace
+from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import Row, summarize
+from autoscaler.sim.engine.profile_file import find
+
+PROMPT_TOKENS, OUTPUT_TOKENS = (200, 1500), (50, 400)
+"""Fewest and most of a request."""
+
+MORE = 0.01
+"""Share of the requests that twice as many replicas must serve more, for more of them to be tried."""
+
+
+def by_office_hours(night: float) -> Callable[[FloatColumn], FloatColumn]:
+    """Return a shape that is busy from 9 to 17 h of each day, and so quiet at night."""
+    return lambda hour: np.where((hour % 24 >= 9) & (hour % 24 < 17), 1.0, night)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the rate of requests runs."""
+
+    hours: float
+    busiest_per_s: float  # requests
+    share: Callable[[FloatColumn], FloatColumn]  # of the busiest rate, 0..1, by hour of the trace
+
+
+SHAPES = {
+    "step": Shape(0.5, 6.0, lambda hour: np.where((hour >= 1 / 6) & (hour < 1 / 3), 1.0, 1 / 3)),
+    "days": Shape(72, 6.0, by_office_hours(0.033)),
+    "office": Shape(72, 14.0, by_office_hours(0.02)),
+    "sine": Shape(72, 20.0, lambda hour: 0.55 - 0.45 * np.cos(hour * np.pi / 12)),
+    "season": Shape(16, 14.0, lambda hour: np.where((hour % 4 >= 5 / 3) & (hour % 4 < 3), 1.0, 0.036)),
+    "flat": Shape(24, 12.0, np.ones_like),
+    "bursts": Shape(24, 20.0, lambda hour: np.where(hour % 2 >= 1.95, 1.0, 0.25)),
+    "launch": Shape(24, 25.0, lambda hour: np.clip((hour - 2) / 8, 0.01, 1.0)),
+}
+
+
+def generate(name: str, seed: int, hours: float = math.inf) -> Trace:
+    """Make the trace of a shape, or so many hours of its beginning.
+
+    Requests come one unit of expected requests apart on average, and the rate says how long a unit takes. Within a
+    second the rate is constant.
+    """
+    shape = SHAPES[name]
+    duration_s = 3600 * min(hours, shape.hours)
+    seconds = np.append(np.arange(0.0, duration_s), duration_s)
+    rate_per_s = shape.busiest_per_s * shape.share((seconds[:-1] + seconds[1:]) / 7200)
+    expected = np.append(0.0, np.cumsum(rate_per_s * np.diff(seconds)))
+    random = np.random.default_rng((seed, list(SHAPES).index(name)))
+    count = random.poisson(expected[-1])
+    arrival_s = np.interp(np.sort(random.uniform(0, expected[-1], count)), expected, seconds)
+    prompts, outputs = (random.integers(*bounds, count, endpoint=True) for bounds in (PROMPT_TOKENS, OUTPUT_TOKENS))
+    return Trace(name, arrival_s, prompts, outputs, duration_s)
+
+
+def constant(case: Case) -> tuple[int, Row]:
+    """Return the least constant count that meets the goal, or comes as near as any, and what became of it."""
+    rows: dict[int, Row] = {}
+
+    def attained(count: int) -> float:
+        rows[count] = summarize(case, run(replace(case, start_replicas=count), Static(count)))
+        return rows[count].attainment
+
+    count = fewest(case, attained, MORE)
+    return count, rows[count]
+
+
+def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    policy = load_policies().policies["interactive"]
+    _, offer = find(given.profile)
+    trace = generate(name, given.seed, given.hours)
+    case = started(
+        Case(trace, offer.profile, goal_of(policy), given.cold_start, gpus_per_replica=offer.gpus, seed=given.seed)
+    )
+    ours = summarize(case, run(case, Ours(case, policy)))
+    count, least = constant(case)
+    return {
+        "shape": name,
+        "hours": round(trace.duration_s / 3600, 2),
+        "requests": len(trace.arrival_s),
+        "started_with": case.start_replicas,
+        "attainment": round(ours.attainment, 5),
+        "gpu_hours": round(ours.gpu_hours, 3),
+        "scale_ups": ours.scale_ups,
+        "scale_downs": ours.scale_downs,
+        "constant_replicas": count,
+        "constant_attainment": round(least.attainment, 5),
+        "constant_gpu_hours": round(least.gpu_hours, 3),
+        "ratio": round(ours.gpu_hours / least.gpu_hours, 3),
+    }
+
+
+def results(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for name in given.shapes:
+        yield measured(name, given)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES), metavar="NAME", help="shapes")
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
+    parser.add_argument("--hours", type=float, default=math.inf, help="run only the beginning of each shape")
+    parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
+    parser.add_argument(
+        "--cold-start", type=float, default=240.0, metavar="SECONDS", help="mean cold start of a replica"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    given = parser.parse_args()
+    if given.json:
+        print(json.dumps(list(results(given))))
+        return
+    print("| shape | length | requests | ours: attainment | GPU-hours | ups | downs | least constant count ", end="")
+    print("| its attainment | its GPU-hours | ours / its |\n|---|---|---|---|---|---|---|---|---|---|---|")
+    for each in results(given):
+        print(
+            "| {shape} | {hours:g} h | {requests:,} | {attainment:.2%} | {gpu_hours:.4g} | {scale_ups} | {scale_downs} "
+            "| {constant_replicas} | {constant_attainment:.2%} | {constant_gpu_hours:.4g} | {ratio:.2f} |".format(
+                **each
+            ),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""How headroom shrinks with the size of a fleet: steady traffic that keeps 1, 10, 100 and 1,000 replicas busy.
+
+Square-root staffing says that the replicas beyond the load grow with the root of it. Requests come at random at a rate
+that does not change, so all that a larger fleet needs more is told by the second half of the time, in which the shipped
+policy has seen what it follows. *Load* is the demand that it measured, in busy replicas; *headroom* what was ready
+beyond that, as a share of the load and in its roots.
+
+    python bench/studies/sizes.py [--sizes 1 10 100 1000] [--hours 2] [--profile 8b-h100] [--cold-start 60] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.config.policy.schema import Policy
+from autoscaler.lab.compare.workload_trace import goal_of
+from autoscaler.lab.replay.case import Case, View
+from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.request_cost import request_work_s
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import summarize
+from autoscaler.lab.replay.trace import generate
+from autoscaler.sim.engine.profile_file import find
+from autoscaler.sim.engine.traffic import Lengths, Shape
+
+PROMPT, OUTPUT = Lengths(1000, 0.8, 8000), Lengths(800, 0.8, 6000)
+TRIED_S = 900.0  # of one request a second, by which the work of a request is known
+FOUND = 2.0  # replicas at the start, over the work that nobody can do without
+
+
+class Watched(Ours):
+    """Notes what it measured, and what was ready then."""
+
+    def __init__(self, case: Case, policy: Policy) -> None:
+        super().__init__(case, policy)
+        self.seen: list[tuple[float, float, float]] = []  # time, load, ready replicas
+
+    def decide(self, view: View) -> int:
+        count = super().decide(view)
+        if self.decision is not None:
+            self.seen.append((view.now_s, float(self.decision.forecast.demand[0]), float(view.ready)))
+        return count
+
+
+def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
+    """Run one size: as many requests as are, by the work that the bound counts, so many busy replicas."""
+    _, offer = find(given.profile)
+    policy = load_policies().policies["interactive"]
+    goal = goal_of(policy)
+
+    def case(requests_per_s: float, duration_s: float) -> Case:
+        trace = generate("steady", Shape(requests_per_s, PROMPT, OUTPUT), duration_s, seed=3)
+        return Case(trace, offer.profile, goal, given.cold_start, gpus_per_replica=offer.gpus, seed=3)
+
+    tried = case(1.0, TRIED_S)
+    each_s = float(sum(work.sum() for work in request_work_s(tried))) / len(tried.trace.arrival_s)
+    steady = case(size / each_s, given.hours * 3600)
+    start = math.ceil(FOUND * size)
+    steady = replace(steady, start_replicas=start, max_replicas=10 * start)
+    scaler = Watched(steady, policy)
+    row = summarize(steady, run(steady, scaler))
+    _, load, ready = np.array([seen for seen in scaler.seen if seen[0] > steady.trace.duration_s / 2]).T
+    mean, beyond = float(np.nanmean(load)), float(np.nanmean(ready - load))
+    return {
+        "requests": len(steady.trace.arrival_s),
+        "load": round(mean, 2),
+        "ready": round(float(ready.mean()), 2),
+        "headroom": round(beyond / mean, 3),
+        "headroom_in_roots": round(beyond / math.sqrt(mean), 2),
+        "attainment": round(row.attainment, 5),
+        "scale_ups": row.scale_ups,
+        "scale_downs": row.scale_downs,
+    }
+
+
+def results(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for size in given.sizes:
+        yield measured(size, given)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sizes", type=float, nargs="+", default=[1.0, 10.0, 100.0, 1000.0], help="mean replicas")
+    parser.add_argument("--hours", type=float, default=2.0, help="hours of traffic")
+    parser.add_argument("--profile", default="8b-h100", help="profile of a replica")
+    parser.add_argument(
+        "--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start of a replica"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    given = parser.parse_args()
+    if given.json:
+        print(json.dumps(list(results(given))))
+        return
+    print("| requests | load | ready | headroom | in roots | attainment | ups | downs |")
+    print("|---|---|---|---|---|---|---|---|")
+    for each in results(given):
+        print(
+            "| {requests:,} | {load:.4g} | {ready:.4g} | {headroom:.1%} | {headroom_in_roots:.2f} | {attainment:.2%} "
+            "| {scale_ups} | {scale_downs} |".format(**each),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

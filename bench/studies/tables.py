@@ -1,0 +1,205 @@
+"""What the results of `bench/studies/policies.py` come to: the table, the sentences and the picture.
+
+A result is a document of `simulate --json` with, by policy, its excess over the bound and whether it met the goal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoscaler.lab.compare.result import OURS
+from autoscaler.lab.report.words import amount, seconds, share
+from bench.studies.dots import Dot, dots, standalone
+
+# 97.5% quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.
+STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and half width of the 95% confidence interval over seeds; NaN without a second one."""
+    count = len(values)
+    if count < 2:
+        return (values[0] if values else math.nan), math.nan
+    student = STUDENT[count - 1] if count - 1 < len(STUDENT) else 1.96
+    return float(np.mean(values)), float(student * np.std(values, ddof=1) / math.sqrt(count))
+
+
+def grouped(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
+    """Yield trace, cold start and results of every case, those of all its seeds together."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for key, result in results.items():
+        groups.setdefault(json.dumps(json.loads(key)[:-1]), []).append(result)
+    for key, of_seeds in groups.items():
+        name, _, _, _, cold_start_s, *_ = json.loads(key)
+        yield name, cold_start_s, of_seeds
+
+
+def best_baseline(results: Sequence[dict[str, Any]]) -> str | None:
+    """Return the baseline with the least mean excess among those that met the goal with every seed; None: none did."""
+    names = [name for name in results[0]["excess"] if name != OURS and all(each["meets"][name] for each in results)]
+    return min(names, key=lambda name: np.mean([each["excess"][name] for each in results]), default=None)
+
+
+def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
+    """Return the tuned baseline whose worst attainment is the highest, and that attainment."""
+    names = [name for name in results[0]["excess"] if name != OURS]
+    worst = {name: min(_policy(each, name)["attainment"] for each in results) for name in names}
+    best = max(names, key=lambda name: worst[name])
+    return best, worst[best]
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Return the table as Markdown, and what it comes to."""
+    titles = ["trace", "length", "clairvoyant mean", "cold start", "seeds", "ours: attainment", "ours: excess"]
+    titles += ["best tuned baseline", "its attainment", "its excess", "ours / its", "estimate: excess", "plan: excess"]
+    learned = any("before" in result for result in results.values())
+    titles += ["best baseline, tuned before", "its attainment", "its excess"] if learned else []
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for name, cold_start_s, of_seeds in grouped(results):
+        ours, wide = interval([each["excess"][OURS] for each in of_seeds])
+        attained = min(_policy(each, OURS)["attainment"] for each in of_seeds)
+        best = best_baseline(of_seeds)
+        missed = "" if all(each["meets"][OURS] for each in of_seeds) else " (misses)"
+        row = [
+            name,
+            seconds(float(np.mean([each["duration_s"] for each in of_seeds]))),
+            amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds]))),
+            f"{cold_start_s:g} s",
+            str(len(of_seeds)),
+            f"{share(attained)}{missed}",
+            _with_interval(ours, wide),
+        ]
+        if best is None:
+            near, its_attained = nearest(of_seeds)
+            row += [f"none met the goal; nearest {near}", share(its_attained), "", ""]
+        else:
+            its, its_wide = interval([each["excess"][best] for each in of_seeds])
+            its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
+            row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
+        row += _of_the_plan(of_seeds) + (_of_before(of_seeds) if learned else [])
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join([*lines, "", *tally(list(results.values())), "", *singly(list(results.values())), ""])
+
+
+def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return who would have been chosen before figures counted, with each seed, its worst attainment, its excess."""
+    chosen = [each["before"] for each in results if "before" in each]
+    if len(chosen) < len(results):
+        return ["", "", ""]
+    missed = "" if all(each["meets"] for each in chosen) else " (misses)"
+    names = ", ".join(sorted({each["name"] for each in chosen}))
+    attained = share(min(each["attainment"] for each in chosen))
+    return [names, f"{attained}{missed}", _with_interval(*interval([each["excess"] for each in chosen]))]
+
+
+def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say in how many runs ours and the best baseline met the goal, and what ours cost beside it where both did."""
+    met = [each for each in results if each["meets"][OURS]]
+    yield f"Of {len(results)} runs ours met the goal in {len(met)}."
+    best = [(each, best_baseline([each])) for each in results]
+    rivals = {"any tuned baseline": [(each, each["excess"][name]) for each, name in best if name]}
+    before = [each for each in results if "before" in each]
+    if before:
+        rivals["the baseline best before"] = [
+            (each, each["before"]["excess"]) for each in before if each["before"]["meets"]
+        ]
+    for said, those in rivals.items():
+        ratios = [(1 + each["excess"][OURS]) / (1 + excess) for each, excess in those if each["meets"][OURS]]
+        beside = "GPU-hours of ours beside it, where both met, in the geometric mean"
+        yield f"- {said}: {len(those)}; {beside}: {_mean(ratios)}."
+
+
+def singly(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a table of each baseline alone, tuned to each run, and as it comes, with one setting for all.
+
+    For both: the runs in which it met the goal, those in which ours did, too, and what ours cost beside it there; as it
+    comes also by how many points it missed the goal in sum.
+    """
+    beside = "both met | GPU-hours of ours beside it, geometric mean"
+    yield f"| baseline | tuned: met of {len(results)} | {beside} | by default: met | points missed | {beside} |"
+    yield "|---" * 8 + "|"
+    for name in dict.fromkeys(name for each in results for name in each["excess"] if name != OURS):
+        tuned = [each for each in results if each["meets"].get(name)]
+        excess = [each["excess"] for each in tuned if each["meets"][OURS]]
+        ratios = [(1 + each[OURS]) / (1 + each[name]) for each in excess]
+        yield f"| {name} | {len(tuned)} | {len(ratios)} | {_mean(ratios)} | {' | '.join(_by_default(results, name))} |"
+
+
+def _by_default(results: Sequence[dict[str, Any]], name: str) -> list[str]:
+    """Return what becomes of a baseline as it comes, as in `singly`; nothing of one that has no default."""
+    pairs = [
+        (each, entry) for each in results for entry in each["policies"] if entry["name"] == name and entry["default"]
+    ]
+    if not pairs:
+        return ["", "", "", ""]
+    short = [each["objective"]["attainment"] - entry["attainment"] for each, entry in pairs]
+    ratios = [
+        _policy(each, OURS)["gpu_hours"] / entry["gpu_hours"]
+        for (each, entry), missed in zip(pairs, short, strict=True)
+        if missed <= 0 and each["meets"][OURS]
+    ]
+    met, points = sum(missed <= 0 for missed in short), sum(max(missed, 0.0) for missed in short) * 100
+    return [str(met), f"{points:.0f}", str(len(ratios)), _mean(ratios)]
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    """Word the geometric mean, with the 95% interval where there are two or more."""
+    if not ratios:
+        return "–"
+    middle, wide = interval([math.log(ratio) for ratio in ratios])
+    likely = "" if math.isnan(wide) else f", 95%: {math.exp(middle - wide):.2f} to {math.exp(middle + wide):.2f}"
+    return f"{math.exp(middle):.3f}{likely}"
+
+
+def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the excess of the estimate and that of the plan.
+
+    Where the plan misses the goal with a seed, its attainment then, and no estimate: it is of schedules that meet it.
+    Nothing where a seed ran without one.
+    """
+    bounds = [each["clairvoyant"]["gpu_hours"] for each in results]
+    estimates = [each["clairvoyant"].get("estimate_gpu_hours") for each in results]
+    plans = [each["planned"] for each in results if each.get("planned")]
+    missed = [plan["attainment"] for plan in plans if plan["attainment"] < results[0]["objective"]["attainment"]]
+    if missed:
+        return ["", f"misses, {share(min(missed))}"]
+    of_plan = [plan["gpu_hours"] for plan in plans]
+    return [_excess(each, bounds) if len(each) == len(bounds) and all(each) else "" for each in (estimates, of_plan)]
+
+
+def _excess(gpu_hours: Sequence[float], bounds: Sequence[float]) -> str:
+    return _with_interval(*interval([each / bound - 1 for each, bound in zip(gpu_hours, bounds, strict=True)]))
+
+
+def picture(results: dict[str, dict[str, Any]]) -> str:
+    """Draw GPU-hours over the bound for ours, a constant count, and the best baseline of each case that moves."""
+    rows = {}
+    for name, cold_start_s, of_seeds in grouped(results):
+        mean = amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds])))
+        moving = [{**each, "excess": {k: v for k, v in each["excess"].items() if k != "static"}} for each in of_seeds]
+        shown = {OURS: OURS, "constant count, tuned": "static", "best other baseline, tuned": best_baseline(moving)}
+        rows[f"{name}, {mean} replicas, {cold_start_s:g} s"] = {
+            said: _dot(of_seeds, policy) for said, policy in shown.items() if policy and policy in of_seeds[0]["excess"]
+        }
+    explained = "hollow: misses the goal; whiskers: 95% over seeds; replicas: the bound's mean; seconds: cold start"
+    return standalone(dots("GPU-hours over the clairvoyant bound", rows, f"GPU-hours / clairvoyant bound; {explained}"))
+
+
+def _dot(results: Sequence[dict[str, Any]], policy: str) -> Dot:
+    value, wide = interval([1 + each["excess"][policy] for each in results])
+    return Dot(value, value - wide, value + wide, hollow=not all(each["meets"][policy] for each in results))
+
+
+def _policy(result: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the tuned entry of a baseline, or that of ours."""
+    entries = [each for each in result["policies"] if each["name"] == name and (each["tuned"] or name == OURS)]
+    return dict(entries[0])
+
+
+def _with_interval(value: float, wide: float) -> str:
+    return f"{value:.2f}" if math.isnan(wide) else f"{value:.2f} ± {wide:.2f}"

@@ -1,0 +1,55 @@
+"""Fixtures around the real API server: a world to fill, and a client with exactly the rights that ship."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest_asyncio
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.client import Kube
+from tests.adapters.kubernetes.world import World, shipped_roles
+from tests.harness.kube_api import KubeApi, User
+
+Connect = Callable[..., Awaitable[Kube]]
+
+
+@pytest_asyncio.fixture
+async def world(kube_api: KubeApi, namespace: str) -> World:
+    await kube_api.install_crds()
+    return World(kube_api, namespace)
+
+
+@pytest_asyncio.fixture
+async def daemon(kube_api: KubeApi, namespace: str) -> User:
+    """The daemon's user, with the Role of manifests/direct."""
+    return await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
+
+
+@pytest_asyncio.fixture
+async def connect(kube_api: KubeApi) -> AsyncIterator[Connect]:
+    """Open clients: `await connect(user)`; they are closed after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(user: User, timeout_s: float = 5.0) -> Kube:
+            return await stack.enter_async_context(Kube.using(kube_api.configuration(user), timeout_s))
+
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def kube(connect: Connect, daemon: User) -> Kube:
+    """The daemon's own connection."""
+    return await connect(daemon)
+
+
+@pytest_asyncio.fixture
+async def clock() -> SystemClock:
+    return SystemClock()
+
+
+def in_namespace(roles: list[dict], namespace: str) -> list[dict]:
+    """Put namespaced Roles into a test's namespace, as an operator's overlay would."""
+    return [
+        role | {"metadata": role["metadata"] | {"namespace": namespace}} if role["kind"] == "Role" else role
+        for role in roles
+    ]

@@ -1,0 +1,260 @@
+"""Events written to a real API server, with the rights that ship."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, TOLD_AFTER_S, EventRecorder
+from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.model.samples import Samples
+from autoscaler.core.model.spec import Schedule
+from autoscaler.core.model.types import TickInput
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from autoscaler.ports import Change, Fate, Outcome, TickRecord
+from tests.adapters.kubernetes.world import World, running
+from tests.core.world import Story, fleet, spec
+from tests.harness.kube_api import KubeApi
+from tests.harness.process import eventually
+
+pytestmark = pytest.mark.integration
+
+
+def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
+    rows = len(workloads)
+    no_floats, no_ints, no_flags = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
+    return Fleet(
+        time_s=0.0,
+        workloads=workloads,
+        workload_id=np.arange(rows),
+        replicas=np.ones(rows),
+        paused=np.zeros(rows, dtype=bool),
+        rival=(rival,) * rows,
+        gpus_per_replica=np.ones(rows),
+        pool=np.full(rows, -1),
+        obstacles=Obstacles.none(rows),
+        pods=(),
+        pod_id=no_ints,
+        pod_workload=no_ints,
+        pod_ready=no_flags,
+        pod_terminating=no_flags,
+        pod_blocked=no_ints,
+        pod_created_s=no_floats,
+        pod_scheduled_s=no_floats,
+        pod_started_s=no_floats,
+        pod_ready_s=no_floats,
+        pools=(),
+        pool_gpus=no_floats,
+    )
+
+
+def record(
+    fleet: Fleet, *outcomes: Outcome, leading: bool = True, story: Story | None = None, now_s: float = 0.0
+) -> TickRecord:
+    """Return the record of a tick; story: what is remembered from one to the next."""
+    rows = len(fleet.workloads)
+    nothing = Schedule(*(np.empty((rows, 0)) for _ in range(4)))
+    given = TickInput(now_s, fleet, spec(rows), nothing, Samples.nothing(rows, len(fleet.pods)))
+    decision, memory = tick(given, story.memory if story else Memory.empty())
+    if story:
+        story.memory = memory
+    return TickRecord(1, now_s, 1767323045.5, 0.1, given, decision, ("",) * rows, outcomes, leading)
+
+
+async def events(api: KubeApi, namespace: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = (await api.request("GET", f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"))[
+        "items"
+    ]
+    return sorted(items, key=lambda event: event["metadata"]["creationTimestamp"])
+
+
+async def written(api: KubeApi, namespace: str, count: int) -> list[dict[str, Any]]:
+    async def enough() -> list[dict[str, Any]]:
+        found = await events(api, namespace)
+        return found if len(found) >= count else []
+
+    return await eventually(enough, f"{count} events")
+
+
+@pytest.fixture
+async def workload(world: World) -> Workload:
+    made = await world.deployment("llama")
+    return Workload(WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"])
+
+
+def outcome(workload: Workload, fate: Fate, reason: str = "because", detail: str = "") -> Outcome:
+    return Outcome(Change(workload.ref, workload.uid, 2, 4, reason), fate, detail)
+
+
+async def test_a_change_becomes_an_event_on_the_workload_with_the_sentence(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    sentence = "Scales up from 2 to 4 replicas: 12 requests wait."
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, sentence)))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert (event["type"], event["reason"], event["action"]) == ("Normal", "Scaled", "Scale")
+    assert event["note"] == "Scales up from 2 to 4 replicas: 12 requests wait."
+    assert event["eventTime"] == "2026-01-02T03:04:05.500000Z"
+    assert event["reportingController"] == "vllm-autoscaler.io/autoscaler"
+    regarding = event["regarding"]
+    assert (regarding["kind"], regarding["name"], regarding["uid"]) == ("Deployment", "llama", workload.uid)
+
+
+async def test_a_failure_that_repeats_is_one_event_with_a_count(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        for tick in range(4):
+            failed = outcome(workload, Fate.FAILED, f"sentence {tick}", "not allowed")
+            recorder.record(record(fleet_of(workload), failed))
+
+        async def repeated() -> bool:
+            found = await events(kube_api, workload.ref.namespace)
+            return bool(found) and found[0].get("series", {}).get("count", 0) >= 2
+
+        await eventually(repeated, "the series is written")
+        await asyncio.sleep(0.2)
+        (event,) = await events(kube_api, workload.ref.namespace)
+    assert (event["type"], event["reason"], event["note"]) == ("Warning", "ScaleFailed", "2 to 4 replicas: not allowed")
+
+
+async def test_a_rival_is_told_when_it_appears_and_when_it_goes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        for rival in ("", "HorizontalPodAutoscaler/x", "HorizontalPodAutoscaler/x", ""):
+            recorder.record(record(fleet_of(workload, rival=rival)))
+        found = await written(kube_api, workload.ref.namespace, 2)
+    assert {event["reason"] for event in found} == {"RivalDetected", "RivalGone"}
+    assert "HorizontalPodAutoscaler/x owns the replica count; it is left alone." in {event["note"] for event in found}
+
+
+async def test_a_problem_is_told_when_it_appears_changes_and_goes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    refused = "KEDA is refused: metadata policy: 'gold'; allowed: batch"
+    async with running(recorder):
+        for problem, leading in (
+            ("", True),
+            (refused, False),
+            (refused, True),
+            (refused, True),
+            ("other", True),
+            ("", 1),
+        ):
+            told = record(fleet_of(workload), leading=bool(leading))
+            recorder.record(replace(told, problems={0: problem} if problem else {}))
+        found = await written(kube_api, workload.ref.namespace, 3)
+        await asyncio.sleep(0.2)
+        assert len(await events(kube_api, workload.ref.namespace)) == 3
+    told = {(event["type"], event["reason"], event["note"]) for event in found}
+    assert ("Warning", "ProblemDetected", refused) in told
+    assert {reason for _, reason, _ in told} == {"ProblemDetected", "ProblemGone"}
+
+
+async def test_what_is_published_to_keda_is_told_when_it_changes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        for _ in range(3):
+            recorder.record(record(fleet_of(workload), outcome(workload, Fate.PUBLISHED)))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+        await asyncio.sleep(0.2)
+        assert len(await events(kube_api, workload.ref.namespace)) == 1
+    assert event["reason"] == "Recommended"
+
+
+async def test_replicas_that_do_not_come_are_told_once_until_they_have_come(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder, story = EventRecorder(kube, clock), Story(spec())
+    words = "FailedCreate: exceeded quota: gpus, used: {}, limited: 2"
+
+    def at(now_s: float, said: str = "", absent: bool = True) -> TickRecord:
+        obstacles = replace(Obstacles.none(1), failed=np.array([absent]), words=(said,))
+        return record(replace(fleet_of(workload), obstacles=obstacles), story=story, now_s=now_s)
+
+    async with running(recorder):
+        for now_s in range(0, 60, 5):
+            recorder.record(at(now_s, words.format(now_s)))  # a number that changes is no news
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+        await asyncio.sleep(0.2)
+        assert len(await events(kube_api, workload.ref.namespace)) == 1
+        there = replace(fleet_of(workload), replicas=np.zeros(1))
+        recorder.record(record(there, story=story, now_s=60))
+        found = await written(kube_api, workload.ref.namespace, 2)
+    assert (event["type"], event["reason"]) == ("Warning", "ReplicasMissing")
+    assert event["note"].startswith("1 replica does not exist: FailedCreate: exceeded quota: gpus")
+    assert {event["reason"] for event in found} == {"ReplicasMissing", "ReplicasComplete"}
+
+
+async def test_a_pod_that_waits_for_a_node_is_told_only_when_none_comes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder, story = EventRecorder(kube, clock), Story(spec())
+    waits = fleet([0], [1], workloads=(workload,), pod_blocked=np.array([Blocked.UNSCHEDULABLE]))
+    waits = replace(waits, obstacles=replace(Obstacles.none(1), words=("0/3 nodes are available",)))
+    async with running(recorder):
+        for now_s in (0.0, 15.0):
+            recorder.record(record(waits, story=story, now_s=now_s))
+        await asyncio.sleep(0.2)
+        assert await events(kube_api, workload.ref.namespace) == []
+        recorder.record(record(waits, story=story, now_s=TOLD_AFTER_S))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert event["note"] == "1 replica waits for a node: 0/3 nodes are available"
+
+
+async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload, rival="HorizontalPodAutoscaler/x"), leading=False))
+        recorder.record(record(fleet_of(workload, rival="HorizontalPodAutoscaler/x")))
+        await asyncio.sleep(0.3)
+        assert await events(kube_api, workload.ref.namespace) == []
+
+
+async def test_a_long_sentence_is_cut_at_what_an_event_may_hold(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, "ä" * 2000)))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert len(event["note"].encode()) <= NOTE_LIMIT_BYTES
+    assert event["note"].endswith("ä...")
+
+
+async def test_the_longest_name_is_cut_where_what_is_left_is_a_name(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    name = f"{'x' * 198}-.{'y' * 53}"
+    workload = Workload(WorkloadRef(world.namespace, name, "Deployment", "apps/v1"), uid="1")
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED)))
+        (event,) = await written(kube_api, world.namespace, 1)
+    assert event["regarding"]["name"] == name
+
+
+async def test_without_the_api_server_recording_neither_waits_nor_grows_and_later_events_are_written(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    async with running(recorder):
+        async with kube_api.frozen():
+            for number in range(QUEUE_LIMIT + 500):
+                recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, f"{number}")))
+            assert recorder.dropped == 500
+        found = await written(kube_api, workload.ref.namespace, 5)
+    assert all(int(event["note"]) >= 500 for event in found)

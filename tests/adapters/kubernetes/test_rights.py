@@ -1,0 +1,126 @@
+"""The Roles that ship are neither too small nor too large: what the daemon does in each mode against what it may do."""
+
+import asyncio
+
+import pytest
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.in_memory import RecordingActuator
+from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.events import EventRecorder
+from autoscaler.adapters.kubernetes.history import OwnWrites
+from autoscaler.adapters.kubernetes.lease import Elector
+from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.snapshot import KubeFleet
+from autoscaler.config.settings import LeaseSettings, Mode
+from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.ports import Change, Fate
+from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.kubernetes.test_events import fleet_of, outcome, record
+from tests.adapters.kubernetes.world import LWS, World, running, shipped_roles, synced
+from tests.harness.kube_api import KubeApi, Permission, User, granted
+from tests.harness.process import eventually
+
+pytestmark = pytest.mark.integration
+
+READING = {"list", "watch"}
+
+
+async def use_everything(
+    api: KubeApi, kube: Kube, clock: SystemClock, world: World, user: User, roles: list, mode: Mode
+) -> None:
+    """Do once what the daemon does in a mode: watch all there is, lead, scale every kind, be too late, tell."""
+    writes = OwnWrites(clock)
+    fleet = KubeFleet(kube, clock, mode, writes=writes)
+    elector = Elector(kube, LeaseSettings(namespace=world.namespace), clock)
+    recorder = EventRecorder(kube, clock)
+    made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
+
+    async def watched() -> bool:
+        return _watches(granted(*roles)) <= api.used(user)
+
+    async with running(fleet, elector, recorder):
+        await synced(fleet)
+        await eventually(watched, "everything is watched")
+        actuator = ScaleActuator(kube, writes, elector)
+        await eventually(lambda: _leads(elector), "it leads")
+        for before, fate in ((1, Fate.APPLIED), (9, Fate.CONFLICT)) if mode is Mode.DIRECT else ():
+            outcomes = await actuator.apply([_change(each, before) for each in made], 5)
+            assert [outcome.fate for outcome in outcomes] == [fate] * 3
+        workload = Workload(_change(made[0], 1).ref, made[0]["metadata"]["uid"])
+        for _ in range(2):
+            recorder.record(record(fleet_of(workload), outcome(workload, Fate.FAILED, detail="again")))
+        await eventually(lambda: _told(api, user), "a series of events is written")
+        await asyncio.sleep(2.5)  # the lease is renewed every two seconds
+
+
+def _watches(permissions: set[Permission]) -> set[Permission]:
+    return {permission for permission in permissions if permission.verb == "watch"}
+
+
+async def _leads(elector: Elector) -> bool:
+    return elector.leading
+
+
+async def _told(api: KubeApi, user: User) -> bool:
+    return any(used.resource == "events" and used.verb == "patch" for used in api.used(user))
+
+
+def _change(made: dict, before: int) -> Change:
+    metadata = made["metadata"]
+    ref = WorkloadRef(metadata["namespace"], metadata["name"], made["kind"], made["apiVersion"])
+    return Change(ref, metadata["uid"], before, 3, "because")
+
+
+@pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.KEDA])
+async def test_each_mode_uses_exactly_what_its_role_grants(
+    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World, mode: Mode
+):
+    roles = in_namespace(shipped_roles(mode.value), world.namespace)
+    user = await kube_api.service_account(world.namespace, "exact", *roles)
+    await use_everything(kube_api, await connect(user), clock, world, user, roles, mode)
+    assert kube_api.refused(user) == set()
+    assert kube_api.used(user) == granted(*roles)
+
+
+async def test_a_verb_taken_out_of_the_role_is_missed(
+    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
+):
+    """The check above can fail: without one verb the daemon says which."""
+    roles = in_namespace(shipped_roles("direct"), world.namespace)
+    cluster_role = next(role for role in roles if role["kind"] == "ClusterRole")
+    rules = [rule for rule in cluster_role["rules"] if rule["resources"] != ["deployments/scale", "statefulsets/scale"]]
+    less = cluster_role | {"metadata": {"name": f"less-{world.namespace}"}, "rules": rules}
+    user = await kube_api.service_account(world.namespace, "less", less)
+    made = await world.deployment("a")
+    actuator = ScaleActuator(await connect(user), OwnWrites(clock))
+    (outcome,) = await actuator.apply([_change(made, 1)], 5)
+    assert outcome.fate is Fate.FAILED
+    assert {used.resource for used in kube_api.refused(user)} == {"deployments/scale"}
+
+
+async def test_dry_run_under_a_read_only_role_writes_nothing_and_needs_no_more(
+    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
+):
+    roles = shipped_roles("dry-run")
+    assert {permission.verb for permission in granted(*roles)} == READING
+    user = await kube_api.service_account(world.namespace, "reader", *roles)
+    fleet = KubeFleet(await connect(user), clock, Mode.DRY_RUN)
+    made = [await world.deployment("a", replicas=2), await world.stateful_set("b"), await world.leader_worker_set("c")]
+    await world.hpa("theirs", "a")
+
+    async def watched() -> bool:
+        return _watches(granted(*roles)) <= kube_api.used(user)
+
+    async with running(fleet):
+        view = await synced(fleet)
+        await eventually(watched, "everything is watched")
+        outcomes = await RecordingActuator().apply([_change(each, 1) for each in made], 5)
+    ours = [workload.ref for workload in view.workloads if workload.ref.namespace == world.namespace]
+    assert len(ours) == 3
+    assert {outcome.fate for outcome in outcomes} == {Fate.RECORDED}
+    assert "HorizontalPodAutoscaler/theirs" not in view.rival  # the owner is whom the recommendation is compared with
+    assert kube_api.refused(user) == set()
+    assert kube_api.used(user) == granted(*roles)
+    assert await world.replicas("a") == 2
+    assert await world.replicas("c", "LeaderWorkerSet", LWS) == 1

@@ -1,0 +1,221 @@
+"""Patching the scale subresource of a real API server, with the rights that ship."""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from kubernetes_asyncio.client import Configuration
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.history import OwnWrites
+from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
+from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.ports import Change, Fate, Outcome
+from tests.adapters.keda.world import HandClock
+from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.kubernetes.test_client import serving
+from tests.adapters.kubernetes.world import LWS, World, shipped_roles
+from tests.harness.kube_api import KubeApi
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def actuator(kube: Kube, clock: SystemClock) -> ScaleActuator:
+    return ScaleActuator(kube, OwnWrites(clock))
+
+
+def change(made: dict, before: int, after: int) -> Change:
+    metadata = made["metadata"]
+    ref = WorkloadRef(metadata["namespace"], metadata["name"], made["kind"], made["apiVersion"])
+    return Change(ref, metadata["uid"], before, after, "because")
+
+
+async def apply(actuator: ScaleActuator, *changes: Change) -> list[Outcome]:
+    return await actuator.apply(changes, 10)
+
+
+async def test_deployment_stateful_set_and_leader_worker_set_are_scaled_up_to_zero_and_back(
+    actuator: ScaleActuator, world: World
+):
+    made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
+    for before, after in ((1, 3), (3, 0), (0, 2)):
+        outcomes = await apply(actuator, *(change(each, before, after) for each in made))
+        assert [outcome.fate for outcome in outcomes] == [Fate.APPLIED] * 3
+        counts = [
+            await world.replicas("a"),
+            await world.replicas("b", "StatefulSet"),
+            await world.replicas("c", "LeaderWorkerSet", LWS),
+        ]
+        assert counts == [after] * 3
+
+
+@pytest.mark.parametrize("before", [2, 0])
+async def test_a_count_that_somebody_changed_meanwhile_stays(actuator: ScaleActuator, world: World, before: int):
+    made = await world.deployment("llama", replicas=before)
+    await world.scale("llama", 6, by="hand")
+    (outcome,) = await apply(actuator, change(made, before, 4))
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, f"it has 6 replicas now, not {before}")
+    assert await world.replicas("llama") == 6
+
+
+async def test_a_workload_deleted_mid_tick_is_gone_and_the_others_are_scaled(actuator: ScaleActuator, world: World):
+    gone, stays = await world.deployment("gone"), await world.deployment("stays")
+    await world.delete("Deployment", "gone")
+    first, second = await apply(actuator, change(gone, 1, 2), change(stays, 1, 2))
+    assert (first.fate, first.detail) == (Fate.FAILED, "it is gone")
+    assert second.fate is Fate.APPLIED
+
+
+async def test_a_workload_made_again_under_the_same_name_is_not_touched(actuator: ScaleActuator, world: World):
+    old = await world.deployment("llama")
+    await world.delete("Deployment", "llama")
+    await world.deployment("llama")
+    (outcome,) = await apply(actuator, change(old, 1, 5))
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it was deleted and created again")
+    assert await world.replicas("llama") == 1
+
+
+async def test_a_missing_right_is_told_with_the_servers_own_words(
+    kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
+):
+    nobody = await kube_api.service_account(namespace, "nobody")
+    made = await world.deployment("llama")
+    actuator = ScaleActuator(await connect(nobody), OwnWrites(clock))
+    (outcome,) = await apply(actuator, change(made, 1, 2))
+    assert outcome.fate is Fate.FAILED
+    assert 'cannot patch resource "deployments/scale"' in outcome.detail
+
+
+async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: SystemClock):
+    """A double: the real server does so only under a load that tests should not make."""
+
+    async def busy(request: web.Request) -> web.Response:
+        return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "3"})
+
+    ref = WorkloadRef("ns", "llama")
+    async with serving(busy) as url, Kube.using(Configuration(host=url), 2.0) as kube:
+        (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
+    assert outcome.fate is Fate.FAILED
+    assert outcome.detail == "the API server is busy, it asks to wait 3 s: too many requests"
+
+
+async def test_a_patch_is_known_to_be_ours_before_the_server_has_it_and_given_up_before_another_may_lead(
+    clock: SystemClock,
+):
+    writes, known = OwnWrites(clock), []
+
+    async def silent(request: web.Request) -> web.Response:
+        known.append(writes.explain("uid", 2))
+        await asyncio.sleep(WRITE_TIMEOUT_S + 4)
+        return web.json_response({})
+
+    change = Change(WorkloadRef("ns", "llama"), "uid", 1, 2, "")
+    async with serving(silent) as url, Kube.using(Configuration(host=url), 60.0) as kube:
+        (outcome,) = await ScaleActuator(kube, writes).apply([change], WRITE_TIMEOUT_S + 2)
+    assert known == [True]
+    assert outcome.fate is Fate.FAILED
+    assert "not answered in time" not in outcome.detail  # by its own limit, not by that of all changes
+
+
+async def test_a_kind_without_a_known_scale_is_refused_by_name(actuator: ScaleActuator):
+    ref = WorkloadRef("ns", "x", "InferenceService", "serving.kserve.io/v1")
+    (outcome,) = await apply(actuator, Change(ref, "uid", 1, 2, ""))
+    assert outcome.fate is Fate.FAILED
+    assert outcome.detail == ("InferenceService cannot be scaled; allowed: Deployment, StatefulSet, LeaderWorkerSet")
+
+
+async def test_what_is_not_done_by_the_deadline_has_failed_and_says_so(
+    kube_api: KubeApi, actuator: ScaleActuator, world: World
+):
+    made = [await world.deployment(f"d{index}") for index in range(20)]
+    async with kube_api.frozen():
+        outcomes = await actuator.apply([change(each, 1, 2) for each in made], 0.3)
+    assert [outcome.fate for outcome in outcomes] == [Fate.FAILED] * 20
+    details = {outcome.detail for outcome in outcomes}
+    assert details == {
+        "sent, but not answered in time; it may have been applied",
+        "not sent within 0.3 s, 20 changes were due",
+    }
+
+
+async def test_nothing_shrinks_on_a_server_that_hangs_when_it_thaws(
+    kube_api: KubeApi, actuator: ScaleActuator, world: World
+):
+    """A patch that waits in its socket would be applied after the load has come back."""
+    made = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
+    began_s = time.monotonic()
+    async with kube_api.frozen():
+        outcomes = await actuator.apply([change(each, 4, 1) for each in made], 10.0)
+    assert time.monotonic() - began_s < WRITE_TIMEOUT_S
+    assert {outcome.fate for outcome in outcomes} == {Fate.FAILED}
+    await asyncio.sleep(1.0)  # whatever was sent is answered by now
+    assert [await world.replicas(f"d{index}") for index in range(3)] == [4, 4, 4]
+    assert [outcome.fate for outcome in await apply(actuator, change(made[0], 4, 1))] == [Fate.APPLIED]
+
+
+async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
+    actuator: ScaleActuator, clock: SystemClock, world: World
+):
+    made = await world.deployment("llama", replicas=4)
+    late = replace(change(made, 4, 1), until_s=clock.now_s())
+    (outcome,) = await apply(actuator, late)
+    assert outcome.fate is Fate.FAILED
+    assert "too old by now to shrink on" in outcome.detail
+    (outcome,) = await apply(actuator, replace(late, after=6))
+    assert outcome.fate is Fate.APPLIED  # growth waits for nothing
+
+
+async def test_a_shrink_holds_for_the_version_that_was_read_alone(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    """The count is the same, but somebody wrote in between: an old patch says nothing of what stands now."""
+    made = await world.deployment("llama", replicas=4)
+
+    class Slow:
+        async def request(self, method: str, path: str, *arguments: Any, **options: Any) -> bytes:
+            if method == "PATCH":
+                await world.scale("llama", 5, by="hand")
+                await world.scale("llama", 4, by="hand")
+            return await kube.request(method, path, *arguments, **options)
+
+    (outcome,) = await apply(ScaleActuator(cast(Kube, Slow()), OwnWrites(clock)), change(made, 4, 1))
+    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it changed while it was about to be made smaller")
+    assert await world.replicas("llama") == 4
+
+
+async def test_a_count_that_a_policy_denies_is_put_off_longer_each_time_until_one_is_accepted(
+    kube_api: KubeApi, namespace: str, connect: Connect, world: World
+):
+    nobody = await kube_api.service_account(namespace, "nobody")
+    made, hand = await world.deployment("llama"), HandClock()
+    writes = OwnWrites(hand)
+    denied = ScaleActuator(await connect(nobody), writes)
+    for wait_s in (5.0, 10.0, 20.0):
+        await apply(denied, change(made, 1, 4))
+        refusal = writes.refusals()[made["metadata"]["uid"]]
+        assert (refusal.replicas, refusal.retry_s) == (4, hand.now_s() + wait_s)
+        assert "cannot patch resource" in refusal.words
+    user = await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
+    await apply(ScaleActuator(await connect(user), writes), change(made, 1, 4))
+    assert writes.refusals() == {}
+
+
+async def test_who_does_not_lead_any_more_writes_nothing(kube: Kube, clock: SystemClock, world: World):
+    class Deposed:
+        leading = False
+
+    made = await world.deployment("llama")
+    (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock), Deposed()), change(made, 1, 2))
+    assert (outcome.fate, outcome.detail) == (Fate.FAILED, "this replica is no longer the leader")
+    assert await world.replicas("llama") == 1
+
+
+async def test_a_hundred_workloads_are_scaled_within_seconds(actuator: ScaleActuator, world: World):
+    made = [await world.deployment(f"d{index}") for index in range(100)]
+    outcomes = await apply(actuator, *(change(each, 1, 2) for each in made))
+    assert {outcome.fate for outcome in outcomes} == {Fate.APPLIED}

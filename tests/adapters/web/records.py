@@ -1,0 +1,234 @@
+"""Made-up ticks for the tests of this folder: a fleet of any size whose load follows a seeded daily wave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from autoscaler.core.explain.planner_lines import Line
+from autoscaler.core.explain.sentence import Explanation, Step
+from autoscaler.core.model.fleet import Fleet, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.samples import Samples, SourceReport
+from autoscaler.core.model.spec import Schedule, Spec
+from autoscaler.core.model.types import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
+from autoscaler.ports import Change, Fate, Outcome, TickRecord
+
+POLICIES = ("realtime", "interactive", "batch", "development")
+TTFT_OBJECTIVES_S = (0.15, 1.0, 30.0, 5.0)
+MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen2.5-32b", "mistral-small", "gemma-3-27b", "deepseek-r1-distill")
+TEAMS = ("search", "support", "assistants", "documents", "research")
+START_WALL_S = 1_795_000_000.0
+PERIOD_S = 5.0
+FORECAST = (
+    Line("headroom", "1.69 replicas: 4 asked for, minus 2.31 kept busy"),
+    Line("budget", "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt"),
+)
+INPUTS = {
+    "kv_usage": float("nan"),
+    "cold_start_s": 95.0,
+    "capacity_concurrency": 16.0,
+    "capacity_confidence": 0.8,
+    "forecast_idle_gap_s": 0.0078,
+    "forecast_missed_fraction": 0.025,
+    "forecast_burnt_budgets": 2.5,
+}
+
+
+def workloads(count: int) -> tuple[Workload, ...]:
+    """Return `count` workloads with names as teams give them, unlike each other."""
+    return tuple(
+        Workload(
+            WorkloadRef(TEAMS[row % len(TEAMS)], f"{MODELS[row % len(MODELS)]}-{row:04d}".replace(".", "-")),
+            uid=f"uid-{row}",
+            policy=POLICIES[row % len(POLICIES)],
+            service=f"{MODELS[row % len(MODELS)]}",
+            model=MODELS[row % len(MODELS)],
+        )
+        for row in range(count)
+    )
+
+
+def fleet(members: tuple[Workload, ...], replicas: np.ndarray, ids: np.ndarray | None = None) -> Fleet:
+    """Return a fleet of these workloads without pods; ids ascend from 0 unless given."""
+    count = len(members)
+    none = np.empty(0)
+    return Fleet(
+        time_s=0.0,
+        workloads=members,
+        workload_id=np.arange(count) if ids is None else ids,
+        replicas=replicas,
+        paused=np.zeros(count, dtype=bool),
+        rival=("",) * count,
+        gpus_per_replica=np.ones(count),
+        pool=np.zeros(count, dtype=np.int64),
+        obstacles=Obstacles.none(count),
+        pods=(),
+        pod_id=none.astype(np.int64),
+        pod_workload=none.astype(np.int64),
+        pod_ready=none.astype(bool),
+        pod_terminating=none.astype(bool),
+        pod_blocked=none.astype(np.int64),
+        pod_created_s=none,
+        pod_scheduled_s=none,
+        pod_started_s=none,
+        pod_ready_s=none,
+        pools=(Pool("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3"),),
+        pool_gpus=np.array([4.0 * count]),
+    )
+
+
+class World:
+    """Workloads whose load rises and falls; each `tick()` is the next record.
+
+    Replicas follow the decision of the tick before, so demand, ready and wanted differ where they should.
+    """
+
+    def __init__(self, members: tuple[Workload, ...] | int = 12, seed: int = 1) -> None:
+        self.members = workloads(members) if isinstance(members, int) else members
+        count = len(self.members)
+        self.ids = np.arange(count)
+        self.random = np.random.default_rng(seed)
+        self.phase = self.random.uniform(0, 2 * np.pi, count)
+        self.height = self.random.uniform(1, 9, count)
+        self.replicas = np.ceil(self.height / 2)
+        self.number = 0
+        self.idle_s = np.zeros(count)
+
+    def ticks(self, count: int) -> list[TickRecord]:
+        return [self.tick() for _ in range(count)]
+
+    def tick(self, fate: Fate = Fate.APPLIED) -> TickRecord:
+        count = len(self.members)
+        wave = 1 + 0.9 * np.sin(2 * np.pi * self.number / 240 + self.phase)
+        load = self.height * wave + self.random.normal(0, 0.15, count) * self.height
+        demand = np.maximum(np.ceil(load), 0)
+        wanted = np.clip(demand, 1, 12)
+        wanted = np.where(wanted < self.replicas, np.maximum(wanted, self.replicas - 1), wanted)
+        wanted = np.where(self.number % 6 == np.arange(count) % 6, wanted, self.replicas)
+        waiting = np.maximum(np.round((load - self.replicas) * 8), 0)
+        objective = np.array([TTFT_OBJECTIVES_S[row % 4] for row in range(count)])
+        ttft = objective * (0.4 + 0.1 * waiting + self.random.uniform(0, 0.1, count))
+        self.idle_s = self.idle_s + np.maximum(self.replicas - demand, 0) * PERIOD_S
+
+        stages = np.tile(wanted, (len(Stage), 1))
+        stages[: Stage.STABILIZATION] = demand
+        asks = np.full((len(Signal), count), np.nan)
+        asks[Signal.CONCURRENCY] = demand
+        asks[Signal.DECODE] = np.maximum(demand - 1, 0)
+        starting = np.maximum(wanted - self.replicas, 0)
+        observation = replace(
+            Observation.filled(count, 0.0),
+            replicas=self.replicas,
+            ready=self.replicas,
+            starting=starting,
+            next_ready_s=np.where(starting > 0, 40.0, np.nan),
+            reporting=self.replicas,
+            age_s=np.full(count, 1.2),
+            running=np.round(np.clip(load, 0, self.replicas) * 16),
+            waiting=waiting,
+            gateway_waiting=np.full(count, np.nan),
+            ttft_s=ttft,
+            itl_s=np.full(count, 0.021),
+            loaded=self.replicas,
+            active=np.minimum(demand, self.replicas),
+            loaded_idle_s=self.idle_s,
+            cold_start_s=np.full(count, 95.0),
+        )
+        decision = Decision(
+            observation=observation,
+            capacity=Capacity(*(np.full(count, value) for value in (16.0, 9000.0, 1500.0, 0.8))),
+            asks=asks,
+            stages=stages,
+            replicas=wanted,
+            active=wanted > 0,
+            trusted=np.ones(count, dtype=bool),
+            idle_after_s=np.full(count, np.nan),
+            kept_for_s=np.full(count, np.nan),
+            idle_s=np.full(count, np.nan),
+            needed=wanted,
+            forecast=replace(
+                Forecast.blank(count),
+                demand=load,
+                allowed=np.full(count, 0.0065),
+                really_missed=np.full(count, 0.025),
+            ),
+        )
+        spec = replace(
+            Spec.filled(count),
+            ttft_objective_s=objective,
+            itl_objective_s=np.full(count, 0.05),
+            attainment=np.full(count, 0.99),
+        )
+        no_windows = np.empty((count, 0))
+        report = SourceReport("prometheus", queries=14, failed=0, duration_s=0.02)
+        outcomes = tuple(
+            Outcome(
+                Change(
+                    self.members[row].ref,
+                    self.members[row].uid,
+                    int(self.replicas[row]),
+                    int(wanted[row]),
+                    sentence(self.members[row].ref, int(self.replicas[row]), int(wanted[row]), int(demand[row])),
+                ),
+                fate,
+            )
+            for row in np.flatnonzero(wanted != self.replicas)
+        )
+        record = TickRecord(
+            number=self.number,
+            now_s=self.number * PERIOD_S,
+            wall_s=START_WALL_S + self.number * PERIOD_S,
+            duration_s=0.012,
+            input=TickInput(
+                now_s=self.number * PERIOD_S,
+                fleet=fleet(self.members, self.replicas, self.ids),
+                spec=spec,
+                schedule=Schedule(no_windows, no_windows, no_windows, no_windows),
+                samples=Samples.nothing(count, 0, (report,)),
+            ),
+            decision=decision,
+            policies=tuple(member.policy for member in self.members),
+            outcomes=outcomes,
+            leading=True,
+        )
+        self.number += 1
+        self.replicas = wanted if fate is Fate.APPLIED else self.replicas
+        return record
+
+
+def sentence(ref: WorkloadRef, before: int, after: int, demand: int) -> str:
+    verb = "Scale up" if after > before else "Scale down"
+    return f"{verb} {ref} from {before} to {after}: concurrency asks for {demand}."
+
+
+def explain(
+    given: TickInput, decision: Decision, policies: tuple[str, ...], problems: Mapping[int, str], row: int
+) -> Explanation:
+    """Explain as the core does, in fewer words."""
+    ref = given.fleet.workloads[row].ref
+    demand, wanted = decision.stages[0, row], decision.replicas[row]
+    return Explanation(
+        workload=str(ref),
+        policy=policies[row],
+        current=int(given.fleet.replicas[row]),
+        wanted=int(wanted),
+        ready=int(decision.observation.ready[row]),
+        signal="concurrency",
+        bound="stabilization" if demand != wanted else "",
+        asks={"concurrency": float(demand), "decode": max(float(demand) - 1, 0.0)},
+        steps=tuple(
+            Step(
+                stage.name.lower(),
+                float(decision.stages[stage, row]),
+                "shrinks only to what the last 5m agreed on"
+                if stage == Stage.STABILIZATION and demand != wanted
+                else "",
+            )
+            for stage in Stage
+        ),
+        forecast=FORECAST,
+        inputs=INPUTS,
+        sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
+    )

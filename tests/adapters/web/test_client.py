@@ -1,0 +1,88 @@
+"""Asking a running daemon, and whatever else may listen at its address."""
+
+import json
+
+import pytest
+
+from autoscaler.adapters.web.client import Refused, explanation
+from autoscaler.ports import Unavailable
+from tests.harness.exposition import Answer, ExpositionServer
+from tests.harness.process import free_port
+
+PATH = "/api/v1/workloads/ns/llama"
+
+
+async def refusal(server: ExpositionServer, answer: Answer | str) -> str:
+    server.serve(PATH, answer)
+    with pytest.raises(Unavailable) as refused:
+        await explanation(server.url, "ns", "llama", timeout_s=1.0)
+    assert server.url in str(refused.value)
+    return str(refused.value)
+
+
+async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_characters(
+    exposition_server: ExpositionServer,
+):
+    forecast = [{"name": "demand", "text": "2.31 replicas"}, {"name": "rule", "text": "a\x1b[31m"}]
+    answer = {"explanation": {"sentence": "Keeps\x1b[2J 4\nreplicas.", "forecast": forecast}, "history": {}}
+    exposition_server.serve(f"/prefix{PATH}", json.dumps(answer))
+    lines = await explanation(f"{exposition_server.url}/prefix/", "ns", "llama")
+    assert lines == ["Keeps [2J 4 replicas.", "  demand      2.31 replicas", "  rule        a [31m"]
+
+
+@pytest.mark.parametrize(
+    ("leading", "first"), [("true", "Keeps 4"), ("false", "This replica of the daemon does not lead")]
+)
+async def test_a_replica_that_only_watches_says_so_first(exposition_server: ExpositionServer, leading: str, first: str):
+    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
+    exposition_server.serve(PATH, f'{{"leading": {leading}, "explanation": {explained}}}')
+    lines = await explanation(exposition_server.url, "ns", "llama")
+    assert lines[0].startswith(first)
+    assert lines[-1] == "Keeps 4 replicas."
+
+
+async def test_of_a_daemon_whose_last_tick_is_old_that_is_said_first(exposition_server: ExpositionServer):
+    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
+    stale = "the last successful tick is 3600.0 s old, more than 40 s: OSError: no connection"
+    exposition_server.serve(PATH, f'{{"stale": "{stale}", "explanation": {explained}}}')
+    lines = await explanation(exposition_server.url, "ns", "llama")
+    assert lines == [f"What follows may no longer be so: {stale}.", "Keeps 4 replicas."]
+
+
+async def test_what_the_daemon_refuses_is_told_in_its_words_and_where_it_was_asked(exposition_server: ExpositionServer):
+    exposition_server.serve(PATH, Answer('{"error": "no workload ns/llama in the last tick"}', status=404))
+    url = exposition_server.url
+    with pytest.raises(Refused, match=rf"^{url}: no workload ns/llama in the last tick$"):
+        await explanation(f"{url}?key=hunter2", "ns", "llama")
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (Answer("<html>another server</html>"), "(HTTP 200)"),
+        (Answer("", status=502), "(HTTP 502)"),
+        (Answer("", status=302, headers={"Location": "http://127.0.0.1:1/"}), "(HTTP 302)"),
+        (Answer('{"explanation": ["not", "ours"]}'), "(HTTP 200)"),
+        (Answer('{"explanation": {"sentence": 5}}'), "(HTTP 200)"),
+        (Answer("[" * 100_000), "(HTTP 200)"),
+        (Answer(" " * (2 << 20)), "(more than 1048576 bytes)"),
+        (Answer(b" " * (8 << 20), gzip=True), "(more than 1048576 bytes)"),
+        (Answer("{}", drop=True), "it closed the connection"),
+        (Answer("{}", truncate_at=1), "it closed the connection"),
+        (Answer("{}", delay_s=60), "no answer within 1 s"),
+    ],
+    ids=["page", "empty", "redirect", "list", "number", "deep", "large", "bomb", "dropped", "cut off", "late"],
+)
+async def test_whatever_else_answers_is_told_in_one_line(
+    exposition_server: ExpositionServer, answer: Answer, part: str
+):
+    said = await refusal(exposition_server, answer)
+    assert part in said
+    assert "\n" not in said
+
+
+async def test_where_nobody_listens_the_reason_is_told_and_no_password():
+    url = f"http://me:hunter2@127.0.0.1:{free_port()}/?key=hunter2"
+    with pytest.raises(Unavailable, match="connection refused") as refused:
+        await explanation(url, "ns", "llama")
+    assert "hunter2" not in str(refused.value)

@@ -1,0 +1,523 @@
+"""The page in a real Chromium, over a real server. Pictures are kept as test artefacts `page-*.png`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.history import MAX_TICKS
+from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.types import Signal, Stage
+from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
+from tests.adapters.web.records import FORECAST, World, explain
+from tests.harness.browser import screenshot
+
+pytestmark = pytest.mark.integration
+
+PHONE = {"width": 390, "height": 800}
+
+
+async def test_a_thousand_workloads_are_listed_filtered_and_sorted(daemon: Daemon, open_page: Open) -> None:
+    world = World(1000)
+    daemon.record(*world.ticks(20))
+    page = await open_page()
+    await expect(page.locator("#tiles dd").first).to_have_text("1,000")
+    await expect(page.locator("#workloads")).to_have_attribute("aria-rowcount", "1001")
+    assert await page.locator("#rows tr").count() < 60, "only the rows in view are in the document"
+
+    await page.get_by_role("button", name="Waiting").click()
+    await expect(page.locator("th[data-key=waiting]")).to_have_attribute("aria-sort", "descending")
+    seen = daemon.board.table()
+    assert seen is not None
+    most = f"{int(np.nanmax(seen.columns['waiting'])):,}"
+    await expect(page.locator("#rows td[data-key=waiting]").first).to_have_text(most)
+
+    await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, box.scrollHeight)")
+    await expect(page.locator("#rows tr[aria-rowindex='1001']")).to_be_visible()
+
+    await page.get_by_role("searchbox").fill("support/gemma")
+    matching = [member for member in world.members if f"{member.ref}".startswith("support/gemma")]
+    await expect(page.locator("#count")).to_have_text(f"{len(matching)} of 1,000")
+    await page.get_by_role("searchbox").fill("no such thing")
+    await expect(page.locator("#empty")).to_have_text("No workload matches “no such thing”.")
+
+
+async def test_with_a_thousand_workloads_a_tick_is_drawn_before_anybody_notices(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(1000)
+    daemon.record(*world.ticks(3))
+    page = await open_page()
+    await expect(page.locator("#rows a").first).to_be_visible()
+    took_ms = await page.evaluate(
+        """async () => {
+            const box = document.getElementById("scroll");
+            const filter = document.getElementById("filter");
+            const times = [];
+            for (let i = 0; i < 30; i++) {
+                const began = performance.now();
+                box.scrollTop = i * 900;
+                box.dispatchEvent(new Event("scroll"));
+                filter.dispatchEvent(new Event("input"));
+                box.getBoundingClientRect();
+                times.push(performance.now() - began);
+                await new Promise(requestAnimationFrame);
+            }
+            return times.sort((a, b) => a - b)[15];
+        }"""
+    )
+    print(f"filter, sort and draw of 1,000 workloads: {took_ms:.1f} ms")
+    assert took_ms < 100, f"filter, sort and draw took {took_ms:.1f} ms"
+
+
+async def test_back_from_a_workload_the_list_is_where_it_was_left(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World(300).tick())
+    page = await open_page()
+    await expect(rows(page)).not_to_have_count(0)  # before the list is there nothing can be scrolled
+    await page.locator("#scroll").evaluate("(box) => box.scrollTo(0, 4000)")
+    row = page.locator("#rows tr[aria-rowindex='112']")
+    name = await row.locator("a").text_content()
+    await row.locator("td[data-key=reason]").click()
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
+    await page.go_back()
+    await expect(page.get_by_role("link", name=name or "")).to_be_focused()
+    assert await page.locator("#scroll").evaluate("(box) => box.scrollTop") == 4000
+
+
+async def test_a_tick_reaches_the_list_by_itself(daemon: Daemon, open_page: Open) -> None:
+    world = World(8)
+    daemon.record(world.tick())
+    page = await open_page()
+    await expect(page.locator("#live")).to_have_text("Live")
+    await expect(page.locator("#mode")).to_have_text("demo")
+    tick = world.tick()
+    busy = replace(tick.decision.observation, waiting=np.arange(8.0) + 700)
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=busy)))
+    link = page.get_by_role("link", name=str(tick.input.fleet.workloads[3].ref))
+    await expect(page.locator("#rows tr").filter(has=link).locator("td[data-key=waiting]")).to_have_text("703")
+
+
+async def test_where_no_signal_asks_the_list_says_why_the_count_stays(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    stages = np.tile([0.0, 2.0], (len(Stage), 1))
+    stages[Stage.DEMAND] = np.nan
+    asks, silent = np.full_like(tick.decision.asks, np.nan), np.array([0.0, 2.0])
+    daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=silent)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
+
+
+async def test_the_list_shows_whose_error_budget_is_burnt_and_puts_the_worst_first(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(3).tick()
+    forecast = replace(tick.decision.forecast, really_missed=np.array([0.004, np.nan, 0.025]))
+    daemon.record(replace(tick, decision=replace(tick.decision, forecast=forecast)))
+    page = await open_page()
+    await page.get_by_role("button", name="Budget used").click()
+    burnt = page.locator("#rows td[data-key=budget]")
+    await expect(burnt).to_have_text(["250%", "40%", "–"])
+    await expect(page.locator("#rows td[data-key=budget][data-state=missed]")).to_have_text("250%")
+
+
+async def test_where_a_workload_could_idle_the_list_says_whether_it_stays_or_goes(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(2).tick()
+    wanted = np.array([0.0, 1.0])
+    stages = np.tile(wanted, (len(Stage), 1))
+    stages[: Stage.IDLE] = [1.0, 0.0]
+    asks = np.full_like(tick.decision.asks, np.nan)
+    asks[Signal.FORECAST] = stages[Stage.DEMAND]
+    daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=wanted)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons).to_have_text(["Planner · scale to zero", "Planner · one replica stays"])
+
+
+async def test_the_list_tells_of_pods_that_wait_in_vain_and_of_inputs_that_are_not_trusted(
+    daemon: Daemon, open_page: Open
+) -> None:
+    tick = World(2).tick()
+    seen = replace(tick.decision.observation, blocked=np.array([3.0, 0.0]))
+    trusted = np.array([True, False])
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen, trusted=trusted)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons).to_have_text([re.compile("· 3 blocked$"), re.compile("· inputs not trusted$")])
+
+
+async def test_list_and_chart_tell_of_replicas_that_are_missing(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    seen = replace(tick.decision.observation, missing=np.array([6.0, 0.0]), blocked=np.array([1.0, 0.0]))
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    page = await open_page()
+    reasons = page.locator("#rows td[data-key=reason]")
+    await expect(reasons.first).to_have_text(re.compile("· 1 blocked · 6 missing$"))
+    await expect(reasons.last).not_to_have_text(re.compile("missing"))
+    await page.locator("#rows a").first.click()
+    await expect(page.locator("dl.tiles.small")).to_contain_text(re.compile("Starting.*1 blocked, 6 missing"))
+
+
+async def test_where_no_queue_is_known_the_sum_is_not_zero(daemon: Daemon, open_page: Open) -> None:
+    tick = World(2).tick()
+    seen = replace(tick.decision.observation, waiting=np.full(2, np.nan))
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    page = await open_page()
+    tile = page.locator("#tiles div").filter(has_text="Requests waiting").locator("dd")
+    await expect(tile).to_have_text("–")
+
+
+async def test_beside_a_long_namespace_the_name_is_still_read(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World((Workload(WorkloadRef("n" * 63, "llama-3-3-70b-instruct")),)).tick())
+    page = await open_page()
+    right = "(node) => node.getBoundingClientRect().right"
+    name = await page.locator("#rows .name").evaluate(right)
+    assert name <= await page.locator("#rows td").first.evaluate(right)
+
+
+async def test_the_first_link_of_a_workload_skips_to_it(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    daemon.record(world.tick())
+    page = await open_page(f"/#{world.members[0].ref}")
+    await expect(page.locator(".sentence")).to_contain_text("from")
+    skip = page.get_by_role("link", name="Skip to")
+    await skip.focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=1)).to_be_focused()
+
+
+async def test_workloads_that_come_and_go_do_so_on_the_page(daemon: Daemon, open_page: Open) -> None:
+    members = tuple(Workload(WorkloadRef("ns", name)) for name in ("first", "second", "third"))
+    daemon.record(World(members[:2]).tick())
+    page = await open_page()
+    await expect(rows(page)).to_have_count(2)
+    later = World(members[1:])
+    later.ids = np.array([1, 2])
+    daemon.record(later.tick())
+    await expect(page.locator("#rows .name")).to_have_text(["second", "third"])
+
+
+async def test_a_click_opens_the_chart_with_every_decision_marked_and_explained(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(6)
+    ticks = world.ticks(60)
+    daemon.record(*ticks)
+    ref = world.members[2].ref
+    page = await open_page()
+    await page.locator("#rows tr").filter(has_text=ref.name).locator("td[data-key=reason]").click()
+    assert page.url.endswith(f"#{ref.namespace}/{ref.name}")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(f"{ref.namespace}/{ref.name}")
+
+    changes = [outcome.change for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
+    assert len(changes) > 3
+    await expect(page.locator(".mark")).to_have_count(len(changes))
+    for name in ("ready", "demand", "wanted", "waiting", "ttft"):
+        path = await page.locator(f".panel .line.{name}").get_attribute("d")
+        assert path is not None
+        assert path.count("M") == 1
+        assert "NaN" not in path
+    await expect(page.locator(".panel .limit")).to_have_count(1)
+
+    await page.locator(".mark").last.hover()
+    await expect(page.locator(".tip")).to_contain_text(changes[-1].reason)
+    await expect(page.locator("table.changes tbody tr")).to_have_count(len(changes))
+    await expect(page.locator("table.changes tbody tr").first).to_contain_text(changes[-1].reason)
+    await expect(page.locator("table.steps tbody tr")).to_have_count(len(Stage))
+    await expect(page.locator(".sentence")).to_contain_text(str(ref))
+
+    await page.get_by_role("link", name="All workloads").click()
+    await expect(rows(page)).to_have_count(6)
+
+
+async def test_the_forecast_has_a_line_for_each_thing_to_know_and_burnt_budget_is_marked(
+    daemon: Daemon, open_page: Open
+) -> None:
+    world = World(1)
+    daemon.record(world.tick())
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    lines = page.locator("table.forecast tr")
+    await expect(lines.locator("th")).to_have_text([line.name.capitalize() for line in FORECAST])
+    await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
+    tile = page.locator("#detail .tiles div").filter(has_text="Budget used")
+    await expect(tile.locator("dd")).to_have_text("250%")
+    await expect(tile).to_have_attribute("data-state", "missed")
+    await page.get_by_text("Inputs behind the decision").click()
+    values = page.locator("details td")
+    names = await page.locator("details th[scope=row]").all_inner_texts()
+    assert {"KV cache used", "Cold start", "Forecast idle gap"} <= set(names)
+    await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
+        "2.5%"
+    )
+    await expect(values.filter(has_text="7.8 ms")).to_have_count(1)
+
+
+async def test_where_no_rules_are_judged_no_forecast_is_shown(daemon: Daemon, open_page: Open) -> None:
+    daemon.board = Board(lambda *tick: replace(explain(*tick), forecast=()))
+    async with daemon.another(port=0) as server:
+        daemon.server = server
+        world = World(1)
+        daemon.record(world.tick())
+        ref = world.members[0].ref
+        page = await open_page(f"/#{ref.namespace}/{ref.name}")
+        await expect(page.locator("table.steps tbody tr").first).to_be_visible()
+        await expect(page.locator("table.forecast")).to_be_hidden()
+        await page.close()
+
+
+async def test_the_decisions_are_reached_and_read_with_the_keyboard_alone(daemon: Daemon, open_page: Open) -> None:
+    world = World(3)
+    ticks = world.ticks(60)
+    daemon.record(*ticks)
+    page = await open_page()
+    await page.get_by_role("searchbox").focus()
+    for _ in range(10):  # the heads of nine columns, then the first workload
+        await page.keyboard.press("Tab")
+    name = await page.evaluate("document.activeElement.textContent")
+    await page.keyboard.press("Enter")
+    changes = [outcome.change for tick in ticks for outcome in tick.outcomes if str(outcome.change.ref) == name]
+    await expect(page.locator(".mark")).to_have_count(len(changes))
+
+    await page.get_by_role("link", name="All workloads").focus()
+    await page.keyboard.press("Tab")
+    await expect(page.locator(".mark").last).to_be_focused()
+    await expect(page.locator(".tip")).to_contain_text(changes[-1].reason)
+    await page.keyboard.press("ArrowLeft")
+    await expect(page.locator(".tip")).to_contain_text(changes[-2].reason)
+    daemon.record(world.tick())
+    await expect(page.locator("#clock")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+    await expect(page.locator(".tip")).to_contain_text(changes[-2].reason)
+
+
+async def test_a_change_of_another_day_is_listed_with_its_date(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    for tick in world.ticks(60):
+        daemon.record(replace(tick, wall_s=tick.wall_s - 86_400))
+    daemon.record(*world.ticks(60))
+    page = await open_page(f"/#{world.members[0].ref}")
+    when = page.locator("table.changes .when")
+    await expect(when.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    await expect(when.last).to_have_text(re.compile(r"^17 Nov, \d\d:\d\d$"))
+
+
+async def test_of_a_workload_that_vanishes_nothing_is_shown_as_if_it_were_still_there(
+    daemon: Daemon, chromium: Browser
+) -> None:
+    members = tuple(Workload(WorkloadRef("ns", name)) for name in ("stays", "goes"))
+    world = World(members)
+    daemon.record(*world.ticks(3))
+    page = await open_page_quietly(chromium, daemon, "/#ns/goes", [])
+    await expect(page.locator("#detail .tiles")).to_be_visible()
+    later = World(members[:1])
+    later.number = 3
+    daemon.record(later.tick())
+    await expect(page.locator(".sentence")).to_have_text("no workload ns/goes in the last tick")
+    await expect(page.locator("#detail .tiles")).to_be_hidden()
+    await expect(page.locator(".badge:visible")).to_have_text("demo")
+    world.number = 4
+    daemon.record(world.tick())
+    await expect(page.locator("#detail .tiles")).to_be_visible()
+
+
+async def test_the_chart_grows_with_each_tick(daemon: Daemon, open_page: Open) -> None:
+    world = World(2)
+    daemon.record(*world.ticks(3))
+    ref = world.members[1].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    line = page.locator(".panel .line.ttft")
+    await expect(line).to_have_attribute("d", re.compile(r"^M[^L]*(L[^L]+){2}$"))
+    daemon.record(world.tick())
+    await expect(line).to_have_attribute("d", re.compile(r"^M[^L]*(L[^L]+){3}$"))
+
+
+async def test_replicas_stay_in_sight_when_demand_is_huge(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    for tick in world.ticks(4):
+        stages = tick.decision.stages.copy()
+        stages[Stage.DEMAND] = 4000.0
+        daemon.record(replace(tick, decision=replace(tick.decision, stages=stages)))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    labels = await page.locator(".panel").first.locator(".label").all_text_contents()
+    most = float(np.max(world.replicas))
+    assert most <= max(int(label) for label in labels) <= 2 * most + 4
+    path = await page.locator(".panel .line.demand").get_attribute("d")
+    assert path is not None
+    assert "-" not in path, "it is cut off at the top of the panel, and does not leave it"
+
+
+async def test_what_is_unknown_is_a_gap_in_the_chart_and_a_dash_in_the_figures(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    for tick in world.ticks(9):
+        ttft = np.array([np.nan if tick.number in (4, 5, 8) else 1.0])
+        seen = replace(tick.decision.observation, ttft_s=ttft)
+        daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    await expect(page.locator(".panel .line.ttft")).to_have_attribute("d", re.compile(r"^M[^M]+M[^M]+$"))
+    await expect(page.locator("#detail .tiles")).to_contain_text("– / 150 ms")
+
+
+async def test_hostile_names_and_reasons_are_shown_as_text(daemon: Daemon, open_page: Open) -> None:
+    hostile = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
+    members = (Workload(WorkloadRef("ns", hostile), policy=hostile, model=hostile),)
+    world = World(members)
+    for tick in world.ticks(12):
+        daemon.record(replace(tick, input=replace(tick.input, fleet=replace(tick.input.fleet, rival=(hostile,)))))
+    page = await open_page()
+    await expect(page.locator("#rows .name")).to_have_text(hostile)
+    await expect(page.locator("#rows td[data-key=policy]")).to_have_text(hostile)
+    await page.locator("#rows a").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(hostile)
+    await expect(page.locator(".sentence")).to_contain_text(hostile)
+    await expect(page.locator("table.changes tbody td:last-child").first).to_contain_text(hostile)
+    await page.locator(".mark").last.focus()
+    await expect(page.locator(".tip")).to_contain_text(hostile)
+    assert await page.locator("main img, main script").count() == 0
+
+
+async def test_a_link_to_a_workload_that_is_not_there_says_so_and_shows_it_when_it_comes(
+    daemon: Daemon, open_page: Open, chromium: Browser
+) -> None:
+    daemon.record(World(1).tick())
+    page = await open_page("/#/healthz")  # no workload is named: the list
+    await expect(rows(page)).to_have_count(1)
+    await page.close()
+
+    refused: list[str] = []
+    page = await open_page_quietly(chromium, daemon, "/#ns/later", refused)
+    await expect(page.locator(".sentence")).to_have_text("no workload ns/later in the last tick")
+    sections = page.locator("#detail section")
+    assert not any([await section.is_visible() for section in await sections.all()])
+    later = World((Workload(WorkloadRef("ns", "later")),))
+    later.ids = np.array([1])
+    later.number = 1
+    daemon.record(later.tick())
+    await expect(page.locator(".sentence")).to_contain_text("ns/later from")
+    await expect(page.locator(".panel").first).to_be_visible()
+    assert all("404" in text for text in refused)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_pictures_of_the_page_are_readable_in_light_and_dark(
+    daemon: Daemon, open_page: Open, scheme: Literal["light", "dark"]
+) -> None:
+    world = World(1000)
+    daemon.record(*world.ticks(300))
+    page = await open_page(scheme=scheme)
+    await expect(page.locator("#rows a").first).to_be_visible()
+    await screenshot(page, f"page-list-{scheme}")
+    assert await faintest_text(page) >= 4.5
+    await page.locator("#rows a").first.click()
+    await expect(page.locator(".mark").first).to_be_visible()
+    box = await page.locator(".plots").bounding_box()
+    assert box is not None
+    await page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 80)
+    await expect(page.locator(".tip")).to_be_visible()
+    await screenshot(page, f"page-workload-{scheme}")
+    assert await faintest_text(page) >= 4.5
+
+
+@pytest.mark.parametrize("viewport", [WIDE, PHONE])
+async def test_no_figure_is_wider_than_its_tile(daemon: Daemon, open_page: Open, viewport: dict[str, int]) -> None:
+    world = World(1)
+    daemon.record(*world.ticks(2))
+    page = await open_page(f"/#{world.members[0].ref}", viewport=viewport)
+    tiles = page.locator(".tiles.small dd")
+    await tiles.nth(4).evaluate("(figure) => figure.textContent = '999 ms / 150 ms'")
+    wide = "(figures) => figures.filter((f) => f.scrollWidth > f.clientWidth).map((f) => f.textContent)"
+    assert await tiles.evaluate_all(wide) == []
+
+
+async def test_at_any_width_the_list_fills_its_card_and_no_head_is_cut(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World(5).tick())
+    page = await open_page()
+    await expect(page.locator("#rows a").first).to_be_visible()
+    right = "(nodes) => nodes.at(-1).getBoundingClientRect().right"
+    for width in (320, 390, 641, 700, 768, 861, 961, 1000, 1081, 1241, 1400):
+        await page.set_viewport_size({"width": width, "height": 800})
+        card = await page.locator("#scroll").evaluate_all(right)
+        assert await page.locator("#head th:visible").evaluate_all(right) == pytest.approx(card, abs=1.5), width
+        assert width > 640 or await page.locator("#filter").evaluate_all(right) == card, width
+        for head in await page.locator("#head button:visible").all():
+            await head.click()
+            assert await head.evaluate("(button) => button.scrollWidth <= button.clientWidth"), width
+            if await head.text_content() in ("Workload", "Reason"):
+                assert await head.evaluate("(button) => button.clientWidth") > 110, width
+
+
+async def test_on_a_tablet_a_common_reason_is_not_cut(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(*World(20).ticks(60))
+    page = await open_page(viewport={"width": 900, "height": 800})
+    reasons = page.locator("#rows td[data-key=reason]").filter(has_text="Concurrency · stabilizing")
+    await expect(reasons.first).to_be_visible()
+    await page.evaluate("document.querySelector('td[data-key=reason]').textContent = 'Concurrency · within tolerance'")
+    assert await page.locator("td[data-key=reason]").evaluate_all(
+        "(all) => all.every((c) => c.scrollWidth <= c.clientWidth)"
+    )
+
+
+async def test_on_a_phone_nothing_is_wider_than_the_screen(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(*World(20).ticks(60))
+    page = await open_page(viewport=PHONE)
+    await expect(page.locator("#rows a").first).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    await screenshot(page, "page-list-phone")
+    await page.locator("#rows a").first.click()
+    await expect(page.locator(".mark").first).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    await screenshot(page, "page-workload-phone")
+
+
+async def test_a_page_left_open_keeps_no_more_than_the_daemon_does(daemon: Daemon, open_page: Open) -> None:
+    world = World(1)
+    daemon.record(*world.ticks(MAX_TICKS))
+    ref = world.members[0].ref
+    page = await open_page(f"/#{ref.namespace}/{ref.name}")
+    line = page.locator(".panel .line.ttft")
+    await expect(line).to_have_attribute("d", re.compile(rf"^M[^L]*(L[^L]+){{{MAX_TICKS - 1}}}$"))
+    before = await line.get_attribute("d")
+    daemon.record(*world.ticks(5))
+    await asyncio.sleep(0)
+    await expect(line).not_to_have_attribute("d", before or "")
+    await expect(line).to_have_attribute("d", re.compile(rf"^M[^L]*(L[^L]+){{{MAX_TICKS - 1}}}$"))
+
+
+async def faintest_text(page: Page) -> float:
+    """Return the least contrast of any text with the ground behind it, by WCAG 2's formula."""
+    least: float = await page.evaluate(
+        """() => {
+            const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+            const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+                .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+                .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+            const ground = (node) => {
+                for (let at = node; at; at = at.parentElement) {
+                    const colour = parse(getComputedStyle(at).backgroundColor);
+                    if ((colour[3] ?? 1) === 1) return colour;
+                }
+                return [255, 255, 255];
+            };
+            let least = 21;
+            for (const node of document.querySelectorAll("body *")) {
+                const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+                if (!own || !node.getClientRects().length || node.closest("noscript, script")) continue;
+                const style = getComputedStyle(node);
+                const ink = parse(node.closest("svg") ? style.fill : style.color);
+                const [a, b] = [light(ink), light(ground(node))].sort((x, y) => y - x);
+                least = Math.min(least, (a + 0.05) / (b + 0.05));
+            }
+            return least;
+        }"""
+    )
+    return least

@@ -1,0 +1,494 @@
+"""The HTTP server over loopback, asked by a real client."""
+
+import asyncio
+import json
+import re
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+
+from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, CannotListen, HttpServer
+from autoscaler.adapters.web.table import FIELDS
+from autoscaler.adapters.web.view import SIGNALS, STAGES
+from autoscaler.config.settings import HttpSettings
+from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.samples import Samples, SourceReport
+from autoscaler.ports import Unavailable
+from tests.adapters.web.conftest import MAX_AGE_S, Daemon
+from tests.adapters.web.records import FORECAST, World
+from tests.harness.process import eventually
+
+API = "/api/v1/workloads"
+
+
+async def get(client: aiohttp.ClientSession, path: str, status: int = 200) -> Any:
+    async with client.get(path) as response:
+        assert response.status == status, await response.text()
+        return await response.json()
+
+
+# Listening
+
+
+async def test_a_port_in_use_is_an_error_that_names_it(daemon: Daemon) -> None:
+    with pytest.raises(CannotListen, match=f"port {daemon.server.port} on 127.0.0.1 is in use"):
+        async with daemon.another(daemon.server.port):
+            pass
+
+
+async def test_an_address_of_another_machine_is_an_error_that_names_it(daemon: Daemon) -> None:
+    parts = {"board": daemon.board, "metrics": daemon.metrics, "readiness": daemon.readiness}
+    with pytest.raises(CannotListen, match=r"192\.0\.2\.1 port 8080"):
+        async with HttpServer(HttpSettings(host="192.0.2.1", port=8080), **parts, mode="direct"):
+            pass
+
+
+async def test_after_closing_nobody_answers_and_the_port_is_free(daemon: Daemon) -> None:
+    async with daemon.another(0) as server:
+        port = server.port
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection("127.0.0.1", port)
+    async with daemon.another(port) as server:
+        assert server.port == port
+
+
+async def test_past_the_bound_the_oldest_connection_that_asks_nothing_makes_room(daemon: Daemon) -> None:
+    """Those that never finish asking must not keep the probes of kubelet out."""
+    async with aiohttp.ClientSession(daemon.url) as browser, browser.get("/api/v1/stream") as follows:
+        opened = [await asyncio.open_connection("127.0.0.1", daemon.server.port) for _ in range(MAX_CONNECTIONS + 8)]
+        for _, writer in opened:
+            writer.write(b"GET / HTTP/1.1\r\nX-Slow: ")
+        async with asyncio.timeout(5):
+            for reader, _ in opened[:9]:  # one more than the eight beyond the bound: the browser has one of its places
+                assert await reader.read() == b""
+            async with aiohttp.ClientSession(daemon.url) as probe, probe.get("/healthz") as response:
+                assert response.status == 200
+            daemon.record(*World(1).ticks(1))
+            await follows.content.readuntil(b"event: tick")  # older than all of them, and still served
+        assert not opened[-1][0].at_eof()
+        for _, writer in opened:
+            writer.close()
+
+
+# Health
+
+
+async def test_healthz_answers_before_the_first_tick(client: aiohttp.ClientSession) -> None:
+    async with client.get("/healthz") as response:
+        assert (response.status, await response.text()) == (200, "ok\n")
+
+
+async def test_not_ready_before_the_first_tick(client: aiohttp.ClientSession) -> None:
+    detail = await get(client, "/readyz", 503)
+    assert detail["reason"] == "no tick has succeeded yet"
+    assert detail["last_tick_age_s"] is None
+
+
+async def test_ready_from_the_first_tick_until_the_last_good_one_is_too_old(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    daemon.record(World(2).tick())
+    assert (await get(client, "/readyz"))["leader"] is True
+    daemon.clock.time_s = MAX_AGE_S
+    assert (await get(client, "/readyz"))["last_tick_age_s"] == MAX_AGE_S
+    daemon.clock.time_s = MAX_AGE_S + 1
+    detail = await get(client, "/readyz", 503)
+    assert detail["reason"] == "the last successful tick is 41.0 s old, more than 40 s"
+
+
+async def test_an_answer_says_itself_that_the_last_tick_is_old_and_why(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    assert (await get(client, API))["stale"] == "no tick has succeeded yet"
+    world = World(1)
+    daemon.record(world.tick())
+    one = f"{API}/{world.members[0].ref}"
+    daemon.readiness.failed(0.0, OSError("no connection"))
+    assert [(await get(client, path))["stale"] for path in (API, one)] == ["", ""]
+    daemon.clock.time_s = MAX_AGE_S + 1
+    why = "the last successful tick is 41.0 s old, more than 40 s: OSError: no connection"
+    assert [(await get(client, path))["stale"] for path in (API, one)] == [why, why]
+
+
+async def test_failed_ticks_are_told_and_forgotten_when_one_succeeds(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    world = World(2)
+    daemon.record(world.tick())
+    daemon.readiness.failed(0.0, RuntimeError("the API server\nis away"))
+    detail = await get(client, "/readyz")
+    assert detail["failed_ticks_in_a_row"] == 1
+    assert detail["last_error"] == "RuntimeError: the API server\N{REPLACEMENT CHARACTER}is away"
+    daemon.record(world.tick())
+    assert (await get(client, "/readyz"))["last_error"] == ""
+
+
+async def test_a_policy_that_does_not_load_is_told_and_does_not_make_unready(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    daemon.record(World(2).tick())
+    daemon.detail = {"policies": "realtime.yaml:3: replicas.min is 5, at most replicas.max (2) is allowed"}
+    assert "replicas.min is 5" in (await get(client, "/readyz"))["policies"]
+
+
+async def test_problems_of_sources_are_told_and_bounded(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+    tick = World(2).tick()
+    report = SourceReport("prometheus", 14, 14, tuple(f"{i}: " + "x" * 1000 for i in range(100)))
+    daemon.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,)))))
+    (source,) = (await get(client, "/readyz"))["sources"]
+    assert (source["source"], source["failed"], len(source["problems"])) == ("prometheus", 14, 32)
+    assert max(map(len, source["problems"])) == 300
+
+
+# Metrics
+
+
+async def test_metrics_are_prometheus_text(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+    daemon.record(World(3).tick())
+    async with client.get("/metrics") as response:
+        text = await response.text()
+        assert response.content_type == "text/plain"
+    assert 'vllm_autoscaler_ticks_total{result="ok"} 1.0\n' in text
+    assert text.count("\nvllm_autoscaler_desired_replicas{") == 3
+
+
+async def test_metrics_are_openmetrics_where_asked_for(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+    async with client.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"}) as response:
+        assert response.content_type == "application/openmetrics-text"
+        assert (await response.text()).endswith("# EOF\n")
+
+
+# The list
+
+
+async def test_the_list_before_the_first_tick_is_empty(client: aiohttp.ClientSession) -> None:
+    body = await get(client, API)
+    assert (body["tick"], body["total"], body["workloads"]) == (None, 0, [])
+
+
+async def test_a_row_has_the_documented_fields_and_unknown_is_null(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    tick = World(2).tick()
+    daemon.record(tick)
+    body = await get(client, API)
+    row = body["workloads"][1]
+    assert list(row) == list(FIELDS)
+    assert row["wanted"] == tick.decision.replicas[1]
+    assert row["gateway_waiting"] is None
+    assert (row["signal"], row["paused"], row["trusted"]) == ("concurrency", False, True)
+    assert (body["total"], body["matched"], body["mode"], body["leading"]) == (2, 2, "demo", True)
+
+
+async def test_the_list_is_filtered_sorted_and_cut(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+    daemon.record(World(40).tick())
+    body = await get(client, f"{API}?q=REALTIME&sort=-waiting&limit=3&offset=1")
+    everything = (await get(client, f"{API}?limit=1000"))["workloads"]
+    realtime = [row for row in everything if row["policy"] == "realtime"]
+    assert body["matched"] == len(realtime)
+    ordered = sorted(realtime, key=lambda row: -row["waiting"])
+    assert [row["waiting"] for row in body["workloads"]] == [row["waiting"] for row in ordered[1:4]]
+
+
+@pytest.mark.parametrize("sort", ["ttft_s", "-ttft_s"])
+async def test_unknown_values_come_last_whichever_way_it_is_sorted(
+    daemon: Daemon, client: aiohttp.ClientSession, sort: str
+) -> None:
+    tick = World(3).tick()
+    seen = replace(tick.decision.observation, ttft_s=np.array([np.nan, 1.0, 2.0]))
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    values = [row["ttft_s"] for row in (await get(client, f"{API}?sort={sort}"))["workloads"]]
+    assert values == ([1.0, 2.0, None] if sort == "ttft_s" else [2.0, 1.0, None])
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("limit=0", "limit is '0'; allowed: a whole number from 1 to 1000"),
+        ("limit=1001", "limit is '1001'; allowed: a whole number from 1 to 1000"),
+        ("offset=-1", "offset is '-1'; allowed: a whole number from 0 to 1000000000"),
+        ("offset=1e3", "offset is '1e3'; allowed: a whole number"),
+        ("limit=%D9%A3", "limit is '٣'; allowed: a whole number"),
+        ("limit=" + "9" * 2000, "allowed: a whole number"),
+        ("sort=secret", "sort is 'secret'; allowed: one of id, namespace"),
+        ("q=%00", "q is '\\x00'; allowed: at most 253 printable characters"),
+        ("q=" + "a" * 300, "allowed: at most 253 printable characters"),
+        ("page=2", "unknown parameter 'page'; allowed: q, sort, limit, offset"),
+        ("q=a&q=b", "parameter q is given more than once"),
+    ],
+)
+async def test_a_bad_parameter_is_named_with_its_value_and_what_is_allowed(
+    client: aiohttp.ClientSession, query: str, error: str
+) -> None:
+    body = await get(client, f"{API}?{query}", 400)
+    assert error in body["error"]
+    assert len(body["error"]) < 600
+
+
+async def test_the_stream_refuses_parameters_as_the_list_does(client: aiohttp.ClientSession) -> None:
+    body = await get(client, "/api/v1/stream?since=4", 400)
+    assert body["error"] == "unknown parameter 'since'; allowed: none"
+
+
+# One workload
+
+
+async def test_one_workload_has_its_explanation_history_and_changes(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    ticks = World(3).ticks(12)
+    daemon.record(*ticks)
+    ref = ticks[-1].input.fleet.workloads[1].ref
+    body = await get(client, f"{API}/{ref.namespace}/{ref.name}")
+    assert body["workload"]["name"] == ref.name
+    assert body["explanation"]["sentence"].endswith(".")
+    assert body["explanation"]["inputs"]["kv_usage"] is None
+    assert body["explanation"]["forecast"] == [{"name": line.name, "text": line.text} for line in FORECAST]
+    assert [step["stage"] for step in body["explanation"]["steps"]][:2] == ["demand", "unknown"]
+    assert body["history"]["tick"] == list(range(12))
+    assert body["history"]["wanted"] == [tick.decision.replicas[1] for tick in ticks]
+    outcomes = [outcome for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
+    assert [change["after"] for change in body["changes"]] == [outcome.change.after for outcome in outcomes]
+    assert [change["reason"] for change in body["changes"]] == [outcome.change.reason for outcome in outcomes]
+
+
+@pytest.mark.parametrize("leading", [True, False])
+async def test_the_list_and_one_workload_tell_whether_who_answers_leads(
+    daemon: Daemon, client: aiohttp.ClientSession, leading: bool
+) -> None:
+    tick = replace(World(1).tick(), leading=leading)
+    daemon.record(tick)
+    ref = tick.input.fleet.workloads[0].ref
+    assert (await get(client, API))["leading"] is leading
+    assert (await get(client, f"{API}/{ref.namespace}/{ref.name}"))["leading"] is leading
+
+
+async def test_since_asks_only_for_what_is_new(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+    ticks = World(3).ticks(12)
+    daemon.record(*ticks)
+    ref = ticks[-1].input.fleet.workloads[1].ref
+    body = await get(client, f"{API}/{ref.namespace}/{ref.name}?since=9")
+    assert body["history"]["tick"] == [10, 11]
+    assert all(change["tick"] > 9 for change in body["changes"])
+
+
+async def test_two_kinds_of_one_name_are_told_apart(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+    members = (Workload(WorkloadRef("a", "x")), Workload(WorkloadRef("a", "x", "StatefulSet")))
+    daemon.record(World(members).tick())
+    assert (await get(client, f"{API}/a/x"))["workload"]["id"] == 0
+    assert (await get(client, f"{API}/a/x?kind=StatefulSet"))["workload"]["id"] == 1
+
+
+@pytest.mark.parametrize("name", ["meta/llama 3.1", "<b>bold</b>", "../../etc/passwd", "ü%2F?#"])
+async def test_a_name_with_any_printable_characters_is_found(
+    daemon: Daemon, client: aiohttp.ClientSession, name: str
+) -> None:
+    daemon.record(World((Workload(WorkloadRef("ns", name)),)).tick())
+    quoted = "".join(f"%{byte:02X}" for byte in name.encode())
+    request = f"GET {API}/ns/{quoted} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    status, _, body = await raw(daemon, request.encode())
+    assert status == 200
+    assert json.loads(body)["workload"]["name"] == name
+
+
+async def test_a_workload_that_is_not_there_is_named_in_the_error(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    daemon.record(World(2).tick())
+    assert (await get(client, f"{API}/ns/nobody", 404))["error"] == "no workload ns/nobody in the last tick"
+
+
+async def test_while_no_tick_has_succeeded_no_workload_is_said_to_be_missing(
+    daemon: Daemon, client: aiohttp.ClientSession
+) -> None:
+    assert (await get(client, f"{API}/ns/llama", 404))["error"] == "no tick has succeeded yet"
+    daemon.readiness.failed(0.0, Unavailable("no workloads found"))
+    error = (await get(client, f"{API}/ns/llama", 404))["error"]
+    assert error == "no tick has succeeded yet: Unavailable: no workloads found"
+
+
+async def test_a_path_that_is_not_served_is_named(client: aiohttp.ClientSession) -> None:
+    assert (await get(client, f"/foo{API}/ns/llama", 404))["error"] == f"nothing is served at '/foo{API}/ns/llama'"
+
+
+async def test_a_workload_name_out_of_bounds_is_refused(client: aiohttp.ClientSession) -> None:
+    assert "name is " in (await get(client, f"{API}/ns/{'a' * 254}", 400))["error"]
+    assert "namespace is 'n\\x07'" in (await get(client, f"{API}/n%07/a", 400))["error"]
+
+
+# What a request may be
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/", "/metrics", API, "/readyz", "/api/v1/stream"])
+async def test_only_get_and_head_are_answered(client: aiohttp.ClientSession, method: str, path: str) -> None:
+    async with client.request(method, path, data=b"x" if method == "POST" else None) as response:
+        assert response.status == 405
+        allowed = response.headers["Allow"].split(",")
+        assert set(allowed) <= {"GET", "HEAD"}
+        assert (await response.json())["error"] == f"method {method}; allowed: {', '.join(sorted(allowed))}"
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", API, "/static/app.js"])
+async def test_head_has_the_headers_and_no_body(daemon: Daemon, path: str) -> None:
+    daemon.record(World(2).tick())
+    request = f"HEAD {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    status, headers, body = await raw(daemon, request.encode())
+    assert status == 200
+    assert "content-type" in headers
+    assert body == b""
+
+
+async def test_a_get_with_a_body_is_refused(client: aiohttp.ClientSession) -> None:
+    async with client.get(API, data=b"x" * 100_000) as response:
+        assert response.status == 413
+
+
+async def test_a_request_line_or_header_too_long_is_refused_and_the_next_client_served(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    too_long = "request line or header too long; allowed: at most 4096 bytes"
+    for request, error in (
+        (f"GET /{'a' * 10_000} HTTP/1.1\r\nHost: x".encode(), too_long),
+        (f"GET / HTTP/1.1\r\nHost: x\r\nX: {'a' * 10_000}".encode(), too_long),
+        (b"GET / HTTP/1.1\r\nHost x", "not an HTTP request"),
+        (b"\x00\xff\x16garbage", "not an HTTP request"),
+    ):
+        status, headers, body = await raw(daemon, request + b"\r\n\r\n")
+        assert (status, json.loads(body)) == (400, {"error": error})
+        assert "x-content-type-options" in headers
+    assert (await raw(daemon, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))[0] == 200
+    assert caplog.text == "", "whoever reaches the port could fill the log"
+
+
+async def test_who_hangs_up_in_the_middle_of_an_answer_leaves_nothing_in_the_log(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.record(World(2000).tick())
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.server.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    writer.transport.abort()
+    await asyncio.sleep(1.0)
+    assert caplog.text == ""
+
+
+async def test_faults_are_json_and_logged_once_when_they_repeat(
+    daemon: Daemon, client: aiohttp.ClientSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.detail = {"odd": object()}
+    for _ in range(3):
+        async with client.get("/readyz") as response:
+            assert response.status == 500
+            assert (await response.json())["error"].startswith("an unexpected error")
+    logged = capsys.readouterr().out
+    assert logged.count("an answer failed") == logged.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("accept", ["text/plain;version=x", "application/openmetrics-text;version=1.x", "a;q=b,;;=,*"])
+async def test_metrics_are_text_when_the_accept_header_is_odd(client: aiohttp.ClientSession, accept: str) -> None:
+    async with client.get("/metrics", headers={"Accept": accept}) as response:
+        assert response.status == 200
+        assert "vllm_autoscaler_ticks_total" in await response.text()
+
+
+async def test_probes_are_answered_when_answers_are_stuck(daemon: Daemon) -> None:
+    """Clients that read nothing take all places until their time is up; what comes is refused, and kubelet is not."""
+    daemon.record(World(2000).tick())
+    async with (
+        daemon.another(0, write_deadline_s=60.0, answer_s=10.0) as server,
+        aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as client,
+    ):
+        await eventually(lambda: served(client, "/metrics"), "metrics that are made")
+        stuck = [await stuck_client(server.port) for _ in range(MAX_ANSWERS)]
+        await eventually(lambda: refused(client), "an answer that is refused")
+        async with client.get("/healthz") as probe:
+            assert probe.status == 200
+        await eventually(lambda: served(client, API), "an answer after those that were cut off", timeout_s=40)
+        for _, writer in stuck:
+            writer.transport.abort()
+
+
+async def stuck_client(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for more than the buffers of a connection hold, and read none of it."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    return reader, writer
+
+
+async def served(client: aiohttp.ClientSession, path: str) -> bool:
+    with suppress(aiohttp.ClientError):
+        async with client.get(path) as response:
+            return response.status == 200
+    return False
+
+
+async def refused(client: aiohttp.ClientSession) -> bool:
+    async with client.get(API) as response:
+        if response.status == 503:
+            assert response.headers["Retry-After"] == "1"
+            assert str(MAX_ANSWERS) in (await response.json())["error"]
+        return response.status == 503
+
+
+async def raw(daemon: Daemon, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send bytes as they are; return status, headers by lower-case name, body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.server.port)
+    writer.write(request)
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    return int(status.split()[1]), {line.split(":")[0].lower(): line for line in lines}, body
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/static/app.js", "/healthz", "/readyz", "/metrics", API, "/nothing", "/api/v1/stream"]
+)
+async def test_every_answer_carries_the_security_headers_and_none_for_other_origins(
+    client: aiohttp.ClientSession, path: str
+) -> None:
+    async with client.get(path, headers={"Origin": "http://elsewhere.example"}) as response:
+        policy = response.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert not [header for header in response.headers if header.lower().startswith("access-control")]
+
+
+async def test_the_page_names_only_files_that_are_served_and_has_no_script_of_its_own(
+    client: aiohttp.ClientSession,
+) -> None:
+    async with client.get("/") as response:
+        assert response.content_type == "text/html"
+        page = await response.text()
+    paths = set(re.findall(r'(?:src|href)="(/[^"]*)"', page))
+    assert "/static/app.js" in paths
+    for path in paths:
+        async with client.get(path) as response:
+            assert response.status == 200
+            imports = re.findall(r'from "\./([a-z]+\.js)"', await response.text()) if path.endswith(".js") else []
+        for name in imports:
+            async with client.get(f"/static/{name}") as response:
+                assert response.status == 200
+                assert response.content_type == "text/javascript"
+    assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", page)
+
+
+async def test_the_page_has_words_for_every_signal_and_stage(client: aiohttp.ClientSession) -> None:
+    async with client.get("/static/format.js") as response:
+        words = await response.text()
+    assert [name for name in (*SIGNALS, *STAGES) if f"\n  {name}: " not in words] == []

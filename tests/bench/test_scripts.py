@@ -1,0 +1,60 @@
+"""Every script of `bench/` runs at its smallest size, so that a change of the daemon cannot break one unseen."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRACE = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{second},300,60\n" for second in range(0, 240, 2))
+TRACE_FILE, TRACE_FOLDER = object(), object()
+"""Stand for the paths of a trace that the test writes, and of the folder that holds it."""
+
+SMALLEST: dict[str, list[object]] = {
+    "ablation": ["--traces", TRACE_FOLDER, "--scale", 1],
+    "decode": ["--workloads", 40, "--ticks", 2],  # so many that some change
+    "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
+    "keda_cost": ["--workloads", 16, "--rounds", 1, "--seconds", 1],
+    "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
+    "reaction": ["--workloads", 1, "--rounds", 2],
+    "queue_seen": ["--longest", 60],
+    "scrape": ["--pods", 8, "--rounds", 1],
+    "shapes": ["--shapes", "step", "--hours", 0.2],
+    "simulate": ["--trace", TRACE_FILE],
+    "sizes": ["--sizes", 0.3, "--hours", 0.1],
+    "start": ["--rounds", 1],
+    "state": ["--workloads", 8],
+    "tick": ["--workloads", 10, "--ticks", 2],
+    "whole_tick": ["--workloads", 10, "--ticks", 1, "--period", 0.1],
+}
+
+
+def test_every_script_of_the_benchmarks_has_a_smallest_run():
+    scripts = {path.stem for path in (ROOT / "bench").glob("*/*.py") if "__main__" in path.read_text("utf-8")}
+    assert scripts == set(SMALLEST)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("script", SMALLEST)
+def test_script_prints_json_when_run_at_its_smallest_size(script: str, tmp_path: Path):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    paths = {TRACE_FOLDER: folder, TRACE_FILE: folder / "requests.csv"}
+    paths[TRACE_FILE].write_text(TRACE)
+    arguments = [str(paths.get(each, each)) for each in SMALLEST[script]]
+    run = subprocess.run(
+        [sys.executable, str(next((ROOT / "bench").glob(f"*/{script}.py"))), *arguments, "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    said = f"{run.stdout[-2000:]}{run.stderr[-4000:]}"
+    assert "Traceback" not in run.stderr, said
+    assert run.returncode in (0, 1), said  # 1: a target is missed, which so small a run on a busy machine may
+    assert json.loads(run.stdout.splitlines()[-1]), said

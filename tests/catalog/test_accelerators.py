@@ -1,0 +1,63 @@
+"""Names of extended resources."""
+
+import re
+
+import pytest
+
+from autoscaler.catalog.accelerators import Sort, from_label, labels, sort_of
+
+ACCELERATORS = [
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/mig-3g.40gb",
+    "nvidia.com/mig-1g.10gb.me",
+    "amd.com/gpu",
+    "amd.com/cpx_nps4",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "habana.ai/gaudi",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neuroncore",
+    "aws.amazon.com/neurondevice",
+    "huawei.com/Ascend910",
+    "metax-tech.com/gpu",
+    "mthreads.com/gpu",
+    "furiosa.ai/rngd",
+    "tenstorrent.com/blackhole",
+]
+
+
+@pytest.mark.parametrize("resource", ACCELERATORS)
+def test_an_accelerator_is_known_by_its_name_and_its_label(resource: str):
+    label = re.sub(r"\W", "_", resource)
+    assert sort_of(resource) is Sort.ACCELERATOR
+    assert re.fullmatch(labels(), label)
+    assert from_label(label) == resource
+
+
+@pytest.mark.parametrize(
+    ("resource", "sort"),
+    [
+        ("cpu", Sort.OTHER),
+        ("hugepages-1Gi", Sort.OTHER),
+        ("kubernetes.io/batch-cpu", Sort.OTHER),
+        ("rdma/hca_shared_devices", Sort.OTHER),
+        ("vpc.amazonaws.com/efa", Sort.OTHER),
+        ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", Sort.UNKNOWN),
+        ("example.com/gpu", Sort.UNKNOWN),
+        ("nvidia.com/gpumem", Sort.UNKNOWN),
+        ("gpu.intel.com/i915_monitoring", Sort.UNKNOWN),
+        ("huawei.com/Ascend910A-memory", Sort.UNKNOWN),
+        ("koordinator.sh/gpu", Sort.UNKNOWN),
+    ],
+)
+def test_what_is_no_accelerator_or_not_known_is_told_apart(resource: str, sort: Sort):
+    assert sort_of(resource) is sort
+
+
+@pytest.mark.parametrize(
+    "label", ["", "cpu", "rdma_ib", "nvidia_com_gpumem", "gpu_intel_com_millicores", "example_com_gpu"]
+)
+def test_a_label_of_anything_else_names_no_accelerator(label: str):
+    assert from_label(label) == ""

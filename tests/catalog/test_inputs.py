@@ -1,0 +1,36 @@
+"""The page about what is read: complete, and the same as the table."""
+
+import re
+from pathlib import Path
+
+from autoscaler.adapters.prometheus.kube_state import controllers_query, pods_query
+from autoscaler.catalog.engines import ENGINES, HISTOGRAMS
+from autoscaler.catalog.inputs import LOST, markdown
+
+PAGE = Path(__file__).parents[2] / "docs/reference/inputs.md"
+
+
+def test_the_page_is_the_one_that_the_table_prints() -> None:
+    assert PAGE.read_text() == markdown()
+
+
+def test_every_name_of_every_engine_is_on_the_page_and_every_column_says_what_is_lost() -> None:
+    page = markdown()
+    for engine in ENGINES.values():
+        for column, readings in engine.readings.items():
+            suffix = "_bucket" if column in HISTOGRAMS else ""
+            assert all(f"`{part.name}{suffix}`" in page for row in readings for part in row.parts())
+    assert {column for engine in ENGINES.values() for column in engine.readings} == set(LOST)
+
+
+def test_every_name_that_is_asked_of_kube_state_metrics_is_on_the_page() -> None:
+    asked = pods_query("up") + controllers_query("up")
+    assert set(re.findall(r"kube_\w+", asked)) == set(re.findall(r"`(kube_\w+)`", markdown()))
+
+
+def test_names_that_are_subtracted_are_marked() -> None:
+    """Else a reader takes cached tokens for another name of computed ones."""
+    for engine, name in (("vllm", "vllm:prefix_cache_hits_total"), ("sglang", "sglang:cached_tokens_total")):
+        (row,) = re.findall(rf"\| `prompt_tokens` \| (.*`{engine}:prompt_tokens_total`.*) \| no forecast", markdown())
+        assert f"less `{name}`" in row
+        assert "less `" + f"{engine}:prompt_tokens" not in row

@@ -1,0 +1,56 @@
+"""How names of engines' metrics may be spelled, and what is said of those that are read nowhere."""
+
+import pytest
+
+from autoscaler.catalog.engines import ENGINES
+from autoscaler.catalog.spellings import PLAIN, Spelling, all_spellings, engines_spelled, near_miss, spelled
+
+
+def test_names_are_those_of_the_engine_when_nothing_is_said() -> None:
+    assert spelled(ENGINES["vllm"], (PLAIN,)).readings == ENGINES["vllm"].readings
+    assert all_spellings(("x_",))[:2] == (PLAIN, Spelling("", "_"))
+    assert {spelling.prefix for spelling in all_spellings(("x_",))} == {"", "kserve_", "ray_", "x_"}
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        (Spelling("kserve_"), "kserve_vllm:kv_cache_usage_perc"),
+        (Spelling("ray_", "_"), "ray_vllm_kv_cache_usage_perc"),
+        (Spelling("", "_"), "vllm_kv_cache_usage_perc"),
+    ],
+)
+def test_every_name_follows_its_spelling(spelling: Spelling, name: str) -> None:
+    rows = engines_spelled((PLAIN, spelling))["vllm"].readings["kv_usage"]
+    assert [row.name for row in rows][::2] == ["vllm:kv_cache_usage_perc", name]
+    bare = spelled(ENGINES["nim"], (spelling,)).readings["running"][0]
+    assert (bare.name, bare.beside) == (
+        f"{spelling.prefix}num_requests_running",
+        f"{spelling.prefix}gpu_cache_usage_perc",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x_vllm:num_requests_running", "found x_vllm:num_requests_running; state the prefix with --metric-prefix x_"),
+        ("x_vllm_num_requests_running", "found x_vllm_num_requests_running; state the prefix with --metric-prefix x_"),
+        (
+            "t:tgi_batch_current_size",
+            "found t:tgi_batch_current_size; state the prefix with --metric-prefix t:",
+        ),
+        ("kserve_vllm:num_requests_running", ""),
+        ("vllm_num_requests_running", ""),
+        ("num_requests_running", ""),
+        ("x_vllm:num_requests_running_total", ""),
+        ("x" * 300 + "vllm:num_requests_running", ""),
+    ],
+)
+def test_a_name_that_is_nearly_read_is_told_with_what_helps(name: str, said: str) -> None:
+    assert near_miss(name, all_spellings()) == said
+    assert near_miss(name, all_spellings(("x_", "t:"))) == ""
+
+
+def test_another_engine_is_named_when_one_is_expected() -> None:
+    assert "of engine sglang; state the engine" in near_miss("sglang:num_running_reqs", all_spellings(), "vllm")
+    assert near_miss("sglang:num_running_reqs", all_spellings(), "sglang") == ""

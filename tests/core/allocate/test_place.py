@@ -1,0 +1,71 @@
+"""Services whose variants share pools with others: what one pool does not give is asked of the next."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.core.allocate.variants import Variants
+from autoscaler.core.model.types import Stage
+from tests.core.serving import LEARNED, Serving
+from tests.core.world import Story, fleet, spec
+
+
+def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
+    """The cheaper variant shares a pool with another workload that ranks higher, and holds a reserve there."""
+    story = Serving(spec(3, priority=[10.0, 10.0, 1000.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
+    story.variants = Variants(service=np.array([0, 0, -1]), cost=np.array([1.0, 9.0, 1.0]))
+    pools = {"pool": np.array([0, 1, 0]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([8.0, 100.0])}
+    few, many = fleet([2, 2, 2], **pools), fleet([2, 2, 6], **pools)
+    story.learn(few)
+    story.serve(many, np.array([1.0, 1.0, 4.5]), 120)
+    assert story.serve(many, np.array([1.0, 1.0, 1.0]), 300).replicas.tolist() == [2, 2, 6]
+    crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
+    assert crowded.forecast.needed.tolist() == [4, 4, 2]
+    assert crowded.forecast.replicas.tolist() == [5, 5, 8]
+    assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service: none of them is a reserve
+    assert crowded.needed.tolist() == [6, 2, 2]
+
+
+@pytest.mark.parametrize("pool_gpus", [(4.0, 100.0), (math.nan, math.nan)], ids=["sizes known", "pods wait for GPUs"])
+def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(pool_gpus):
+    """Eighty requests in flight behind one router, ten for each replica; the cheaper variant has four GPUs."""
+    story = Story(spec(2, max_replicas=20.0, down_stabilization_s=60.0))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    cheap, waits, dear = 4, 0, 2
+    for _ in range(120):
+        each = 80 / (cheap + dear)
+        seen = fleet(
+            [cheap, dear],
+            [waits, 0],
+            pool_gpus=np.array(pool_gpus),
+            pool=np.array([0, 1]),
+            pools=fleet([1]).pools * 2,
+            starting_since_s=story.now_s - 600,
+        )
+        seen = replace(seen, pod_blocked=np.where(seen.pod_ready, 0, 1).astype(np.int64))
+        decision = story.tick(seen, 5, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
+        wanted, dear = (int(count) for count in decision.replicas)
+        cheap, waits = min(wanted, 4), max(wanted - 4, 0)
+    assert cheap == 4
+    assert dear >= 4
+
+
+def test_who_is_alone_is_told_what_its_pool_did_not_give_while_a_service_looks_elsewhere():
+    story = Story(spec(3, max_replicas=20.0))
+    story.variants = Variants(np.array([0, 0, -1]), np.array([1.0, 9.0, 1.0]))
+    pools = {"pool": np.array([0, 1, 2]), "pools": fleet([1]).pools * 3, "pool_gpus": np.array([4.0, 100.0, 1.0])}
+    decision = story.watch(fleet([4, 2, 1], **pools), 60, running=10.0, waiting=np.array([5.0] * 6 + [25.0]))
+    assert decision.replicas[1] > 2
+    assert decision.stages[Stage.VARIANT, 2] > decision.stages[Stage.GRANT, 2] == 1
+
+
+def test_a_new_version_that_waits_for_a_gpu_moves_nothing_to_another_variant():
+    """Rolled out with a pod beyond the count, where GPUs are short: all four of the old version serve."""
+    story = Story(spec(2))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    assert story.watch(fleet([4, 2]), 120, running=10.0).replicas.tolist() == [4, 2]
+    rolled = fleet([4, 2], [1, 0], replicas=[4, 2])
+    rolled = replace(rolled, pod_blocked=np.where(rolled.pod_ready, 0, 1).astype(np.int64))
+    assert story.watch(rolled, 120, running=10.0).replicas.tolist() == [4, 2]

@@ -1,0 +1,126 @@
+"""Requests on pods that leave or are no longer ready: losing pods must not look like losing load."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core.explain.sentence import explain
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.types import Signal
+from autoscaler.core.observe import draining
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from tests.core.world import Story, first, fleet, spec, world
+
+LEAVES = np.array([True, True, False, False])
+
+
+def lost(leaves: np.ndarray = LEAVES, **columns: object) -> Fleet:
+    """Return a fleet of four, some of whose pods are preempted while they still serve."""
+    return fleet([4], replicas=[4], pod_terminating=leaves, **columns)
+
+
+def asks(cluster: Fleet, rules: object = None, **columns: object) -> np.ndarray:
+    decision, _ = tick(world(1000.0, cluster, rules or spec(), **columns), Memory.empty())
+    return decision.asks[:, 0]
+
+
+def test_requests_on_pods_that_leave_are_told_apart():
+    found = first(lost(), running=9.0, waiting=np.array([0.0, 2.0, 1.0, 0.0]))
+    assert (found["running"], found["waiting"], found["draining_requests"]) == (18, 1, 20)
+
+
+def test_pods_that_leave_are_load_and_no_capacity():
+    assert asks(lost(), running=9.0)[Signal.CONCURRENCY] == pytest.approx(3.6)
+
+
+def test_requests_on_a_pod_that_is_no_longer_ready_are_load():
+    cluster = replace(fleet([4]), pod_ready=np.array([False, True, True, True]))
+    inp = world(1000.0, fleet([4]), spec(), running=9.0)
+    decision, _ = tick(replace(inp, fleet=replace(cluster, time_s=1000.0)), Memory.empty())
+    assert decision.asks[Signal.CONCURRENCY, 0] == pytest.approx(3.6)
+
+
+def test_all_pods_that_leave_at_once_are_still_load():
+    assert asks(lost(np.full(4, True)), running=9.0)[Signal.CONCURRENCY] == pytest.approx(3.6)
+
+
+def test_a_pod_that_leaves_and_was_not_heard_lately_holds_nothing():
+    heard_s = np.array([900.0, math.nan, 1000.0, 1000.0])
+    assert first(lost(), time_s=heard_s, running=9.0)["draining_requests"] == 0
+
+
+def test_cache_and_tokens_on_pods_that_leave_are_load():
+    rules = spec(decode_tokens_per_s=100.0)
+    story = Story(rules)
+    for second in range(0, 60, 5):
+        decision = story.tick(lost(), running=9.0, generation_tokens=60.0 * second, kv_usage=0.9)
+    assert decision.asks[Signal.DECODE, 0] == pytest.approx(2.4)
+    assert decision.asks[Signal.KV_CACHE, 0] == pytest.approx(4 * 0.9 / 0.8)
+
+
+def test_no_replica_is_taken_away_when_some_are_preempted():
+    story = Story(spec(down_stabilization_s=2.0, down_period_s=5.0))
+    for _ in range(4):
+        assert story.tick(fleet([4], replicas=[4]), running=9.0).replicas[0] == 4
+    for _ in range(15):
+        assert story.tick(lost(), running=9.0).replicas[0] == 4
+    for _ in range(15):  # replacements have come, and what drained is gone
+        assert story.tick(fleet([4], replicas=[4]), running=9.0).replicas[0] == 4
+
+
+def test_no_further_replica_is_taken_away_while_a_shrink_drains():
+    story = Story(spec(down_stabilization_s=2.0, down_period_s=5.0))
+    cluster = fleet([4], replicas=[2], pod_terminating=LEAVES)
+    for _ in range(10):
+        assert story.tick(cluster, running=4.5).replicas[0] == 2
+
+
+def test_requests_that_end_on_a_pod_that_leaves_are_no_missing_arrivals():
+    """Four pods at a steady load; one leaves and finishes what it has, one request a tick."""
+    story, finished = Story(spec()), np.zeros(4)
+    for _ in range(30):
+        finished = finished + 1.0
+        story.tick(fleet([4], replicas=[4]), running=9.0, finished=finished)
+    before = story.memory.workloads.arrivals_per_s[0]
+    for left in range(8, -1, -1):
+        finished = finished + np.array([1.0, 4 / 3, 4 / 3, 4 / 3])
+        running = np.array([float(left), 9.0, 9.0, 9.0])
+        story.tick(lost(np.array([True, False, False, False])), running=running, finished=finished)
+    assert story.memory.workloads.arrivals_per_s[0] == pytest.approx(before, rel=0.1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), min_size=1, max_size=6),
+    st.integers(0, 5),
+)
+def test_a_pod_that_begins_to_leave_never_lowers_the_load(pods: list[tuple[int, int, bool]], chosen: int):
+    running, waiting, leaves = (np.array(column) for column in zip(*pods, strict=True))
+    more = leaves.copy()
+    more[chosen % len(more)] = True
+    before, after = (
+        asks(
+            fleet([len(pods)], pod_terminating=each),
+            running=running.astype(float),
+            waiting=waiting.astype(float),
+        )[Signal.CONCURRENCY]
+        for each in (leaves, more)
+    )
+    assert math.isnan(before) or math.isnan(after) or after >= before - 1e-9
+
+
+@pytest.mark.parametrize(("replicas", "expected"), [(4, [True, True, False, False]), (2, [False] * 4)])
+def test_the_forecast_counts_pods_that_are_missed_and_not_those_given_up(replicas: int, expected: list[bool]):
+    inp = world(1000.0, fleet([4], replicas=[replicas], pod_terminating=LEAVES), spec(), running=9.0)
+    assert draining.are_lost(inp, ~LEAVES, inp.samples.pods).tolist() == expected
+
+
+def test_the_sentence_names_requests_on_pods_that_stop_serving():
+    inp = world(1000.0, lost(), spec(), running=9.0)
+    decision, _ = tick(inp, Memory.empty())
+    sentence = explain(inp, decision, ["quick"], {}, 0).sentence
+    assert "18 running, 0 waiting and 18 on pods that stop serving ask for 3.6 at 10 per replica" in sentence

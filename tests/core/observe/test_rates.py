@@ -1,0 +1,150 @@
+"""What is believed, and counters to rates, against a slow second source."""
+
+import math
+from dataclasses import fields, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core.model.samples import FrontSamples, PodSamples
+from autoscaler.core.observe import rates as readings
+from autoscaler.core.observe.rates import RATE_WINDOW_S, TIMES
+from autoscaler.core.state import COUNTERS, PodMemory
+
+TOKENS, FINISHED = COUNTERS.index("generation_tokens"), COUNTERS.index("finished")
+
+
+def pod(time_s, **columns):
+    row = {"time_s": time_s, **columns}
+    return replace(PodSamples.filled(1), **{name: np.array([float(value)]) for name, value in row.items()})
+
+
+def read(*steps, column="generation_tokens"):
+    """Read one counter at (time, value) after (time, value); return the last rate and the memory."""
+    memory, rates = PodMemory.blank(1), None
+    for time_s, value in steps:
+        memory, rates, _ = readings.rates(pod(time_s, **{column: value}), memory)
+    return rates[COUNTERS.index(column), 0], memory
+
+
+def slow_rate(steps):
+    """The exponentially weighted mean of a rate that is constant between readings, by plain integration."""
+    end_s = steps[-1][0]
+    weighed = weight = 0.0
+    for (before_s, before), (after_s, after) in pairwise(steps):
+        seconds = RATE_WINDOW_S * (
+            math.exp((after_s - end_s) / RATE_WINDOW_S) - math.exp((before_s - end_s) / RATE_WINDOW_S)
+        )
+        weighed += seconds * (after - before) / (after_s - before_s)
+        weight += seconds
+    return weighed / weight
+
+
+gaps_and_growth = st.lists(st.tuples(st.floats(0.1, 400), st.floats(0, 1e5)), min_size=1, max_size=30)
+
+
+@given(gaps_and_growth)
+def test_a_rate_is_the_fading_mean_whatever_the_spacing_of_readings(steps):
+    track = [(1000.0, 500.0)]
+    for gap_s, growth in steps:
+        track.append((track[-1][0] + gap_s, track[-1][1] + growth))
+    assert read(*track)[0] == pytest.approx(slow_rate(track), rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(st.floats(0.1, 200), min_size=1, max_size=20), st.floats(0.01, 1e4))
+def test_a_steady_counter_has_its_rate_from_the_second_reading_on(gaps, per_s):
+    time_s, memory = 50.0, PodMemory.blank(1)
+    memory, rates, _ = readings.rates(pod(time_s, finished=7.0), memory)
+    assert np.isnan(rates[FINISHED, 0])
+    for gap_s in gaps:
+        time_s += gap_s
+        memory, rates, _ = readings.rates(pod(time_s, finished=7.0 + per_s * (time_s - 50.0)), memory)
+        assert rates[FINISHED, 0] == pytest.approx(per_s, rel=1e-6)
+
+
+def test_after_a_long_gap_the_gap_weighs_as_past_and_not_as_present():
+    # an hour at 100/s unseen, then 60 s at 10/s: after two time constants 1 - e^-2 = 86 % of the weight is new
+    rate, _ = read((0, 0), (3600, 360_000), (3630, 360_300), (3660, 360_600))
+    assert rate == pytest.approx(10 + 90 * math.exp(-2), rel=1e-6)
+
+
+def test_a_reading_that_is_not_new_changes_nothing():
+    rate, memory = read((0, 0), (10, 1000))
+    again, rates, grown = readings.rates(pod(10, generation_tokens=1000), memory)
+    assert rates[TOKENS, 0] == rate == pytest.approx(100)
+    assert again.covered_s == memory.covered_s
+    assert not grown.any()
+
+
+def test_an_older_reading_does_not_count_as_a_reset():
+    """Two servers behind one address, of which one lags: its answers are of the past."""
+    rate, memory = read((0, 0), (10, 1000))
+    _, rates, _ = readings.rates(pod(8, generation_tokens=800), memory)
+    assert rates[TOKENS, 0] == rate
+
+
+def test_a_counter_that_restarted_counts_what_it_shows_since():
+    rate, _ = read((0, 10_000), (10, 11_000), (20, 50))
+    assert rate == pytest.approx(slow_rate([(0, 0), (10, 1000), (20, 1050)]))
+
+
+def test_a_sum_of_which_one_part_restarted_does_not_count_the_rest_anew():
+    rate, _ = read((0, 1_000_000), (10, 1_001_000), (20, 500_000), (30, 501_000))
+    assert rate == pytest.approx(100)
+
+
+def test_an_absent_counter_is_unknown_until_two_readings_in_a_row_and_leaves_the_others_alone():
+    memory, seen = PodMemory.blank(1), []
+    for time_s, tokens in ((0, 0), (10, 1000), (20, math.nan), (30, 3000), (40, 4000)):
+        memory, rates, _ = readings.rates(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
+        seen.append((rates[TOKENS, 0], rates[FINISHED, 0]))
+    tokens, finished = (np.array(column) for column in zip(*seen, strict=True))
+    np.testing.assert_allclose(tokens, [np.nan, 100, np.nan, np.nan, 100])
+    np.testing.assert_allclose(finished, [np.nan, 1, 1, 1, 1])
+
+
+def test_a_pod_that_does_not_answer_keeps_its_memory():
+    _, memory = read((0, 0), (10, 1000))
+    memory, rates, _ = readings.rates(pod(math.nan), memory)
+    assert rates[TOKENS, 0] == pytest.approx(100)
+    _, rates, _ = readings.rates(pod(60, generation_tokens=6000), memory)
+    assert rates[TOKENS, 0] == pytest.approx(100)
+
+
+def test_a_jump_that_nothing_could_have_counted_is_unknown():
+    rate, memory = read((0, 0), (10, 1e14))
+    assert np.isnan(rate)
+    memory, rates, _ = readings.rates(pod(20, generation_tokens=1e14 + 500), memory)
+    assert rates[TOKENS, 0] == pytest.approx(50)
+
+
+def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
+    memory, seen = PodMemory.blank(1), []
+    for time_s, tokens in ((0, 100), (10, 100), (20, 130), (20, 130), (30, 4), (40, math.nan)):
+        memory, _, grown = readings.rates(pod(time_s, generation_tokens=tokens), memory)
+        seen.append(grown[TOKENS, 0])
+    np.testing.assert_array_equal(seen, [0, 0, 30, 0, 4, np.nan])
+
+
+@pytest.mark.parametrize("value", [-1.0, -np.inf, np.inf, 1e300])
+@pytest.mark.parametrize("table", [PodSamples, FrontSamples])
+def test_what_cannot_be_true_is_unknown(table, value):
+    believed = readings.believe(table.filled(2, value), 100.0)
+    for field in fields(table):
+        if field.name not in TIMES:
+            assert np.isnan(getattr(believed, field.name)).all(), field.name
+
+
+def test_plausible_readings_pass_unchanged_and_unknown_ones_stay_unknown():
+    samples = replace(PodSamples.filled(2, 0.5), waiting=np.array([np.nan, 40.0]))
+    believed = readings.believe(samples, 100.0)
+    for field in fields(PodSamples):
+        np.testing.assert_array_equal(getattr(believed, field.name), getattr(samples, field.name))
+
+
+def test_a_reading_from_the_future_is_of_now_and_one_without_a_time_is_none():
+    samples = replace(PodSamples.filled(3), time_s=np.array([150.0, np.inf, np.nan]))
+    np.testing.assert_array_equal(readings.believe(samples, 100.0).time_s, [100.0, np.nan, np.nan])

@@ -1,0 +1,194 @@
+"""Burst or noise: the projected queue against a slow integration, and what is ordered for it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core.model.types import Capacity, Observation
+from autoscaler.core.reactive import queue_projection
+from autoscaler.core.state import Memory, WorkloadMemory
+from tests.core.world import fleet, spec, world
+
+NAN = math.nan
+
+
+def observation(**columns):
+    """One awake replica that serves 3 requests of 100 tokens a second; a cold start takes a minute."""
+    state = {"replicas": 1, "ready": 1, "reporting": 1, "asleep": 0, "starting": 0, "pledged_s": 0, "running": 10}
+    state |= {"waiting": 0, "generation_tokens_per_s": 300, "output_tokens": 100, "cold_start_s": 60, **columns}
+    return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in state.items()})
+
+
+def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN, stated_tokens_per_s=NAN):
+    remembered = {"arrivals_per_s": arrivals_per_s, "decode_tokens_per_s": best_tokens_per_s}
+    workloads = replace(WorkloadMemory.blank(1), **{name: np.array([value]) for name, value in remembered.items()})
+    capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
+    return queue_projection.project(found, capacity, replace(Memory.empty(), workloads=workloads))
+
+
+def is_noise(found, max_wait_s=1.0, **known):
+    inp = world(1000.0, fleet([1]), spec(max_wait_s=max_wait_s))
+    return bool(queue_projection.noise(inp, found, projected(found, **known))[0])
+
+
+def test_thirty_waiting_are_gone_in_time_where_three_are_served_and_two_arrive():
+    assert projected(observation(waiting=30)).wait_s[0] == 0
+    assert is_noise(observation(waiting=30))
+
+
+def test_what_does_not_drain_within_a_cold_start_is_no_noise():
+    found = observation(waiting=120)
+    assert projected(found).queue[0] == pytest.approx(120 - 60)
+    assert projected(found).wait_s[0] == pytest.approx(20)
+    assert not is_noise(found)
+
+
+def test_a_tier_that_tolerates_the_wait_calls_it_noise():
+    assert is_noise(observation(waiting=120), max_wait_s=20.0)
+    assert not is_noise(observation(waiting=120), max_wait_s=19.0)
+
+
+def test_a_lasting_overload_is_no_noise_however_short_its_queue():
+    assert not is_noise(observation(waiting=1), arrivals_per_s=4.0)
+
+
+def test_replicas_that_are_loading_are_credited_with_the_time_they_will_have():
+    """150 wait; a replica ordered 50 s ago serves for 50 of the next 60 s: 150 - 60 - 150 < 0."""
+    assert not is_noise(observation(waiting=150))
+    assert is_noise(observation(waiting=150, starting=1, pledged_s=50))
+    assert not is_noise(observation(waiting=150, starting=1, pledged_s=5))  # ordered only just
+
+
+def test_the_gateway_queue_counts_and_so_do_requests_waiting_nowhere_else():
+    assert not is_noise(observation(waiting=0, gateway_waiting=120))
+    assert is_noise(observation(waiting=0, gateway_waiting=30))
+
+
+def test_the_worst_pods_own_queue_is_no_noise_when_it_lasts():
+    """All pods together are done with 30 in a moment, but 99 s of work wait in one of them: 39 s are left then."""
+    found = observation(waiting=30, queue_wait_s=99)
+    assert projected(found).wait_s[0] == pytest.approx(39)
+    assert not is_noise(found, max_wait_s=30.0)
+    assert is_noise(found, max_wait_s=40.0)
+
+
+def test_service_is_counted_at_the_rate_since_work_began():
+    """27 tokens/s on average over a quiet minute, and 300 since there is work."""
+    assert not is_noise(observation(waiting=120, generation_tokens_per_s=27))
+    assert is_noise(observation(waiting=30, generation_tokens_per_s=27, pod_tokens_per_s=300))
+
+
+def test_no_queue_is_not_called_a_noisy_one():
+    assert not is_noise(observation(waiting=0))
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"generation_tokens_per_s": 0},
+        {"generation_tokens_per_s": 1e-12},
+        {"generation_tokens_per_s": NAN},
+        {"output_tokens": NAN},
+        {"reporting": 0},
+        {"asleep": 1},
+        {"cold_start_s": NAN},
+        {"waiting": 0, "gateway_waiting": 5, "reporting": 0, "ready": 0, "generation_tokens_per_s": NAN},
+    ],
+)
+def test_without_a_known_service_rate_nothing_is_called_noise_and_nothing_is_absorbed(unknown):
+    found = observation(**{"waiting": 5, **unknown})
+    assert not is_noise(found)
+    needed = queue_projection.to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
+    wanted = queue_projection.absorb(np.array([9.0]), np.array([1.0]), needed, found, np.array([False]))
+    assert wanted[0] == 9
+
+
+def test_unknown_arrivals_are_no_reason_to_wait():
+    assert not is_noise(observation(waiting=30), arrivals_per_s=NAN)
+
+
+def test_arrivals_below_zero_are_none():
+    """The average is of samples that may be below zero; it must not drain the queue."""
+    assert projected(observation(waiting=300), arrivals_per_s=-2.0).queue[0] == pytest.approx(300 - 180)
+
+
+def test_a_replica_that_is_said_or_was_seen_to_write_faster_when_full_will_do_so():
+    """At the start of a burst the token rate is still that of the quiet before it."""
+    quiet = observation(waiting=60, generation_tokens_per_s=50)
+    assert not is_noise(quiet, arrivals_per_s=0.5)
+    assert is_noise(quiet, arrivals_per_s=0.5, best_tokens_per_s=300.0)
+    assert is_noise(quiet, arrivals_per_s=0.5, stated_tokens_per_s=300.0)
+
+
+def test_what_is_ordered_serves_the_arrivals_and_is_rid_of_the_queue_in_one_more_cold_start():
+    inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
+    projection = queue_projection.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 1.6)))
+    assert queue_projection.to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
+
+
+def test_a_patient_tier_takes_longer_to_be_rid_of_a_queue():
+    inp = world(1000.0, fleet([1]), spec(max_wait_s=600.0))
+    projection = queue_projection.Projection(*(np.array([value]) for value in (1200.0, 750.0, 1.6, 1.6)))
+    assert queue_projection.to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
+
+
+def absorbed(wanted, *, lasting=1.0, needed=NAN, quiet=False, **columns):
+    found = observation(**{"waiting": 50, **columns})
+    columns = (np.array([float(value)]) for value in (wanted, lasting, needed))
+    return queue_projection.absorb(*columns, found, np.array([quiet]))[0]
+
+
+def test_noise_wants_no_more_than_there_is_or_than_lasts():
+    assert absorbed(9, quiet=True) == 1
+    assert absorbed(9, quiet=True, replicas=3) == 3  # two are loading already
+    assert absorbed(9, quiet=True, lasting=2.4) == 2.4
+
+
+def test_a_real_queue_wants_what_will_be_left_of_it():
+    assert absorbed(9, needed=4.5) == 4.5
+    assert absorbed(3, needed=4.5) == 3
+    assert absorbed(9, needed=0.5) == 1  # never fewer than stand
+    assert absorbed(9, needed=2.0, lasting=5.0) == 5
+
+
+def test_without_a_queue_nothing_is_absorbed():
+    assert absorbed(9, waiting=0, needed=2.0) == 9
+
+
+def test_less_than_there_is_stays_less():
+    assert absorbed(0.4, quiet=True, replicas=3) == 0.4
+
+
+def slow_queue(queue, arrivals_per_s, ready, ages_s, served_each_per_s, cold_start_s, step_s=0.05):
+    """Live through one cold start in small steps; the queue may go below zero, as in the closed form."""
+    time_s = 0.0
+    while time_s < cold_start_s - 1e-9:
+        serving = ready + sum(age + time_s >= cold_start_s for age in ages_s)
+        queue += (arrivals_per_s - serving * served_each_per_s) * step_s
+        time_s += step_s
+    return max(queue, 0.0)
+
+
+@given(
+    st.integers(1, 500),
+    st.floats(0, 20),
+    st.integers(1, 5),
+    st.lists(st.floats(0, 54), max_size=4),
+    st.floats(0.1, 4),
+)
+def test_the_projection_is_the_queue_that_a_simulation_arrives_at(waiting, arrivals_per_s, ready, ages_s, each):
+    found = observation(
+        waiting=waiting,
+        ready=ready,
+        reporting=ready,
+        starting=len(ages_s),
+        pledged_s=sum(ages_s),
+        generation_tokens_per_s=ready * each * 100,
+    )
+    slow = slow_queue(waiting, arrivals_per_s, ready, ages_s, each, 60.0)
+    step_error = 0.05 * each * (len(ages_s) + 1)
+    assert projected(found, arrivals_per_s).queue[0] == pytest.approx(slow, rel=1e-6, abs=step_error + 0.01)

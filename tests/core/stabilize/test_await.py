@@ -1,0 +1,153 @@
+"""What a load asks for by itself grows no fleet while the forecast is about to speak, unless somebody waits."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.core import snapshot
+from autoscaler.core.model.spec import Schedule
+from autoscaler.core.model.types import Signal, Stage
+from autoscaler.core.reactive.signals import FORECAST_DUE_S
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from tests.core.serving import LEARNED, Serving
+from tests.core.world import fleet, spec, world
+
+NAN = math.nan
+RUNNING = 80.0  # requests a pod, far more than is assumed of one; the replicas could do as much again
+RULES = {**LEARNED, "target_usage": 0.8, "min_replicas": 3.0}
+
+
+class Dense(Serving):
+    """Replicas that run many requests, of which a plain count asks for more of them."""
+
+    def __init__(self, rules=None):
+        super().__init__(rules or spec(**RULES))
+        self.changes = {}  # of the readings
+
+    def counted(self, cluster, *args, **how):
+        return super().counted(cluster, *args, **how) | {"running": RUNNING * cluster.pod_ready} | self.changes
+
+    def most(self, cluster, for_s, demand=1.2):
+        """The most replicas that were wanted meanwhile."""
+        return max(self.serve(cluster, demand, 5.0).replicas[0] for _ in range(round(for_s / 5.0)))
+
+    def restart(self, cluster, with_state):
+        known = snapshot.take(self.memory, cluster.workloads, self.now_s, self.now_s)
+        self.memory = Memory.empty()
+        if with_state:
+            self.memory, _ = snapshot.restore(known, self.memory, cluster, self.now_s, self.now_s)
+
+
+def watched(cluster):
+    """Half an hour in which the forecast spoke, and three replicas were enough."""
+    story = Dense()
+    assert story.serve(cluster, 1.2, 1800.0, 15.0).replicas[0] == 3
+    return story
+
+
+@pytest.mark.parametrize("with_state", [True, False])
+def test_a_restart_grows_nothing_where_nobody_waits(with_state):
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, with_state)
+    decision = story.serve(cluster, 1.2, 5.0)
+    assert decision.asks[Signal.CONCURRENCY, 0] > 3 and np.isnan(decision.asks[Signal.FORECAST, 0])
+    assert (decision.replicas[0], decision.stages[Stage.UNKNOWN, 0]) == (3, 3)
+    assert story.most(cluster, 600.0) == 3
+
+
+@pytest.mark.parametrize("hole_s", [45.0, 65.0, 600.0])
+def test_a_hole_in_the_readings_grows_nothing_where_nobody_waits(hole_s):
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.changes = {"time_s": story.now_s}
+    assert story.most(cluster, hole_s) == 3
+    story.changes = {}
+    assert story.most(cluster, 600.0) == 3
+
+
+@pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"front_waiting": 20.0}])
+def test_a_restart_amid_a_queue_that_fills_all_slots_or_at_a_gateway_grows_with_the_first_reading(queue):
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, True)
+    story.changes = queue
+    assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
+
+
+def test_growth_waits_for_no_turn_after_a_restart_when_a_queue_lasts():
+    """Nothing is known yet: what the load asks for is heard as soon as the wait is told."""
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, False)
+    story.changes = {"waiting": 5.0}  # of 0.2 requests/s each
+    assert story.serve(cluster, 1.2, 5.0).replicas[0] == 3
+    decision = story.serve(cluster, 1.2, 5.0)
+    assert decision.observation.queue_wait_s[0] > story.spec.max_wait_s[0]
+    assert decision.replicas[0] > 3
+
+
+def test_forecast_speaks_out_of_turn_after_a_restart_when_a_queue_lasts():
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, True)
+    story.changes = {"waiting": 5.0}
+    assert np.isnan(story.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0])
+    assert story.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0] >= 3
+
+
+@pytest.mark.parametrize(
+    ("rules", "readings"),
+    [
+        ({}, {"gaps": NAN, "gap_s": NAN}),  # the engine does not tell by what a forecast is made
+        ({"concurrency": 20.0}, {}),  # what an operator states stands
+        ({"ttft_objective_s": NAN, "max_wait_s": NAN}, {}),  # nothing is promised that rules could be judged by
+    ],
+)
+def test_where_no_forecast_is_to_come_nobody_waits_for_it(rules, readings):
+    story = Dense(spec(**{**RULES, **rules}))
+    story.changes = readings
+    assert story.serve(fleet([3]), 1.2, 5.0).replicas[0] > 3
+
+
+def test_a_forecast_that_does_not_come_is_waited_for_no_longer():
+    story, cluster = Dense(), fleet([3])
+    story.changes = {"finished": NAN, "first_tokens": NAN}
+    assert story.most(cluster, FORECAST_DUE_S) == 3
+    assert story.most(cluster, 10.0) > 3
+
+
+def test_whoever_is_woken_from_zero_grows_at_once():
+    story = Dense(spec(**{**RULES, "min_replicas": 1.0}))
+    story.changes = {"front_waiting": 0.0}
+    story.serve(fleet([0]), 0.0, 300.0)
+    story.serve(fleet([0], [1], starting_since_s=story.now_s), 0.0, 60.0)
+    woken = fleet([1], created_s=story.now_s - 60.0)
+    story.changes = {"time_s": NAN}
+    assert story.serve(woken, 0.0, 5.0).replicas[0] == 1
+    story.changes = {}
+    assert story.serve(woken, 1.2, 5.0).replicas[0] == 2
+
+
+def test_what_no_rule_weighs_is_not_put_off():
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, True)
+    story.serve(cluster, 1.2, 5.0)
+    story.changes = {"rejections": 0.0}
+    story.serve(cluster, 1.2, 5.0)
+    story.changes = {"rejections": 10.0}
+    assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
+
+
+def test_a_window_that_opens_is_not_put_off():
+    cluster = fleet([3])
+    story = watched(cluster)
+    story.restart(cluster, True)
+    story.now_s += 5.0
+    inp = world(story.now_s, cluster, story.spec, **story.counted(cluster, 1.2, 5.0))
+    opens = Schedule(*(np.array([[value]]) for value in (story.now_s, story.now_s + 60, 5.0, 0.0)))
+    assert tick(replace(inp, schedule=opens), story.memory)[0].replicas[0] == 5

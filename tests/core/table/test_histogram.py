@@ -1,0 +1,291 @@
+"""Quantiles, shares and windows of cumulative buckets; the second source is a slow version in plain Python."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core.table.histogram import (
+    Histogram,
+    Part,
+    Window,
+    bound_above,
+    count_within,
+    fold,
+    increase,
+    part_within,
+    pooled_quantile,
+    quantile,
+    share_within,
+)
+
+INF = math.inf
+
+
+@st.composite
+def histograms(draw: st.DrawFn, rows: int = 1) -> tuple[list[float], list[list[float]]]:
+    finite = draw(st.lists(st.integers(1, 10_000), min_size=1, max_size=8, unique=True))
+    bounds = [bound / 100 for bound in sorted(finite)] + [INF]
+    increments = st.lists(st.integers(0, 50), min_size=len(bounds), max_size=len(bounds))
+    counts = [list(np.cumsum(draw(increments)).astype(float)) for _ in range(rows)]
+    return bounds, counts
+
+
+def plain_quantile(q: float, bounds: list[float], counts: list[float]) -> float:
+    """Source: the description of histogram_quantile in Prometheus' documentation, one bucket after the other."""
+    if counts[-1] == 0:
+        return math.nan
+    rank = q * counts[-1]
+    start, below = 0.0, 0.0
+    for bound, count in zip(bounds, counts, strict=True):
+        if count >= rank:
+            if bound == INF:
+                return bounds[-2]
+            if start == 0.0 and below == 0.0 and bound <= 0:
+                return bound
+            return start + (bound - start) * (rank - below) / (count - below)
+        start, below = bound, count
+    raise AssertionError("the last bucket holds every rank")
+
+
+def plain_share(limit: float, bounds: list[float], counts: list[float]) -> float:
+    if counts[-1] == 0:
+        return math.nan
+    start, below = 0.0, 0.0
+    for bound, count in zip(bounds, counts, strict=True):
+        if limit == bound:
+            return count / counts[-1]
+        if limit < bound:
+            inside = 0.0 if bound == INF or limit <= start else (limit - start) / (bound - start)
+            return (below + (count - below) * inside) / counts[-1]
+        start, below = bound, count
+    raise AssertionError("the last bound is above every limit")
+
+
+@settings(max_examples=100, deadline=None)
+@given(histograms(rows=4), st.floats(0.01, 1.0))
+def test_a_quantile_equals_the_slow_version_in_every_row(
+    given: tuple[list[float], list[list[float]]], q: float
+) -> None:
+    bounds, counts = given
+    expected = [plain_quantile(q, bounds, row) for row in counts]
+    np.testing.assert_allclose(quantile(q, np.array(bounds), np.array(counts)), expected, rtol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histograms(rows=4), st.floats(0.0, 150.0))
+def test_a_share_equals_the_slow_version_in_every_row(
+    given: tuple[list[float], list[list[float]]], limit: float
+) -> None:
+    bounds, counts = given
+    expected = [plain_share(limit, bounds, row) for row in counts]
+    share = share_within(limit, np.array(bounds), np.array(counts))
+    np.testing.assert_allclose(share, expected, rtol=1e-12, atol=1e-300)  # below it floats have few digits
+
+
+@settings(max_examples=100, deadline=None)
+@given(histograms(), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
+def test_a_higher_quantile_is_never_smaller(
+    given: tuple[list[float], list[list[float]]], one: float, other: float
+) -> None:
+    bounds, counts = np.array(given[0]), np.array(given[1][0])
+    low, high = quantile(min(one, other), bounds, counts), quantile(max(one, other), bounds, counts)
+    assert not high < low - 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(histograms(), st.floats(0.05, 0.95))
+def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], list[list[float]]], q: float) -> None:
+    bounds, counts = np.array(given[0]), np.array(given[1][0])
+    value = float(quantile(q, bounds, counts))
+    if math.isnan(value) or value >= bounds[-2]:
+        return  # nothing observed, or in the bucket without an end
+    assert float(share_within(value, bounds, counts)) == pytest.approx(q, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histograms(rows=4), st.floats(0.0, 150.0))
+def test_the_count_within_a_limit_is_its_share_of_all_and_grows_with_the_limit(
+    given: tuple[list[float], list[list[float]]], limit: float
+) -> None:
+    bounds, counts = np.array(given[0]), np.array(given[1])
+    count = count_within(limit, bounds, counts)
+    expected = [plain_share(limit, given[0], row) * row[-1] if row[-1] else 0.0 for row in given[1]]
+    np.testing.assert_allclose(count, expected, rtol=1e-12, atol=1e-300)  # below it floats have few digits
+    assert (count <= count_within(limit * 1.5, bounds, counts) + 1e-9).all()
+
+
+def test_a_limit_takes_whole_buckets_and_a_part_of_the_one_it_cuts() -> None:
+    bounds = np.array([1.0, 2.0, 4.0, INF])
+    assert part_within(3.0, bounds) == Part(2.0, 4.0, 0.5)
+    assert part_within(0.25, bounds) == Part(0.0, 1.0, 0.25)
+    assert part_within(2.0, bounds) == Part(2.0, 2.0, 0.0)
+    assert part_within(60.0, bounds) == Part(4.0, 4.0, 0.0)
+    assert bound_above(3.0, bounds) == bound_above(4.0, bounds) == 4.0
+    assert math.isnan(bound_above(60.0, bounds)) and math.isnan(bound_above(math.nan, bounds))
+    assert part_within(math.nan, bounds) is part_within(1.0, np.array([INF])) is None
+
+
+def test_a_count_within_no_limit_or_without_a_finite_bound_is_unknown() -> None:
+    assert np.isnan(count_within(math.nan, np.array([1.0, INF]), np.array([3.0, 5.0])))
+    assert np.isnan(count_within(1.0, np.array([INF]), np.array([5.0])))
+
+
+def test_nobody_asked_is_no_quantile_and_no_share() -> None:
+    bounds, counts = np.array([1.0, 2.0, INF]), np.zeros((3, 3))
+    assert np.isnan(quantile(0.95, bounds, counts)).all()
+    assert np.isnan(share_within(1.0, bounds, counts)).all()
+
+
+def test_all_beyond_the_last_bound_gives_the_highest_finite_bound_and_no_share() -> None:
+    bounds, counts = np.array([1.0, 2.0, INF]), np.array([0.0, 0.0, 7.0])
+    assert quantile(0.5, bounds, counts) == 2.0
+    assert share_within(100.0, bounds, counts) == 0.0
+
+
+def test_the_example_of_the_docstring_holds() -> None:
+    assert quantile(0.5, np.array([1.0, 2.0, INF]), np.array([4.0, 8.0, 10.0])) == 1.25
+
+
+def test_a_histogram_without_a_finite_bound_or_without_infinity_has_no_quantile() -> None:
+    assert np.isnan(quantile(0.5, np.array([INF]), np.array([5.0])))
+    assert np.isnan(quantile(0.5, np.array([1.0, 2.0]), np.array([1.0, 5.0])))
+
+
+def test_a_quantile_outside_of_0_to_1_is_refused_by_its_value() -> None:
+    with pytest.raises(ValueError, match=r"quantile 1\.5"):
+        quantile(1.5, np.array([1.0, INF]), np.array([1.0, 1.0]))
+
+
+def test_a_counter_that_went_back_counts_from_zero_and_unknown_stays_unknown() -> None:
+    before, after = np.array([5.0, 5.0, np.nan, 1.0]), np.array([8.0, 2.0, 3.0, np.nan])
+    np.testing.assert_array_equal(increase(before, after), [3.0, 2.0, np.nan, np.nan])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=20))
+def test_increases_add_up_to_everything_counted_whatever_the_resets(values: list[int]) -> None:
+    column = np.array(values, dtype=float)
+    total = 0.0
+    for before, after in itertools.pairwise(values):
+        total += after if after < before else after - before
+    assert increase(column[:-1], column[1:]).sum() == total
+
+
+def test_histograms_of_equal_bounds_are_added() -> None:
+    bounds = np.array([1.0, INF])
+    folded = fold([Histogram(bounds, np.array([1.0, 2.0])), Histogram(bounds, np.array([3.0, 5.0]))])
+    assert folded is not None
+    np.testing.assert_array_equal(folded.counts, [4.0, 7.0])
+
+
+def test_histograms_of_other_bounds_are_added_where_both_are_exact() -> None:
+    fine = Histogram(np.array([1.0, 2.0, 4.0, INF]), np.array([1.0, 2.0, 3.0, 4.0]))
+    coarse = Histogram(np.array([2.0, 8.0, INF]), np.array([10.0, 20.0, 30.0]))
+    folded = fold([fine, coarse])
+    assert folded is not None
+    np.testing.assert_array_equal(folded.bounds, [2.0, INF])
+    np.testing.assert_array_equal(folded.counts, [12.0, 34.0])
+    assert fold([fine, Histogram(np.array([3.0, INF]), np.array([1.0, 1.0]))]) is None
+    assert fold([]) is None
+
+
+def push_all(window: Window, readings: list[tuple[float, Histogram]], window_s: float = 60.0) -> Window:
+    for now_s, reading in readings:
+        window = window.push(now_s, reading, window_s)
+    return window
+
+
+def reading(*counts: float, bounds: tuple[float, ...] = (1.0, 2.0, INF)) -> Histogram:
+    return Histogram(np.array(bounds), np.array(counts))
+
+
+def test_a_window_sees_only_what_happened_within_it() -> None:
+    window = push_all(Window(), [(0.0, reading(100, 100, 100)), (10.0, reading(100, 104, 104))])
+    assert pooled_quantile(0.5, [window]) == 1.5  # the first 100 happened before anybody looked
+    window = push_all(window, [(100.0, reading(100, 104, 104)), (150.0, reading(100, 104, 104))])
+    assert math.isnan(pooled_quantile(0.5, [window]))  # nobody asked for a minute
+
+
+def test_one_reading_alone_is_no_window() -> None:
+    assert math.isnan(pooled_quantile(0.95, [Window().push(0.0, reading(5, 5, 5), 60.0)]))
+
+
+def test_a_restart_in_place_begins_a_new_window() -> None:
+    window = push_all(Window(), [(0.0, reading(900, 1000, 1000)), (5.0, reading(0, 1, 1))])
+    assert math.isnan(pooled_quantile(0.95, [window]))
+    assert pooled_quantile(0.5, [window.push(10.0, reading(10, 11, 11), 60.0)]) == 0.5
+
+
+def test_a_change_of_bounds_begins_a_new_window_and_never_mixes() -> None:
+    window = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(5, 9, 9))])
+    window = window.push(10.0, reading(5, 9, 20, bounds=(1.0, 3.0, INF)), 60.0)
+    assert math.isnan(pooled_quantile(0.95, [window]))
+    assert pooled_quantile(0.5, [window.push(15.0, reading(15, 19, 30, bounds=(1.0, 3.0, INF)), 60.0)]) == 0.5
+
+
+def test_a_long_silence_begins_a_new_window() -> None:
+    window = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    assert math.isnan(pooled_quantile(0.5, [window.push(500.0, reading(50, 54, 54), 60.0)]))
+
+
+def test_a_clock_that_stands_still_or_steps_back_begins_a_new_window() -> None:
+    window = push_all(Window(), [(5.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    assert math.isnan(pooled_quantile(0.5, [window]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.05, 30.0), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=200))
+def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple[float, int, int]]) -> None:
+    window, now_s, counts = Window(), 0.0, np.zeros(3)
+    history: list[tuple[float, np.ndarray]] = []
+    for pause_s, low, high in steps:
+        now_s += pause_s
+        counts = counts + np.array([low, low + high, low + high], dtype=float)
+        history.append((now_s, counts))
+        window = window.push(now_s, Histogram(np.array([1.0, 2.0, INF]), counts), 60.0)
+    assert len(window.times_s) <= 15
+    assert window.times_s[-1] == now_s
+    np.testing.assert_array_equal(window.counts[-1], counts)
+    if (
+        history[0][0] <= now_s - 60.0
+    ):  # read for longer than the window: it begins before it, by less than a pause and a slot
+        assert now_s - 60.0 - 30.0 - 60.0 / 12 <= window.times_s[0] <= now_s - 60.0 + 60.0 / 12
+    else:
+        assert window.times_s[0] == history[0][0]
+
+
+def observed(bounds: list[float], values: list[float]) -> Histogram:
+    """The histogram of some values, made one by one."""
+    return Histogram(np.array(bounds), np.array([sum(value <= bound for value in values) for bound in bounds], float))
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 12.0), max_size=12), min_size=1, max_size=5),
+    st.lists(st.floats(0.0, 12.0), max_size=9),
+    st.floats(0.01, 1.0),
+)
+def test_windows_together_have_the_quantile_of_one_histogram_of_all_values(
+    values: list[list[float]], before: list[float], q: float
+) -> None:
+    bounds = [0.5, 1.0, 2.0, 4.0, 8.0, INF]
+    windows = [
+        push_all(Window(), [(0.0, observed(bounds, before)), (20.0, observed(bounds, before + of_pod))])
+        for of_pod in values
+    ]
+    whole = observed(bounds, [value for of_pod in values for value in of_pod])
+    expected = float(quantile(q, *whole))
+    assert pooled_quantile(q, windows) == pytest.approx(expected, nan_ok=True)
+    own = [pooled_quantile(q, [window]) for window in windows]
+    if not math.isnan(expected):
+        assert np.nanmin(own) - 1e-9 <= expected <= np.nanmax(own) + 1e-9
+
+
+def test_a_window_in_which_nothing_was_observed_may_have_any_bounds() -> None:
+    busy = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    idle = reading(9, 9, 9, bounds=(3.0, 5.0, INF))
+    assert pooled_quantile(0.5, [busy, push_all(Window(), [(0.0, idle), (5.0, idle)])]) == 1.5
+    assert math.isnan(pooled_quantile(0.5, []))

@@ -1,0 +1,141 @@
+"""Memory follows rows that come, go and move."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core import state
+from autoscaler.core.model.types import Forecast
+from autoscaler.core.planner.pod_work import PodWork
+from autoscaler.core.planner.select import Rules
+from autoscaler.core.state import GROUPS, Early, Memory, PodMemory, WorkloadMemory
+from autoscaler.core.table import sliding_window
+from autoscaler.core.table.sliding_window import Window
+from tests.core.world import Story, fleet, spec
+
+ids = st.lists(st.integers(0, 30), unique=True, max_size=12).map(sorted)
+
+
+def mark(table, row_ids):
+    """The same table with the id of its row in every cell."""
+    numbers = np.array(row_ids, dtype=float)
+    return table.changed({n: np.broadcast_to(numbers, c.shape).copy() for n, c in table.columns().items()})
+
+
+def marked(workload_ids, pod_ids):
+    """A memory in which every cell holds the id of its row; every third workload was judged out of turn."""
+    early = workload_ids[::3]
+    old = [[-1 if number in early else number for number in its] for its in groups(workload_ids)]
+    return Memory(
+        np.array(workload_ids, dtype=np.int64),
+        np.array(pod_ids, dtype=np.int64),
+        mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
+        mark(PodMemory.blank(len(pod_ids)), pod_ids),
+        tuple(mark(Rules.blank(len(its)), its) for its in old),
+        Early(np.array(early, dtype=np.int64), mark(Rules.blank(len(early)), early)),
+        mark(Forecast.blank(len(workload_ids)), workload_ids),
+        tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)),
+    )
+
+
+def groups(workload_ids):
+    """The workloads of each group that is judged together."""
+    return [[number for number in workload_ids if number % GROUPS == group] for group in range(GROUPS)]
+
+
+def cluster(workload_ids, pod_ids):
+    rows = len(workload_ids)
+    return replace(
+        fleet([0] * rows),
+        workload_id=np.array(workload_ids, dtype=np.int64),
+        pod_id=np.array(pod_ids, dtype=np.int64),
+    )
+
+
+def check(table, blank, row_ids, known):
+    fresh = blank.columns()
+    for place, column in table.columns().items():
+        expected = np.where([number in known for number in row_ids], np.array(row_ids, dtype=float), fresh[place])
+        np.testing.assert_array_equal(column, expected, err_msg=place)
+
+
+@given(ids, ids, ids, ids)
+def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods, later_workloads, later_pods):
+    aligned = state.align(marked(workloads, pods), cluster(later_workloads, later_pods))
+    check(aligned.workloads, WorkloadMemory.blank(len(later_workloads)), later_workloads, set(workloads))
+    check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
+    for number, its in enumerate(groups(later_workloads)):
+        check(aligned.rules_of_group(number), Rules.blank(len(its)), its, set(workloads))
+    check(aligned.forecast, Forecast.blank(len(later_workloads)), later_workloads, set(workloads))
+    assert aligned.workload_id.tolist() == later_workloads
+    assert aligned.pod_id.tolist() == later_pods
+
+
+def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
+    gone = state.align(marked([1, 2], [7]), cluster([2], []))
+    back = state.align(gone, cluster([1, 2], [7]))
+    assert np.isnan(back.workloads.last_busy_s[0])
+    assert back.workloads.last_busy_s[1] == 2
+    assert np.isnan(back.pods.time_s[0])
+
+
+@given(ids)
+def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_to_their_shares(workloads):
+    whole = marked(workloads, [])
+    together = whole.all_rules()
+    np.testing.assert_array_equal(together.traffic.demand, workloads)
+    np.testing.assert_array_equal(together.paper.cost, np.broadcast_to(workloads, together.paper.cost.shape))
+    apart = replace(whole, rules=Memory.empty().rules).with_rules(together)
+    for number, other in enumerate(apart.rules):
+        one = whole.rules_of_group(number)
+        for place, column in one.columns().items():
+            np.testing.assert_array_equal(column, other.columns()[place], err_msg=place)
+            assert column.dtype == other.columns()[place].dtype
+
+
+def test_rules_judged_out_of_turn_stand_until_the_turn_of_their_group():
+    """Of groups 1 and 2, two workloads each."""
+    before = replace(Memory.empty(), workload_id=np.array([1, 2, 7, 8])).with_rules(mark(Rules.blank(4), [1, 2, 7, 8]))
+    once = before.with_early(np.array([1, 2]), mark(Rules.blank(2), [20, 70]), PodWork.blank(0))
+    assert once.all_rules().traffic.demand.tolist() == [1, 20, 70, 8]
+    assert once.engine_of(np.array([2, 3])).steps[0].tolist() == [70, 8]
+    twice = once.with_early(np.array([0, 1]), mark(Rules.blank(2), [10, 21]), PodWork.blank(0))
+    assert twice.all_rules().traffic.demand.tolist() == [10, 21, 70, 8]
+    after = twice.with_group(1, mark(Rules.blank(2), [11, 71]), PodWork.blank(0))
+    assert after.all_rules().traffic.demand.tolist() == [11, 21, 71, 8]
+    assert before.all_rules().traffic.demand.tolist() == [1, 2, 7, 8]
+
+
+def test_what_pods_were_read_stays_with_their_ids_whatever_rows_move():
+    """`PodWork` stands on no rows of a fleet."""
+    before = marked([1, 2], [7, 9])
+    assert state.align(before, cluster([2], [9])).work is before.work
+
+
+def test_nothing_is_copied_while_nothing_moves():
+    world = cluster([1, 2], [7])
+    aligned = state.align(marked([1, 2], [7]), world)
+    assert state.align(aligned, world) is aligned
+    same_ids = state.align(aligned, cluster([1, 2], [7]))
+    assert same_ids.workloads is aligned.workloads
+
+
+def test_windows_move_with_their_rows():
+    length = np.array([60.0, 60.0])
+    values, nothing = np.array([5.0, 9.0]), np.full(2, np.nan)
+    pushed, _, _ = sliding_window.follow(Window.blank(2), values, values, 100.0, length, length)
+    before = replace(marked([1, 2], []), workloads=replace(WorkloadMemory.blank(2), wanted_lately=pushed))
+    after = state.align(before, cluster([0, 2], [])).workloads.wanted_lately
+    _, *extremes = sliding_window.follow(after, nothing, nothing, 101.0, length, length)
+    np.testing.assert_array_equal(extremes, [[np.nan, 9], [np.nan, 9]])
+
+
+def test_counters_of_a_pod_survive_the_coming_and_going_of_others():
+    story = Story(spec())
+    story.tick(replace(fleet([2]), pod_id=np.array([3, 5])), 10, generation_tokens=np.array([100.0, 5000.0]))
+    decision = story.tick(
+        replace(fleet([3]), pod_id=np.array([5, 6, 9])), 10, generation_tokens=np.array([6000.0, 70.0, 80.0])
+    )
+    assert round(decision.observation.generation_tokens_per_s[0], 6) == 100  # of pod 5 alone; 6 and 9 are new

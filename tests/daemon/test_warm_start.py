@@ -1,0 +1,266 @@
+"""Learning from the recent past: as if the daemon had been there, and nothing else."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import structlog
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.config.policy.compile import compile_specs
+from autoscaler.config.policy.parse import load
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.types import TickInput
+from autoscaler.core.snapshot import restore, take
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from autoscaler.daemon.warm_start import DEADLINE_S, SPAN_S, UNTOLD, LookBack, lay_out, relive
+from autoscaler.ports import Unavailable
+from tests.core.world import Story, fleet, no_schedule, spec
+
+BOOK = load(())
+STEP_S = 60.0
+NOW_S = 300.0  # a machine that has been up for less than the span: the past is before zero
+WALL_OFFSET_S = 1_800_000_000.0
+
+
+def course(pods: np.ndarray, present: Fleet, **columns) -> Recent:
+    """Readings of these rows of pods (-1: gone), with plain values where none are given; float64[T, P] each."""
+    workload = columns.pop("workload", present.pod_workload[pods])
+    steps = len(columns["running"])
+    time_s = NOW_S - STEP_S * np.arange(steps - 1, -1, -1.0)
+    there = ~np.isnan(columns["running"])
+    plain = dict.fromkeys(("kv_usage", "waiting"), 0.0)
+    made = {name: np.where(there, value, np.nan) for name, value in plain.items()}
+    made["time_s"] = np.where(there, time_s[:, None] - 5.0, np.nan)
+    return Recent(time_s, np.asarray(workload, dtype=np.int64), pods, {**made, **columns})
+
+
+def busy(steps: int, pods: int) -> dict[str, np.ndarray]:
+    """Saturated engines: the same load on each pod, counters that grow."""
+    count = np.arange(1.0, steps + 1)[:, None] * np.ones(pods)
+    return {
+        "running": np.full((steps, pods), 20.0),
+        "waiting": np.full((steps, pods), 6.0),
+        "generation_tokens": 60_000 * count,
+        "first_tokens": 300 * count,
+        "finished": 300 * count,
+        "prompt_tokens": 90_000 * count,
+    }
+
+
+def learned(recent: Recent, present: Fleet):
+    past = lay_out(recent, present)
+    return relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+
+
+def test_what_is_learned_is_what_ticks_would_have_learned_then():
+    present = fleet([3], created_s=-20_000.0)
+    recent = course(np.arange(3), present, **busy(60, 3))
+    memory, rules = Memory.empty(), compile_specs(present.workloads, BOOK)
+    names = PodSamples.__dataclass_fields__
+    for step, now_s in enumerate(recent.time_s.tolist()):
+        columns = {name: recent.columns.get(name, np.full((60, 3), np.nan))[step] for name in names}
+        samples = Samples(PodSamples(**columns), FrontSamples.filled(1))
+        inp = TickInput(now_s, replace(present, time_s=now_s), rules.spec, no_schedule(1), samples)
+        _, memory = tick(inp, memory)
+    live = take(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
+    snapshot = learned(recent, present)
+    assert (snapshot.workloads, snapshot.wall_s) == (live.workloads, live.wall_s)
+    assert snapshot.columns.keys() == live.columns.keys() - set(UNTOLD)
+    for place, column in snapshot.columns.items():
+        np.testing.assert_array_equal(column, live.columns[place], err_msg=place)
+    assert snapshot.columns["capacity.observed_s"][0] > 3000
+    assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_counters_that_fell_for_a_moment_teach_nothing_when_the_process_stood():
+    """One answer without counters: when they were back, all that they had ever counted counted as new."""
+    present, load = fleet([2], created_s=-20_000.0), paced(120, 2)
+    for name in load.keys() - {"running", "waiting"}:
+        load[name] = 5e6 + load[name]
+    fine = learned(course(np.arange(2), present, **load), present)
+    glitch = {name: column.copy() for name, column in load.items()}
+    for name in load.keys() - {"running", "waiting"}:
+        glitch[name][60] = 0.0
+    stood = learned(course(np.arange(2), present, process_start_s=np.full((120, 2), 1.7e9), **glitch), present)
+    for place in ("answers.requests", "offered_load.requests", "error_budget.judged", "shadow_fleets.arrived"):
+        np.testing.assert_allclose(stood.columns[place], fine.columns[place], rtol=0.05, err_msg=place)
+
+
+def test_what_history_does_not_tell_stays_as_the_present_knows_it():
+    """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
+    present = fleet([3], created_s=-20_000.0)
+    snapshot = learned(course(np.arange(3), present, **busy(60, 3)), present)
+    story = Story(spec(1, idle_after_s=120.0), now_s=NOW_S)
+    story.watch(present, 20, front_waiting=0.0, front_arrivals_per_s=0.0)
+    knew = story.memory.workloads
+    story.memory, count = restore(snapshot, story.memory, present, NOW_S, NOW_S + WALL_OFFSET_S)
+    knows = story.memory.workloads
+    assert count == 1 and knows.concurrency[0] != knew.concurrency[0]
+    assert knows.gateway_s[0] == knew.gateway_s[0] == NOW_S + 20
+    assert knows.loaded_idle_s[0] == knew.loaded_idle_s[0]
+
+
+def test_a_pod_that_is_gone_counts_for_as_long_as_it_reported():
+    present = fleet([1], created_s=-20_000.0)
+    load = busy(40, 2)
+    for name, column in load.items():
+        load[name] = np.where(np.arange(40)[:, None] < np.array([40, 15]), column, np.nan)
+    past = lay_out(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
+    assert past.reporting.sum(axis=0).tolist() == [40, 15]
+    assert not past.starting.any()
+    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_a_hole_in_the_readings_of_a_pod_is_silence_and_not_its_end():
+    present = fleet([1], created_s=-20_000.0)
+    load = busy(40, 1)
+    for column in load.values():
+        column[10:14] = np.nan
+    past = lay_out(course(np.array([0]), present, **load), present)
+    assert past.reporting.all()
+
+
+def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
+    born_s = NOW_S - 30 * STEP_S
+    present = fleet([2], created_s=-20_000.0)
+    present = replace(
+        present,
+        pod_created_s=np.array([-20_000.0, born_s]),
+        pod_ready_s=np.array([-19_940.0, born_s + 200.0]),
+    )
+    load = busy(60, 2)
+    for name, column in load.items():
+        load[name] = np.where(np.arange(60)[:, None] >= np.array([0, 33]), column, np.nan)
+    past = lay_out(course(np.arange(2), present, **load), present)
+    assert past.starting.sum(axis=0).tolist() == [0, 4]
+    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    assert snapshot.columns["cold_start.mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
+
+
+def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
+    """Engines with room, whose speed and misses are told as well."""
+    load = busy(steps, pods)
+    load |= {"running": np.full((steps, pods), 6.0), "waiting": np.zeros((steps, pods))}
+    tokens, requests = load["generation_tokens"], load["finished"]
+    return load | {"gaps": tokens, "gap_s": 0.03 * tokens, "ttft_met": 0.99 * requests}
+
+
+def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
+    # As a StatefulSet makes them: 100 minutes of one, 5 of none, then 15 of the one that is there.
+    born_s = NOW_S - 20 * STEP_S
+    made_again = replace(
+        fleet([1]), **{f"pod_{name}_s": np.array([born_s]) for name in ("created", "scheduled", "started")}
+    )
+    made_again = replace(made_again, pod_ready_s=np.array([born_s + 290.0]))
+    load = paced(120, 2)
+    first, then = np.arange(120) < 100, np.arange(120) >= 105
+    for name, column in load.items():
+        if name not in ("running", "waiting"):
+            column[:, 1] -= column[104, 1]
+        load[name] = np.where(np.stack([first, then], axis=1), column, np.nan)
+    apart = learned(course(np.array([-1, 0]), made_again, workload=[0, 0], **load), made_again)
+    as_one = {name: np.where(then, column[:, 1], column[:, 0])[:, None] for name, column in load.items()}
+    together = learned(course(np.array([0]), made_again, **as_one), made_again)
+    for place, column in apart.columns.items():
+        np.testing.assert_array_equal(together.columns[place], column, err_msg=place)
+    assert together.columns["shadow_fleets.observed_s"][0] > 100 * STEP_S
+    assert together.columns["cold_start.mean_s"][0] == 290.0
+
+
+def test_a_pod_that_became_ready_again_served_before():
+    served = fleet([2], created_s=-20_000.0)
+    again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))
+    before, after = (learned(course(np.arange(2), each, **paced(120, 2)), each) for each in (served, again))
+    assert before.columns["shadow_fleets.observed_s"][0] > 100 * STEP_S
+    for place in ("shadow_fleets.observed_s", "error_budget.judged", "offered_load.requests"):
+        np.testing.assert_array_equal(after.columns[place], before.columns[place], err_msg=place)
+    assert np.isnan(after.columns["cold_start.mean_s"][0])  # how long its first start took nobody knows
+
+
+def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
+    present = fleet([1, 1, 1], created_s=-20_000.0)
+    load = busy(10, 2)
+    load["running"][:, 1] = np.nan
+    snapshot = learned(course(np.array([2, 0]), present, **load), present)
+    assert [name for _, _, name, _ in snapshot.workloads] == ["w2"]
+
+
+@pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
+def test_of_nothing_nothing_is_learned(present: Fleet):
+    nothing = Recent(np.array([NOW_S - STEP_S, NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
+    assert learned(nothing, present).workloads == ()
+
+
+def test_readings_that_cannot_be_true_harm_no_other_workload():
+    present = fleet([1, 1], created_s=-20_000.0)
+    load = busy(30, 2)
+    fine = learned(course(np.arange(2), present, **{name: column.copy() for name, column in load.items()}), present)
+    for number, column in enumerate(load.values()):
+        column[:, 1] = (-1.0, np.inf, 1e308, -np.inf, 1e-320, -0.0)[number % 6]
+    wild = learned(course(np.arange(2), present, **load), present)
+    for place, column in fine.columns.items():
+        np.testing.assert_array_equal(wild.columns[place][..., 0], column[..., 0], err_msg=place)
+
+
+class Cluster:
+    """Known only at the second look."""
+
+    def __init__(self, present: Fleet) -> None:
+        self.present, self.looks = present, 0
+
+    def fleet(self) -> Fleet:
+        self.looks += 1
+        if self.looks == 1:
+            raise Unavailable("the cluster is not known yet")
+        return self.present
+
+
+class Clock(SystemClock):
+    def now_s(self) -> float:
+        return NOW_S
+
+    def wall_s(self) -> float:
+        return NOW_S + WALL_OFFSET_S
+
+
+class Remembered:
+    """A HistorySource that answers from memory."""
+
+    def __init__(self, recent: Recent) -> None:
+        self.recent_ = recent
+        self.asked: list[tuple[Objectives, float, float]] = []
+
+    async def recent(self, seen: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
+        self.asked.append((objectives, span_s, deadline_s))
+        return self.recent_
+
+
+async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_tells_what_it_learned():
+    present = fleet([2], created_s=-20_000.0)
+    history = Remembered(replace(course(np.arange(2), present, **busy(20, 2)), problem="no more was read in time"))
+    with structlog.testing.capture_logs() as logs:
+        snapshot = await LookBack(history, Cluster(present), lambda: BOOK, Clock()).learn()
+    assert snapshot is not None
+    ((objectives, span_s, deadline_s),) = history.asked
+    assert (span_s, deadline_s) == (SPAN_S, DEADLINE_S)
+    assert objectives.ttft_s.tolist() == [BOOK.policies[BOOK.default].spec.objective.ttft]
+    (line,) = logs
+    told = {name: line[name] for name in ("event", "workloads", "of", "pods", "problem")}
+    assert told == {
+        "event": "learned from history",
+        "workloads": 1,
+        "of": 1,
+        "pods": 2,
+        "problem": "no more was read in time",
+    }
+
+
+async def test_history_that_knows_none_of_the_workloads_teaches_nothing():
+    present = fleet([1])
+    nothing = Recent(np.array([NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
+    assert await LookBack(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None

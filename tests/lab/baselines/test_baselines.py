@@ -1,0 +1,252 @@
+"""The registry: every baseline runs on a real study, at every setting that it is tuned over."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.lab.baselines import BASELINES, Axis
+from autoscaler.lab.baselines.base import FLOOR, concurrencies, least_replicas, request_rates
+from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import summarize
+from tests.lab.replay.small import poisson, study, trace
+
+NAMES = [
+    "keda-queue",
+    "keda-rps",
+    "hpa-inflight",
+    "knative-kpa",
+    "llmd-slo",
+    "wva-saturation",
+    "wva-throughput",
+    "aibrix-apa",
+    "dynamo-throughput",
+    "dynamo-load",
+    "ray-serve",
+    "skyserve",
+    "static",
+]
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    """Load that doubles and falls: one replica does some 22 such requests a second."""
+    return study(poisson([10.0, 50.0, 50.0, 10.0], 300.0), start_replicas=1, max_replicas=12)
+
+
+def test_the_names_of_the_table_are_stable() -> None:
+    assert list(BASELINES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_are_plain_numbers_and_words_and_always_in_the_same_order(name: str, case: Case) -> None:
+    grid = BASELINES[name].grid(case)
+    assert 4 <= len(grid) <= 40
+    assert grid == BASELINES[name].grid(case) == json.loads(json.dumps(grid))
+    assert len({json.dumps(params) for params in grid}) == len(grid)
+    assert BASELINES[name].source
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    grid = baseline.grid(case)
+    for params in (grid[0], grid[len(grid) // 2], grid[-1]):
+        scaler = baseline(case, params)
+        assert scaler.name == name
+        row = summarize(case, run(case, scaler))
+        assert 0 <= row.attainment <= 1
+        assert row.gpu_hours > 0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_some_setting_grows_with_the_load_and_shrinks_after_it(name: str, case: Case) -> None:
+    rows = (summarize(case, run(case, BASELINES[name](case, params))) for params in BASELINES[name].grid(case))
+    assert any(row.scale_ups and row.scale_downs and row.attainment > 0.5 for row in rows)
+
+
+DOCUMENTED = {
+    "keda-queue": {"target": 5.0, "stabilization_s": 300.0, "min_replicas": 1.0},
+    "hpa-inflight": {"target": 16.0, "stabilization_s": 300.0, "min_replicas": 1.0},
+    "knative-kpa": {"limit": 100.0, "stable_s": 60.0, "min_replicas": 0.0},
+    "llmd-slo": {"high": 0.55, "low_share": 0.40 / 0.55, "min_replicas": 1.0},
+    "wva-saturation": {"scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
+    "wva-throughput": {"kv_usage": 0.8, "scale_up_threshold": 0.85, "stabilization_s": 240.0, "min_replicas": 1.0},
+    "dynamo-throughput": {
+        "predictor": "arima",
+        "interval_s": 180.0,
+        "sla_share": 1.0,
+        "correction": "none",
+        "min_replicas": 1.0,
+    },
+    "dynamo-load": {"sensitivity": 0.8, "sla_share": 1.0, "min_replicas": 1.0},
+    "ray-serve": {"target": 2.0, "upscale_delay_s": 30.0, "downscale_delay_s": 600.0, "min_replicas": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_defaults_are_those_of_the_documentation(name: str, case: Case) -> None:
+    default = BASELINES[name].default
+    assert default
+    assert default(case) == DOCUMENTED[name]
+
+
+def test_where_documentation_leaves_a_target_to_the_owner_it_is_derived_and_said(case: Case) -> None:
+    derived = {name: baseline for name, baseline in BASELINES.items() if baseline.derived.startswith("target")}
+    targets = {name: dict(baseline.default(case))["target"] for name, baseline in derived.items() if baseline.default}
+    prompt, output, profile = 1000, 100, case.profile
+    context = prompt + output / 2
+    # Half of the cache holds more requests than there are slots only for shorter ones.
+    assert targets["aibrix-apa"] == pytest.approx(0.5 * profile.kv_capacity_tokens / context, rel=1e-5)
+    gap_s = profile.step_s + profile.sequence_s + profile.kv_token_s * context
+    alone_s = profile.step_s + profile.prompt_token_s * prompt + (output - 1) * gap_s
+    assert targets["skyserve"] == pytest.approx(1 / alone_s, rel=1e-5)
+    # A replica that is always full does some 22 such requests a second; one within the objectives less.
+    assert targets["skyserve"] < targets["keda-rps"] < 1 / (prompt * profile.prompt_token_s)
+    assert set(targets) == {"aibrix-apa", "keda-rps", "skyserve"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_the_default_is_among_the_settings_that_hindsight_tries_and_has_neighbours(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    assert baseline.default
+    default = baseline.default(case)
+    assert baseline.grid(case).count(default) == 1
+    ranged = [axis.name for axis in baseline.axes(case) if axis.within]
+    around = baseline.around(case, default)
+    assert len(around) == 2 * len(ranged)
+    for axis, (below, above) in zip(ranged, zip(around[::2], around[1::2], strict=True), strict=True):
+        assert float(below[axis]) < float(default[axis]) < float(above[axis])
+
+
+def test_only_a_constant_count_has_no_default(case: Case) -> None:
+    assert [name for name, baseline in BASELINES.items() if baseline.default is None] == ["static"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_every_default_is_a_setting_that_serves_also_where_nobody_asks(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    assert baseline.default
+    for each in (case, study(trace(np.array([1.0]), duration_s=60.0)), study(trace(np.empty(0), duration_s=60.0))):
+        row = summarize(each, run(each, baseline(each, baseline.default(each))))
+        assert row.gpu_hours > 0
+
+
+def test_a_wrong_setting_is_named(case: Case) -> None:
+    with pytest.raises(ValueError, match="settings of hpa-inflight are goal, wanted: target, stabilization_s"):
+        BASELINES["hpa-inflight"](case, {"goal": 3.0})
+
+
+def test_refinement_goes_half_way_by_ratio_and_beyond_the_ends(case: Case) -> None:
+    baseline = BASELINES["hpa-inflight"]
+    around = baseline.around(case, {"target": 16.0, "stabilization_s": 60.0})
+    assert [params["target"] for params in around] == [11.3137, 22.6274]
+    assert all(params["stabilization_s"] == 60.0 for params in around)
+    assert [params["target"] for params in baseline.around(case, {"target": 2.0, "stabilization_s": 60.0})] == [
+        1.41421,
+        2.82843,
+    ]
+
+
+def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_the_other_settings(
+    case: Case,
+) -> None:
+    baseline = BASELINES["hpa-inflight"]
+    here = {"target": 16.0, "stabilization_s": 60.0, FLOOR: 1.0}
+    assert baseline.beyond(case, here) == []
+    further = [{**here, "target": 1.0, "stabilization_s": stabilization_s} for stabilization_s in (60.0, 300.0, 900.0)]
+    assert baseline.beyond(case, {**here, "target": 2.0}) == further
+    assert {params["target"] for params in baseline.beyond(case, further[0])} == {0.5}
+    assert {params["target"] for params in baseline.beyond(case, {**here, "target": 256.0})} == {512.0}
+
+
+def test_at_a_corner_a_step_is_taken_along_both_axes_with_the_setting_that_the_other_has_by_now(case: Case) -> None:
+    further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625, FLOOR: 1.0})
+    lower = {(params["sensitivity"], params["sla_share"]) for params in further}
+    shares = (0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0)
+    assert lower == {(0.025, share) for share in shares[1:]} | {(each, shares[0]) for each in (0.05, 0.2, 0.4, 0.8)}
+
+
+def test_no_step_leaves_what_a_setting_may_be(case: Case) -> None:
+    axis = Axis("sensitivity", (0.2, 0.4, 0.8), within=(0.01, 1.0))
+    assert [axis.beyond(here) for here in (0.8, 1.0, 0.2, 0.015, 0.01)] == [1.0, None, 0.1, 0.01, None]
+    for baseline in BASELINES.values():
+        for axis in baseline.axes(case):
+            if axis.within:
+                assert axis.within[0] <= float(axis.values[0]) < float(axis.values[-1]) <= axis.within[1]
+    high = {"high": 2.0, "low_share": 0.5, "min_replicas": 1.0}
+    around = BASELINES["llmd-slo"].around(case, high)
+    assert [params["high"] for params in around] == [1.37840]
+
+
+def test_neighbours_are_also_what_was_run_beyond_the_grid(case: Case) -> None:
+    baseline = BASELINES["hpa-inflight"]
+    tried = [{"target": target, "stabilization_s": 60.0, FLOOR: 1.0} for target in (1.0, 0.5)]
+    around = baseline.around(case, tried[0], [*tried, {**tried[0], "target": 0.9, "stabilization_s": 300.0}])
+    assert [params["target"] for params in around] == [0.707107, 1.41421]
+
+
+def test_scale_to_zero_is_tried_only_where_somebody_is_idle_for_long() -> None:
+    busy = study(trace(np.arange(0.0, 600.0, 5.0)))
+    idle = study(trace(np.concatenate([np.arange(0.0, 100.0, 5.0), np.arange(500.0, 600.0, 5.0)])))
+    assert least_replicas(busy, 60.0) == (1.0,)
+    assert least_replicas(idle, 60.0) == (0.0, 1.0)
+    assert {params["min_replicas"] for params in BASELINES["knative-kpa"].grid(idle)} == {0.0, 1.0}
+
+
+def test_ranges_follow_the_case() -> None:
+    case = study(poisson([20.0], 600.0))
+    prompt_s = 1000 * case.profile.prompt_token_s
+    assert request_rates(case)[-1] < 1 / prompt_s
+    assert concurrencies(case)[-1] == 256
+    assert math.isclose(request_rates(case)[-1] / request_rates(case)[0], 0.85 / 0.25, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
+def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(name: str, case: Case) -> None:
+    baseline = BASELINES[name]
+    quiet = study(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
+    assert baseline.default
+    params = {**baseline.default(quiet), FLOOR: 5.0}
+    begun = baseline.begun(quiet, params)
+    assert begun.start_replicas == 5
+    assert baseline.begun(study(quiet.trace, start_replicas=7), params).start_replicas == 7
+    outcome = run(begun, baseline(begun, params))
+    assert outcome.timeline[:, 1].min() == 5
+    assert summarize(begun, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
+
+
+def test_floors_are_shares_of_what_is_enough_with_every_laxer_target_and_all_of_it_with_the_laxest(case: Case) -> None:
+    baseline = BASELINES["dynamo-load"]
+    found = baseline.floored(case, {"sensitivity": 0.4, "sla_share": 0.4, FLOOR: 1.0}, enough=10)
+    assert [(params[FLOOR], params["sensitivity"], params["sla_share"]) for params in found] == [
+        *((floor, lower, share) for floor in (5, 8) for lower in (0.4, 0.8) for share in (0.5, 1)),
+        (10, 0.8, 1),
+    ]
+    (half, most, enough) = baseline.floored(case, {"sensitivity": 0.9, "sla_share": 2.0, FLOOR: 1.0}, enough=10)
+    assert {(params["sensitivity"], params["sla_share"]) for params in (half, most, enough)} == {(0.9, 2.0)}
+    assert baseline.floored(case, found[0], enough=1) == []
+    assert BASELINES["static"].floored(case, {"replicas": 3.0}, enough=10) == []
+
+
+def test_a_floor_is_halved_in_until_nothing_lies_between() -> None:
+    baseline, rule = BASELINES["hpa-inflight"], {"target": 4.0, "stabilization_s": 60.0}
+    tried = [{**rule, FLOOR: floor} for floor in (1.0, 5.0, 8.0)] + [{**rule, "target": 8.0, FLOOR: 6.0}]
+    between = [params[FLOOR] for params in baseline.between(tried[1], tried)]
+    assert between == [3.0, 7.0]
+    assert baseline.between(tried[1], [*tried, *({**rule, FLOOR: floor} for floor in (4.0, 6.0))]) == []
+    assert [params[FLOOR] for params in baseline.between(tried[2], tried)] == [6.0]
+
+
+@pytest.mark.parametrize("name", ["dynamo-load", "dynamo-throughput", "llmd-slo"])
+@pytest.mark.parametrize("goal", [Goal(1.0, math.nan, 0.99), Goal(math.nan, 0.1, 0.99)])
+def test_an_objective_that_is_not_promised_keeps_no_rule_from_shrinking(name: str, goal: Goal) -> None:
+    falling = replace(study(poisson([30.0, 2.0, 2.0], 400.0), start_replicas=6, max_replicas=12), goal=goal)
+    baseline = BASELINES[name]
+    assert baseline.default
+    row = summarize(falling, run(falling, baseline(falling, baseline.default(falling))))
+    assert row.scale_downs > 0
+    assert row.gpu_hours * 3600 < 6 * falling.trace.duration_s

@@ -1,0 +1,130 @@
+"""The estimate: windows served by the case's own engines."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.lab.baselines.static import Static
+from autoscaler.lab.bounds.estimate import WINDOWS, served
+from autoscaler.lab.bounds.lower_bound import bound
+from autoscaler.lab.replay.case import Goal, Trace, View
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import summarize
+from tests.lab.replay.small import poisson, study, trace
+
+
+def test_prompts_that_disturb_short_answers_need_replicas_that_their_work_does_not_fill() -> None:
+    """Code completion: 20 prompts of 3,000 tokens a second keep two replicas busy, and three tokens are soon late."""
+    case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95), start_replicas=20)
+    least = next(
+        count
+        for count in range(1, 40)
+        if case.goal.met_by(summarize(case, run(replace(case, start_replicas=count), Static(count))).attainment)
+    )
+    by_service, by_work = served(case) / 240, bound(case).replica_s / 240
+    assert by_work < 0.6 * by_service
+    assert 0.6 * least < by_service <= least
+
+
+def test_a_window_costs_the_fewest_replicas_that_serve_it_where_nothing_may_be_missed() -> None:
+    """Four at once, three tokens each: one replica makes the last of them late, two do not. A start counts once."""
+    together = trace(np.full(4, 300.0), prompt=4000, output=3, duration_s=600.0)
+    case = study(together, goal=Goal(0.4, 0.1, 1.0), start_replicas=0)
+    alone = study(trace(np.array([300.0]), prompt=4000, output=3, duration_s=600.0), goal=case.goal, start_replicas=0)
+    one_s = 60.0 - 60.0 / WINDOWS  # a start, credited with two windows, and the window
+    assert served(alone) == pytest.approx(one_s)
+    assert served(case) == pytest.approx(2 * one_s)
+    at_once = replace(case, trace=replace(together, arrival_s=together.arrival_s - 299))
+    assert served(at_once) == 0.0  # who is there at the beginning may end within the window
+
+
+def test_who_comes_at_the_end_of_a_window_may_be_answered_in_the_next() -> None:
+    late = study(trace(np.array([299.5]), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
+    assert served(late) == 0.0
+    assert served(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
+
+
+def test_nothing_is_estimated_where_requests_may_wait_too_long_or_too_short_or_windows_are_too_many() -> None:
+    case = study(poisson([10.0] * 3, 60.0))
+    assert served(case) > 0
+    for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99), Goal(0.01, 0.1, 0.99)):
+        assert served(replace(case, goal=goal)) == 0.0
+    assert served(replace(case, cold_start_s=0.0)) == 0.0
+    assert served(replace(case, cold_start_s=0.001, goal=Goal(1e-4, 0.1, 0.99))) == 0.0
+
+
+def test_an_objective_that_is_not_there_is_met_by_whoever_finishes() -> None:
+    case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
+    assert 0 < served(replace(case, goal=Goal(1.0, math.nan, 0.95))) < served(case)
+
+
+def test_requests_that_nobody_can_serve_in_time_take_from_what_may_be_missed() -> None:
+    case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
+    prompt_tokens = case.trace.prompt_tokens.copy()
+    prompt_tokens[::50] = 8000
+    hard = replace(case, trace=replace(case.trace, prompt_tokens=prompt_tokens), goal=Goal(0.25, 0.03, 0.95))
+    spared = replace(hard, goal=Goal(0.25, 0.03, 0.95 + 0.02))
+    assert served(case) < served(hard) < served(spared)
+
+
+def test_a_client_who_leaves_is_not_served() -> None:
+    """Sixty at once keep one replica busy for two seconds; who leaves after a tenth of a second has missed."""
+    case = study(trace(np.full(60, 100.0), duration_s=200.0), goal=Goal(5.0, 0.1, 0.99), start_replicas=1)
+    assert served(replace(case, patience_s=0.1)) > served(case)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([15.0, 60.0]), st.integers(0, 3))
+def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replicas: int) -> None:
+    case = study(poisson([2.0, 20.0, 5.0], 60.0, seed, prompt=2000), cold_start_s=cold_start_s, start_replicas=replicas)
+    by_attainment = [served(replace(case, goal=Goal(1.0, 0.05, share))) for share in (0.5, 0.9, 0.99)]
+    assert by_attainment == sorted(by_attainment)
+
+
+@pytest.mark.parametrize("router", ["least-requests", "round-robin"])
+def test_the_least_constant_count_that_meets_the_goal_is_not_below_it_and_sometimes_near(router: str) -> None:
+    """It costs no start, and steady traffic needs nothing else."""
+    rng = np.random.default_rng(11)
+    over = []
+    for seed in range(12):
+        rates = [float(rate) for rate in rng.choice([4.0, 10.0, 20.0], int(rng.integers(1, 3)))]
+        output = int(rng.choice([1, 3, 10, 50, 200]))
+        requests = poisson(rates, 90.0, seed, prompt=int(rng.integers(100, 3000)), output=output)
+        paces = rng.lognormal(-0.5, 1.0, len(requests.arrival_s))
+        requests = replace(requests, prompt_tokens=np.clip(requests.prompt_tokens * paces, 1, 6000).astype(np.int64))
+        goal = Goal(float(rng.choice([0.3, 1.0])), float(rng.choice([0.02, 0.05, 0.1])), float(rng.choice([0.9, 0.99])))
+        case = study(requests, goal=goal, cold_start_s=float(rng.choice([30.0, 120.0])), router=router)
+        for count in range(1, 20):
+            ready = replace(case, start_replicas=count)
+            row = summarize(ready, run(ready, Static(count)))
+            if case.goal.met_by(row.attainment):
+                over.append(row.gpu_hours / max(served(ready), bound(ready).replica_s) * 3600)
+                break
+    assert len(over) > 8
+    assert 1.0 <= min(over) < 1.15
+
+
+class SecondAfter:
+    """Wants a second replica that is ready just after a burst."""
+
+    name, period_s = "second after", 1.0
+
+    def decide(self, view: View) -> int:
+        return 2 if 242 <= view.now_s < 312 else 1
+
+
+def test_it_is_no_bound_a_replica_that_comes_right_after_a_burst_may_cost_less() -> None:
+    """Forty prompts of 8,000 tokens jam the replicas that are there; the one that comes then takes all that follows."""
+    light, burst = np.arange(0.05, 600.0, 0.1), 301.0 + np.arange(40) * 0.005
+    order = np.argsort(np.concatenate([light, burst]), kind="stable")
+    prompts = np.concatenate([np.full(len(light), 300), np.full(40, 8000)])[order]
+    outputs = np.concatenate([np.full(len(light), 10), np.full(40, 2)])[order]
+    requests = Trace("burst", np.concatenate([light, burst])[order], prompts, outputs, 600.0)
+    case = study(requests, goal=Goal(0.5, 0.05, 0.99), cold_start_s=60.0, start_replicas=1)
+    row = summarize(case, run(case, SecondAfter()))
+    assert case.goal.met_by(row.attainment)
+    assert bound(case).gpu_hours < row.gpu_hours < served(case) / 3600

@@ -1,0 +1,121 @@
+"""The proof in short, for every change: the shipped policy on traces made here, against tuned baselines.
+
+Once in the first two hours of a service, which is what knowing nothing costs, and once on a day like the one before.
+"""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.config.policy.parse import load
+from autoscaler.lab.compare.compare import prove
+from autoscaler.lab.compare.result import OURS, Proof
+from autoscaler.lab.compare.workload_trace import Subject, goal_of, started
+from autoscaler.lab.replay.case import Case
+from autoscaler.lab.replay.trace import generate
+from autoscaler.lab.report.words import verdict
+from autoscaler.sim.engine.profile_file import find
+from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
+
+POLICY = load().policies["interactive"]
+
+# GPU-hours of the shipped policy over those of each seed's best baseline, which hindsight tuned on that very trace. The
+# shipped one is tuned on nothing. Lower them as the policy gets better; raise them only for a baseline that is new here
+# or better tuned.
+MOST_IN_FIRST_HOURS = 1.30  # measured: 1.297 in sum (1.49, 1.16); with the seeds 6 and 7 as well 1.290
+MOST_ON_SECOND_DAY = 1.07  # measured: 1.050
+MOST_BESIDE_YESTERDAYS_BEST = 1.02  # measured: 0.992; over the baseline that was best on the first day
+
+
+def prove_generated(
+    name: str, profile: str, shape: Shape, hours: float, seed: int, against: tuple[str, ...], learned: float = 0.0
+) -> Proof:
+    """Prove one seed of a shape. learned: share of the hours from which everybody only learns."""
+    name_of_profile, offer = find(profile)
+    trace = generate(name, shape, hours * 3600, seed=seed)
+    case = Case(trace, offer.profile, goal_of(POLICY), cold_start_s=60.0, gpus_per_replica=offer.gpus, seed=seed)
+    counted = replace(started(case), counted_from_s=learned * trace.duration_s)
+    return prove(Subject(name, name_of_profile, (counted,), POLICY), against, tuned=True)
+
+
+def gpu_hours(proofs: list[Proof], name: str = OURS) -> float:
+    """GPU-hours of a policy as it is shipped; infinity where it misses the goal with any seed."""
+    runs = [(next(r for r in proof.runs if r.name == name and not r.tuned), proof) for proof in proofs]
+    return sum(run.row.gpu_hours if proof.attains(run) else math.inf for run, proof in runs)
+
+
+def tuned_gpu_hours(proofs: list[Proof]) -> float:
+    """GPU-hours of the best that hindsight finds for each seed."""
+    best = [proof.best_baseline() for proof in proofs]
+    assert all(run is not None and run.tuned for run in best)
+    return sum(run.row.gpu_hours for run in best if run is not None)
+
+
+@pytest.fixture(scope="module")
+def first_hours() -> list[Proof]:
+    """Two hours with a ramp from one replica to some four and back, and bursts of two minutes; the seed says when.
+
+    Of four seeds that were measured, two with the sum of all: each is half a minute of two cores.
+    """
+    day = (1.0, 1.5, 3.0) + (1.0,) * 21
+    shape = Shape(10.0, Lengths(400, 0.8, 3000), Lengths(100, 0.7, 900), day, (Bursts(1.0, 120.0, 0.5, 2.0),))
+    against = ("keda-queue", "keda-rps", "hpa-inflight", "llmd-slo", "aibrix-apa", "skyserve", "static")
+    return [prove_generated("two-hours", "8b-h100-3g", shape, 2, seed, against) for seed in (5, 8)]
+
+
+@pytest.fixture(scope="module")
+def second_days() -> list[Proof]:
+    """Two office days with bursts of two minutes every other hour; the first one is only learned from, by everybody.
+
+    Of the two seeds that were measured the worse: each is some minutes of two cores.
+    """
+    morning, noon = (0.5, 0.4, 0.35, 0.3, 0.3, 0.35, 0.5, 0.7, 1.0, 1.3, 1.5, 1.6), (1.5, 1.5, 1.6, 1.6, 1.5, 1.4)
+    office = (*morning, *noon, 1.3, 1.0, 1.0, 1.0, 1.0, 0.8)
+    shape = Shape(1.0, Lengths(900, 0.5, 2500), Lengths(200, 0.7, 1200), office, (Bursts(0.5, 120.0, 0.5, 2.0),))
+    against = ("keda-rps", "hpa-inflight", "skyserve", "static")
+    return [prove_generated("office", "8b-w4-h100-1g", shape, 48, 6, against, learned=0.5)]
+
+
+@pytest.mark.timeout(600)
+def test_the_shipped_policy_meets_its_goal_in_the_first_hours(first_hours: list[Proof]) -> None:
+    assert gpu_hours(first_hours) < math.inf, [verdict(proof) for proof in first_hours]
+
+
+@pytest.mark.timeout(600)
+def test_it_is_cheaper_than_every_baseline_that_meets_the_goal_without_hindsight(first_hours: list[Proof]) -> None:
+    untuned = {run.name: gpu_hours(first_hours, run.name) for run in first_hours[0].baselines if run.default}
+    assert sum(hours < math.inf for hours in untuned.values()) >= 2
+    assert gpu_hours(first_hours) < 0.8 * min(untuned.values()), untuned
+
+
+@pytest.mark.timeout(600)
+def test_what_not_knowing_costs_in_the_first_hours_is_bounded(first_hours: list[Proof]) -> None:
+    said = [verdict(proof) for proof in first_hours]
+    assert gpu_hours(first_hours) <= MOST_IN_FIRST_HOURS * tuned_gpu_hours(first_hours), said
+
+
+@pytest.mark.timeout(600)
+def test_nobody_who_meets_the_goal_is_below_the_bound(first_hours: list[Proof]) -> None:
+    for proof in first_hours:
+        for run in proof.runs:
+            if proof.attains(run):
+                assert run.row.gpu_hours >= proof.clairvoyant_gpu_hours, run.name
+
+
+@pytest.mark.timeout(1500)
+def test_on_the_second_day_it_meets_its_goal_and_costs_little_more_than_what_hindsight_finds(
+    second_days: list[Proof],
+) -> None:
+    said = [verdict(proof) for proof in second_days]
+    assert gpu_hours(second_days) <= MOST_ON_SECOND_DAY * tuned_gpu_hours(second_days), said
+
+
+@pytest.mark.timeout(1500)
+def test_on_the_second_day_it_keeps_up_with_what_was_best_on_the_first(second_days: list[Proof]) -> None:
+    """Where that meets the goal once more."""
+    chosen = [(proof, proof.best_before()) for proof in second_days]
+    again = [(proof, run) for proof, run in chosen if run is not None and proof.attains(run)]
+    assert again, chosen
+    yesterdays = sum(run.row.gpu_hours for _, run in again)
+    assert gpu_hours([proof for proof, _ in again]) <= MOST_BESIDE_YESTERDAYS_BEST * yesterdays, chosen

@@ -1,0 +1,181 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.lab.baselines import BASELINES
+from autoscaler.lab.baselines.base import request_rates
+from autoscaler.lab.compare.tune import MORE, STEPS, Tuned, tuning
+from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import summarize
+from autoscaler.lab.replay.search import side_by_side
+from tests.lab.replay.small import poisson, study, trace
+
+
+def tune(case: Case, *names: str, workers: int = 1) -> list[Tuned]:
+    return [best for (best,) in side_by_side([tuning([case], name) for name in names], [case], workers)]
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return study(poisson([10.0, 40.0, 10.0], 200.0), start_replicas=2, max_replicas=12)
+
+
+@pytest.fixture(scope="module")
+def tuned(case: Case) -> dict[str, Tuned]:
+    return {best.name: best for best in tune(case, "static", "keda-rps", "skyserve")}
+
+
+def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, Tuned]) -> None:
+    best = tuned["keda-rps"]
+    assert best.row.attainment >= case.goal.attainment
+    rows = [
+        summarize(case, run(case, BASELINES["keda-rps"](case, params))) for params in BASELINES["keda-rps"].grid(case)
+    ]
+    assert best.row.gpu_hours <= min(row.gpu_hours for row in rows if row.attainment >= case.goal.attainment)
+    assert len(best.found) > len(rows)
+    assert best.row == summarize(case, run(case, BASELINES["keda-rps"](case, best.params)))
+
+
+def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[str, Tuned]) -> None:
+    count = tuned["static"].params["replicas"]
+    assert tuned["static"].row.attainment >= case.goal.attainment
+    fewer = replace(case, start_replicas=int(count) - 1)
+    less = summarize(fewer, run(fewer, BASELINES["static"](fewer, {"replicas": float(count) - 1})))
+    assert less.attainment < case.goal.attainment
+    assert len(tuned["static"].found) < 12
+
+
+def test_if_no_setting_meets_the_goal_the_nearest_is_kept(case: Case) -> None:
+    hard = replace(case, goal=Goal(0.01, 0.1, 0.99))
+    (best,) = tune(hard, "hpa-inflight")
+    assert best.row.attainment < hard.goal.attainment
+    assert best.row.attainment == max(row.attainment for _, row in best.found)
+
+
+def test_where_the_best_lies_at_an_end_of_the_grid_the_grid_goes_on_until_it_gets_worse(case: Case) -> None:
+    """The goal is loose: the fewer replicas the better, and the highest target of the grid still asks for too many."""
+    rule = BASELINES["hpa-inflight"]
+    calm = replace(case, trace=poisson([25.0, 30.0], 240.0), goal=Goal(60.0, 0.5, 0.99), start_replicas=2)
+    (best,) = tune(calm, "hpa-inflight")
+    grid = [summarize(calm, run(calm, rule(calm, params))) for params in rule.grid(calm)]
+    assert best.row.gpu_hours < min(row.gpu_hours for row in grid if calm.goal.met_by(row.attainment))
+    assert float(best.params["target"]) > 256
+
+
+def test_while_nothing_meets_the_goal_settings_go_on_to_more_replicas(case: Case) -> None:
+    rule = BASELINES["wva-saturation"]
+    hard = replace(case, goal=Goal(0.1, 0.015, 0.9))
+    grid = [summarize(hard, run(hard, rule(hard, params))) for params in rule.grid(hard)]
+    assert max(row.attainment for row in grid) < 0.6
+    (best,) = tune(hard, "wva-saturation")
+    assert hard.goal.met_by(best.row.attainment)
+    hopeless = replace(case, goal=Goal(0.03, 0.0085, 0.99))
+    (best,) = tune(hopeless, "wva-saturation")
+    assert not hopeless.goal.met_by(best.row.attainment)
+    assert len(best.found) <= len(grid) + 2 * STEPS + 2  # a step with either stabilization, and two around the best
+
+
+@pytest.fixture
+def hopeless(case: Case) -> Case:
+    """Of twenty requests one has a prompt that takes longer than the goal allows, even alone."""
+    trace = replace(case.trace, prompt_tokens=case.trace.prompt_tokens.copy())
+    trace.prompt_tokens[::20] = 6000
+    return replace(case, trace=trace, goal=Goal(0.2, 0.1, 0.99), max_replicas=1000, start_replicas=30)
+
+
+@pytest.mark.parametrize("name", ["hpa-inflight", "keda-rps", "wva-saturation"])
+def test_where_nobody_can_meet_the_goal_a_step_that_serves_no_more_is_the_last(hopeless: Case, name: str) -> None:
+    rule = BASELINES[name]
+    (best,) = tune(hopeless, name)
+    assert not hopeless.goal.met_by(best.row.attainment)
+    (axis,) = (axis for axis in rule.axes(hopeless) if axis.within)
+    first, second, *_ = (float(value) for value in axis.values)
+    lowest = min(float(params[axis.name]) for params, _ in best.found)
+    assert first * (first / second) ** (STEPS - 2) < lowest < first
+    at_the_end = [row.attainment for params, row in best.found if float(params[axis.name]) == lowest]
+    before_it = [row.attainment for params, row in best.found if lowest < float(params[axis.name])]
+    assert max(at_the_end) < max(before_it) + MORE
+
+
+def test_where_no_count_meets_the_goal_it_is_one_than_which_twice_as_many_serve_hardly_more(hopeless: Case) -> None:
+    (best,) = tune(hopeless, "static")
+    count = int(float(best.params["replicas"]))
+    many = replace(hopeless, start_replicas=400)
+    row = summarize(many, run(many, BASELINES["static"](many, {"replicas": 400.0})))
+    assert row.attainment - MORE < best.row.attainment < 0.96
+    assert max(float(params["replicas"]) for params, _ in best.found) <= 2 * count < 400
+
+
+def test_a_step_that_changes_nothing_is_the_last(case: Case) -> None:
+    """One request a second: from some target on, every one asks for a single replica."""
+    light = replace(case, trace=poisson([1.0], 300.0), start_replicas=1)
+    (best,) = tune(light, "hpa-inflight")
+    targets = sorted({float(params["target"]) for params, _ in best.found})
+    assert (best.params["target"], targets[-1]) == (256.0, 512.0)
+
+
+def test_a_step_that_changes_nothing_is_not_the_last_where_there_are_replicas_to_give_up(case: Case) -> None:
+    """A twentieth more than two replicas can do: the last target of the grid wants three, and so does the next."""
+    rule, most = BASELINES["skyserve"], request_rates(case)[-1] / 0.85
+    arrivals = trace(np.arange(0, 480, 1 / (2.1 * most)), duration_s=480.0)
+    steady = replace(case, trace=arrivals, goal=Goal(60.0, 0.5, 0.99), start_replicas=3)
+    (best,) = tune(steady, "skyserve")
+    last, beyond = (
+        summarize(steady, run(steady, rule(steady, {**best.params, "target": share * most}))) for share in (0.85, 1.03)
+    )
+    assert last.gpu_hours == beyond.gpu_hours
+    assert best.row.gpu_hours < 0.9 * beyond.gpu_hours
+    assert steady.goal.met_by(best.row.attainment)
+
+
+def test_dynamos_correction_is_tried_beside_the_best_setting_without_it(case: Case) -> None:
+    (best,) = tune(case, "dynamo-throughput")
+    corrected = [params for params, _ in best.found if params["correction"] == "decode" and params["min_replicas"] == 1]
+    assert len(corrected) == 3
+    assert len({params["sla_share"] for params in corrected}) == 3
+    assert len({(params["predictor"], params["interval_s"]) for params in corrected}) == 1
+
+
+def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:
+    static, again = tune(case, "static", "keda-rps", workers=2)
+    assert again == tuned["keda-rps"]
+    assert static == tuned["static"]
+
+
+def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[str, Tuned]) -> None:
+    quiet = replace(case, trace=poisson([4.0], 300.0))
+    cases = [case, quiet]
+    for name in ("static", "keda-rps"):
+        (both,) = side_by_side([tuning(cases, name)], cases, workers=1)
+        assert both == [tuned[name], *tune(quiet, name)]
+
+
+def test_an_unknown_baseline_is_named(case: Case) -> None:
+    with pytest.raises(ValueError, match="baseline is 'magic'; allowed: keda-queue, "):
+        tuning([case], "magic")
+
+
+@pytest.mark.parametrize("found", [1, 12])
+def test_static_is_there_from_the_start_however_many_the_case_begins_with(case: Case, found: int) -> None:
+    """A service that runs a constant count has run it before: none is started at first, and none is let go."""
+    (best,) = tune(replace(case, start_replicas=found), "static")
+    (usual,) = tune(case, "static")
+    assert best == usual
+    assert (best.row.scale_ups, best.row.scale_downs) == (0, 0)
+    duration_s = case.trace.duration_s
+    assert best.row.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s
+
+
+@pytest.mark.parametrize("name", ["hpa-inflight", "keda-queue", "wva-saturation", "dynamo-throughput"])
+def test_a_rule_costs_no_more_than_the_constant_count_which_its_floor_can_be(case: Case, name: str) -> None:
+    """Load that jumps to five times itself with a cold start too long to follow: nothing but a floor meets the goal."""
+    jumps = replace(case, trace=poisson([5.0, 60.0, 5.0, 60.0], 100.0), cold_start_s=200.0)
+    static, best = tune(jumps, "static", name)
+    assert jumps.goal.met_by(static.row.attainment)
+    assert jumps.goal.met_by(best.row.attainment)
+    assert best.row.gpu_hours <= static.row.gpu_hours * (1 + 1e-9)
+    assert float(best.params["min_replicas"]) > 1
+    grid = [summarize(jumps, run(jumps, BASELINES[name](jumps, params))) for params in BASELINES[name].grid(jumps)]
+    assert not any(jumps.goal.met_by(row.attainment) and row.gpu_hours <= best.row.gpu_hours for row in grid)

@@ -1,0 +1,61 @@
+"""Small cases and scalers for the tests of a study."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoscaler.lab.replay.case import Case, Goal, Trace, View
+from autoscaler.sim.engine.profiles import Profile
+
+# A token takes 10 ms whatever the batch: what happens when can be said by heart.
+PLAIN = Profile(
+    step_s=0.01,
+    sequence_s=0.0,
+    kv_token_s=0.0,
+    prompt_token_s=0.0,
+    kv_capacity_tokens=1_000_000,
+    max_num_seqs=4,
+    max_model_len=100_000,
+    block_size=1,
+)
+
+
+def trace_of(
+    arrival_s: Sequence[float], output_tokens: int | Sequence[int] = 100, duration_s: float | None = None
+) -> Trace:
+    """Make a trace of requests with one prompt token each."""
+    times = np.array(arrival_s, np.float64)
+    outputs = np.broadcast_to(np.array(output_tokens, np.int64), times.shape).copy()
+    end_s = float(times[-1]) + 1 if duration_s is None else duration_s
+    return Trace("small", times, np.ones(len(times), np.int64), outputs, end_s)
+
+
+def case_of(trace: Trace, **changes: object) -> Case:
+    """Make a case whose cold start takes 60 s sharp, unless changed."""
+    case = Case(trace, PLAIN, Goal(ttft_s=1.0, itl_s=0.05, attainment=0.99), cold_start_s=60.0, cold_start_spread=0.0)
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Fixed:
+    """Always wants the same."""
+
+    replicas: int
+    name: str = "fixed"
+    period_s: float = 15.0
+
+    def decide(self, view: View) -> int:
+        return self.replicas
+
+
+@dataclass
+class Told:
+    """Wants what a function of the view says."""
+
+    rule: Callable[[View], int]
+    name: str = "told"
+    period_s: float = 15.0
+
+    def decide(self, view: View) -> int:
+        return self.rule(view)

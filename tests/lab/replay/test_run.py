@@ -1,0 +1,484 @@
+"""Runs of a study: when replicas serve, what is paid, what a scaler sees, and the laws of queues."""
+
+import itertools
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.histogram import quantile
+from autoscaler.lab.baselines.signals import TTFT
+from autoscaler.lab.replay.case import Goal, Outcome, PodRows, Totals, Trace, View
+from autoscaler.lab.replay.replicas import Replicas
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.shared_gpus import GpuPool
+from autoscaler.lab.replay.trace import generate
+from autoscaler.sim.engine.profiles import Profile
+from autoscaler.sim.engine.traffic import Lengths, Shape
+from tests.lab.replay.cases import PLAIN, Fixed, Told, case_of, trace_of
+
+SHAPE = Shape(4.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
+
+
+def test_a_request_to_a_free_replica_takes_its_tokens() -> None:
+    outcome = run(case_of(trace_of([5.0, 7.0], [101, 1], duration_s=20.0)), Fixed(1))
+    assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])
+    assert outcome.itl_s.tolist() == pytest.approx([0.01, 0.0])
+    assert outcome.e2e_s.tolist() == pytest.approx([1.01, 0.01])
+    assert outcome.replica_s == pytest.approx(20.0)
+
+
+def test_the_timeline_has_every_scrape_so_that_a_burst_within_a_minute_shows_and_nothing_is_blank() -> None:
+    arrivals = [*np.linspace(80.0, 81.0, 100).tolist(), 100.0]
+    outcome = run(case_of(trace_of(arrivals, 400, duration_s=240.0)), Told(lambda view: 2 if view.now_s >= 120 else 1))
+    time_s, wanted, _, running, waiting = outcome.timeline.T
+    assert time_s.tolist() == [0.0, *np.arange(7.5, 240.0, 15.0).tolist(), 247.5]
+    assert (running + waiting)[time_s == 82.5] == 100
+    assert wanted.tolist() == [1.0] * 9 + [2.0] * 9  # decided at 120 s
+
+
+def test_the_run_goes_on_and_is_paid_for_until_everybody_is_served() -> None:
+    outcome = run(case_of(trace_of([5.0], 2000, duration_s=6.0)), Fixed(1))
+    assert outcome.e2e_s[0] == pytest.approx(20.0)
+    assert outcome.replica_s == pytest.approx(25.0)
+
+
+def test_a_run_tells_how_much_of_its_trace_is_over_and_that_all_is_while_it_serves_the_last() -> None:
+    shares: list[float] = []
+    run(case_of(trace_of([5.0], 4000, duration_s=20.0)), Fixed(1), shares.append)
+    assert shares == sorted(shares)
+    assert shares[:3] == [0.0, 0.375, 0.75]  # by its scrapes
+    assert shares[-2:] == [1.0, 1.0]
+
+
+def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves() -> None:
+    seen: list[float] = []
+
+    def wanted(view: View) -> int:
+        seen.append(view.seen.gateway_waiting)
+        return 1 if view.now_s >= 30 else 0
+
+    outcome = run(case_of(trace_of([10.0, 20.0], 10, duration_s=120.0), start_replicas=0), Told(wanted))
+    # Asked for at 30 s, serving 60 s later: both begin, together.
+    assert outcome.ttft_s.tolist() == pytest.approx([80.01, 70.01])
+    assert outcome.replica_s == pytest.approx(90.0)
+    assert seen[:3] == [0.0, 2.0, 2.0]  # the first scrape after the start is at 7.5 s
+    assert seen[-1] == 0.0
+    assert (outcome.change_s.tolist(), outcome.change_to.tolist()) == ([30.0], [1])
+
+
+def test_nobody_is_served_if_nobody_is_asked_for_and_the_run_ends_all_the_same() -> None:
+    outcome = run(case_of(trace_of([10.0], 10), start_replicas=0), Fixed(0))
+    assert outcome.ttft_s.tolist() == outcome.itl_s.tolist() == outcome.e2e_s.tolist() == [math.inf]
+    assert outcome.replica_s == 0.0
+
+
+def test_a_new_replica_costs_from_the_moment_it_is_asked_for_and_serves_after_its_cold_start() -> None:
+    states: list[tuple[float, int, int]] = []
+
+    def wanted(view: View) -> int:
+        states.append((view.now_s, view.ready, view.starting))
+        if view.starting:
+            assert view.starting_since_s.tolist() == [30.0]
+        return 2 if view.now_s >= 30 else 1
+
+    outcome = run(case_of(trace_of([1.0], 1, duration_s=120.0)), Told(wanted))
+    assert states == [
+        (15.0, 1, 0),
+        (30.0, 1, 0),
+        (45.0, 1, 1),
+        (60.0, 1, 1),
+        (75.0, 1, 1),
+        (90.0, 2, 0),
+        (105.0, 2, 0),
+        (120.0, 2, 0),
+    ]
+    assert outcome.replica_s == pytest.approx(120.0 + 90.0)
+
+
+def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
+    """As the status of a pod does."""
+    told: list[FloatColumn] = []
+
+    def wanted(view: View) -> int:
+        told.append(view.pods.ready_s - view.pods.created_s)
+        assert (view.pods.scheduled_s <= view.pods.started_s).all()
+        assert (view.pods.scheduled_s - view.pods.created_s < told[0] / 2).all()  # it did not wait for a GPU
+        return 300
+
+    case = case_of(trace_of([1.0], 1, duration_s=40.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=300)
+    run(case, Told(wanted))
+    assert told[0].mean() == pytest.approx(60.0, rel=0.1)
+    assert np.log(told[0]).std() == pytest.approx(0.5, rel=0.15)
+
+
+def test_cold_starts_scatter_around_their_mean_and_follow_the_seed() -> None:
+    took: list[FloatColumn] = []
+
+    def wanted(view: View) -> int:
+        if view.now_s > 380:
+            took.append(view.pods.ready_s - view.pods.created_s)
+        return 400
+
+    case = case_of(trace_of([1.0], 1, duration_s=400.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=0)
+    for seed in (1, 1, 2):
+        run(replace(case, seed=seed), Told(wanted))
+    first, again, other = took[0], took[len(took) // 3], took[-1]
+    assert first.mean() == pytest.approx(60.0, rel=0.1)
+    assert np.log(first).std() == pytest.approx(0.5, rel=0.15)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first[:9], other[:9])
+
+
+def test_a_leaving_replica_finishes_what_it_has_and_is_paid_for_until_then() -> None:
+    # At 15 s one of two goes: the younger, which has the second request, until 10 + 12 s.
+    case = case_of(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=30.0)
+    outcome = run(case, Fixed(1))
+    assert outcome.e2e_s.tolist() == pytest.approx([12.0, 12.0])
+    assert outcome.replica_s == pytest.approx(100.0 + 22.0)
+
+
+def test_what_a_leaving_replica_has_not_finished_in_time_is_lost() -> None:
+    case = case_of(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=3.0)
+    outcome = run(case, Fixed(1))
+    assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])  # it had begun
+    assert outcome.itl_s.tolist() == pytest.approx([0.01, math.inf])
+    assert outcome.replica_s == pytest.approx(100.0 + 18.0)
+
+
+def test_those_who_are_not_ready_go_first_then_the_youngest() -> None:
+    rows: list[tuple[float, list[int], list[bool]]] = []
+    wants = iter([3, 2, 1, 1])
+
+    def wanted(view: View) -> int:
+        rows.append((view.now_s, view.pods.id.tolist(), view.pods.terminating.tolist()))
+        return next(wants, 1)
+
+    case = case_of(trace_of([0.5, 0.6], 6500, duration_s=70.0), start_replicas=2)
+    run(case, Told(wanted))
+    # 30 s: number 2 starts; 45 s: it is gone at once; 60 s: number 1 leaves, and still has its request.
+    assert [row[1:] for row in rows[:4]] == [
+        ([0, 1], [False, False]),
+        ([0, 1, 2], [False, False, False]),
+        ([0, 1], [False, False]),
+        ([0, 1], [False, True]),
+    ]
+
+
+def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> None:
+    counted: list[Totals] = []
+
+    def wanted(view: View) -> int:
+        counted.append(view.seen)
+        return 1
+
+    profile = replace(PLAIN, max_num_seqs=1)
+    case = case_of(trace_of([1.0, 1.1, 1.2], 500, duration_s=60.0), patience_s=7.0)
+    outcome = run(replace(case, profile=profile), Told(wanted))
+    assert np.isfinite(outcome.e2e_s).tolist() == [True, True, False]
+    assert (counted[-1].arrivals, counted[-1].finished, counted[-1].first_tokens) == (3, 2, 2)
+    assert counted[-1].waiting.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_patience_too_it_does_not_matter_how_often_somebody_looks(seed: int) -> None:
+    """A cache that is full and clients who leave: who stands behind one of them joins when he does."""
+    rng = np.random.default_rng(seed)
+    trace = Trace(
+        "made", np.cumsum(rng.exponential(0.15, 1200)), rng.integers(20, 1500, 1200), rng.integers(1, 500, 1200), 200.0
+    )
+    tight = Profile(0.008, 2e-4, 1.5e-6, 1e-4, kv_capacity_tokens=9000, max_num_seqs=12, max_model_len=4096)
+    case = case_of(trace, profile=tight, start_replicas=4, patience_s=4.0)
+    rare, often = (run(replace(case, scrape_s=scrape_s), Fixed(4)) for scrape_s in (600.0, 1.0))
+    assert 0 < np.isinf(rare.e2e_s).sum() < 600
+    for name in ("ttft_s", "itl_s", "e2e_s"):
+        assert getattr(often, name) == pytest.approx(getattr(rare, name), abs=1e-6)
+
+
+def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_again() -> None:
+    pods: list[PodRows] = []
+    totals: list[Totals] = []
+
+    def wanted(view: View) -> int:
+        pods.append(view.pods)
+        totals.append(view.seen)
+        return 1
+
+    trace = generate("made", SHAPE, 3600.0, seed=1)
+    case = case_of(trace, crash_every_s=720.0, cold_start_s=20.0)
+    outcome = run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(wanted))
+    lost = np.isinf(outcome.e2e_s)
+    assert 1 <= lost.sum() < 0.05 * len(lost)
+    assert any(np.isnan(rows.ready_s).all() for rows in pods)  # it starts again, under the same number
+    assert all(rows.id.tolist() == [0] for rows in pods)
+    generated = np.array([rows.generation_tokens[0] for rows in pods])
+    assert (np.diff(generated[~np.isnan(generated)]) < 0).any()
+    assert (np.diff([seen.generation_tokens for seen in totals]) >= 0).all()
+    assert totals[-1].arrivals == (trace.arrival_s < totals[-1].time_s).sum()
+    assert outcome.replica_s == pytest.approx(3600.0, rel=0.02)  # a crash is no discount
+
+
+def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fails() -> None:
+    notes: list[tuple[float, float, bool, float]] = []  # now, the last scrape, ready, tokens
+
+    def wanted(view: View) -> int:
+        (ready_s,), (tokens,) = view.pods.ready_s, view.pods.generation_tokens
+        notes.append((view.now_s, view.seen.time_s, not math.isnan(ready_s), float(tokens)))
+        return 1
+
+    case = case_of(generate("made", SHAPE, 3600.0, seed=1), crash_every_s=720.0, cold_start_s=40.0)
+    run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(wanted, period_s=1.0))
+    down = [(before, after) for before, after in itertools.pairwise(notes) if before[2] and not after[2]]
+    assert len(down) >= 2
+    assert any(after[3] == before[3] for before, after in down)
+    for (alive_s, *_), (down_s, *_) in down:
+        for now_s, scraped_s, ready, tokens in notes:
+            if down_s <= now_s < down_s + 39:
+                assert not ready
+                assert math.isnan(tokens) == (scraped_s > alive_s)
+
+
+def test_a_container_starts_again_at_once_and_waits_longer_with_every_crash_soon_after() -> None:
+    """As the kubelet does: 10, 20, 40 s and so on up to five minutes, and from the beginning after ten minutes."""
+    case = case_of(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
+    replicas = Replicas(case, GpuPool.holding([case]))
+    (pod,) = replicas.pods
+    waits_s, now_s = [], 0.0
+    for ran_s in (90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 599.0, 600.0, 90.0, 700.0):
+        now_s = (pod.started_s if waits_s else 0.0) + ran_s
+        pod.crash_s = replicas._next_change_s = now_s
+        replicas.advance(now_s)
+        waits_s.append(pod.started_s - now_s)
+        assert pod.ready_s == pytest.approx(pod.started_s + 60.0)
+        replicas.advance(pod.ready_s)
+    assert waits_s == pytest.approx([0, 10, 20, 40, 80, 160, 300, 300, 300, 0, 10, 0])
+
+
+def test_a_proxy_does_not_count_clients_who_left_while_no_replica_served() -> None:
+    counted: list[float] = []
+
+    def wanted(view: View) -> int:
+        counted.append(view.live_concurrency())
+        return 0
+
+    case = case_of(trace_of([8.0, 12.0], 10, duration_s=30.0), start_replicas=0, patience_s=5.0, scrape_s=120.0)
+    run(case, Told(wanted))
+    assert counted[:2] == [1.0, 0.0]
+
+
+def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodRows, View]]]:
+    """Run an hour of traffic under a number of replicas that goes up and down; return what was seen on the way."""
+    notes = []
+
+    def wanted(view: View) -> int:
+        notes.append((view.now_s, view.seen, view.pods, view))
+        return 2 + int(view.now_s // 600) % 3
+
+    trace = generate("made", SHAPE, 3600.0, seed=3)
+    profile = replace(PLAIN, sequence_s=5e-4, prompt_token_s=1e-4, max_num_seqs=8)
+    return run(replace(case_of(trace, start_replicas=2), profile=profile, **changes), Told(wanted)), notes
+
+
+@pytest.mark.parametrize("router", ["least-requests", "round-robin"])
+def test_what_is_seen_adds_up_at_every_scrape(router: str) -> None:
+    outcome, notes = observed(router=router)
+    assert np.isfinite(outcome.e2e_s).all()
+    for now_s, seen, pods, _ in notes:
+        assert 0 <= now_s - seen.time_s <= 15
+        assert seen.ttft_buckets[-1] == seen.first_tokens
+        assert seen.itl_buckets[-1] <= seen.generation_tokens - seen.first_tokens
+        known = ~np.isnan(pods.time_s)
+        if not pods.terminating.any():
+            assert pods.running[known].tolist() == seen.running.tolist()
+            assert seen.arrivals == seen.finished + seen.running.sum() + seen.waiting.sum() + seen.gateway_waiting
+        assert (pods.generation_tokens[known] <= seen.generation_tokens).all()
+        assert np.all((seen.kv_usage >= 0) & (seen.kv_usage <= 1))
+    last = notes[-1][1]
+    assert last.generation_tokens >= 0.98 * last.finished * 50
+
+
+def test_a_replica_that_became_ready_is_silent_until_it_is_scraped() -> None:
+    _, notes = observed(scrape_s=60.0)
+    silent = [(now_s, pods) for now_s, _, pods, _ in notes if (~np.isnan(pods.ready_s) & np.isnan(pods.running)).any()]
+    assert silent
+    for now_s, pods in silent:
+        row = int(np.argmax(~np.isnan(pods.ready_s) & np.isnan(pods.running)))
+        assert now_s - pods.ready_s[row] <= 60
+        assert np.isnan(pods.time_s[row])
+        assert np.isnan(pods.ttft_s[row])
+
+
+def test_windows_are_differences_of_scrapes_of_the_right_age() -> None:
+    _, notes = observed()
+    view = notes[-1][3]  # the view lives on: it now shows the end
+    for seconds in (0.0, 30.0, 60.0, 300.0):
+        assert seconds <= view.now_s - view.ago(seconds).time_s < seconds + 15.0 + 1e-6
+    assert view.ago(1e9).time_s == 0.0
+    assert view.ago(0.0) is view.seen
+
+
+def test_latencies_are_the_quantiles_of_the_last_minute_of_all_pods() -> None:
+    outcome, notes = observed()
+    ttfts = [pods.ttft_s[~np.isnan(pods.ttft_s)] for now_s, _, pods, _ in notes if now_s > 300]
+    assert max(len(found) for found in ttfts) > 1
+    assert all(len(set(found)) <= 1 for found in ttfts)
+    assert np.median(np.concatenate(ttfts)) == pytest.approx(float(np.quantile(outcome.ttft_s, 0.9)), rel=1.0)
+    gaps = np.concatenate([pods.itl_s[~np.isnan(pods.itl_s)] for _, _, pods, _ in notes])
+    assert 0.01 <= np.median(gaps) <= 0.05
+
+
+def test_a_proxy_counts_without_a_scrape() -> None:
+    counted: list[tuple[float, float]] = []
+
+    def wanted(view: View) -> int:
+        counted.append((view.live_concurrency(), view.seen.running.sum() + view.seen.waiting.sum()))
+        return 1
+
+    run(case_of(trace_of(np.arange(8.0, 15.0, 1.0).tolist(), 3000, duration_s=20.0)), Told(wanted))
+    assert counted[0] == (7.0, 0.0)  # the scrape was at 7.5 s
+
+
+def test_decisions_come_at_their_period_and_counts_are_kept_within_bounds() -> None:
+    times: list[float] = []
+
+    def wanted(view: View) -> int:
+        times.append(view.now_s)
+        return 10 if view.now_s < 10 else -3
+
+    outcome = run(case_of(trace_of([1.0], 1, duration_s=20.0), max_replicas=4), Told(wanted, period_s=2.0))
+    assert times[:4] == [2.0, 4.0, 6.0, 8.0]
+    assert outcome.change_to.tolist() == [4, 0]
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, _ = observed()
+    again, _ = observed()
+    assert np.array_equal(first.e2e_s, again.e2e_s)
+    assert first.replica_s == again.replica_s
+
+
+def test_a_thousand_replicas_find_room() -> None:
+    trace = trace_of(np.linspace(0, 50, 3000).tolist(), 400, duration_s=60.0)
+    outcome = run(case_of(trace, start_replicas=1000), Fixed(1000))
+    assert np.isfinite(outcome.e2e_s).all()
+    assert outcome.replica_s == pytest.approx(60_000, rel=0.02)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    wants=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    drain_s=st.sampled_from([0.0, 3.0, 60.0]),
+    crash_every_s=st.sampled_from([72.0, math.inf]),
+    patience_s=st.sampled_from([4.0, math.inf]),
+    router=st.sampled_from(["least-requests", "round-robin"]),
+)
+def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is_unpaid(
+    wants: list[int], drain_s: float, crash_every_s: float, patience_s: float, router: str
+) -> None:
+    views: list[tuple[Totals, PodRows]] = []
+    left = iter(wants)
+
+    def wanted(view: View) -> int:
+        views.append((view.seen, view.pods))
+        return next(left, 2)
+
+    case = case_of(
+        generate("made", SHAPE, 400.0, seed=2),
+        profile=replace(PLAIN, sequence_s=1e-3, prompt_token_s=1e-4, max_num_seqs=8, kv_capacity_tokens=101_000),
+        cold_start_s=11.0,
+        cold_start_spread=0.3,
+        drain_s=drain_s,
+        crash_every_s=crash_every_s,
+        patience_s=patience_s,
+        router=router,
+    )
+    outcome = run(case, Told(wanted, period_s=7.0))
+    lost = np.isinf(outcome.e2e_s)
+    if drain_s == 60.0 and math.isinf(crash_every_s) and math.isinf(patience_s):
+        assert not lost.any()
+    assert (outcome.ttft_s >= 0.01 - 1e-9).all()
+    finished = outcome.e2e_s[~lost]
+    assert (finished >= outcome.ttft_s[~lost] - 1e-9).all()
+    # A token takes 10 ms at least, eight requests at a time: so much time must have been paid for.
+    assert outcome.replica_s >= (case.trace.output_tokens[~lost].sum() * 0.01) / 8
+    for before, after in itertools.pairwise(views):
+        assert after[0].finished >= before[0].finished
+        assert after[0].arrivals >= before[0].arrivals
+        assert len(np.unique(after[1].id)) == len(after[1].id)
+    assert views[-1][0].finished <= (~lost).sum()
+
+
+def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_gaps_hardly_move() -> None:
+    """As on the recorded server: the TTFT of those who get their first token now is not that of those who come now."""
+    views: list[Totals] = []
+
+    def wanted(view: View) -> int:
+        views.append(view.seen)
+        return 1
+
+    arrivals = np.concatenate([np.arange(0.0, 100.0, 1.0), np.arange(100.0, 140.0, 0.2), np.arange(140.0, 400.0, 1.0)])
+    case = case_of(trace_of(arrivals.tolist(), 300, duration_s=400.0))
+    outcome = run(case, Told(wanted))
+    calm, rush, after = (next(seen for seen in views if seen.time_s > at_s) for at_s in (90.0, 130.0, 160.0))
+    felt = np.median(outcome.ttft_s[(arrivals > 120) & (arrivals < 140)])
+    told = quantile(0.5, TTFT, rush.ttft_buckets - calm.ttft_buckets)
+    assert told < 0.5 * felt
+    assert after.waiting.sum() > 50
+    assert after.kv_usage[0] < 1.5 * calm.kv_usage[0]
+    gap_before = calm.itl_sum_s / calm.itl_buckets[-1]
+    gap_after = (after.itl_sum_s - calm.itl_sum_s) / (after.itl_buckets[-1] - calm.itl_buckets[-1])
+    assert gap_after == pytest.approx(gap_before)
+
+
+def test_a_trace_without_requests_costs_what_stands_there() -> None:
+    outcome = run(case_of(trace_of([], duration_s=100.0)), Fixed(2))
+    assert len(outcome.ttft_s) == 0
+    assert outcome.replica_s == pytest.approx(100.0 + 85.0)
+
+
+def test_the_demo_does_not_need_the_compiler() -> None:
+    demo = "autoscaler.app.wiring, autoscaler.sim.demo.serve, autoscaler.sim.demo.world"
+    code = f"import sys, {demo}; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cold_start_s": -1.0}, "cold_start_s is -1; it must be a finite number, 0 or more"),
+        ({"cold_start_uncached_s": 59.0}, "takes 59 s on a fresh node; it must be at least the 60 s of any other"),
+        ({"scrape_s": 0.0}, "scrape_s is 0; it must be above 0"),
+        ({"router": "magic"}, "router is 'magic'; allowed: least-requests, round-robin"),
+        ({"max_replicas": 0}, "max_replicas is 0; it must be at least 1"),
+        ({"start_replicas": 1001}, "start_replicas is 1001; allowed: 0 to max_replicas (1000)"),
+        ({"trace": trace_of([2.0, 1.0])}, "request 1 of trace small arrives before the one before it"),
+        ({"trace": trace_of([2.0], duration_s=1.0)}, "request 0 of trace small arrives outside of 0..1 s"),
+        ({"trace": trace_of([math.nan], duration_s=1.0)}, "request 0 of trace small arrives outside of 0..1 s"),
+        ({"trace": trace_of([2.0], 0)}, "request 0 of trace small has no output token"),
+        ({"trace": trace_of([2.0], 100_000)}, "has more tokens than max_model_len 100000: arrival 2 s, 1 + 100000"),
+        ({"profile": replace(PLAIN, step_s=0.0)}, "step_s and sequence_s of the profile are 0"),
+        ({"goal": Goal(1.0, 0.005, 0.99)}, "ITL 5 ms is below the step time of this profile (10 ms)"),
+        ({"goal": Goal(0.001, 0.05, 0.99)}, "TTFT 1 ms is below the time this profile takes for one token (10 ms)"),
+        (
+            {"profile": replace(PLAIN, prompt_token_s=12.0)},
+            "TTFT 1 s is below the time this profile takes for one token (12 s)",
+        ),
+        ({"goal": Goal(1.0, 0.05, 99.0)}, "attainment is 99; it must be above 0 and at most 1"),
+        ({"profile": replace(PLAIN, kv_token_s=-1.0)}, "kv_token_s of the profile is -1; it must be"),
+    ],
+)
+def test_a_case_that_makes_no_sense_is_refused_by_name(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(replace(case_of(trace_of([1.0])), **change), Fixed(1))  # type: ignore[arg-type]
+
+
+def test_a_scaler_without_a_period_is_refused() -> None:
+    with pytest.raises(ValueError, match="period_s of scaler fixed is 0; it must be a number above 0"):
+        run(case_of(trace_of([1.0])), Fixed(1, period_s=0.0))

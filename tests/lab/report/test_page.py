@@ -1,0 +1,185 @@
+"""The page in a real browser, in light and dark, and what it must never do."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from playwright.async_api import Browser
+
+from autoscaler.lab.baselines import BASELINES
+from autoscaler.lab.compare.result import ACTUAL, OURS, PLANNED, RECORDED, Proof
+from autoscaler.lab.report import charts
+from autoscaler.lab.report.page import page
+from tests.harness.browser import screenshot
+from tests.lab.report.proofs import PLAN, UNTOLD, proof, run
+
+
+def rings(made: Proof) -> dict[str, tuple[float, float]]:
+    """Return where the frontier has the ring of each policy, as it ran."""
+    space = "{http://www.w3.org/2000/svg}"
+    curves = ElementTree.fromstring(charts.frontier(made)).iter(f"{space}g")
+    chosen = {
+        curve.get("data-policy", ""): circle
+        for curve in curves
+        for circle in curve.iter(f"{space}circle")
+        if "chosen" in circle.get("class", "")
+    }
+    return {name: (float(each.get("cx", "")), float(each.get("cy", ""))) for name, each in chosen.items()}
+
+
+def test_names_from_files_are_text_and_not_markup() -> None:
+    text = page([proof(run(), run('"><img src=x onerror=alert(1)>'), trace="<script>alert(1)</script>")])
+    assert "<script>alert" not in text
+    assert "<img" not in text
+
+
+def test_the_page_names_no_other_address() -> None:
+    assert set(re.findall(r"(?:https?:)?//[\w.]+", page([proof()]))) <= {"http://www.w3.org"}
+
+
+def test_every_picture_is_well_formed() -> None:
+    made = proof()
+    for picture in (
+        charts.frontier(made),
+        charts.timeline(made, made.runs[0], charts.most_replicas(made)),
+    ):
+        ElementTree.fromstring(picture)
+
+
+def test_what_is_not_known_is_not_drawn() -> None:
+    """Two histograms do not tell `attainment` of what happened; a circle without a place would lie at the top edge."""
+    drawn = charts.frontier(proof(run(), run("hpa"), run("actual", attainment=float("nan"), gpu_hours=40.0)))
+    assert "nan" not in drawn
+    assert "actual" not in drawn
+    assert "hpa" in drawn
+
+
+def test_what_is_not_known_misses_nothing() -> None:
+    text = page([proof(run(), UNTOLD)])
+    assert "Pale rows" not in text
+    assert 'class="missed"' not in text
+    assert "–/s" not in text
+    assert "Pale rows" in page([proof(run(), UNTOLD, run("hpa", attainment=0.5))])
+
+
+def test_our_row_is_pale_as_well_where_it_misses_the_goal() -> None:
+    assert '<tr class="ours missed"' in page([proof(run(attainment=0.5), run("hpa"))])
+    assert '<tr class="ours"' in page([proof(run(), run("hpa", attainment=0.5))])
+
+
+def test_where_everybody_meets_the_goal_its_line_is_below_them() -> None:
+    made = proof(run(attainment=1.0), run("hpa", attainment=1.0), frontier={})
+    (goal,) = re.findall(r'class="limit" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', charts.frontier(made))
+    assert float(goal) > rings(made)["ours"][1] + 100
+
+
+@pytest.mark.parametrize("attainment", [0.5, 1.0])
+def test_a_wild_baseline_does_not_flatten_the_rest_whether_it_met_the_goal_or_not(attainment: float) -> None:
+    wild = run("wild", attainment=attainment, gpu_hours=400.0)
+    wild.timeline[50, 1:3] = 900.0
+    made = proof(run(), run("best", gpu_hours=11.0), wild)
+    assert charts.most_replicas(made) < 20
+    x = {policy: circle[0] for policy, circle in rings(made).items()}
+    assert x["best"] + 100 < x["ours"] < x["wild"] == charts.WIDTH - charts.RIGHT  # at the edge, with an arrow
+    assert charts.frontier(made).count("→") == 1
+
+
+def test_the_replica_axis_fits_what_happened_and_the_best_baseline() -> None:
+    best, actual = run("best", gpu_hours=11.0), run("actual", attainment=float("nan"))
+    best.timeline[50, 1:3] = 30.0
+    actual.timeline[50, 1:3] = 50.0
+    assert 30 <= charts.most_replicas(proof(run(), best)) < 50 <= charts.most_replicas(proof(run(), best, actual)) < 90
+
+
+def test_every_policy_has_a_colour_of_its_own() -> None:
+    names = [OURS, PLANNED, *BASELINES, ACTUAL, RECORDED]
+    tints = charts.colours(names)
+    assert len(set(tints.values())) == len(names)
+    style = page([proof()])
+    for tint in tints.values():
+        assert f".{tint} {{ color:" in style
+    values = [re.findall(rf"--s{place}: (#\w+);", style) for place in range(charts.SERIES)]
+    assert [len(of_schemes) for of_schemes in values] == [2] * charts.SERIES  # light and dark
+    assert len(set(map(tuple, values))) == charts.SERIES
+
+
+def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
+    drawn, lone = run(), replace(run("lone"), timeline=np.empty((0, 5)))
+    text = page([proof(drawn, lone, clairvoyant_gpu_hours=math.nan, estimate_gpu_hours=math.nan, frontier={})])
+    assert text.count("<figure") == 1
+    assert text.count("<svg") == 2  # the frontier and one timeline
+    assert "clairvoyant bound</text>" not in text
+    assert "with neighbours, estimated</text>" not in text
+
+
+def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None:
+    made = proof(run(attainment=1.0), clairvoyant_gpu_hours=2e-6, estimate_gpu_hours=2e-6, frontier={})
+    texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
+    at = {str(each.text): (float(each.get("x", "")), each.get("text-anchor")) for each in texts}
+    assert max(x for x, anchor in at.values() if anchor == "middle") <= charts.WIDTH - 2 * charts.RIGHT
+    assert at["goal"][0] > at["with neighbours, estimated"][0] + 700
+
+
+def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies() -> None:
+    made = proof(run(attainment=1.0), clairvoyant_gpu_hours=980.0, estimate_gpu_hours=980.0, frontier={})
+    texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
+    labels = [each for each in texts if str(each.text) in ("clairvoyant bound", "with neighbours, estimated")]
+    assert len(labels) == 2
+    assert all(each.get("text-anchor") == "end" for each in labels)
+    assert all(float(each.get("x", "")) <= charts.WIDTH for each in labels)
+
+
+def test_a_share_of_all_requests_lies_above_every_smaller_one() -> None:
+    heights = rings(proof(run(attainment=1.0), run("hpa", attainment=0.9999), frontier={}))
+    assert heights["ours"][1] < heights["hpa"][1]
+
+
+def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
+    text = page([proof(planned=PLAN)])
+    assert text.count('data-policy="planned"') == 4  # row, curve, chip, timeline
+    assert "planned (knows the trace): 99.20% at 11 GPU-hours" in text
+    assert "planned" not in page([proof()]).partition("</style>")[2]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
+    chromium: Browser, tmp_path: Path, scheme: str
+) -> None:
+    file = tmp_path / "proof.html"
+    file.write_text(page([proof(planned=PLAN)]), "utf-8")
+    context = await chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    tab = await context.new_page()
+    asked: list[str] = []
+    problems: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    await tab.goto(file.as_uri())
+    await tab.hover('.legend button[data-policy="keda-queue"]')
+    assert await tab.locator("article.lit .curve.on").get_attribute("data-policy") == "keda-queue"
+    assert await tab.locator(".curve:not(.on)").first.evaluate("(e) => e.matches('.lit *')")
+    await screenshot(tab, f"proof-{scheme}")
+    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await tab.set_viewport_size({"width": 1200, "height": 900})
+    assert await tab.evaluate("[...document.querySelectorAll('.scroll')].every(e => e.scrollWidth <= e.clientWidth)")
+    columns = "getComputedStyle(document.querySelector('.timelines')).gridTemplateColumns.split(' ').length"
+    assert await tab.evaluate(columns) == 2
+    await tab.set_viewport_size({"width": 390, "height": 800})
+    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    sizes = "(all) => all.map((text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
+    assert min(await tab.locator("svg text").evaluate_all(sizes)) >= 9  # pixels, so that it can be read
+    cut = "(all) => all.filter((text) => text.getBBox().x < 0).map((text) => text.textContent)"
+    assert await tab.locator("svg text").evaluate_all(cut) == []
+    await tab.reload()
+    ours, box = await tab.locator(".chosen.ours").bounding_box(), await tab.locator(".wide").bounding_box()
+    assert ours is not None
+    assert box is not None
+    assert box["x"] < ours["x"] < box["x"] + box["width"]
+    await context.close()
+    assert set(asked) == {file.as_uri()}
+    assert problems == []

@@ -1,0 +1,239 @@
+"""The world over real HTTP on loopback, with a clock that the test sets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import structlog
+
+from autoscaler.core.model.fleet import Pod, WorkloadRef
+from autoscaler.ports import Change, Fate
+from autoscaler.sim.demo.clock import CompressedClock
+from autoscaler.sim.demo.plant import World
+from autoscaler.sim.demo.serve import MOST_AT_ONCE_S, SimulatedFleet
+from tests.sim.demo.worlds import CHAT, WARM_S, a_world, silent
+
+
+class Hand:
+    """A clock that stands until it is set; sleeping lets others run and takes no time."""
+
+    def __init__(self) -> None:
+        self.at_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def wall_s(self) -> float:
+        return 1_780_272_000.0 + self.at_s
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(0.001)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError("the world does not get there")
+
+
+class Stage:
+    """A running world, its clock, and a client."""
+
+    def __init__(self, fleet: SimulatedFleet, clock: Hand, client: aiohttp.ClientSession) -> None:
+        self.fleet, self.clock, self.client = fleet, clock, client
+
+    async def until(self, at_s: float) -> None:
+        """Let the world come to `at_s`, ports included."""
+        self.clock.at_s = at_s
+        await eventually(lambda: self.fleet.plant.now_s >= at_s)
+        await asyncio.sleep(0.01)
+
+    async def scale(self, after: int) -> None:
+        before = self.fleet.plant.cluster.wanted[0]
+        (outcome,) = await self.fleet.apply([Change(WorkloadRef("models", "chat"), "", before, after, "")], 1.0)
+        assert outcome.fate is Fate.APPLIED
+
+    def pods(self) -> tuple[Pod, ...]:
+        return self.fleet.fleet().pods
+
+    async def get(self, pod: Pod, path: str) -> tuple[int, str]:
+        async with self.client.get(f"http://{pod.ip}:{pod.metrics_port}{path}") as answer:
+            return answer.status, await answer.text()
+
+
+async def staged(world: World) -> AsyncIterator[Stage]:
+    clock = Hand()
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as client,
+        SimulatedFleet(world, clock) as fleet,
+        asyncio.TaskGroup() as tasks,
+    ):
+        running = tasks.create_task(fleet.run(), name="world")
+        yield Stage(fleet, clock, client)
+        running.cancel()
+
+
+@pytest_asyncio.fixture
+async def stage() -> AsyncIterator[Stage]:
+    async for opened in staged(a_world()):
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def quiet_stage() -> AsyncIterator[Stage]:
+    async for opened in staged(a_world(silent())):
+        yield opened
+
+
+async def test_a_ready_replica_answers_metrics_health_and_load_on_its_own_port(stage: Stage) -> None:
+    await stage.until(1030.0)
+    (pod,) = stage.pods()
+    assert pod.ip == "127.0.0.1"
+    status, text = await stage.get(pod, "/metrics")
+    assert status == 200
+    assert 'vllm:generation_tokens_total{engine="0",model_name="org/chat"}' in text
+    assert "vllm:num_requests_running" in text
+    async with stage.client.get(f"http://{pod.ip}:{pod.metrics_port}/metrics") as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"  # as recorded
+    assert await stage.get(pod, "/health") == (200, "")
+    held = stage.fleet.plant.cluster.pods[0].replica
+    assert held is not None
+    assert await stage.get(pod, "/load") == (200, f'{{"server_load": {held.held}}}')
+
+
+async def test_the_port_of_a_loading_pod_is_known_and_closed_until_the_engine_has_started(quiet_stage: Stage) -> None:
+    await quiet_stage.scale(2)
+    await quiet_stage.until(1020.0)
+    loading = quiet_stage.pods()[1]
+    assert loading.metrics_port > 0
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await quiet_stage.get(loading, "/health")
+    await quiet_stage.until(1000.0 + WARM_S - 1)  # the port opens two seconds before the pod is ready
+    ready = quiet_stage.fleet.fleet().pod_ready.tolist()
+    assert ready == [True, False]
+    assert (await quiet_stage.get(loading, "/health"))[0] == 200
+    assert quiet_stage.pods()[1] == loading
+
+
+async def test_a_draining_replica_stays_healthy_until_it_is_empty_and_then_its_port_closes() -> None:
+    async for stage in staged(a_world(replace(CHAT, shape=replace(CHAT.shape, requests_per_s=6.0)))):
+        await stage.until(1030.0)
+        (pod,) = stage.pods()
+        await stage.scale(0)
+        await stage.until(1030.5)
+        assert await stage.get(pod, "/health") == (200, "")
+        assert stage.fleet.fleet().pod_terminating.tolist() == [True]
+        await stage.until(1095.0)
+        assert stage.pods() == ()
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await stage.get(pod, "/health")
+
+
+async def test_a_crashed_replica_refuses_connections_and_comes_back_on_its_port_with_new_counters() -> None:
+    crashing = replace(CHAT, setup=replace(CHAT.setup, crash_every_s=3600.0))
+    async for stage in staged(a_world(crashing)):
+        crash_s = stage.fleet.plant.cluster.pods[0].crash_s
+        await stage.until(crash_s - 1)
+        (pod,) = stage.pods()
+        assert " 0.0" not in counter(await stage.get(pod, "/metrics"))
+        await stage.until(crash_s + 1)
+        assert stage.fleet.fleet().pod_ready.tolist() == [False]
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await stage.get(pod, "/metrics")
+        serving_s = stage.fleet.plant.cluster.pods[0].serving_s
+        await stage.until(serving_s)
+        assert stage.pods() == (pod,)
+        assert counter(await stage.get(pod, "/metrics")).endswith(" 0.0")
+
+
+def counter(answer: tuple[int, str]) -> str:
+    return next(line for line in answer[1].splitlines() if line.startswith("vllm:generation_tokens_total"))
+
+
+async def test_sleep_and_wake_up_are_calls_as_of_the_real_server(quiet_stage: Stage) -> None:
+    (pod,) = quiet_stage.pods()
+    base = f"http://{pod.ip}:{pod.metrics_port}"
+    async with quiet_stage.client.post(f"{base}/sleep?level=1") as answer:
+        assert (answer.status, await answer.json()) == (200, {"status": "sleeping", "level": 1})
+    assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": true}')
+    assert (await quiet_stage.get(pod, "/health"))[0] == 200
+    assert 'sleep_state="weights_offloaded"} 1.0' in (await quiet_stage.get(pod, "/metrics"))[1]
+    async with quiet_stage.client.post(f"{base}/wake_up") as answer:
+        assert await answer.json() == {"status": "awake"}
+    assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
+
+
+async def test_a_sleep_level_that_does_not_exist_is_refused_and_changes_nothing(quiet_stage: Stage) -> None:
+    (pod,) = quiet_stage.pods()
+    async with quiet_stage.client.post(f"http://{pod.ip}:{pod.metrics_port}/sleep?level=9") as answer:
+        assert (answer.status, await answer.text()) == (400, "level is '9'; allowed: 1, 2")
+    assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
+
+
+async def test_the_exporter_and_the_gateway_answer_on_addresses_of_their_own(stage: Stage) -> None:
+    await stage.until(1030.0)
+    async with stage.client.get(stage.fleet.dcgm_url) as answer:
+        assert f'pod="{stage.pods()[0].name}"' in await answer.text()
+    async with stage.client.get(stage.fleet.gateway_url) as answer:
+        assert "llm_d_epp_flow_control_queue_size" in await answer.text()
+
+
+async def test_a_world_that_is_behind_says_so_once_gives_others_a_turn_and_catches_up(quiet_stage: Stage) -> None:
+    with structlog.testing.capture_logs() as logged:
+        quiet_stage.clock.at_s += 20 * MOST_AT_ONCE_S
+        assert quiet_stage.fleet.behind_s == 20 * MOST_AT_ONCE_S
+        await asyncio.sleep(0.005)
+        assert quiet_stage.fleet.behind_s > 0
+        await quiet_stage.until(quiet_stage.clock.at_s)
+        assert quiet_stage.fleet.behind_s == 0
+    assert [(entry["log_level"], entry["event"]) for entry in logged] == [
+        ("warning", "the simulated world cannot keep up: choose a lower speed"),
+        ("info", "the simulated world keeps up again"),
+    ]
+
+
+async def test_closing_frees_every_port_those_of_loading_pods_included() -> None:
+    async for stage in staged(a_world(silent())):
+        await stage.scale(4)
+        await stage.until(1005.0)
+        ports = [pod.metrics_port for pod in stage.pods()]
+    assert len(set(ports)) == 4
+    for port in ports:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port)
+        server.close()
+        await server.wait_closed()
+
+
+async def test_before_it_is_open_there_is_no_world() -> None:
+    with pytest.raises(RuntimeError, match="use it as `async with`"):
+        SimulatedFleet(a_world(), Hand()).fleet()
+
+
+async def test_it_follows_a_compressed_clock() -> None:
+    clock = CompressedClock(speed=600.0)
+    async with SimulatedFleet(a_world(), clock) as fleet:
+        task = asyncio.create_task(fleet.run())
+        await eventually(lambda: fleet.summary().simulated_s >= 60)
+        task.cancel()
+        assert fleet.behind_s < 30
+        assert fleet.summary().workloads[0].arrived > 60
+
+
+async def test_pods_made_while_another_ones_server_closes_keep_their_ports() -> None:
+    async for stage in staged(a_world(silent(replicas=4), nodes=3)):
+        for turn in range(300):
+            replicas = stage.fleet.plant.cluster.wanted[0]
+            await stage.scale((replicas + 5) % 9)
+            stage.clock.at_s += 7.0
+            await asyncio.sleep(0.001 if turn % 3 else 0)
+        await stage.scale(6)
+        await stage.until(stage.clock.at_s + 300)
+        pods = stage.pods()
+        assert len(pods) == 6
+        for pod in pods:
+            assert (await stage.get(pod, "/health"))[0] == 200
