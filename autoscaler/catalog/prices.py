@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.allocate.variants import Variants
 from autoscaler.core.model.fleet import Fleet, Pool
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import FloatColumn
 
 # Of 2026-07-20: on demand, AWS us-east-1, an instance's price over its GPUs; GB200: Azure, 2026-06-18.

@@ -408,7 +408,7 @@ def test_after_a_restart_growth_is_immediate():
 
 def test_a_paused_workload_keeps_its_count_and_shows_what_it_would_have():
     decision = Story(spec()).tick(fleet([2], paused=np.array([True])), running=30.0)
-    assert (replicas(decision), decision.stages[Stage.GRANT, 0]) == (2, 6)
+    assert (replicas(decision), decision.stages[Stage.ALLOCATION, 0]) == (2, 6)
 
 
 def test_a_rival_is_not_fought():
@@ -440,8 +440,8 @@ def test_a_count_that_cannot_fall_keeps_its_gpus_from_others():
     assert drained(None)[:2] == (1, 4)
     first, second, stages = drained(held(least=6.0))
     assert (first, second) == (6, 2)
-    assert (stages[Stage.GRANT, 0], stages[Stage.OWNER, 0]) == (1, 6)
-    assert stages[Stage.GRANT, 1] == 2  # and this is what its pool gives, no owner
+    assert (stages[Stage.ALLOCATION, 0], stages[Stage.OWNER, 0]) == (1, 6)
+    assert stages[Stage.ALLOCATION, 1] == 2  # and this is what its pool gives, no owner
 
 
 def test_a_count_that_cannot_rise_leaves_its_gpus_to_others():
@@ -449,7 +449,7 @@ def test_a_count_that_cannot_rise_leaves_its_gpus_to_others():
     load = {"running": np.array([10.0, 10.0, 10.0]), "waiting": np.array([30.0, 30.0, 50.0])}
     decision = Story(spec(2)).watch(cluster, 60, 10, **load)
     assert (replicas(decision, 0), replicas(decision, 1)) == (2, 6)
-    assert decision.stages[Stage.GRANT, 0] > 2
+    assert decision.stages[Stage.ALLOCATION, 0] > 2
 
 
 def test_zero_is_reached_when_only_the_hpa_is_held():

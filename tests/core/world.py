@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.allocate.variants import Variants
 from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Decision, Observation, TickInput
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import FloatColumn

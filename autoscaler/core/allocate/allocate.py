@@ -83,7 +83,7 @@ def share(
         chosen, given, unreserved = among(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
     stages = target.stages.copy()
     pooled = given < hold(chosen, inp.fleet)
-    stages[Stage.VARIANT], stages[Stage.GRANT] = chosen, np.where(pooled, given, chosen)
+    stages[Stage.VARIANT], stages[Stage.ALLOCATION] = chosen, np.where(pooled, given, chosen)
     stages[Stage.OWNER] = np.where(ours & ~put_off(inp, given), given, observation.replicas)
     return stages, unreserved
 

@@ -8,20 +8,11 @@ start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-
-
-@dataclass(frozen=True)
-class Variants:
-    """Which workloads serve together, and what they cost."""
-
-    service: IntColumn  # int64[W], the same number for variants of one service; -1: alone
-    cost: FloatColumn  # float64[W], of one replica, in any currency per hour; NaN: unknown, then it is filled last
 
 
 def choose(

@@ -399,7 +399,7 @@ def _reason(stage: Stage, row: _Row) -> str:
             share = "takes over load from" if after > before else "leaves load to"
             kept = f"{'needs' if after > before else 'keeps'} {number(after)}"
             return f"it {share} other variants of {row.inp.fleet.workloads[row.row].service} and {kept}"
-        case Stage.GRANT:
+        case Stage.ALLOCATION:
             reserve = ", the rest would be a reserve" if after >= row.decision.needed[row.row] else ""
             if after == row.seen("replicas") and (row.seen("missing") or _lack(row)):
                 return f"no more than {number(after)} are ordered while some of them do not come"
@@ -512,7 +512,7 @@ def _short(row: _Row) -> str:
     """Name the GPUs that are too few, up to a verb: those of the workload's pool, or of several that overlap."""
     fleet = row.inp.fleet
     own = int(fleet.pool[row.row])
-    gpus = or_zero(row.decision.stages[Stage.GRANT] * fleet.gpus_per_replica)
+    gpus = or_zero(row.decision.stages[Stage.ALLOCATION] * fleet.gpus_per_replica)
     given = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
     left = float(fleet.pool_gpus[own] - given[own])
     shortest = None

@@ -40,7 +40,7 @@ STAGES: Mapping[Stage, str] = MappingProxyType(
         Stage.RATE_LIMIT: "rate_limit",
         Stage.BOUNDS: "bounds",
         Stage.VARIANT: "variant",
-        Stage.GRANT: "grant",
+        Stage.ALLOCATION: "grant",
         Stage.OWNER: "owner",
     }
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from autoscaler.core.allocate.variants import Variants
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, MomentColumn
 
 
@@ -39,7 +39,7 @@ class Stage(IntEnum):
     RATE_LIMIT = 6  # one step per period
     BOUNDS = 7  # min and max of the policy and the operator
     VARIANT = 8  # which workload of a service carries it at least cost
-    GRANT = 9  # what the pool can give
+    ALLOCATION = 9  # what the GPU pool gives
     OWNER = 10  # paused, or owned by somebody else
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
 from autoscaler.core.model.fleet import Fleet, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
@@ -220,7 +221,7 @@ def explain(
         asks={"concurrency": float(demand), "decode": max(float(demand) - 1, 0.0)},
         steps=tuple(
             Step(
-                stage.name.lower(),
+                STAGES[stage],
                 float(decision.stages[stage, row]),
                 "shrinks only to what the last 5m agreed on"
                 if stage == Stage.STABILIZATION and demand != wanted

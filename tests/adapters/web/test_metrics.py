@@ -58,7 +58,7 @@ def busy() -> TickRecord:
         tick.input.fleet, rival=("HorizontalPodAutoscaler/mine", "", ""), paused=np.array([False, True, False])
     )
     stages = tick.decision.stages.copy()
-    stages[Stage.GRANT :, 0] -= 1
+    stages[Stage.ALLOCATION :, 0] -= 1
     return replace(
         tick,
         problems={2: "policy: unknown"},

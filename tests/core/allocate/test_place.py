@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.allocate.variants import Variants
 from autoscaler.core.model.types import Stage
+from autoscaler.core.model.variants import Variants
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
@@ -58,7 +58,7 @@ def test_who_is_alone_is_told_what_its_pool_did_not_give_while_a_service_looks_e
     pools = {"pool": np.array([0, 1, 2]), "pools": fleet([1]).pools * 3, "pool_gpus": np.array([4.0, 100.0, 1.0])}
     decision = story.watch(fleet([4, 2, 1], **pools), 60, running=10.0, waiting=np.array([5.0] * 6 + [25.0]))
     assert decision.replicas[1] > 2
-    assert decision.stages[Stage.VARIANT, 2] > decision.stages[Stage.GRANT, 2] == 1
+    assert decision.stages[Stage.VARIANT, 2] > decision.stages[Stage.ALLOCATION, 2] == 1
 
 
 def test_a_new_version_that_waits_for_a_gpu_moves_nothing_to_another_variant():

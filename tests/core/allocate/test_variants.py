@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.allocate.variants import Variants, choose
+from autoscaler.core.allocate.variants import choose
+from autoscaler.core.model.variants import Variants
 from tests.core.world import spec
 
 FULL, SLICE = 0, 1  # a full GPU that holds 40 requests for 7, a slice that holds 10 for 3

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, binding_stages, explain
+from autoscaler.core.model import names
 from autoscaler.core.model.fleet import Blocked, Held
 from autoscaler.core.model.samples import FrontSamples, PodSamples
 from autoscaler.core.model.spec import Schedule
@@ -318,8 +319,8 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("rate down", Stage.RATE_LIMIT),
         ("maximum", Stage.BOUNDS),
         ("minimum", Stage.BOUNDS),
-        ("grant", Stage.GRANT),
-        ("reserve", Stage.GRANT),
+        ("grant", Stage.ALLOCATION),
+        ("reserve", Stage.ALLOCATION),
         ("paused", Stage.OWNER),
         ("rival", Stage.OWNER),
         ("held", Stage.OWNER),
@@ -327,7 +328,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
 )
 def test_the_stage_whose_column_differs_is_the_reason(name, stage):
     case = CASES[name]
-    assert case.bound == stage.name.lower()
+    assert case.bound == names.STAGES[stage]
     step = case.steps[stage]
     assert step.stage == case.bound
     assert step.reason in case.sentence
@@ -363,7 +364,7 @@ def test_the_binding_stage_of_all_rows_is_that_of_the_explanation_of_each():
     stages = binding_stages(story.decision)
     for row, stage in enumerate(stages):
         said = story.explain(row).bound
-        assert said == ("" if np.isnan(stage) else Stage(int(stage)).name.lower())
+        assert said == ("" if np.isnan(stage) else names.STAGES[Stage(int(stage))])
 
 
 def test_why_a_workload_that_may_go_to_zero_stays_is_said():

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.allocate.variants import Variants
 from autoscaler.core.model.fleet import Blocked, Joint, Obstacles, Pool
 from autoscaler.core.model.types import Stage
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe import pending
 from tests.core.explain.test_sentence import Told
 from tests.core.world import Story, fleet, spec
@@ -73,7 +73,7 @@ def test_no_more_replicas_are_ordered_while_some_of_them_do_not_come():
     story = Told(spec(2, down_stabilization_s=10.0))
     decision = story.watch(cluster, 60, **loads(cluster, 0, 40))
     assert decision.replicas.tolist() == [1, 3]
-    assert decision.stages[Stage.GRANT].tolist() == [1, 3]
+    assert decision.stages[Stage.ALLOCATION].tolist() == [1, 3]
 
 
 def test_replicas_are_on_their_way_while_another_starts():
@@ -130,7 +130,7 @@ def test_a_count_that_was_refused_is_put_off_and_claims_nothing():
     cluster = two([1, 1], gpus=5.0, obstacles=refused)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 60)
     decision = story.tick(cluster, **load)
-    assert decision.stages[Stage.GRANT].tolist() == [5, 4]
+    assert decision.stages[Stage.ALLOCATION].tolist() == [5, 4]
     assert decision.replicas.tolist() == [1, 4]
     assert story.watch(cluster, 100, **load).replicas.tolist() == [5, 4]  # asked for again
 
