@@ -11,7 +11,7 @@ import pytest
 TESTS = Path(__file__).parent
 CHECK = "test_cli.py", "test_check_names_file_line_key_value_and_what_is_allowed"
 OPTION = "test_cli.py", "test_an_option_that_makes_no_sense_is_refused_with_code_2_and_one_sentence"
-CLIENT = "adapters/prometheus/test_client.py"
+CLIENT = "adapters/prometheus/instant/test_client.py"
 
 CASES = {
     "unknown policy key": [CHECK],

@@ -31,10 +31,10 @@ from autoscaler.adapters.kubernetes.history import OwnWrites
 from autoscaler.adapters.kubernetes.lease import Elector
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.snapshot import NEEDED, KubeFleet
-from autoscaler.adapters.prometheus.discover import DiscoveredFleet
-from autoscaler.adapters.prometheus.front import FrontQuery
-from autoscaler.adapters.prometheus.recent import RecentHistory
-from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
+from autoscaler.adapters.prometheus.instant.source import PrometheusSource
+from autoscaler.adapters.prometheus.range.recent import RecentHistory
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
@@ -44,11 +44,11 @@ from autoscaler.adapters.web.board import Board
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness, by_name
 from autoscaler.adapters.web.server import CannotListen, HttpServer
-from autoscaler.catalog.prices import Prices
 from autoscaler.config.check.files import check as check_files
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy.parse import PolicyBook, read_policies, shipped
 from autoscaler.config.policy.reload import PolicyFiles, Reload
+from autoscaler.config.prices import Prices
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import WorkloadRef

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from autoscaler.catalog import gpus
 from autoscaler.catalog.accelerators import ACCELERATORS, BY_CLASS
 from autoscaler.catalog.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
-from autoscaler.catalog.gateways import GATEWAYS
-from autoscaler.catalog.reporters import GATEWAY_NAMESPACES
+from autoscaler.catalog.gateways import GATEWAY_NAMESPACES, GATEWAYS
 from autoscaler.catalog.series import DISTINCT, POD_LABELS, Readings, names_of
 
 _LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"

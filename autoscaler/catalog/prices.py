@@ -6,17 +6,6 @@ providers, so `--price PRODUCT=USD` states real ones.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
-from autoscaler.core.model.fleet import Fleet, Pool
-from autoscaler.core.model.variants import Variants
-from autoscaler.core.table.columns import FloatColumn
-
 # Of 2026-07-20: on demand, AWS us-east-1, an instance's price over its GPUs; GB200: Azure, 2026-06-18.
 LIST_PRICES: tuple[tuple[str, float, float], ...] = (
     # what the product's name holds, USD per GPU-hour, GB; the first that fits counts
@@ -34,49 +23,3 @@ LIST_PRICES: tuple[tuple[str, float, float], ...] = (
     ("V100", 3.06, 16),
     ("T4", 0.53, 16),
 )
-
-_SLICE = re.compile(r"(\d)g\.(\d+)gb")
-_COMPUTE_SLICES = 7
-
-
-def price_per_hour(pool: Pool, stated: Mapping[str, float]) -> float:
-    """Return what one device of a pool costs per hour; NaN: unknown.
-
-    stated: prices by product, as the operator gives them. A slice costs its larger share, of memory or of compute:
-    3g.40gb of an 80 GB card is 4/8 of the memory and 3/7 of the compute, so half the price.
-    """
-    size_gb = math.nan
-    price = stated.get(pool.product, math.nan)
-    for pattern, listed, memory_gb in LIST_PRICES:
-        if re.search(pattern, pool.product):
-            size_gb = memory_gb
-            price = listed if math.isnan(price) else price
-            break
-    cut = _SLICE.search(pool.resource) or _SLICE.search(pool.product)
-    if cut is None:
-        return price
-    compute = int(cut[1]) / _COMPUTE_SLICES
-    return price * min(1.0, max(compute, compute if math.isnan(size_gb) else int(cut[2]) / size_gb))
-
-
-class Prices:
-    """Groups variants and prices them; the last answer is kept while workloads and pools stay the same objects."""
-
-    def __init__(self, stated: Mapping[str, float]) -> None:
-        self._stated = stated
-        self._seen: tuple[Any, ...] = ()
-        self._variants = Variants(np.empty(0, dtype=np.int64), np.empty(0))
-
-    def variants(self, fleet: Fleet) -> Variants:
-        """Return which workloads serve together, and the cost of their replicas."""
-        seen = (fleet.workloads, fleet.pools, fleet.pool, fleet.gpus_per_replica)
-        if len(self._seen) != len(seen) or any(a is not b for a, b in zip(self._seen, seen, strict=True)):
-            self._seen, self._variants = seen, self._group(fleet)
-        return self._variants
-
-    def _group(self, fleet: Fleet) -> Variants:
-        names = [(w.ref.namespace, w.service) if w.service else None for w in fleet.workloads]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name))}
-        prices = np.array([price_per_hour(pool, self._stated) for pool in fleet.pools] + [math.nan])
-        cost: FloatColumn = fleet.gpus_per_replica * prices[fleet.pool]  # row -1 is the unknown pool
-        return Variants(np.array([numbers.get(name, -1) if name else -1 for name in names], dtype=np.int64), cost)

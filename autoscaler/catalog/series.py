@@ -6,7 +6,6 @@ What a row means is fixed here, so both come to the same number.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -70,10 +69,6 @@ DISTINCT = (
     "cache_source",
     *(f"{MOVED}{label}" for label in _ALSO_OF_TARGETS),
 )
-
-
-PROCESS, RANK = "pid", "tp_rank"
-MOST_PID_DIGITS = 10  # Linux counts to 2**22
 
 
 class Fold(StrEnum):
@@ -166,64 +161,3 @@ def renamed(readings: Readings, *renames: Callable[[str], str]) -> Readings:
         return replace(row.renamed(rename), minus=tuple(renamed(parts, *renames) for parts in row.minus))
 
     return tuple(dict.fromkeys(variant(row, rename) for rename in renames for row in readings))
-
-
-def read(readings: Readings, series: SeriesByName) -> float:
-    """Return the first of the alternatives that the samples answer; NaN: none is present, or its value is not a count.
-
-    A value that is NaN, infinite or negative makes its alternative unknown: a sum without it would be too small.
-    """
-    for row in readings:
-        value = _read_row(row, series)
-        if value is not None and not math.isnan(value):
-            return value
-    return math.nan
-
-
-def _read_row(row: Series, series: SeriesByName) -> float | None:
-    """Return the value of one alternative; None: absent; NaN: present, but no count."""
-    if row.beside and not series.get(row.beside):
-        return None
-    values = [(labels, _count(value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
-    added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
-    if not values and not added:
-        return None
-    numbers = [value for _, value in values] if len(values) < 2 else _once(row, values)
-    value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
-    value += sum(added)
-    value -= sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
-    if row.inverted:
-        value = 1.0 - value
-    return _count(value * row.scale)
-
-
-def _once(row: Series, values: Sequence[tuple[Labels, float]]) -> list[float]:
-    """Return the largest value of each group of series that repeat one number."""
-    once: dict[tuple[str, ...], float] = {}
-    for labels, value in _alive(values):
-        key = tuple(labels.get(label, "") for label in row.apart)
-        once[key] = _largest((once.get(key, 0.0), value))
-    return list(once.values())
-
-
-def _alive(values: Sequence[tuple[Labels, float]]) -> Sequence[tuple[Labels, float]]:
-    """Leave out what dead processes left behind: a rank is one process, so of several the highest `pid` lives."""
-    if not any(PROCESS in labels and RANK in labels for labels, _ in values):
-        return values
-    newest: dict[frozenset[tuple[str, str]], tuple[int, tuple[Labels, float]]] = {}
-    for labels, value in values:
-        pid = labels.get(PROCESS, "")
-        others = frozenset((name, text) for name, text in labels.items() if name != PROCESS or RANK not in labels)
-        number = int(pid) if pid.isascii() and pid.isdecimal() and len(pid) < MOST_PID_DIGITS else -1
-        if others not in newest or number > newest[others][0]:
-            newest[others] = number, (labels, value)
-    return [kept for _, kept in newest.values()]
-
-
-def _count(value: float) -> float:
-    return value if 0 <= value < math.inf else math.nan
-
-
-def _largest(values: Sequence[float]) -> float:
-    """Return the largest; NaN if one of them is."""
-    return math.nan if any(math.isnan(value) for value in values) else max(values, default=0.0)

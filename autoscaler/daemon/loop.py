@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import structlog
 
-from autoscaler.catalog.prices import Prices
 from autoscaler.config.policy.compile import Compiler
 from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.config.prices import Prices
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.model.samples import Objectives, Samples, SourceReport, merge

@@ -35,17 +35,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.decode import decode_vector
-from autoscaler.adapters.prometheus.groups import GROUP, GroupJoin
-from autoscaler.adapters.prometheus.join import PodJoin
-from autoscaler.adapters.prometheus.queries import (
-    POD,
-    PodQuery,
-    Quantiles,
-    convention_query,
-    engine_queries,
-    gpu_queries,
-)
-from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
+from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
+from autoscaler.adapters.prometheus.instant.source import PrometheusSource
+from autoscaler.adapters.prometheus.promql.conventions import convention_query
+from autoscaler.adapters.prometheus.promql.engines import PodQuery, engine_queries
+from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.gpus import gpu_queries
+from autoscaler.adapters.prometheus.promql.labels import POD
+from autoscaler.adapters.prometheus.promql.pod_groups import GROUP
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings

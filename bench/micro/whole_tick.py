@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
-from autoscaler.adapters.prometheus.source import PrometheusSource
+from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.web.board import Board
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from autoscaler.adapters.prometheus.kube_state import controllers_query, pods_query
+from autoscaler.adapters.prometheus.discovery.kube_state import controllers_query, pods_query
 from autoscaler.catalog.engines import ENGINES, HISTOGRAMS
 from autoscaler.catalog.inputs import LOST, markdown
 

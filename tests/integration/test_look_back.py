@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.in_memory import AlwaysLeading, MemoryRecorder, MemorySamples, MemoryState, RecordingActuator
-from autoscaler.adapters.prometheus.recent import RecentHistory
+from autoscaler.adapters.prometheus.range.recent import RecentHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.checkpoint import Keeper
 from autoscaler.daemon.loop import Loop
 from autoscaler.daemon.warm_start import LookBack
-from tests.adapters.prometheus.test_history import prometheus_with
-from tests.adapters.prometheus.test_recent import NOW_S, Clock, Told, cluster
+from tests.adapters.prometheus.range.test_history import prometheus_with
+from tests.adapters.prometheus.range.test_recent import NOW_S, Clock, Told, cluster
 from tests.core.world import samples
 from tests.harness.process import eventually
 

@@ -1,1 +1,1 @@
-"""Prometheus and what speaks its query API: VictoriaMetrics, Thanos, Mimir. Per-pod readings by a few queries."""
+"""Prometheus and servers with its query API: VictoriaMetrics, Thanos, Mimir."""

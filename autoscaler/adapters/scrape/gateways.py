@@ -14,12 +14,13 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
+from autoscaler.adapters.gateways import add_known, read_front
 from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition
 from autoscaler.adapters.scrape.reading import start_time_s
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.adapters.scrape.urls import UrlReader, public
 from autoscaler.catalog.engines import START_TIME
-from autoscaler.catalog.gateways import GATEWAYS, add_known, metric_names, read_front
+from autoscaler.catalog.gateways import GATEWAYS, metric_names
 from autoscaler.catalog.series import Labels
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from autoscaler.adapters.prometheus.history import PrometheusHistory
+from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.model.history import Past

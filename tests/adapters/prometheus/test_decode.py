@@ -15,7 +15,7 @@ from autoscaler.adapters.prometheus.decode import (
     decode_vector,
     parse_labels,
 )
-from tests.adapters.prometheus.answers import NOW_UNIX_S, pod, vector
+from tests.adapters.prometheus.responses import NOW_UNIX_S, pod, vector
 
 
 def test_labels_stay_bytes_and_values_become_numbers():

@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.catalog.gateways import metric_names, read_front
+from autoscaler.adapters.gateways import read_front
+from autoscaler.catalog.gateways import metric_names
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.sim.demo import gateway
 from autoscaler.sim.demo.plant import Plant

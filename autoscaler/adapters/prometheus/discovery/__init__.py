@@ -1,0 +1,1 @@
+"""Finds workloads from the labels of metrics, for a dry run without access to the cluster."""

@@ -1,0 +1,225 @@
+"""What kube-state-metrics says about pods and their controllers, where it is scraped. It is optional everywhere.
+
+Both queries are bounded to the namespaces in which an engine reports or has reported.
+Source: kube-state-metrics v2.20 `docs/metrics`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.promql.expressions import in_namespaces
+from autoscaler.adapters.prometheus.promql.labels import METRIC
+from autoscaler.catalog.accelerators import from_label
+from autoscaler.catalog.accelerators import labels as accelerator_labels
+from autoscaler.core.model.fleet import Blocked
+
+Name = tuple[str, str]  # (namespace, name)
+
+_CONTROLLED = 'owner_is_controller=~"|true"'
+_DEVICES = f'resource=~"{accelerator_labels()}"'
+# By metric: what its series must pass.
+_POD_METRICS = {
+    "kube_pod_owner": _CONTROLLED,
+    "kube_pod_created": "",
+    "kube_pod_deletion_timestamp": "",
+    "kube_pod_status_phase": 'phase=~"Failed|Succeeded"',
+    "kube_pod_status_ready": 'condition="true"',
+    "kube_pod_status_ready_time": "",
+    "kube_pod_status_scheduled_time": "",
+    "kube_pod_status_unschedulable": "",
+    "kube_pod_container_state_started": "",
+    "kube_pod_container_status_restarts_total": "",
+    "kube_pod_container_status_waiting_reason": "",
+    "kube_pod_container_resource_requests": _DEVICES,
+    "kube_pod_init_container_resource_requests": _DEVICES,
+}
+_POD_LABELS = ("pod", "container", "owner_kind", "owner_name", "phase", "reason", "resource")
+_OWNER_METRICS = {
+    "kube_replicaset_owner": _CONTROLLED,
+    "kube_deployment_spec_replicas": "",
+    "kube_statefulset_replicas": "",
+}
+_OWNER_LABELS = ("replicaset", "owner_kind", "owner_name", "deployment", "statefulset")
+
+_TIMES = {
+    "kube_pod_created": "created_s",
+    "kube_pod_status_scheduled_time": "scheduled_s",
+    "kube_pod_status_ready_time": "ready_s",
+}
+_BLOCKED = {
+    "ImagePullBackOff": Blocked.IMAGE,
+    "ErrImagePull": Blocked.IMAGE,
+    "InvalidImageName": Blocked.IMAGE,
+    "CrashLoopBackOff": Blocked.CRASHING,
+    "CreateContainerConfigError": Blocked.MISCONFIGURED,
+    "CreateContainerError": Blocked.MISCONFIGURED,
+    "RunContainerError": Blocked.MISCONFIGURED,
+}
+_PREFIX = "exported_"
+_MOVED = _PREFIX + "namespace"
+_NAMESPACE = re.compile(r"[a-z0-9-]{1,63}")
+
+
+@dataclass
+class PodFacts:
+    """One pod; times are Unix times, NaN where unknown."""
+
+    controller: Name = ("", "")  # (kind, name)
+    ready: bool = False
+    ended: bool = False  # Failed or Succeeded: its object is left, its devices are free
+    terminating: bool = False
+    blocked: Blocked = Blocked.NO
+    created_s: float = math.nan
+    scheduled_s: float = math.nan
+    started_s: float = math.nan
+    ready_s: float = math.nan
+    gpus: dict[str, float] = field(default_factory=dict)  # devices requested, by resource name
+
+
+@dataclass
+class _Containers:
+    """What is said of the containers of a pod, by name."""
+
+    devices: dict[tuple[str, str], float] = field(default_factory=dict)  # requested, by container and resource
+    before: dict[str, float] = field(default_factory=dict)  # requested by the init container with most, by resource
+    started_s: dict[str, float] = field(default_factory=dict)
+    restarted: set[str] = field(default_factory=set)
+
+    def tell(self, pod: PodFacts) -> None:
+        """Tell of a pod what only all of its containers say. The engine's is the one with devices, where that is known.
+
+        An engine that was started again says only when that was.
+        """
+        for (_, resource), count in self.devices.items():
+            pod.gpus[resource] = pod.gpus.get(resource, 0.0) + count
+        for resource, count in self.before.items():
+            pod.gpus[resource] = max(pod.gpus.get(resource, 0.0), count)
+        engines = {container for container, _ in self.devices}
+        engines &= self.started_s.keys() | self.restarted
+        started_s = [at_s for name, at_s in self.started_s.items() if not engines or name in engines]
+        again = self.restarted & engines if engines else self.restarted
+        pod.started_s = max(started_s) if started_s and not again else math.nan
+
+
+@dataclass(frozen=True)
+class Controllers:
+    """What is known of the objects above the pods."""
+
+    of_replica_set: dict[Name, Name]  # (kind, name) of the owner, by (namespace, ReplicaSet)
+    replicas: dict[tuple[str, str, str], float]  # spec.replicas, by (namespace, kind, name)
+
+
+def pods_query(engines: str, silent: Sequence[str] = ()) -> str:
+    """Return the query for the pods of all namespaces in which `engines`, a vector expression, has a series.
+
+    silent: further namespaces, where none has one any more; what is no name of a namespace is left out.
+    """
+    return _within(_POD_METRICS, _POD_LABELS, engines, silent)
+
+
+def controllers_query(engines: str, silent: Sequence[str] = ()) -> str:
+    """Return the query for ReplicaSets and spec.replicas in the same namespaces."""
+    return _within(_OWNER_METRICS, _OWNER_LABELS, engines, silent)
+
+
+def read_pods(vector: Vector) -> dict[Name, PodFacts]:
+    """Return the facts about each pod by (namespace, name)."""
+    pods: dict[Name, PodFacts] = {}
+    containers: dict[Name, _Containers] = {}
+    for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
+        labels = _own(parse_labels(raw))
+        namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get(METRIC, "")
+        if not namespace or not name or not math.isfinite(value):
+            continue
+        pod = pods.setdefault((namespace, name), PodFacts())
+        if "container_" in metric:
+            of_pod = containers.setdefault((namespace, name), _Containers())
+            _hear_container(pod, of_pod, metric, labels, value)
+        elif metric == "kube_pod_owner":
+            pod.controller = labels.get("owner_kind", ""), labels.get("owner_name", "")
+        elif metric == "kube_pod_status_ready":
+            pod.ready = value == 1
+        elif metric == "kube_pod_deletion_timestamp":
+            pod.terminating = True
+        elif metric == "kube_pod_status_phase":
+            pod.ended |= value == 1
+        elif metric == "kube_pod_status_unschedulable":
+            pod.blocked = Blocked.UNSCHEDULABLE if value == 1 else pod.blocked
+        elif metric in _TIMES:
+            setattr(pod, _TIMES[metric], value)
+    for of_name, told in containers.items():
+        told.tell(pods[of_name])
+    return pods
+
+
+def _hear_container(
+    pod: PodFacts, containers: _Containers, metric: str, labels: Mapping[str, str], value: float
+) -> None:
+    """Take in a series of one container."""
+    container, resource = labels.get("container", ""), from_label(labels.get("resource", ""))
+    if metric == "kube_pod_container_status_waiting_reason":
+        pod.blocked = _BLOCKED.get(labels.get("reason", ""), pod.blocked) if value == 1 else pod.blocked
+    elif metric == "kube_pod_container_status_restarts_total":
+        if value > 0:
+            containers.restarted.add(container)
+    elif metric == "kube_pod_container_state_started":
+        containers.started_s[container] = value
+    elif metric == "kube_pod_container_resource_requests" and resource:
+        containers.devices[container, resource] = value
+    elif metric == "kube_pod_init_container_resource_requests" and resource:
+        containers.before[resource] = max(containers.before.get(resource, 0.0), value)
+
+
+def read_controllers(vector: Vector) -> Controllers:
+    """Return the owners of ReplicaSets, and how many replicas are asked for."""
+    of_replica_set: dict[Name, Name] = {}
+    replicas: dict[tuple[str, str, str], float] = {}
+    for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
+        labels = _own(parse_labels(raw))
+        namespace = labels.get("namespace", "")
+        if replica_set := labels.get("replicaset"):
+            if labels.get("owner_name"):  # "<none>" kinds of bare ReplicaSets are simply not in the table of kinds
+                of_replica_set[namespace, replica_set] = labels.get("owner_kind", ""), labels["owner_name"]
+        elif 0 <= value < math.inf:
+            for kind, label in (("Deployment", "deployment"), ("StatefulSet", "statefulset")):
+                if name := labels.get(label):
+                    replicas[namespace, kind, name] = value
+    return Controllers(of_replica_set, replicas)
+
+
+def _own(labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels that kube-state-metrics itself gave a series: without `honor_labels` some were moved."""
+    if not labels.get(_MOVED):
+        return labels
+    moved = {name.removeprefix(_PREFIX): text for name, text in labels.items() if name.startswith(_PREFIX)}
+    return {**labels, **moved}
+
+
+def _within(metrics: Mapping[str, str], labels: tuple[str, ...], engines: str, silent: Sequence[str]) -> str:
+    """Compile a query for both ways in which kube-state-metrics may be scraped: its labels kept, and moved."""
+    here = f"group by (namespace) ({in_namespaces(engines)})"
+    there = f'label_replace({here}, "{_MOVED}", "$1", "namespace", "(.+)")'
+    names = [name for name in silent if _NAMESPACE.fullmatch(name)]
+    alternatives = []
+    for label, matcher, present in (
+        ("namespace", f'{_MOVED}=""', here),
+        (_MOVED, f'{_MOVED}!=""', there),
+    ):
+        alternatives.append(f"({_all(metrics, matcher)}) and on ({label}) {present}")
+        if names:
+            alternatives.append(_all(metrics, f'{matcher},{label}=~"{"|".join(names)}"'))
+    kept = ("namespace", *labels)
+    by = ", ".join((METRIC, *kept, *(_PREFIX + label for label in kept)))
+    return f"max by ({by}) ({' or '.join(alternatives)})"
+
+
+def _all(metrics: Mapping[str, str], matcher: str) -> str:
+    return " or ".join(
+        f'label_replace({name}{{{",".join(filter(None, (matchers, matcher)))}}}, "{METRIC}", "{name}", "", "")'
+        for name, matchers in metrics.items()
+    )

@@ -1,0 +1,1 @@
+"""Reads each tick: instant queries, and their series joined to the pods of the fleet."""

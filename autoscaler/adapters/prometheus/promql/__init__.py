@@ -1,0 +1,1 @@
+"""Builds the text of queries from the tables of the catalog. Nothing here sends them."""

@@ -1,0 +1,215 @@
+"""Range queries through prometheus-api-client: bounded in time and size, failures worded without secrets.
+
+The library blocks, so a thread of its own asks. It puts a query into the address of the request, which proxies bound to
+some kilobytes. It does not hand on a server's warnings, so a partial answer cannot be told from a whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import requests
+import urllib3
+from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.exceptions import PrometheusApiClientException
+
+from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
+from autoscaler.adapters.prometheus.decode import clean
+from autoscaler.adapters.prometheus.managed_backends import REFUSED, advice
+from autoscaler.adapters.prometheus.promql.matchers import narrow
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.ports import Unavailable
+
+MOST_SERIES = 20_000  # of one answer
+MOST_BYTES = 128 << 20  # of one answer, as it is after decompression
+BLOCK_BYTES = 1 << 20
+
+_AS_BYTES = re.compile(r"\(b(['\"])(.*)\1\)", re.DOTALL)  # the library shows a body as Python does
+NO_ANSWER = "HTTP 200, but no answer to a range query"
+
+Result = TypeVar("Result")
+Rows = list[dict[str, Any]]  # series: "metric", labels, and "values", float64[n, 2], Unix time and value, n at least 1
+
+
+async def beside(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function that blocks, in a thread that nobody waits for once it is given up, even when the process ends.
+
+    After `asyncio.to_thread` the loop waits at its end for what still runs: Ctrl-C would have to wait for a server.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(set_it: Callable[[Any], None], what: object) -> None:
+        if not future.done():
+            set_it(what)
+
+    def work() -> None:
+        try:
+            told: tuple[Callable[[Any], None], object] = future.set_result, function(*arguments)
+        except BaseException as error:  # it is raised where the result is awaited
+            told = future.set_exception, error
+        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+            loop.call_soon_threadsafe(tell, *told)
+
+    threading.Thread(target=work, name="history", daemon=True).start()
+    return await future
+
+
+class RangeReader:
+    """A connection for one reading of history, and its deadline; used by one thread."""
+
+    def __init__(self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float) -> None:
+        self._settings = settings
+        self._deadline_s = deadline_s
+        self._secrets: list[str] = []
+        session = _BoundedSession(deadline_s)
+        session.trust_env = False  # no proxy and no .netrc of the environment: a token goes where the settings say
+        session.max_redirects = 0
+        tls = settings.tls
+        session.verify = str(tls.ca) if tls.ca else True
+        session.cert = (str(tls.cert), str(tls.key)) if tls.cert else None
+        self._credentials = credentials
+        url = urllib3.util.parse_url(settings.url)
+        self._host = url.host
+        self.name = f"{url.scheme}://{url.netloc.rpartition('@')[2] if url.netloc else ''}{url.path or ''}"
+        self._client = PrometheusConnect(
+            url=settings.url.rstrip("/"),
+            headers=dict(settings.headers),
+            session=session,
+            retry=urllib3.Retry(
+                total=2,
+                read=False,  # a server that is too slow is not asked again
+                respect_retry_after_header=False,  # it may name an hour
+                backoff_factor=0.5,
+                allowed_methods=None,
+                status_forcelist=(429, 503, 504),
+                raise_on_status=False,
+            ),
+            method="POST",
+        )
+
+    def ask(self, expression: str, start_s: float, end_s: float, step_s: float) -> Rows:
+        """Return the series of one range query. Raises Unavailable; its message holds no secret.
+
+        start_s, end_s: Unix times by the server's clock. The library asks for whole seconds.
+        """
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise Unavailable(f"{self.name}: history was not read in time")
+        try:
+            if authorization := self._credentials.authorization():
+                self._secrets = [authorization.partition(" ")[2]]
+                self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
+            rows = self._client.custom_query_range(
+                narrow(expression, self._settings.selector),
+                datetime.fromtimestamp(start_s, UTC),
+                datetime.fromtimestamp(max(end_s, start_s), UTC),
+                f"{step_s:g}",
+                params={"timeout": f"{self._settings.timeout_s:g}s", "nocache": "1"},
+                timeout=min(self._settings.timeout_s, left_s),
+            )
+        except requests.JSONDecodeError as error:
+            raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
+        except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
+            raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
+        except (KeyError, TypeError, ValueError, RecursionError) as error:  # JSON of another shape, too deep, too long
+            raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
+        if not isinstance(rows, list) or len(rows) > MOST_SERIES:
+            found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
+            raise Unavailable(f"{self.name}: the answer has {found}; allowed: at most {MOST_SERIES}")
+        if not all(isinstance(row, dict) and _has_labels(row) and isinstance(row.get("values"), list) for row in rows):
+            raise Unavailable(f"{self.name}: {NO_ANSWER}")
+        try:
+            return [{**row, "values": _points(row["values"])} for row in rows]
+        except ValueError as error:
+            raise Unavailable(f"{self.name}: {NO_ANSWER}: {clean(str(error))}") from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _harmless(self, error: Exception) -> str:
+        """Word a failure without the URL, which may hold a password, and without credentials."""
+        match error:
+            case _TooLong():
+                return str(error)
+            case requests.exceptions.InvalidHeader():
+                return "a header that is given cannot be sent (not shown: it may be a secret)"
+            case requests.Timeout():
+                return f"no answer within {self._settings.timeout_s:g} s"
+            case requests.exceptions.SSLError():
+                return "its certificate is not trusted, or the TLS handshake failed"
+            case requests.TooManyRedirects():
+                return "redirects are not followed"
+            case requests.ConnectionError():
+                return "no connection"
+        text = clean(_AS_BYTES.sub(r"(\2)", str(error)) or type(error).__name__)
+        for secret in filter(None, self._secrets):
+            text = text.replace(secret, "***")
+        refused = next((status for status in REFUSED if f"Status Code {status:d}" in text), None)
+        return text + (advice(self._host, refused) if refused else "")
+
+
+def _has_labels(row: dict[str, Any]) -> bool:
+    labels = row.get("metric")
+    return isinstance(labels, dict) and all(isinstance(text, str) for text in labels.values())
+
+
+def _points(values: list[Any]) -> FloatColumn:
+    """Return the points of a series, float64[n, 2]: time, value. Raises ValueError."""
+    wanted = "of a series, values must be pairs of time and number"
+    try:
+        points = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{wanted}: {error}") from error
+    if points.shape[1:] != (2,) or not np.isfinite(points[:, 0]).all():
+        raise ValueError(f"{wanted}: found {values[0] if values else 'none'}")
+    return points
+
+
+class _TooLong(requests.RequestException):
+    """An answer beyond the bound."""
+
+
+class _BoundedSession(requests.Session):
+    """Reads each answer itself, up to a size and a time: the library would read whatever comes, however slowly."""
+
+    def __init__(self, deadline_s: float) -> None:
+        """deadline_s: on the monotonic clock."""
+        super().__init__()
+        self._deadline_s = deadline_s
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        until_s = min(self._deadline_s, time.monotonic() + kwargs.get("timeout", math.inf))
+        response = super().request(*args, **{**kwargs, "stream": True})
+        try:
+            body = self._read(response.raw, until_s)
+        except urllib3.exceptions.TimeoutError as error:
+            raise requests.ReadTimeout from error
+        except urllib3.exceptions.HTTPError as error:
+            raise requests.ConnectionError from error
+        finally:
+            response.close()
+        response.raw = urllib3.HTTPResponse(io.BytesIO(body), preload_content=False)
+        return response
+
+    def _read(self, raw: Any, until_s: float) -> bytes:
+        parts, size = [], 0
+        while part := raw.read1(BLOCK_BYTES, decode_content=True):  # no more than has come
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise _TooLong(f"the answer is longer than {MOST_BYTES:,} bytes")
+            if time.monotonic() > until_s:
+                raise requests.ReadTimeout
+        return b"".join(parts)

@@ -1,0 +1,216 @@
+"""Discovery over a server that is down, slow, empty or half there. What it finds on real servers is tried apart."""
+
+import asyncio
+import math
+import re
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.config.settings import PrometheusSettings
+from autoscaler.core.model.samples import Objectives, SourceReport
+from autoscaler.ports import Unavailable
+from tests.adapters.prometheus.responses import pod, serving, vector
+from tests.harness.process import free_port
+
+CONVENTIONS = vector(({"metric": "engine/pod"}, 1))
+POD = "llama-7d9c5b6f4-x2x8k"
+ENGINES = vector(({**pod(POD), "metric": "vllm", "model_name": "llama-3"}, 1))
+PODS = vector(({**pod("llama-7d9c5b6f4-b4b4b"), "metric": "kube_pod_created"}, 1_000))
+
+
+class Server:
+    """Answers by what occurs in a query; an int is a status."""
+
+    def __init__(self, **rules: str | int) -> None:
+        self.rules = rules
+
+    async def answer(self, request: web.Request) -> web.Response:
+        query = str((await request.post())["query"])
+        for pattern, rule in self.rules.items():
+            if re.search(pattern, query):
+                return web.Response(status=rule) if isinstance(rule, int) else web.Response(text=rule)
+        return web.Response(text=vector())
+
+
+def healthy() -> dict[str, str | int]:
+    return {"engine/pod": CONVENTIONS, "^label_replace.count by": ENGINES, "kube_pod_created": PODS}
+
+
+def names(workloads: DiscoveredFleet) -> list[str]:
+    return sorted(each.name for each in workloads.fleet().pods)
+
+
+async def test_a_server_that_is_down_is_no_reason_not_to_start_and_is_told():
+    settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
+    async with DiscoveredFleet(settings, SystemClock()) as workloads:
+        with pytest.raises(
+            Unavailable, match=rf"^could not look for workloads: {settings.url}/api/v1/query: no connection"
+        ):
+            workloads.fleet()
+
+
+async def test_a_server_without_engines_is_told():
+    async with (
+        serving(Server().answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        with pytest.raises(Unavailable, match=f"no workloads found: no engine reports metrics to {url}") as empty:
+            workloads.fleet()
+        assert "has none of vllm:num_requests_running, sglang:num_running_reqs, " in str(empty.value)
+
+
+async def test_workloads_are_found_on_entering():
+    async with (
+        serving(Server(**healthy()).answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert names(workloads) == sorted([POD, "llama-7d9c5b6f4-b4b4b"])
+        assert [str(each.ref) for each in workloads.fleet().workloads] == ["llm/llama"]
+        assert workloads.problems == ()
+
+
+@pytest.mark.parametrize("lost", ["engine/pod", "^label_replace.count by"])
+async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str):
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        before = workloads.fleet()
+        server.rules = {**healthy(), lost: 503}
+        await workloads.refresh(1)
+        assert workloads.fleet() is before
+        assert "HTTP 503" in workloads.problems[0]
+        server.rules = healthy()
+        await workloads.refresh(1)
+        assert workloads.fleet().time_s > before.time_s
+        assert workloads.problems == ()
+
+
+async def told(workloads: DiscoveredFleet) -> SourceReport:
+    """Return what discovery tells beside the readings of others, of which it has none."""
+    fleet = workloads.fleet()
+    samples = await workloads.sample(fleet, Objectives(*np.full((2, len(fleet.workloads)), math.nan)), 1)
+    assert np.isnan(samples.pods.time_s).all()
+    (report,) = samples.reports
+    return report
+
+
+async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod_and_is_told():
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        before = names(workloads)
+        assert (await told(workloads)).problems == ()
+        server.rules["kube_pod_created"] = 503
+        await workloads.refresh(1)
+        assert names(workloads) == before
+        report = await told(workloads)
+        assert (report.source, report.failed) == ("discovery", 1)
+        assert report.problems[0].startswith(f"pods: {url}/api/v1/query: HTTP 503")
+        again = await told(workloads)
+        assert (again.queries, again.failed) == (0, 0), "each query is counted once"
+        assert again.problems == report.problems
+
+
+async def test_what_every_reading_suffers_from_is_not_told_by_discovery_too():
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        server.rules = {"": 503}
+        await workloads.refresh(1)
+        assert (await told(workloads)).problems == ()
+
+
+async def test_where_metrics_name_no_pods_it_is_told_what_stands_for_them():
+    target = {"job": "inference", "instance": "10.0.0.1:8000", "metric": "vllm", "model_name": "llama"}
+    rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1)), "^label_replace.count by": vector((target, 1))}
+    async with (
+        serving(Server(**rules).answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert [str(each.ref) for each in workloads.fleet().workloads] == ["inference/llama"]
+        assert (await told(workloads)).problems == (
+            "labels that name pods: series of engines have none, so each scrape target counts as a pod, and all that "
+            "serve one model in one job as a workload; the labels namespace and pod would tell more",
+        )
+
+
+async def test_a_partial_answer_about_labels_loses_no_pod():
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        before = names(workloads)
+        server.rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1), isPartial=True)}
+        await workloads.refresh(1)
+        assert names(workloads) == before
+
+
+async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        server.rules = {"engine/pod": CONVENTIONS}
+        await workloads.refresh(1)
+        assert workloads.fleet().pods == ()
+        assert workloads.fleet().replicas.tolist() == [0]
+
+
+async def test_it_looks_again_by_itself_and_ends_with_its_context():
+    looked = asyncio.Event()
+
+    class Impatient(SystemClock):
+        slept = 0
+
+        async def sleep(self, duration_s: float) -> None:
+            self.slept += 1
+            if self.slept == 4:
+                looked.set()
+            await asyncio.sleep(min(duration_s, 0.01))
+
+    server = Server(**healthy())
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), Impatient()) as workloads:
+        before = workloads.fleet()
+        async with asyncio.timeout(2):
+            await looked.wait()
+        assert workloads.fleet().time_s > before.time_s
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("discovery")] == []
+
+
+@pytest.mark.parametrize("count", ["NaN", "+Inf", "-1", "1e300"])
+async def test_a_number_of_devices_that_no_pod_can_hold_is_unknown(count: str):
+    device = vector(({**pod(POD), "modelName": "NVIDIA H100"}, count))
+    rules = healthy() | {"engine/pod": vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))}
+    server = Server(**{"^count by": device}, **rules)
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert math.isnan(workloads.fleet().gpus_per_replica[0])
+        assert workloads.problems == ()
+        server.rules["^count by"] = vector(({**pod(POD), "modelName": "NVIDIA H100"}, 2))
+        await workloads.refresh(1)
+        assert workloads.fleet().gpus_per_replica[0] == 2
+
+
+async def test_servers_without_statistics_and_names_of_others_are_told():
+    mute = vector(*[({**pod(f"m-{number}"), "instance": "10.0.0.1:8000"}, 1) for number in range(5)])
+    named = vector(({"__name__": "x_vllm:num_requests_running"}, 1))
+    server = Server(**{"^group by .__name__": named, "http_requests_total": mute}, **healthy())
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        problems = workloads.problems
+        await workloads.refresh(5)
+        assert workloads.problems == problems
+    assert problems[0] == "names: found x_vllm:num_requests_running; state the prefix with --metric-prefix x_"
+    assert "llm/m-0 serves completions and reports no metric of an engine" in problems[1]
+    assert "--disable-log-stats" in problems[1]
+    assert problems[-1] == "names: and 2 more serve completions without an engine's metrics"
+
+
+async def test_a_server_that_refuses_expressions_on_names_has_no_problem():
+    server = Server(**{"^group by .__name__": 422}, **healthy())
+    async with (
+        serving(server.answer) as url,
+        DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
+    ):
+        assert workloads.problems == ()

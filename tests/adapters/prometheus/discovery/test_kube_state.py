@@ -1,0 +1,110 @@
+"""What kube-state-metrics says."""
+
+import math
+
+import pytest
+
+from autoscaler.adapters.prometheus.decode import decode_vector
+from autoscaler.adapters.prometheus.discovery.kube_state import PodFacts, read_controllers, read_pods
+from autoscaler.core.model.fleet import Blocked
+from tests.adapters.prometheus.responses import pod, vector
+
+
+def facts(*series: tuple[str, dict[str, str], object]) -> PodFacts:
+    answer = vector(*[({"metric": name, **pod("a-0"), **labels}, value) for name, labels, value in series])
+    return read_pods(decode_vector(answer.encode()))["llm", "a-0"]
+
+
+def test_times_readiness_and_owner_of_a_pod():
+    found = facts(
+        ("kube_pod_owner", {"owner_kind": "ReplicaSet", "owner_name": "a"}, 1),
+        ("kube_pod_created", {}, 1_000),
+        ("kube_pod_status_scheduled_time", {}, 1_001),
+        ("kube_pod_container_state_started", {}, 1_010),
+        ("kube_pod_status_ready_time", {}, 1_060),
+        ("kube_pod_status_ready", {}, 1),
+    )
+    assert (found.controller, found.ready) == (("ReplicaSet", "a"), True)
+    assert (found.created_s, found.scheduled_s, found.started_s, found.ready_s) == (1_000, 1_001, 1_010, 1_060)
+
+
+@pytest.mark.parametrize("turned", [1, -1])
+def test_when_an_engine_that_was_started_again_ran_first_is_not_known(turned: int):
+    series = [("kube_pod_container_state_started", {}, 1_010), ("kube_pod_container_status_restarts_total", {}, 2)]
+    assert math.isnan(facts(*series[::turned]).started_s)
+    assert facts(series[0], ("kube_pod_container_status_restarts_total", {}, 0)).started_s == 1_010
+
+
+@pytest.mark.parametrize(
+    ("series", "blocked"),
+    [
+        (("kube_pod_status_unschedulable", {}, 1), Blocked.UNSCHEDULABLE),
+        (("kube_pod_status_unschedulable", {}, 0), Blocked.NO),
+        (("kube_pod_container_status_waiting_reason", {"reason": "ImagePullBackOff"}, 1), Blocked.IMAGE),
+        (("kube_pod_container_status_waiting_reason", {"reason": "CrashLoopBackOff"}, 1), Blocked.CRASHING),
+        (("kube_pod_container_status_waiting_reason", {"reason": "CrashLoopBackOff"}, 0), Blocked.NO),
+        (
+            ("kube_pod_container_status_waiting_reason", {"reason": "CreateContainerConfigError"}, 1),
+            Blocked.MISCONFIGURED,
+        ),
+        (("kube_pod_container_status_waiting_reason", {"reason": "ContainerCreating"}, 1), Blocked.NO),
+    ],
+)
+def test_why_waiting_does_not_help(series: tuple, blocked: Blocked):
+    assert facts(series).blocked is blocked
+
+
+def test_a_pod_that_ended_or_leaves_says_so():
+    assert facts(("kube_pod_status_phase", {"phase": "Failed"}, 1)).ended
+    assert not facts(("kube_pod_status_phase", {"phase": "Failed"}, 0)).ended
+    assert facts(("kube_pod_deletion_timestamp", {}, 1_000)).terminating
+
+
+def requests(container: str, resource: str, count: int, init: str = "") -> tuple[str, dict[str, str], object]:
+    return f"kube_pod_{init}container_resource_requests", {"container": container, "resource": resource}, count
+
+
+@pytest.mark.parametrize(
+    ("series", "gpus"),
+    [
+        ([requests("vllm", "nvidia_com_mig_3g_40gb", 1)], {"nvidia.com/mig-3g.40gb": 1}),
+        ([requests("vllm", "amd_com_gpu", 4), requests("guard", "amd_com_gpu", 1)], {"amd.com/gpu": 5}),
+        (
+            [requests("vllm", "habana_ai_gaudi", 2), requests("load", "habana_ai_gaudi", 4, "init_")],
+            {"habana.ai/gaudi": 4},
+        ),
+        ([requests("vllm", "rdma_ib", 1), requests("vllm", "example_com_gpu", 1)], {}),
+    ],
+)
+def test_the_devices_of_a_pod_are_those_of_all_its_containers(series: list[tuple], gpus: dict[str, float]):
+    assert facts(*series).gpus == gpus
+
+
+def test_the_engine_is_the_container_with_devices():
+    series = [
+        requests("vllm", "amd_com_gpu", 1),
+        ("kube_pod_container_state_started", {"container": "vllm"}, 1_010),
+        ("kube_pod_container_state_started", {"container": "proxy"}, 2_000),
+        ("kube_pod_container_status_restarts_total", {"container": "proxy"}, 3),
+    ]
+    assert facts(*series).started_s == 1_010
+    assert math.isnan(facts(*series, ("kube_pod_container_status_restarts_total", {"container": "vllm"}, 1)).started_s)
+
+
+def test_owners_of_replica_sets_and_spec_replicas():
+    answer = vector(
+        ({"namespace": "llm", "replicaset": "a-7d", "owner_kind": "Deployment", "owner_name": "a"}, 1),
+        ({"namespace": "llm", "replicaset": "bare"}, 1),
+        ({"namespace": "llm", "deployment": "a"}, 3),
+        ({"namespace": "llm", "statefulset": "b"}, 0),
+        ({"namespace": "llm", "deployment": "broken"}, "NaN"),
+    )
+    found = read_controllers(decode_vector(answer.encode()))
+    assert found.of_replica_set == {("llm", "a-7d"): ("Deployment", "a")}
+    assert found.replicas == {("llm", "Deployment", "a"): 3, ("llm", "StatefulSet", "b"): 0}
+
+
+def test_series_without_a_pod_or_a_number_are_left_out():
+    answer = vector(({"metric": "kube_pod_created", "namespace": "llm"}, 1), ({"metric": "x", **pod("b")}, "NaN"))
+    assert read_pods(decode_vector(answer.encode())) == {}
+    assert math.isnan(facts(("unknown_metric", {}, 1)).created_s)

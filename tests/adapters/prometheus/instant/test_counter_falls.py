@@ -1,0 +1,53 @@
+"""Counters that fall, as a server answers that scrapes every 15 s."""
+
+import numpy as np
+
+from autoscaler.core.model.samples import Samples
+from tests.adapters.prometheus.query_server import FLEET, HandClock, Server, healthy, report
+from tests.adapters.prometheus.responses import NOW_UNIX_S, pod, vector
+from tests.harness.objectives import objectives
+
+
+async def read_twice(start_s: tuple[float | None, float | None], **fallen: float) -> tuple[Samples, Samples]:
+    """Sample twice, 15 s apart; in the second one every pod has the given counters."""
+    server, clock = Server(), HandClock()
+    seen = []
+    async with server.source(clock) as source:
+        for step, rules in enumerate(({"generation_tokens": 1000.0}, fallen)):
+            clock.time_s += 15.0 * step
+            time_s = NOW_UNIX_S + 15.0 * step
+            started = vector() if start_s[step] is None else start_s[step]
+            server.rules = {
+                "engine/pod": vector(({"metric": "engine/pod"}, 1), time_s=time_s),
+                "process_start_time_seconds": started,
+                **healthy(**rules),
+                r"^max by .*timestamp\(vllm": time_s - 3,
+            }
+            seen.append(await source.sample(FLEET, objectives(FLEET), 5))
+    return seen[0], seen[1]
+
+
+async def test_counters_are_unknown_when_they_fall_and_the_process_stands():
+    before, after = await read_twice((1.7e9, 1.7e9), generation_tokens=0.0)
+    assert before.pods.generation_tokens.tolist() == [1000] * 3
+    assert np.isnan(after.pods.generation_tokens).all()
+    assert after.pods.running.tolist() == [4] * 3
+    assert report(before).problems == ()
+    (line,) = report(after).problems
+    assert line == (
+        "counters: pod llm/a-0 and 2 more: counters fell although the process did not start again "
+        "(process_start_time_seconds stands still); what they counted then is unknown"
+    )
+
+
+async def test_counters_begin_at_zero_when_the_start_changes_or_is_unknown():
+    for starts in ((1.7e9, 1.7e9 + 60), (None, None)):
+        _, after = await read_twice(starts, generation_tokens=40.0)
+        assert after.pods.generation_tokens.tolist() == [40] * 3
+        assert report(after).problems == ()
+
+
+async def test_a_counter_of_one_pod_that_falls_leaves_others_known():
+    others = [(pod("a-0"), 0), (pod("a-1"), 1010), (pod("b-0"), 1020)]
+    _, after = await read_twice((1.7e9, 1.7e9), generation_tokens=vector(*others))  # type: ignore[arg-type]
+    assert np.isnan(after.pods.generation_tokens).tolist() == [True, False, False]

@@ -1,0 +1,82 @@
+"""Gateways' series by metric, and the policies' own expressions."""
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.gateways import WorkloadNames
+from autoscaler.adapters.prometheus.decode import decode_vector
+from autoscaler.adapters.prometheus.instant.gateways import FrontQuery, by_metric, read_wakeup
+from tests.adapters.prometheus.fleets import fleet_of
+from tests.adapters.prometheus.responses import vector
+
+FLEET = fleet_of({"llm/chat": [], "llm/code": [], "dev/chat": []}, policy="batch")
+NAN = np.nan
+
+
+def woken(*series: tuple[dict[str, str], object], policy: str = "batch", default: bool = False, **more: object):
+    found = decode_vector(vector(*series, **more).encode())
+    column, problems = read_wakeup(FLEET, WorkloadNames(FLEET), FrontQuery(policy, "q", default), found)
+    return column.tolist(), problems
+
+
+def test_namespace_and_name_tell_the_workload():
+    column, problems = woken(
+        ({"namespace": "llm", "deployment": "chat"}, 3), ({"namespace": "dev", "service": "chat"}, 1)
+    )
+    assert column == pytest.approx([3, NAN, 1], nan_ok=True)
+    assert problems == []
+
+
+def test_another_namespace_is_not_ours():
+    column, problems = woken(({"namespace": "prod", "deployment": "chat"}, 3))
+    assert column == pytest.approx([NAN] * 3, nan_ok=True)
+    assert "none of 1 series is about a workload of the policy" in problems[0]
+
+
+def test_the_model_tells_too():
+    fleet = fleet_of({"llm/chat": []}, model="llama-3", policy="batch")
+    found = decode_vector(vector(({"model_name": "llama-3"}, 2)).encode())
+    column, _ = read_wakeup(fleet, WorkloadNames(fleet), FrontQuery("batch", "q"), found)
+    assert column.tolist() == [2]
+
+
+def test_workloads_of_other_policies_are_left_alone():
+    column, problems = woken(({"namespace": "llm", "deployment": "chat"}, 3), policy="realtime")
+    assert column == pytest.approx([NAN] * 3, nan_ok=True)
+    assert problems == []
+
+
+def test_the_default_policy_counts_for_workloads_that_name_none():
+    fleet = fleet_of({"llm/chat": []})
+    found = decode_vector(vector(({}, 2)).encode())
+    column, _ = read_wakeup(fleet, WorkloadNames(fleet), FrontQuery("interactive", "q", default=True), found)
+    assert column.tolist() == [2]
+    column, _ = read_wakeup(fleet, WorkloadNames(fleet), FrontQuery("interactive", "q"), found)
+    assert np.isnan(column).all()
+
+
+def test_a_value_without_labels_is_refused_where_a_policy_has_several_workloads():
+    column, problems = woken(({}, 2))
+    assert column == pytest.approx([NAN] * 3, nan_ok=True)
+    assert problems[0].startswith("a value without labels, but the policy has 3 workloads")
+
+
+def test_zero_is_known_and_an_empty_answer_is_not():
+    assert woken(({"namespace": "llm", "deployment": "chat"}, 0))[0][0] == 0
+    assert np.isnan(woken()[0]).all()
+
+
+def test_the_zeros_of_a_partial_answer_are_unknown():
+    series = [({"namespace": "llm", "deployment": "chat"}, 0), ({"namespace": "llm", "deployment": "code"}, 2)]
+    assert woken(*series, warnings=["a store is missing"])[0] == pytest.approx([NAN, 2, NAN], nan_ok=True)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
+def test_what_nobody_can_wait_is_unknown(value: str):
+    assert np.isnan(woken(({"namespace": "llm", "deployment": "chat"}, value))[0]).all()
+
+
+def test_series_of_gateways_are_sorted_by_the_label_that_names_their_metric():
+    found = decode_vector(vector(({"metric": "a", "x": "1"}, 1), ({"metric": "b"}, 2), ({"metric": "a"}, 0)).encode())
+    assert by_metric(found, 9) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
+    assert by_metric(found, 1) == {"a": [({"x": "1"}, 1.0)]}

@@ -1,0 +1,130 @@
+"""How many queries requests within objectives take, and what becomes of those that fail; over real HTTP on loopback."""
+
+import re
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.prometheus.instant.within_objective import BOUNDS_PERIOD_S, NO_BOUNDS_PERIOD_S
+from autoscaler.adapters.prometheus.promql.within_objective import MAX_OBJECTIVES
+from tests.adapters.prometheus.fleets import fleet_of
+from tests.adapters.prometheus.query_server import FLEET, HandClock, Server, healthy, report
+from tests.adapters.prometheus.responses import pod, vector
+from tests.harness.exposition import Answer
+from tests.harness.objectives import objectives
+
+NAN = float("nan")
+TTFT, PER_REQUEST = "time_to_first_token_seconds_bucket", "request_time_per_output_token_seconds_bucket"
+PROMPT = "request_prefill_time_seconds_bucket"
+BOUNDS = vector(*(({"le": le}, 3) for le in ("0.1", "0.25", "0.5", "1.0", "+Inf")))
+ASKS_BOUNDS = f"^topk.*{TTFT}"
+
+
+def counted(**more: Answer | str | float) -> dict[str, Answer | str | float]:
+    """Rules of a server with TTFT histograms, and a rule by the text of each query to its buckets."""
+    return {ASKS_BOUNDS: BOUNDS, **more, **healthy(request_success=100.0)}
+
+
+def buckets(server: Server, histogram: str = TTFT) -> list[str]:
+    """The queries that read single buckets; those of quantiles take all."""
+    queries = [form["query"] for form in server.asked if histogram in form["query"] and "rate(" not in form["query"]]
+    return [query for query in queries if not query.startswith("topk")]
+
+
+def bounds_asked(server: Server) -> int:
+    return sum(re.search(ASKS_BOUNDS, form["query"]) is not None for form in server.asked)
+
+
+async def test_each_objective_takes_one_query_however_many_workloads_share_it():
+    for workloads in (2, 400):
+        fleet = fleet_of({f"llm/w{number}": [f"w{number}-0"] for number in range(workloads)})
+        promised = objectives(fleet, ttft_s=np.where(np.arange(workloads) % 2, 1.0, 0.15))
+        server = Server(**counted())
+        samples = await server.sample(fleet, promised=promised)
+        assert len(buckets(server)) == 2
+        assert bounds_asked(server) == 1
+        assert report(samples).queries == len(server.asked)
+        assert report(samples).failed == 0
+
+
+async def test_without_objectives_nothing_is_asked():
+    server = Server(**counted())
+    await server.sample()
+    assert buckets(server) == buckets(server, PER_REQUEST) == []
+    assert bounds_asked(server) == 0
+
+
+async def test_each_workload_is_counted_by_its_own_objective():
+    server = Server(**counted(**{r'\(max by .*le=~"1\|1\[\.\]0"': 70.0, 'le="0.25"': 40.0}))
+    promised = objectives(FLEET, ttft_s=np.array([1.0, 0.25]))
+    samples = await server.sample(promised=promised)
+    assert samples.pods.ttft_met.tolist() == [70, 70, 40]
+    assert np.isnan(samples.pods.itl_met).all()
+
+
+async def test_more_objectives_than_a_tick_can_bear_leave_the_rarest_uncounted_and_say_so():
+    rows = MAX_OBJECTIVES + 3
+    fleet = fleet_of({f"llm/w{number}": ["a-0"] for number in range(rows)})
+    server = Server(**counted(**{"le=": 5.0}))
+    samples = await server.sample(fleet, promised=objectives(fleet, ttft_s=np.linspace(0.3, 0.4, rows)))
+    assert len(buckets(server)) == MAX_OBJECTIVES
+    left_out = "ttft_met, prefill_met: counted for the 12 most common objectives; 3 workloads have others"
+    assert left_out in report(samples).problems
+
+
+async def test_how_long_prompts_took_is_counted_to_the_next_bound_and_where_nobody_tells_nothing_is_said():
+    server = Server(**counted(**{f"^topk.*{PROMPT}": BOUNDS, f'{PROMPT}.*le="0.25"': 6.0, "le=": 5.0}))
+    samples = await server.sample(promised=objectives(FLEET, ttft_s=0.2))
+    assert samples.pods.prefill_met.tolist() == [6, 6, 6]
+    assert report(samples).problems == ()
+    silent = await Server(**counted(**{"le=": 5.0})).sample(promised=objectives(FLEET, ttft_s=0.2))
+    assert np.isnan(silent.pods.prefill_met).all()
+    assert report(silent).problems == ()
+
+
+async def test_a_query_that_fails_costs_the_workloads_of_its_objective_only():
+    server = Server(**counted(**{'le="0.25"': Answer("", status=503), "le=": 70.0}))
+    samples = await server.sample(promised=objectives(FLEET, ttft_s=np.array([1.0, 0.25])))
+    assert samples.pods.ttft_met == pytest.approx([70, 70, NAN], nan_ok=True)
+    assert report(samples).failed == 1
+    assert report(samples).problems[0].startswith("ttft_met: ")
+
+
+async def test_a_pod_without_the_histogram_is_unknown_and_what_that_costs_is_told_where_requests_end():
+    server = Server(**counted(**{"le=": vector((pod("a-0"), 7), (pod("b-0"), 7))}))
+    samples = await server.sample(promised=objectives(FLEET, ttft_s=1.0))
+    assert samples.pods.ttft_met == pytest.approx([7, NAN, 7], nan_ok=True)
+    (problem,) = report(samples).problems
+    assert problem.startswith("ttft_met: unknown on 1 pods that finish requests: TTFT misses are neither learned")
+    server.rules["request_success"] = 0.0
+    assert report(await server.sample(promised=objectives(FLEET, ttft_s=1.0))).problems == ()
+
+
+async def test_bounds_are_asked_for_now_and_then_and_soon_again_while_none_are_known():
+    clock, server = HandClock(), Server(**counted(**{"le=": 5.0}))
+    promised = objectives(FLEET, ttft_s=1.0)
+    async with server.source(clock) as source:
+        for pause_s, asked in ((5, 1), (NO_BOUNDS_PERIOD_S, 1), (BOUNDS_PERIOD_S, 1), (0, 2)):
+            await source.sample(FLEET, promised, 5)
+            assert bounds_asked(server) == asked
+            clock.time_s += pause_s
+    server.rules[ASKS_BOUNDS] = vector()
+    server.asked.clear()
+    async with server.source(clock) as source:
+        for pause_s, asked in ((5, 1), (NO_BOUNDS_PERIOD_S, 1), (0, 2)):
+            samples = await source.sample(FLEET, promised, 5)
+            assert np.isnan(samples.pods.ttft_met).all()
+            assert bounds_asked(server) == asked
+            clock.time_s += pause_s
+
+
+@pytest.mark.parametrize("answer", [Answer("", status=503), vector(({"le": "7"}, 1), isPartial=True)])
+async def test_bounds_that_were_known_stay_when_they_cannot_be_asked_for_whole(answer: Answer | str):
+    clock, server = HandClock(), Server(**counted(**{"le=": 5.0}))
+    promised = objectives(FLEET, ttft_s=1.0)
+    async with server.source(clock) as source:
+        await source.sample(FLEET, promised, 5)
+        server.rules[ASKS_BOUNDS] = answer
+        clock.time_s += BOUNDS_PERIOD_S
+        assert (await source.sample(FLEET, promised, 5)).pods.ttft_met.tolist() == [5, 5, 5]
+    assert len(set(buckets(server))) == 1
