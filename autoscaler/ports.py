@@ -101,7 +101,7 @@ class Change:
     heard: bool = True  # the inputs behind it are fresh, of some pods at least
 
 
-class Fate(Enum):
+class ChangeStatus(Enum):
     """What became of a change."""
 
     APPLIED = "applied"
@@ -114,7 +114,7 @@ class Fate(Enum):
 @dataclass(frozen=True)
 class Outcome:
     change: Change
-    fate: Fate
+    status: ChangeStatus
     detail: str = ""
 
 
@@ -154,7 +154,7 @@ class Recorder(Protocol):
 
 
 class Leadership(Protocol):
-    """Whether this process may act. Exactly one does; without a rival that is always so."""
+    """Whether this process may act. Exactly one does; without other replicas that is always so."""
 
     @property
     def leading(self) -> bool: ...

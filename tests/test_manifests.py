@@ -350,7 +350,7 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
         firing(good | {'vllm_autoscaler_untrusted_workloads{pod="a"}': "2x300"}, "VllmAutoscalerInputsMissing"),
         firing(
             good | {f'vllm_autoscaler_other_owner{{{workload},owner="HorizontalPodAutoscaler/x"}}': "1x300"},
-            "VllmAutoscalerRival",
+            "VllmAutoscalerOtherOwner",
         ),
         firing(good | {f"vllm_autoscaler_problem{{{workload}}}": "1x300"}, "VllmAutoscalerWorkloadProblem"),
         firing(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives, Samples
 from autoscaler.core.snapshot import Snapshot
-from autoscaler.ports import Change, Fate, Outcome, TickRecord, Unavailable
+from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord, Unavailable
 
 
 class LoopClock:
@@ -58,12 +58,12 @@ class MemoryCluster:
         for change in changes:
             row = row_of.get(change.ref)
             if row is None:
-                outcomes.append(Outcome(change, Fate.FAILED, f"{change.ref} is gone"))
+                outcomes.append(Outcome(change, ChangeStatus.FAILED, f"{change.ref} is gone"))
             elif replicas[row] != change.before:
-                outcomes.append(Outcome(change, Fate.CONFLICT, f"it has {replicas[row]:g} replicas now"))
+                outcomes.append(Outcome(change, ChangeStatus.CONFLICT, f"it has {replicas[row]:g} replicas now"))
             else:
                 replicas[row] = change.after
-                outcomes.append(Outcome(change, Fate.APPLIED))
+                outcomes.append(Outcome(change, ChangeStatus.APPLIED))
         self.state = replace(state, replicas=replicas)
         return outcomes
 
@@ -82,7 +82,7 @@ class RecordingActuator:
     """The actuator of dry-run: everything is recorded, nothing is done."""
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        return [Outcome(change, Fate.RECORDED) for change in changes]
+        return [Outcome(change, ChangeStatus.RECORDED) for change in changes]
 
 
 @dataclass

@@ -5,16 +5,16 @@ from __future__ import annotations
 import structlog
 
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.ports import Fate, TickRecord
+from autoscaler.ports import ChangeStatus, TickRecord
 
 log = structlog.get_logger(__name__)
 
 EVENT = {
-    Fate.APPLIED: "scaled",
-    Fate.PUBLISHED: "published",
-    Fate.RECORDED: "would scale",
-    Fate.CONFLICT: "not scaled",
-    Fate.FAILED: "not scaled",
+    ChangeStatus.APPLIED: "scaled",
+    ChangeStatus.PUBLISHED: "published",
+    ChangeStatus.RECORDED: "would scale",
+    ChangeStatus.CONFLICT: "not scaled",
+    ChangeStatus.FAILED: "not scaled",
 }
 
 
@@ -25,9 +25,9 @@ class LogRecorder:
         self._troubled: dict[str, tuple[str, ...]] = {}
         self._untrusted: frozenset[str] = frozenset()
         self._leading: bool | None = None
-        self._rivals: dict[WorkloadRef, str] = {}
+        self._other_owners: dict[WorkloadRef, str] = {}
         self._problems: dict[WorkloadRef, str] = {}
-        self._told: dict[WorkloadRef, tuple[int, Fate]] = {}
+        self._told: dict[WorkloadRef, tuple[int, ChangeStatus]] = {}
 
     def record(self, tick: TickRecord) -> None:
         self._changes(tick)
@@ -48,19 +48,19 @@ class LogRecorder:
 
     def _changes(self, tick: TickRecord) -> None:
         # Where others do it, or nobody, the same wish comes back every tick until the count has changed: told once.
-        wishes = {outcome.change.ref: (outcome.change.after, outcome.fate) for outcome in tick.outcomes}
+        wishes = {outcome.change.ref: (outcome.change.after, outcome.status) for outcome in tick.outcomes}
         told, self._told = self._told, wishes
         for outcome in tick.outcomes:
             change = outcome.change
-            if told.get(change.ref) == wishes[change.ref] and outcome.fate is not Fate.APPLIED:
+            if told.get(change.ref) == wishes[change.ref] and outcome.status is not ChangeStatus.APPLIED:
                 continue
-            write = log.info if outcome.fate not in (Fate.FAILED, Fate.CONFLICT) else log.warning
+            write = log.info if outcome.status not in (ChangeStatus.FAILED, ChangeStatus.CONFLICT) else log.warning
             write(
-                EVENT[outcome.fate],
+                EVENT[outcome.status],
                 workload=str(change.ref),
                 before=change.before,
                 after=change.after,
-                fate=outcome.fate.value,
+                outcome=outcome.status.value,
                 reason=change.reason,
                 **({"detail": outcome.detail} if outcome.detail else {}),
             )
@@ -87,16 +87,16 @@ class LogRecorder:
         if tick.leading != self._leading and self._leading is not None:
             log.info("leading" if tick.leading else "following")
         self._leading = tick.leading
-        rivals = {
-            workload.ref: rival
-            for workload, rival in zip(tick.input.fleet.workloads, tick.input.fleet.rival, strict=True)
-            if rival
+        owners = {
+            workload.ref: owner
+            for workload, owner in zip(tick.input.fleet.workloads, tick.input.fleet.other_owner, strict=True)
+            if owner
         }
-        for ref, rival in rivals.items() - self._rivals.items():
-            log.warning("somebody else owns the replica count; it is left alone", workload=str(ref), rival=rival)
-        for ref in self._rivals.keys() - rivals.keys():
+        for ref, owner in owners.items() - self._other_owners.items():
+            log.warning("another owner sets the replica count; not scaling", workload=str(ref), other_owner=owner)
+        for ref in self._other_owners.keys() - owners.keys():
             log.info("the replica count is ours again", workload=str(ref))
-        self._rivals = rivals
+        self._other_owners = owners
 
     def _policies(self, tick: TickRecord) -> None:
         members = tick.input.fleet.workloads

@@ -124,7 +124,7 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         workload_id=fleet.workload_id[rows],
         replicas=fleet.replicas[rows],
         paused=fleet.paused[rows],
-        rival=tuple(fleet.rival[row] for row in rows.tolist()),
+        other_owner=tuple(fleet.other_owner[row] for row in rows.tolist()),
         gpus_per_replica=fleet.gpus_per_replica[rows],
         pool=np.full(len(rows), -1, dtype=np.int64),  # what pools had to give then is not known
         obstacles=Obstacles.none(len(rows)),

@@ -59,7 +59,7 @@ def fleet(workloads: int) -> Fleet:
         workload_id=np.arange(workloads),
         replicas=np.full(workloads, float(PODS_PER_WORKLOAD)),
         paused=np.zeros(workloads, dtype=bool),
-        rival=("",) * workloads,
+        other_owner=("",) * workloads,
         gpus_per_replica=np.ones(workloads),
         pool=np.arange(workloads) % 4,
         obstacles=Obstacles.none(workloads),

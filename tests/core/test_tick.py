@@ -412,7 +412,7 @@ def test_a_paused_workload_keeps_its_count_and_shows_what_it_would_have():
 
 
 def test_a_rival_is_not_fought():
-    decision = Story(spec()).tick(fleet([2], rival=("ScaledObject/chat",)), running=30.0)
+    decision = Story(spec()).tick(fleet([2], other_owner=("ScaledObject/chat",)), running=30.0)
     assert replicas(decision) == 2
 
 
@@ -494,7 +494,9 @@ def test_what_a_paused_workload_holds_is_not_given_away():
     assert decision.replicas.tolist() == [6, 3]
 
 
-@pytest.mark.parametrize("theirs", [{"paused": np.array([False, True])}, {"rival": ("", "HorizontalPodAutoscaler/b")}])
+@pytest.mark.parametrize(
+    "theirs", [{"paused": np.array([False, True])}, {"other_owner": ("", "HorizontalPodAutoscaler/b")}]
+)
 def test_a_count_of_another_hand_that_has_no_pods_takes_no_replica_from_a_neighbour(theirs):
     """Whoever writes 100 into a paused Deployment would else take every GPU of its pool from those that serve."""
     cluster = fleet([6, 2], replicas=[6, 100], pool_gpus=np.array([8.0]), **theirs)

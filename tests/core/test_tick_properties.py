@@ -28,7 +28,7 @@ class Row:
     ready: int
     starting: int
     paused: bool
-    rival: str
+    other_owner: str
     readings: tuple[tuple[dict[str, float], ...], ...]  # by tick, by pod
     front: tuple[dict[str, float], ...]  # by tick
 
@@ -76,7 +76,7 @@ def a_row(seed: int, wild: bool = False) -> Row:
         ready,
         starting,
         paused=bool(random.random() < 0.15),
-        rival="HorizontalPodAutoscaler/x" if random.random() < 0.15 else "",
+        other_owner="HorizontalPodAutoscaler/x" if random.random() < 0.15 else "",
         readings=tuple(tuple(a_reading(random, wild) for _ in range(ready + starting)) for _ in range(TICKS)),
         front=tuple({name: float(random.choice(gates)) for name in names} for _ in range(TICKS)),
     )
@@ -92,7 +92,7 @@ def lay_out(rows: list[Row], pool_gpus: float = NAN) -> tuple[Fleet, Spec]:
         [row.ready for row in rows],
         [row.starting for row in rows],
         paused=np.array([row.paused for row in rows], dtype=bool),
-        rival=tuple(row.rival for row in rows),
+        other_owner=tuple(row.other_owner for row in rows),
         pool_gpus=np.array([pool_gpus]),
         starting_since_s=980.0,
     )
@@ -158,7 +158,7 @@ def test_bounds_hold_except_where_the_count_is_not_ours(rows, pool_gpus):
     for decision in live(rows, pool_gpus):
         for index, row in enumerate(rows):
             count = decision.replicas[index]
-            if row.paused or row.rival:
+            if row.paused or row.other_owner:
                 assert count == row.ready + row.starting
                 continue
             assert count == math.floor(count)
@@ -181,7 +181,7 @@ def test_what_is_not_trusted_never_shrinks_below_what_the_policy_allows(rows):
 @relaxed
 @given(some_rows, st.sampled_from([0.0, 2.0]))
 def test_a_short_pool_is_never_given_out_twice(rows, spare):
-    rows = [replace(row, paused=False, rival="") for row in rows]
+    rows = [replace(row, paused=False, other_owner="") for row in rows]
     standing = sum(row.ready + row.starting for row in rows)
     for decision in live(rows, standing + spare):
         kept = [row.ready + row.starting for row, known in zip(rows, decision.trusted, strict=True) if not known]

@@ -83,7 +83,7 @@ def fleet(
         "workload_id": np.arange(rows),
         "replicas": np.array(replicas if replicas is not None else counts, dtype=float),
         "paused": np.zeros(rows, dtype=bool),
-        "rival": ("",) * rows,
+        "other_owner": ("",) * rows,
         "gpus_per_replica": np.ones(rows),
         "pool": np.zeros(rows, dtype=np.int64),
         "obstacles": Obstacles.none(rows),

@@ -66,7 +66,7 @@ async def test_a_recommendation_that_nobody_follows_is_written_once(written):
     world.load = {"running": 200.0, "waiting": 200.0}
     await world.ticks(5)
     (entry,) = events(written, "would scale")
-    assert (entry["workload"], entry["before"], entry["fate"]) == ("ns/w0", 2, "recorded")
+    assert (entry["workload"], entry["before"], entry["outcome"]) == ("ns/w0", 2, "recorded")
     assert "running" in entry["reason"]
 
 
@@ -83,24 +83,26 @@ async def test_trouble_at_a_source_and_its_end_are_written_once_each(written):
     assert len(events(written, "source recovered")) == 1
 
 
-async def test_a_rival_is_named_when_it_comes_and_when_it_goes(written):
+async def test_another_owner_is_logged_when_it_comes_and_goes(written):
     world = World()
-    world.cluster.state = replace(world.cluster.state, rival=("HorizontalPodAutoscaler/x",))
+    world.cluster.state = replace(world.cluster.state, other_owner=("HorizontalPodAutoscaler/x",))
     await world.ticks(3)
-    world.cluster.state = replace(world.cluster.state, rival=("",))
+    world.cluster.state = replace(world.cluster.state, other_owner=("",))
     await world.ticks(2)
-    (entry,) = events(written, "somebody else owns the replica count; it is left alone")
-    assert entry["rival"] == "HorizontalPodAutoscaler/x"
+    (entry,) = events(written, "another owner sets the replica count; not scaling")
+    assert entry["other_owner"] == "HorizontalPodAutoscaler/x"
     assert len(events(written, "the replica count is ours again")) == 1
 
 
-async def test_rivals_of_two_kinds_under_one_name_are_both_named(written):
+async def test_owners_are_logged_for_each_kind_when_names_are_equal(written):
     world = World()
     workloads = tuple(Workload(WorkloadRef("ns", "llama", kind)) for kind in ("Deployment", "StatefulSet"))
-    world.cluster.state = replace(fleet([1, 1], workloads=workloads), rival=("HorizontalPodAutoscaler/x", "somebody"))
+    world.cluster.state = replace(
+        fleet([1, 1], workloads=workloads), other_owner=("HorizontalPodAutoscaler/x", "kubectl")
+    )
     await world.ticks(2)
-    told = events(written, "somebody else owns the replica count; it is left alone")
-    assert {entry["rival"] for entry in told} == {"HorizontalPodAutoscaler/x", "somebody"}
+    told = events(written, "another owner sets the replica count; not scaling")
+    assert {entry["other_owner"] for entry in told} == {"HorizontalPodAutoscaler/x", "kubectl"}
 
 
 async def test_missing_inputs_are_written_once_until_they_are_fresh_again(written):

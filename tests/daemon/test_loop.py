@@ -21,7 +21,7 @@ from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.loop import Loop
-from autoscaler.ports import Fate, Unavailable, Unwritable
+from autoscaler.ports import ChangeStatus, Unavailable, Unwritable
 from tests.core.world import fleet, samples
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -124,7 +124,7 @@ async def test_load_grows_the_workload_in_the_cluster():
         await asyncio.sleep(0.05)
     assert world.replicas > 2
     outcome = world.recorder.ticks[0].outcomes[0]
-    assert outcome.fate is Fate.APPLIED
+    assert outcome.status is ChangeStatus.APPLIED
     assert outcome.change.before == 2
     assert "400 running, 400 waiting" in outcome.change.reason
 
@@ -183,7 +183,7 @@ async def test_dry_run_records_what_it_would_have_done():
     world = World(actuator=RecordingActuator())
     world.load = {"running": 200.0, "waiting": 200.0}
     record = await world.loop.attempt()
-    assert [outcome.fate for outcome in record.outcomes] == [Fate.RECORDED]
+    assert [outcome.status for outcome in record.outcomes] == [ChangeStatus.RECORDED]
     assert world.replicas == 2
 
 
@@ -282,7 +282,7 @@ async def test_what_was_changed_is_recorded_though_sources_and_cluster_take_all_
     world.load = {"running": 200.0, "waiting": 200.0}
     record = await world.loop.attempt()
     assert record is not None
-    assert [outcome.fate for outcome in record.outcomes] == [Fate.APPLIED]
+    assert [outcome.status for outcome in record.outcomes] == [ChangeStatus.APPLIED]
     assert world.replicas == record.decision.replicas[0]
 
 
@@ -304,7 +304,7 @@ async def test_a_workload_deleted_between_reading_and_acting_harms_no_other():
 
     world.actuator = Deleting()
     record = await world.loop.attempt()
-    assert [outcome.fate for outcome in record.outcomes] == [Fate.FAILED, Fate.APPLIED]
+    assert [outcome.status for outcome in record.outcomes] == [ChangeStatus.FAILED, ChangeStatus.APPLIED]
 
 
 def replace_ref(workload, name):
@@ -336,7 +336,7 @@ async def test_a_recorder_that_raises_costs_neither_the_tick_nor_the_other_recor
             await asyncio.sleep(5.0)
     assert [tick.number for tick in world.recorder.ticks] == [1, 2, 3]
     assert world.recorder.failures
-    assert world.recorder.ticks[0].outcomes[0].fate is Fate.APPLIED
+    assert world.recorder.ticks[0].outcomes[0].status is ChangeStatus.APPLIED
     told = [entry["recorder"] for entry in logged if entry["event"] == "recorder failed"]
     assert told == ["Broken"]  # once, however often it fails
 

@@ -262,9 +262,9 @@ async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
         assert seen["rival"] == "HorizontalPodAutoscaler/by-cpu"
         assert await daemon.metric("vllm_autoscaler_other_owner", owner="HorizontalPodAutoscaler/by-cpu") == 1
-        (event,) = await eventually(lambda: site.events("RivalDetected"), "an Event")
+        (event,) = await eventually(lambda: site.events("OtherOwnerDetected"), "an Event")
         assert "by-cpu" in event["note"]
-        assert [line["rival"] for line in daemon.log("somebody else owns the replica count; it is left alone")] == [
+        assert [line["other_owner"] for line in daemon.log("another owner sets the replica count; not scaling")] == [
             "HorizontalPodAutoscaler/by-cpu"
         ]
         assert writes(site, user) == []

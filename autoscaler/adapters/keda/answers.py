@@ -19,7 +19,7 @@ from autoscaler.adapters.keda.value import Published, Tolerance, publish
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Observation
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find
-from autoscaler.ports import Change, Clock, Fate, Leadership, Outcome, TickRecord
+from autoscaler.ports import Change, ChangeStatus, Clock, Leadership, Outcome, TickRecord
 
 NOBODY_LEADS = "no replica is known to lead; the next leader answers"
 LED_ELSEWHERE = "another replica leads and answers; this one does not"
@@ -203,8 +203,8 @@ class Answers:
             except NoAnswer as error:
                 refused = f"KEDA gets no answer: {error.lasting}"
         if refused:
-            return Outcome(change, Fate.FAILED, refused)
-        return Outcome(change, Fate.PUBLISHED, self._caveat(change))
+            return Outcome(change, ChangeStatus.FAILED, refused)
+        return Outcome(change, ChangeStatus.PUBLISHED, self._caveat(change))
 
     def _caveat(self, change: Change) -> str:
         tolerance = self._tolerances.get(change.ref)

@@ -1,4 +1,4 @@
-"""Kubernetes Events about what changed: scaled, refused, a rival, a problem, replicas that do not come.
+"""Kubernetes Events about what changed: scaled, refused, another owner, a problem, replicas that do not come.
 
 `kubectl describe` shows them.
 
@@ -24,7 +24,7 @@ from autoscaler.adapters.kubernetes.lease import micro_time
 from autoscaler.core.explain import sentence
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.observe.pending import lacking
-from autoscaler.ports import Clock, Fate, Outcome, TickRecord
+from autoscaler.ports import ChangeStatus, Clock, Outcome, TickRecord
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class _Series:
 class _Said(NamedTuple):
     """What was last said about a workload, so that only changes are told."""
 
-    rival: str = ""
+    other_owner: str = ""
     published: int = -1
     problem: str = ""
     absent: str = ""  # why replicas do not come, without the numbers, which change; "": all come
@@ -90,15 +90,17 @@ class EventRecorder:
     def record(self, tick: TickRecord) -> None:
         """Queue what changed in this tick. A follower has nothing to tell."""
         said = {}
-        published = {outcome.change.uid: outcome for outcome in tick.outcomes if outcome.fate is Fate.PUBLISHED}
+        published = {
+            outcome.change.uid: outcome for outcome in tick.outcomes if outcome.status is ChangeStatus.PUBLISHED
+        }
         fleet, absent = tick.input.fleet, _absent(tick)
-        for row, (workload, rival) in enumerate(zip(fleet.workloads, fleet.rival, strict=True)):
+        for row, (workload, owner) in enumerate(zip(fleet.workloads, fleet.other_owner, strict=True)):
             before = self._said.get(workload.uid, _Said())
             outcome = published.get(workload.uid)
             problem = (
                 tick.problems.get(row, "") if tick.leading else ""
             )  # whoever begins to lead tells of all there are
-            now = _Said(rival, outcome.change.after if outcome is not None else before.published, problem)
+            now = _Said(owner, outcome.change.after if outcome is not None else before.published, problem)
             if row in absent and tick.leading:
                 since_s = before.absent_since_s if before.absent else tick.now_s
                 told = before.absent_told and before.absent == absent[row]
@@ -113,19 +115,19 @@ class EventRecorder:
                 said[workload.uid] = now
             if not tick.leading or now == before:
                 continue
-            if now.rival != before.rival:
-                self._tell(_rival(workload.ref, workload.uid, rival, before.rival), tick.wall_s)
+            if now.other_owner != before.other_owner:
+                self._tell(_other_owner(workload.ref, workload.uid, owner, before.other_owner), tick.wall_s)
             if problem != before.problem:
                 self._tell(_problem(workload.ref, workload.uid, problem), tick.wall_s)
             if outcome is not None and now.published != before.published:
                 self._tell(_outcome(outcome, "Recommended", NORMAL), tick.wall_s)
         self._said = said
         for outcome in tick.outcomes if tick.leading else ():
-            if outcome.fate is Fate.APPLIED:
+            if outcome.status is ChangeStatus.APPLIED:
                 self._tell(_outcome(outcome, "Scaled", NORMAL), tick.wall_s)
-            elif outcome.fate is Fate.CONFLICT:
+            elif outcome.status is ChangeStatus.CONFLICT:
                 self._tell(_outcome(outcome, "ScaleConflict", WARNING), tick.wall_s)
-            elif outcome.fate is Fate.FAILED:
+            elif outcome.status is ChangeStatus.FAILED:
                 self._tell(_outcome(outcome, "ScaleFailed", WARNING), tick.wall_s)
 
     def failed(self, wall_s: float, error: BaseException) -> None:
@@ -216,11 +218,11 @@ def _outcome(outcome: Outcome, reason: str, severity: str) -> _Fact:
     return _Fact(change.ref, change.uid, severity, reason, "Scale", note)
 
 
-def _rival(ref: WorkloadRef, uid: str, rival: str, before: str) -> _Fact:
-    if rival:
-        note = _note(f"{rival} owns the replica count; it is left alone.")
-        return _Fact(ref, uid, WARNING, "RivalDetected", "Observe", note)
-    return _Fact(ref, uid, NORMAL, "RivalGone", "Observe", _note(f"{before} no longer owns the replica count."))
+def _other_owner(ref: WorkloadRef, uid: str, owner: str, before: str) -> _Fact:
+    if owner:
+        note = _note(f"{owner} owns the replica count; it is left alone.")
+        return _Fact(ref, uid, WARNING, "OtherOwnerDetected", "Observe", note)
+    return _Fact(ref, uid, NORMAL, "OtherOwnerGone", "Observe", _note(f"{before} no longer owns the replica count."))
 
 
 def _problem(ref: WorkloadRef, uid: str, problem: str) -> _Fact:

@@ -15,7 +15,7 @@ from autoscaler.adapters.kubernetes.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.history import OwnWrites
 from autoscaler.adapters.kubernetes.pods import quoted
 from autoscaler.adapters.kubernetes.targets import KINDS
-from autoscaler.ports import Change, Fate, Leadership, Outcome
+from autoscaler.ports import Change, ChangeStatus, Leadership, Outcome
 
 log = structlog.get_logger(__name__)
 
@@ -58,12 +58,12 @@ class ScaleActuator:
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
         """Patch each change, some at a time; what is not done by the deadline has failed and is told so."""
         late = f"not sent within {deadline_s:g} s, {len(changes)} changes were due"
-        outcomes = [Outcome(change, Fate.FAILED, late) for change in changes]
+        outcomes = [Outcome(change, ChangeStatus.FAILED, late) for change in changes]
 
         async def one(index: int) -> None:
             async with self._slots:
                 sent = "sent, but not answered in time; it may have been applied"
-                outcomes[index] = Outcome(changes[index], Fate.FAILED, sent)
+                outcomes[index] = Outcome(changes[index], ChangeStatus.FAILED, sent)
                 outcomes[index] = await self._patch(changes[index])
 
         try:
@@ -78,9 +78,9 @@ class ScaleActuator:
         kind = KINDS.get(change.ref.kind)
         if kind is None:
             allowed = ", ".join(KINDS)
-            return Outcome(change, Fate.FAILED, f"{change.ref.kind} cannot be scaled; allowed: {allowed}")
+            return Outcome(change, ChangeStatus.FAILED, f"{change.ref.kind} cannot be scaled; allowed: {allowed}")
         if self._leadership is not None and not self._leadership.leading:
-            return Outcome(change, Fate.FAILED, "this replica is no longer the leader")
+            return Outcome(change, ChangeStatus.FAILED, "this replica is no longer the leader")
         path = object_path(kind.root, change.ref.namespace, kind.plural, change.ref.name, "scale")
         version = ""
         if change.after < change.before:
@@ -88,10 +88,10 @@ class ScaleActuator:
             if isinstance(scale, Outcome):
                 return scale
             if problem := _differs(change, scale):
-                return Outcome(change, Fate.CONFLICT, problem)
+                return Outcome(change, ChangeStatus.CONFLICT, problem)
             version = scale.metadata.resource_version
             if not self._writes.clock.now_s() < change.until_s:
-                return Outcome(change, Fate.FAILED, "not sent, because what it rests on is too old by now to shrink on")
+                return Outcome(change, ChangeStatus.FAILED, "not sent: its inputs are too old by now to scale down")
         self._writes.note(change.uid, change.after)
         try:
             await self._kube.request(
@@ -106,11 +106,11 @@ class ScaleActuator:
             outcome = Outcome(change, *_verdict(error))
             if error.status == INVALID:
                 outcome = await self._explain(change, path, version, error)
-            if outcome.fate is Fate.FAILED and _refuses(error) and error.message in outcome.detail:
+            if outcome.status is ChangeStatus.FAILED and _refuses(error) and error.message in outcome.detail:
                 self._writes.refused(change.uid, change.after, quoted("", error.message))
             return outcome
         self._writes.accepted(change.uid)
-        return Outcome(change, Fate.APPLIED)
+        return Outcome(change, ChangeStatus.APPLIED)
 
     async def _read(self, change: Change, path: str, timeout_s: float) -> _Scale | Outcome:
         """Return the scale as it stands, or why it cannot be read."""
@@ -119,7 +119,7 @@ class ScaleActuator:
         except ApiError as error:
             return Outcome(change, *_verdict(error))
         except msgspec.MsgspecError as error:
-            return Outcome(change, Fate.FAILED, f"its scale cannot be read: {error}")
+            return Outcome(change, ChangeStatus.FAILED, f"its scale cannot be read: {error}")
 
     async def _explain(self, change: Change, path: str, version: str, refusal: ApiError) -> Outcome:
         """Find out which of the tests failed: the API server does not say."""
@@ -128,8 +128,12 @@ class ScaleActuator:
             return scale
         problem = _differs(change, scale)
         if not problem and version not in ("", scale.metadata.resource_version):
-            problem = "it changed while it was about to be made smaller"
-        return Outcome(change, Fate.CONFLICT, problem) if problem else Outcome(change, Fate.FAILED, refusal.message)
+            problem = "it changed just before it was scaled down"
+        return (
+            Outcome(change, ChangeStatus.CONFLICT, problem)
+            if problem
+            else Outcome(change, ChangeStatus.FAILED, refusal.message)
+        )
 
 
 def _differs(change: Change, scale: _Scale) -> str:
@@ -160,14 +164,14 @@ def _refuses(error: ApiError) -> bool:
     return error.status in REFUSING or (error.status == BROKEN and WEBHOOK in error.message)
 
 
-def _verdict(error: ApiError) -> tuple[Fate, str]:
+def _verdict(error: ApiError) -> tuple[ChangeStatus, str]:
     if error.status == CONFLICT:
-        return Fate.CONFLICT, f"somebody else wrote at the same time: {error.message}"
+        return ChangeStatus.CONFLICT, f"somebody else wrote at the same time: {error.message}"
     if error.status == NOT_FOUND:
-        return Fate.FAILED, "it is gone"
+        return ChangeStatus.FAILED, "it is gone"
     if error.status == FORBIDDEN:
-        return Fate.FAILED, f"not allowed: {error.message}"
+        return ChangeStatus.FAILED, f"not allowed: {error.message}"
     if error.status == BUSY:
         wait = f", it asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
-        return Fate.FAILED, f"the API server is busy{wait}: {error.message}"
-    return Fate.FAILED, str(error)
+        return ChangeStatus.FAILED, f"the API server is busy{wait}: {error.message}"
+    return ChangeStatus.FAILED, str(error)

@@ -55,7 +55,7 @@ class _WorkloadRows(NamedTuple):
     workload_id: IntColumn
     replicas: FloatColumn
     paused: BoolColumn
-    rival: tuple[str, ...]
+    other_owner: tuple[str, ...]
     gpus_per_replica: FloatColumn
     pool: IntColumn
     layout: Layout
@@ -71,7 +71,7 @@ class _Managed(NamedTuple):
 
     workload: Workload
     paused: bool
-    rival: str
+    other_owner: str
     hold: Hold = Hold()
 
 
@@ -79,7 +79,7 @@ class KubeFleet:
     """The cluster behind a `Kube`: implements WorkloadSource and ScaledObjects. `run` it in a task.
 
     In direct and dry-run mode the workloads are those with the annotation `vllm-autoscaler.io/policy`; in keda mode
-    those that a ScaledObject targets whose external trigger names a policy. In dry-run nobody is a rival: what the
+    those that a ScaledObject targets whose external trigger names a policy. In dry-run no other owner counts: what the
     owner of the count does is what the recommendation is compared with.
     """
 
@@ -139,7 +139,7 @@ class KubeFleet:
             workload_id=workloads.workload_id,
             replicas=workloads.replicas,
             paused=workloads.paused,
-            rival=workloads.rival,
+            other_owner=workloads.other_owner,
             gpus_per_replica=workloads.gpus_per_replica,
             pool=workloads.pool,
             obstacles=self._obstacles(workloads, pods, fits),
@@ -285,7 +285,7 @@ class KubeFleet:
             workload_id=workload_id,
             replicas=np.array([float(row.replicas) for _, row, _ in managed]),
             paused=np.array([found.paused for *_, found in managed], dtype=bool),
-            rival=tuple(found.rival for *_, found in managed),
+            other_owner=tuple(found.other_owner for *_, found in managed),
             gpus_per_replica=np.array([row.facts.gpus for _, row, _ in managed]),
             pool=np.array(layout.rows, dtype=np.int64),
             layout=layout,
@@ -362,10 +362,10 @@ class KubeFleet:
             return None
         if problem := worded((declared.problem, row.facts.unclear)):
             self._problems[row.ref] = problem
-        rival = "" if self._mode is Mode.DRY_RUN else self._rival(row)
-        return _Managed(row.workload, declared.paused, rival)
+        other_owner = "" if self._mode is Mode.DRY_RUN else self._other_owner(row)
+        return _Managed(row.workload, declared.paused, other_owner)
 
-    def _rival(self, row: Row) -> str:
+    def _other_owner(self, row: Row) -> str:
         return self._autoscaler(row.key) or self._targets.served_by(row) or self.hands.owner(row.uid)
 
     def _autoscaler(self, target: TargetKey) -> str:
@@ -387,10 +387,10 @@ class KubeFleet:
             self._problems[row.ref] = problem
         others = [claim.port.name for claim in claims if claim is not asked]
         other = f"ScaledObject/{others[0]}" if others else self._hpas.owner(row.key, ours=asked.port.name)
-        rival = other or self._targets.served_by(row)
+        other_owner = other or self._targets.served_by(row)
         policy = NO_POLICY if asked.port.problem else asked.policy
         workload = row.workload._replace(policy=policy, overrides=asked.overrides, bounds=asked.bounds)
-        return _Managed(workload, row.declared.paused or asked.paused, rival, hold(asked, hpa, row.replicas))
+        return _Managed(workload, row.declared.paused or asked.paused, other_owner, hold(asked, hpa, row.replicas))
 
     def _miss_targets(self) -> None:
         """Tell of ScaledObjects whose target does not exist."""

@@ -18,7 +18,7 @@ from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.view import Wishes, bounded
 from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.model.types import Decision, TickInput
-from autoscaler.ports import Fate, Outcome, TickRecord
+from autoscaler.ports import ChangeStatus, Outcome, TickRecord
 
 Explain = Callable[[TickInput, Decision, tuple[str, ...], Mapping[int, str], int], Explanation]
 CHANGES = 32_768  # entries over all workloads
@@ -138,7 +138,7 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
 
 def _same(last: Mark, mark: Mark) -> bool:
     """Say whether an attempt only failed once more as it did before."""
-    failed = mark.fate in (Fate.FAILED.value, Fate.CONFLICT.value)
+    failed = mark.fate in (ChangeStatus.FAILED.value, ChangeStatus.CONFLICT.value)
     return failed and (last.before, last.after, last.fate) == (mark.before, mark.after, mark.fate)
 
 
@@ -149,7 +149,7 @@ def _mark(tick: TickRecord, outcome: Outcome) -> Mark:
         tick.wall_s,
         change.before,
         change.after,
-        outcome.fate.value,
+        outcome.status.value,
         bounded(change.reason, MAX_REASON),
         bounded(outcome.detail, MAX_REASON),
     )

@@ -70,7 +70,7 @@ class Metrics:
             self._failures.labels(source).inc(report.failed)
             self._source_duration.labels(source).observe(report.duration_s)
         for outcome in self._wishes.unseen(tick.outcomes):
-            self._changes.labels(outcome.fate.value, _direction(outcome)).inc()
+            self._changes.labels(outcome.status.value, _direction(outcome)).inc()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         self.ticks += 1
@@ -152,7 +152,7 @@ class _TickCollector(Collector):
         yield _family("workload_info", _infos(tick, rows, labels))
         yield _family("signal_recommended_replicas", _asks(tick, rows, labels))
         yield _family("limited_by", _bounds(tick, rows, labels))
-        yield _family("other_owner", _rivals(tick, rows, labels))
+        yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:
             if family.column is not None:
                 values = np.asarray(family.column(tick), dtype=np.float64)[rows].tolist()
@@ -191,10 +191,10 @@ def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> 
             yield {**label, "stage": STAGES[stage]}, 1.0
 
 
-def _rivals(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+def _other_owners(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
     for row, label in zip(rows, labels, strict=True):
-        if tick.input.fleet.rival[row]:
-            yield {**label, "owner": bounded(tick.input.fleet.rival[row])}, 1.0
+        if tick.input.fleet.other_owner[row]:
+            yield {**label, "owner": bounded(tick.input.fleet.other_owner[row])}, 1.0
 
 
 def _source_problems(tick: TickRecord) -> Iterator[tuple[Labels, float]]:

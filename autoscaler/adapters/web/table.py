@@ -104,7 +104,7 @@ class Table:
         columns = names.columns | {
             "id": fleet.workload_id,
             "policy": _words(bounded(policy) for policy in tick.policies),
-            "rival": _words(bounded(rival) for rival in fleet.rival),
+            "rival": _words(bounded(owner) for owner in fleet.other_owner),
             "paused": fleet.paused,
             "trusted": decision.trusted,
             "signal": _words((*SIGNALS, ""))[strongest_signal(decision.asks)],

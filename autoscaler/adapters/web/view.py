@@ -9,13 +9,13 @@ from autoscaler.core.model import names
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Decision, Signal, Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.ports import Change, Fate, Outcome
+from autoscaler.ports import Change, ChangeStatus, Outcome
 
 MAX_TEXT = 253  # the longest name of a Kubernetes object
 SIGNALS = tuple(names.SIGNALS[signal] for signal in Signal)
 STAGES = tuple(names.STAGES[stage] for stage in Stage)
 NONE = -1  # no signal had an opinion; no stage changed the count
-WISHES = (Fate.RECORDED, Fate.PUBLISHED)  # said anew with every tick until somebody else makes it so
+WISHES = (ChangeStatus.RECORDED, ChangeStatus.PUBLISHED)  # said anew with every tick until somebody else makes it so
 
 
 def bounded(text: str, limit: int = MAX_TEXT) -> str:
@@ -45,9 +45,9 @@ class Wishes:
 
     def unseen(self, outcomes: tuple[Outcome, ...]) -> list[Outcome]:
         """Return the outcomes without the wishes that the tick before had already; call once per tick."""
-        wishes = frozenset(_wish(outcome.change) for outcome in outcomes if outcome.fate in WISHES)
+        wishes = frozenset(_wish(outcome.change) for outcome in outcomes if outcome.status in WISHES)
         seen, self._before = self._before, wishes
-        return [outcome for outcome in outcomes if outcome.fate not in WISHES or _wish(outcome.change) not in seen]
+        return [outcome for outcome in outcomes if outcome.status not in WISHES or _wish(outcome.change) not in seen]
 
 
 def _wish(change: Change) -> tuple[WorkloadRef, int]:

@@ -90,7 +90,7 @@ def share(
 
 def free(inp: TickInput) -> BoolColumn:
     """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
-    return np.asarray(~inp.fleet.paused & np.array([not rival for rival in inp.fleet.rival], dtype=bool))
+    return np.asarray(~inp.fleet.paused & np.array([not owner for owner in inp.fleet.other_owner], dtype=bool))
 
 
 def hold(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:

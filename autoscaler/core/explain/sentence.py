@@ -414,8 +414,8 @@ def _reason(stage: Stage, row: _Row) -> str:
 def _owner(row: _Row, after: float) -> str:
     """Say why a count is not what was decided: it is somebody else's, or is held, or was refused."""
     fleet = row.inp.fleet
-    if fleet.rival[row.row]:
-        return f"{fleet.rival[row.row]} owns the count"
+    if fleet.other_owner[row.row]:
+        return f"{fleet.other_owner[row.row]} owns the count"
     if fleet.paused[row.row]:
         return "it is paused"
     if fleet.held is not None and fleet.held.reason[row.row]:

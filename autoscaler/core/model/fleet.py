@@ -147,7 +147,7 @@ class Fleet:
     workload_id: IntColumn  # int64[W], ascending
     replicas: FloatColumn  # float64[W], spec.replicas as it stands in the cluster
     paused: BoolColumn  # bool[W], the operator said hands off
-    rival: tuple[str, ...]  # [W], who else owns the replica count ("HorizontalPodAutoscaler/x"); "": nobody
+    other_owner: tuple[str, ...]  # [W], who else owns the replica count ("HorizontalPodAutoscaler/x"); "": nobody
     gpus_per_replica: FloatColumn  # float64[W]; NaN: unknown
     pool: IntColumn  # int64[W], index into pools; -1: unknown
     obstacles: Obstacles  # [W]

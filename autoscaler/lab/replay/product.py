@@ -112,7 +112,7 @@ class OursTogether:
             workload_id=self._workload_id,
             replicas=np.full(len(self._workloads), np.nan),
             paused=np.zeros(len(self._workloads), dtype=bool),
-            rival=("",) * len(self._workloads),
+            other_owner=("",) * len(self._workloads),
             gpus_per_replica=self._gpus_per_replica,
             pool=np.zeros(len(self._workloads), dtype=np.int64),
             obstacles=Obstacles.none(len(self._workloads)),

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.ports import Change, Fate, Outcome
+from autoscaler.ports import Change, ChangeStatus, Outcome
 from autoscaler.sim.demo.cluster import Cluster, PoolSetup, Setup, SimPod
 from autoscaler.sim.demo.front import Front
 from autoscaler.sim.demo.summary import Objective, Score, Summary, WorkloadSummary
@@ -125,7 +125,7 @@ class Plant:
             workload_id=np.arange(len(setups), dtype=np.int64),
             replicas=np.array(cluster.wanted, dtype=np.float64),
             paused=np.zeros(len(setups), dtype=bool),
-            rival=("",) * len(setups),
+            other_owner=("",) * len(setups),
             gpus_per_replica=np.array([float(setup.devices) for setup in setups]),
             pool=np.array([setup.pool for setup in setups], dtype=np.int64),
             obstacles=Obstacles.none(len(setups)),
@@ -149,20 +149,22 @@ class Plant:
     def _apply(self, change: Change) -> Outcome:
         row = self._row.get(change.ref)
         if row is None:
-            return Outcome(change, Fate.FAILED, f"{change.ref} does not exist")
+            return Outcome(change, ChangeStatus.FAILED, f"{change.ref} does not exist")
         if change.uid not in ("", self._workloads[row].uid):
-            return Outcome(change, Fate.FAILED, f"{change.ref} is another object: uid {self._workloads[row].uid}")
+            return Outcome(
+                change, ChangeStatus.FAILED, f"{change.ref} is another object: uid {self._workloads[row].uid}"
+            )
         standing = self.cluster.wanted[row]
         if standing != change.before:
-            return Outcome(change, Fate.CONFLICT, f"it has {standing} replicas now, not {change.before}")
+            return Outcome(change, ChangeStatus.CONFLICT, f"it has {standing} replicas now, not {change.before}")
         try:
             self.cluster.scale(row, change.after, self.now_s)
         except ValueError as error:
-            return Outcome(change, Fate.FAILED, str(error))
+            return Outcome(change, ChangeStatus.FAILED, str(error))
         lane = self.lanes[row]
         lane.scale_ups += change.after > standing
         lane.scale_downs += change.after < standing
-        return Outcome(change, Fate.APPLIED)
+        return Outcome(change, ChangeStatus.APPLIED)
 
     # The world.
 

@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.adapters.keda.answers import LED_ELSEWHERE, NOBODY_LEADS, Answer, NoAnswer
 from autoscaler.adapters.keda.value import Tolerance
-from autoscaler.ports import Change, Fate
+from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.keda.world import Row, World, ref
 
 LLAMA = ref("llama")
@@ -201,28 +201,28 @@ def test_before_the_first_pod_of_a_workload_is_there_nothing_is_swallowed(world:
 async def test_changes_are_published_and_the_outcome_says_when_the_hpa_will_not_act(world: World):
     change = Change(LLAMA, "uid", 10, 11, "reason")
     world.decide(Row("llama", 11, current=10))
-    assert [(o.fate, o.detail) for o in await world.answers.apply([change], 1.0)] == [(Fate.PUBLISHED, "")]
+    assert [(o.status, o.detail) for o in await world.answers.apply([change], 1.0)] == [(ChangeStatus.PUBLISHED, "")]
     world.answers.publish(LLAMA, Tolerance())
     (outcome,) = await world.answers.apply([change], 1.0)
     assert outcome.change == change and "tolerance of the HPA" in outcome.detail
 
 
 @pytest.mark.parametrize(
-    ("row", "later_s", "heard", "fate", "words"),
+    ("row", "later_s", "heard", "status", "words"),
     [
-        (Row("llama", 4, trusted=False, age_s=nan), 0, False, Fate.FAILED, "nobody was heard yet"),
-        (Row("llama", 4, trusted=False, age_s=nan), 0, True, Fate.PUBLISHED, ""),  # from this very tick on
-        (Row("llama", 4), 30, False, Fate.PUBLISHED, ""),  # the last decision is still told
-        (Row("llama", 4), 61, False, Fate.FAILED, "its inputs are too old; the policy allows 60 s"),
+        (Row("llama", 4, trusted=False, age_s=nan), 0, False, ChangeStatus.FAILED, "nobody was heard yet"),
+        (Row("llama", 4, trusted=False, age_s=nan), 0, True, ChangeStatus.PUBLISHED, ""),  # from this very tick on
+        (Row("llama", 4), 30, False, ChangeStatus.PUBLISHED, ""),  # the last decision is still told
+        (Row("llama", 4), 61, False, ChangeStatus.FAILED, "its inputs are too old; the policy allows 60 s"),
     ],
 )
 async def test_a_change_is_no_news_when_keda_gets_no_answer(
-    world: World, row: Row, later_s: float, heard: bool, fate: Fate, words: str
+    world: World, row: Row, later_s: float, heard: bool, status: ChangeStatus, words: str
 ):
     world.decide(row)
     world.clock.time_s += later_s
     (outcome,) = await world.publish("llama", 4, heard)
-    assert outcome.fate is fate
+    assert outcome.status is status
     assert words in outcome.detail
 
 

@@ -17,7 +17,7 @@ from autoscaler.adapters.keda.refusals import MAX_REFUSED
 from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
-from autoscaler.ports import Fate
+from autoscaler.ports import ChangeStatus
 from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
 from tests.harness.process import eventually
 
@@ -271,10 +271,10 @@ class TestRefusals:
         target, refusals = scaled_object("llama").target, client.world.answers.refusals
         await self.refuse(client, policy="gold")
         assert refusals.of(target).startswith("KEDA is refused: ScaledObject prod/llama: metadata policy: 'gold'")
-        assert [outcome.fate for outcome in await client.world.publish("llama", 4)] == [Fate.FAILED]
+        assert [outcome.status for outcome in await client.world.publish("llama", 4)] == [ChangeStatus.FAILED]
         assert (await client.value()).metricValue == 3
         assert refusals.by_workload() == {}
-        assert [outcome.fate for outcome in await client.world.publish("llama", 4)] == [Fate.PUBLISHED]
+        assert [outcome.status for outcome in await client.world.publish("llama", 4)] == [ChangeStatus.PUBLISHED]
 
     async def test_a_second_caller_that_asks_wrongly_refuses_nobody(self, client: Client):
         client.world.decide()

@@ -92,7 +92,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         workload_id=np.array([row.id for row in rows], dtype=np.int64),
         replicas=np.array([float(row.current) for row in rows]),
         paused=np.zeros(count, dtype=bool),
-        rival=("",) * count,
+        other_owner=("",) * count,
         gpus_per_replica=np.ones(count),
         pool=np.full(count, -1),
         obstacles=Obstacles.none(count),

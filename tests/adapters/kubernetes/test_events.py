@@ -16,7 +16,7 @@ from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
-from autoscaler.ports import Change, Fate, Outcome, TickRecord
+from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 from tests.adapters.kubernetes.world import World, running
 from tests.core.world import Story, fleet, spec
 from tests.harness.kube_api import KubeApi
@@ -25,7 +25,7 @@ from tests.harness.process import eventually
 pytestmark = pytest.mark.integration
 
 
-def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
+def fleet_of(*workloads: Workload, other_owner: str = "") -> Fleet:
     rows = len(workloads)
     no_floats, no_ints, no_flags = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
     return Fleet(
@@ -34,7 +34,7 @@ def fleet_of(*workloads: Workload, rival: str = "") -> Fleet:
         workload_id=np.arange(rows),
         replicas=np.ones(rows),
         paused=np.zeros(rows, dtype=bool),
-        rival=(rival,) * rows,
+        other_owner=(other_owner,) * rows,
         gpus_per_replica=np.ones(rows),
         pool=np.full(rows, -1),
         obstacles=Obstacles.none(rows),
@@ -87,8 +87,8 @@ async def workload(world: World) -> Workload:
     return Workload(WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"])
 
 
-def outcome(workload: Workload, fate: Fate, reason: str = "because", detail: str = "") -> Outcome:
-    return Outcome(Change(workload.ref, workload.uid, 2, 4, reason), fate, detail)
+def outcome(workload: Workload, status: ChangeStatus, reason: str = "because", detail: str = "") -> Outcome:
+    return Outcome(Change(workload.ref, workload.uid, 2, 4, reason), status, detail)
 
 
 async def test_a_change_becomes_an_event_on_the_workload_with_the_sentence(
@@ -97,7 +97,7 @@ async def test_a_change_becomes_an_event_on_the_workload_with_the_sentence(
     recorder = EventRecorder(kube, clock)
     sentence = "Scales up from 2 to 4 replicas: 12 requests wait."
     async with running(recorder):
-        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, sentence)))
+        recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.APPLIED, sentence)))
         (event,) = await written(kube_api, workload.ref.namespace, 1)
     assert (event["type"], event["reason"], event["action"]) == ("Normal", "Scaled", "Scale")
     assert event["note"] == "Scales up from 2 to 4 replicas: 12 requests wait."
@@ -113,7 +113,7 @@ async def test_a_failure_that_repeats_is_one_event_with_a_count(
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
         for tick in range(4):
-            failed = outcome(workload, Fate.FAILED, f"sentence {tick}", "not allowed")
+            failed = outcome(workload, ChangeStatus.FAILED, f"sentence {tick}", "not allowed")
             recorder.record(record(fleet_of(workload), failed))
 
         async def repeated() -> bool:
@@ -131,10 +131,10 @@ async def test_a_rival_is_told_when_it_appears_and_when_it_goes(
 ):
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
-        for rival in ("", "HorizontalPodAutoscaler/x", "HorizontalPodAutoscaler/x", ""):
-            recorder.record(record(fleet_of(workload, rival=rival)))
+        for owner in ("", "HorizontalPodAutoscaler/x", "HorizontalPodAutoscaler/x", ""):
+            recorder.record(record(fleet_of(workload, other_owner=owner)))
         found = await written(kube_api, workload.ref.namespace, 2)
-    assert {event["reason"] for event in found} == {"RivalDetected", "RivalGone"}
+    assert {event["reason"] for event in found} == {"OtherOwnerDetected", "OtherOwnerGone"}
     assert "HorizontalPodAutoscaler/x owns the replica count; it is left alone." in {event["note"] for event in found}
 
 
@@ -168,7 +168,7 @@ async def test_what_is_published_to_keda_is_told_when_it_changes(
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
         for _ in range(3):
-            recorder.record(record(fleet_of(workload), outcome(workload, Fate.PUBLISHED)))
+            recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.PUBLISHED)))
         (event,) = await written(kube_api, workload.ref.namespace, 1)
         await asyncio.sleep(0.2)
         assert len(await events(kube_api, workload.ref.namespace)) == 1
@@ -218,8 +218,8 @@ async def test_a_pod_that_waits_for_a_node_is_told_only_when_none_comes(
 async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
-        recorder.record(record(fleet_of(workload, rival="HorizontalPodAutoscaler/x"), leading=False))
-        recorder.record(record(fleet_of(workload, rival="HorizontalPodAutoscaler/x")))
+        recorder.record(record(fleet_of(workload, other_owner="HorizontalPodAutoscaler/x"), leading=False))
+        recorder.record(record(fleet_of(workload, other_owner="HorizontalPodAutoscaler/x")))
         await asyncio.sleep(0.3)
         assert await events(kube_api, workload.ref.namespace) == []
 
@@ -229,7 +229,7 @@ async def test_a_long_sentence_is_cut_at_what_an_event_may_hold(
 ):
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
-        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, "ä" * 2000)))
+        recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.APPLIED, "ä" * 2000)))
         (event,) = await written(kube_api, workload.ref.namespace, 1)
     assert len(event["note"].encode()) <= NOTE_LIMIT_BYTES
     assert event["note"].endswith("ä...")
@@ -242,7 +242,7 @@ async def test_the_longest_name_is_cut_where_what_is_left_is_a_name(
     workload = Workload(WorkloadRef(world.namespace, name, "Deployment", "apps/v1"), uid="1")
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
-        recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED)))
+        recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.APPLIED)))
         (event,) = await written(kube_api, world.namespace, 1)
     assert event["regarding"]["name"] == name
 
@@ -254,7 +254,7 @@ async def test_without_the_api_server_recording_neither_waits_nor_grows_and_late
     async with running(recorder):
         async with kube_api.frozen():
             for number in range(QUEUE_LIMIT + 500):
-                recorder.record(record(fleet_of(workload), outcome(workload, Fate.APPLIED, f"{number}")))
+                recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.APPLIED, f"{number}")))
             assert recorder.dropped == 500
         found = await written(kube_api, workload.ref.namespace, 5)
     assert all(int(event["note"]) >= 500 for event in found)

@@ -26,7 +26,7 @@ class Server:
         self.spec: dict[str, Any] | None = None
         self.version = 0
         self.annotations: dict[str, str] | None = None
-        self.rival = ""  # takes the lease as soon as it was read
+        self.competitor = ""  # takes the lease as soon as it was read
 
     def give(self, holder: str, lasts_s: float = 2.0) -> None:
         self.spec = {"holderIdentity": holder, "leaseDurationSeconds": int(lasts_s)}
@@ -50,8 +50,8 @@ class Server:
             self.version += 1
         metadata = {"resourceVersion": str(self.version), "annotations": self.annotations}
         answer = json.dumps({"metadata": metadata, "spec": self.spec}).encode()
-        if self.rival and method == "GET":
-            self.give(self.rival)
+        if self.competitor and method == "GET":
+            self.give(self.competitor)
         await asyncio.sleep(self.answers_after_s)
         return answer
 
@@ -104,7 +104,7 @@ async def test_who_finds_that_another_took_over_stops_and_takes_nothing_back():
 async def test_who_is_faster_between_a_look_and_a_write_keeps_the_lease():
     server = Server()
     server.give("")
-    server.rival = "other"
+    server.competitor = "other"
     elector = elects(server)
     async with running(elector):
         await asyncio.sleep(0.1)

@@ -14,7 +14,7 @@ from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.snapshot import KubeFleet
 from autoscaler.config.settings import LeaseSettings, Mode
 from autoscaler.core.model.fleet import Workload, WorkloadRef
-from autoscaler.ports import Change, Fate
+from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.test_events import fleet_of, outcome, record
 from tests.adapters.kubernetes.world import LWS, World, running, shipped_roles, synced
@@ -44,12 +44,12 @@ async def use_everything(
         await eventually(watched, "everything is watched")
         actuator = ScaleActuator(kube, writes, elector)
         await eventually(lambda: _leads(elector), "it leads")
-        for before, fate in ((1, Fate.APPLIED), (9, Fate.CONFLICT)) if mode is Mode.DIRECT else ():
+        for before, status in ((1, ChangeStatus.APPLIED), (9, ChangeStatus.CONFLICT)) if mode is Mode.DIRECT else ():
             outcomes = await actuator.apply([_change(each, before) for each in made], 5)
-            assert [outcome.fate for outcome in outcomes] == [fate] * 3
+            assert [outcome.status for outcome in outcomes] == [status] * 3
         workload = Workload(_change(made[0], 1).ref, made[0]["metadata"]["uid"])
         for _ in range(2):
-            recorder.record(record(fleet_of(workload), outcome(workload, Fate.FAILED, detail="again")))
+            recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.FAILED, detail="again")))
         await eventually(lambda: _told(api, user), "a series of events is written")
         await asyncio.sleep(2.5)  # the lease is renewed every two seconds
 
@@ -95,7 +95,7 @@ async def test_a_verb_taken_out_of_the_role_is_missed(
     made = await world.deployment("a")
     actuator = ScaleActuator(await connect(user), OwnWrites(clock))
     (outcome,) = await actuator.apply([_change(made, 1)], 5)
-    assert outcome.fate is Fate.FAILED
+    assert outcome.status is ChangeStatus.FAILED
     assert {used.resource for used in kube_api.refused(user)} == {"deployments/scale"}
 
 
@@ -118,8 +118,8 @@ async def test_dry_run_under_a_read_only_role_writes_nothing_and_needs_no_more(
         outcomes = await RecordingActuator().apply([_change(each, 1) for each in made], 5)
     ours = [workload.ref for workload in view.workloads if workload.ref.namespace == world.namespace]
     assert len(ours) == 3
-    assert {outcome.fate for outcome in outcomes} == {Fate.RECORDED}
-    assert "HorizontalPodAutoscaler/theirs" not in view.rival  # the owner is whom the recommendation is compared with
+    assert {outcome.status for outcome in outcomes} == {ChangeStatus.RECORDED}
+    assert "HorizontalPodAutoscaler/theirs" not in view.other_owner  # dry-run compares with it
     assert kube_api.refused(user) == set()
     assert kube_api.used(user) == granted(*roles)
     assert await world.replicas("a") == 2

@@ -14,7 +14,7 @@ from autoscaler.adapters.kubernetes.client import Kube
 from autoscaler.adapters.kubernetes.history import OwnWrites
 from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.ports import Change, Fate, Outcome
+from autoscaler.ports import Change, ChangeStatus, Outcome
 from tests.adapters.keda.world import HandClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.test_client import serving
@@ -45,7 +45,7 @@ async def test_deployment_stateful_set_and_leader_worker_set_are_scaled_up_to_ze
     made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
     for before, after in ((1, 3), (3, 0), (0, 2)):
         outcomes = await apply(actuator, *(change(each, before, after) for each in made))
-        assert [outcome.fate for outcome in outcomes] == [Fate.APPLIED] * 3
+        assert [outcome.status for outcome in outcomes] == [ChangeStatus.APPLIED] * 3
         counts = [
             await world.replicas("a"),
             await world.replicas("b", "StatefulSet"),
@@ -59,7 +59,7 @@ async def test_a_count_that_somebody_changed_meanwhile_stays(actuator: ScaleActu
     made = await world.deployment("llama", replicas=before)
     await world.scale("llama", 6, by="hand")
     (outcome,) = await apply(actuator, change(made, before, 4))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, f"it has 6 replicas now, not {before}")
+    assert (outcome.status, outcome.detail) == (ChangeStatus.CONFLICT, f"it has 6 replicas now, not {before}")
     assert await world.replicas("llama") == 6
 
 
@@ -67,8 +67,8 @@ async def test_a_workload_deleted_mid_tick_is_gone_and_the_others_are_scaled(act
     gone, stays = await world.deployment("gone"), await world.deployment("stays")
     await world.delete("Deployment", "gone")
     first, second = await apply(actuator, change(gone, 1, 2), change(stays, 1, 2))
-    assert (first.fate, first.detail) == (Fate.FAILED, "it is gone")
-    assert second.fate is Fate.APPLIED
+    assert (first.status, first.detail) == (ChangeStatus.FAILED, "it is gone")
+    assert second.status is ChangeStatus.APPLIED
 
 
 async def test_a_workload_made_again_under_the_same_name_is_not_touched(actuator: ScaleActuator, world: World):
@@ -76,7 +76,7 @@ async def test_a_workload_made_again_under_the_same_name_is_not_touched(actuator
     await world.delete("Deployment", "llama")
     await world.deployment("llama")
     (outcome,) = await apply(actuator, change(old, 1, 5))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it was deleted and created again")
+    assert (outcome.status, outcome.detail) == (ChangeStatus.CONFLICT, "it was deleted and created again")
     assert await world.replicas("llama") == 1
 
 
@@ -87,7 +87,7 @@ async def test_a_missing_right_is_told_with_the_servers_own_words(
     made = await world.deployment("llama")
     actuator = ScaleActuator(await connect(nobody), OwnWrites(clock))
     (outcome,) = await apply(actuator, change(made, 1, 2))
-    assert outcome.fate is Fate.FAILED
+    assert outcome.status is ChangeStatus.FAILED
     assert 'cannot patch resource "deployments/scale"' in outcome.detail
 
 
@@ -100,7 +100,7 @@ async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: Sy
     ref = WorkloadRef("ns", "llama")
     async with serving(busy) as url, Kube.using(Configuration(host=url), 2.0) as kube:
         (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
-    assert outcome.fate is Fate.FAILED
+    assert outcome.status is ChangeStatus.FAILED
     assert outcome.detail == "the API server is busy, it asks to wait 3 s: too many requests"
 
 
@@ -118,14 +118,14 @@ async def test_a_patch_is_known_to_be_ours_before_the_server_has_it_and_given_up
     async with serving(silent) as url, Kube.using(Configuration(host=url), 60.0) as kube:
         (outcome,) = await ScaleActuator(kube, writes).apply([change], WRITE_TIMEOUT_S + 2)
     assert known == [True]
-    assert outcome.fate is Fate.FAILED
+    assert outcome.status is ChangeStatus.FAILED
     assert "not answered in time" not in outcome.detail  # by its own limit, not by that of all changes
 
 
 async def test_a_kind_without_a_known_scale_is_refused_by_name(actuator: ScaleActuator):
     ref = WorkloadRef("ns", "x", "InferenceService", "serving.kserve.io/v1")
     (outcome,) = await apply(actuator, Change(ref, "uid", 1, 2, ""))
-    assert outcome.fate is Fate.FAILED
+    assert outcome.status is ChangeStatus.FAILED
     assert outcome.detail == ("InferenceService cannot be scaled; allowed: Deployment, StatefulSet, LeaderWorkerSet")
 
 
@@ -135,7 +135,7 @@ async def test_what_is_not_done_by_the_deadline_has_failed_and_says_so(
     made = [await world.deployment(f"d{index}") for index in range(20)]
     async with kube_api.frozen():
         outcomes = await actuator.apply([change(each, 1, 2) for each in made], 0.3)
-    assert [outcome.fate for outcome in outcomes] == [Fate.FAILED] * 20
+    assert [outcome.status for outcome in outcomes] == [ChangeStatus.FAILED] * 20
     details = {outcome.detail for outcome in outcomes}
     assert details == {
         "sent, but not answered in time; it may have been applied",
@@ -152,10 +152,10 @@ async def test_nothing_shrinks_on_a_server_that_hangs_when_it_thaws(
     async with kube_api.frozen():
         outcomes = await actuator.apply([change(each, 4, 1) for each in made], 10.0)
     assert time.monotonic() - began_s < WRITE_TIMEOUT_S
-    assert {outcome.fate for outcome in outcomes} == {Fate.FAILED}
+    assert {outcome.status for outcome in outcomes} == {ChangeStatus.FAILED}
     await asyncio.sleep(1.0)  # whatever was sent is answered by now
     assert [await world.replicas(f"d{index}") for index in range(3)] == [4, 4, 4]
-    assert [outcome.fate for outcome in await apply(actuator, change(made[0], 4, 1))] == [Fate.APPLIED]
+    assert [outcome.status for outcome in await apply(actuator, change(made[0], 4, 1))] == [ChangeStatus.APPLIED]
 
 
 async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
@@ -164,10 +164,10 @@ async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
     made = await world.deployment("llama", replicas=4)
     late = replace(change(made, 4, 1), until_s=clock.now_s())
     (outcome,) = await apply(actuator, late)
-    assert outcome.fate is Fate.FAILED
-    assert "too old by now to shrink on" in outcome.detail
+    assert outcome.status is ChangeStatus.FAILED
+    assert "too old by now to scale down" in outcome.detail
     (outcome,) = await apply(actuator, replace(late, after=6))
-    assert outcome.fate is Fate.APPLIED  # growth waits for nothing
+    assert outcome.status is ChangeStatus.APPLIED  # growth waits for nothing
 
 
 async def test_a_shrink_holds_for_the_version_that_was_read_alone(
@@ -184,7 +184,10 @@ async def test_a_shrink_holds_for_the_version_that_was_read_alone(
             return await kube.request(method, path, *arguments, **options)
 
     (outcome,) = await apply(ScaleActuator(cast(Kube, Slow()), OwnWrites(clock)), change(made, 4, 1))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it changed while it was about to be made smaller")
+    assert (outcome.status, outcome.detail) == (
+        ChangeStatus.CONFLICT,
+        "it changed just before it was scaled down",
+    )
     assert await world.replicas("llama") == 4
 
 
@@ -211,11 +214,11 @@ async def test_who_does_not_lead_any_more_writes_nothing(kube: Kube, clock: Syst
 
     made = await world.deployment("llama")
     (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock), Deposed()), change(made, 1, 2))
-    assert (outcome.fate, outcome.detail) == (Fate.FAILED, "this replica is no longer the leader")
+    assert (outcome.status, outcome.detail) == (ChangeStatus.FAILED, "this replica is no longer the leader")
     assert await world.replicas("llama") == 1
 
 
 async def test_a_hundred_workloads_are_scaled_within_seconds(actuator: ScaleActuator, world: World):
     made = [await world.deployment(f"d{index}") for index in range(100)]
     outcomes = await apply(actuator, *(change(each, 1, 2) for each in made))
-    assert {outcome.fate for outcome in outcomes} == {Fate.APPLIED}
+    assert {outcome.status for outcome in outcomes} == {ChangeStatus.APPLIED}

@@ -14,7 +14,7 @@ from autoscaler.adapters.kubernetes.snapshot import KubeFleet
 from autoscaler.adapters.kubernetes.watch import WatchTimes
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Blocked, Fleet, WorkloadRef
-from autoscaler.ports import Change, Fate, Unavailable
+from autoscaler.ports import Change, ChangeStatus, Unavailable
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import (
     KEDA,
@@ -333,10 +333,10 @@ async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemCl
     fleet = direct(kube, clock, world)
     async with running(fleet):
         view = await synced(fleet)
-        assert view.rival[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
-        assert view.rival[row(view, "other")] == ""
+        assert view.other_owner[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
+        assert view.other_owner[row(view, "other")] == ""
         await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
-        await until(fleet, "nobody is a rival", lambda view: view.rival == ("", ""))
+        await until(fleet, "no other owner is left", lambda view: view.other_owner == ("", ""))
 
 
 async def test_what_an_autoscaler_wrote_is_no_manual_change_and_is_over_with_it(
@@ -351,10 +351,10 @@ async def test_what_an_autoscaler_wrote_is_no_manual_change_and_is_over_with_it(
         for name, count in (("llama", 5), ("other", 6)):
             await world.scale(name, count, by="kube-controller-manager")
         view = await until(fleet, "both counts", lambda view: sorted(view.replicas.tolist()) == [5, 6])
-        assert view.rival[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
-        assert view.rival[row(view, "other")] == "a manual change by kube-controller-manager"
+        assert view.other_owner[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
+        assert view.other_owner[row(view, "other")] == "a manual change by kube-controller-manager"
         await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
-        await until(fleet, "nobody is a rival", lambda view: view.rival[row(view, "llama")] == "")
+        await until(fleet, "no other owner is left", lambda view: view.other_owner[row(view, "llama")] == "")
 
 
 async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, clock: SystemClock, world: World):
@@ -363,7 +363,7 @@ async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, cl
     await world.hpa("keda-hpa-theirs", "llama", scaled_object="theirs")
     fleet = direct(kube, clock, world)
     async with running(fleet):
-        assert (await synced(fleet)).rival == ("ScaledObject/theirs",)
+        assert (await synced(fleet)).other_owner == ("ScaledObject/theirs",)
 
 
 async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
@@ -376,12 +376,12 @@ async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
     async with running(fleet):
         await synced(fleet)
         outcomes = await actuator.apply([Change(ref, made["metadata"]["uid"], 2, 4, "more")], 5)
-        assert outcomes[0].fate is Fate.APPLIED
+        assert outcomes[0].status is ChangeStatus.APPLIED
         view = await until(fleet, "our change is seen", lambda view: view.replicas.tolist() == [4.0])
-        assert view.rival == ("",)
+        assert view.other_owner == ("",)
         await world.scale("llama", 7, by="kubectl-scale")
         view = await until(fleet, "their change is seen", lambda view: view.replicas.tolist() == [7.0])
-    assert view.rival == ("a manual change by kubectl-scale",)
+    assert view.other_owner == ("a manual change by kubectl-scale",)
 
 
 async def test_another_installation_is_a_rival_to_the_one_whose_count_it_changes(
@@ -396,10 +396,10 @@ async def test_another_installation_is_a_rival_to_the_one_whose_count_it_changes
         await synced(beside)
         await ScaleActuator(kube, ours).apply([Change(ref, uid, 2, 4, "more")], 5)
         view = await until(beside, "the change is seen", lambda view: view.replicas.tolist() == [4.0])
-        assert view.rival == ("another installation, vllm-autoscaler/ours/vllm-autoscaler",)
+        assert view.other_owner == ("another installation, vllm-autoscaler/ours/vllm-autoscaler",)
         await ScaleActuator(kube, theirs).apply([Change(ref, uid, 4, 3, "less")], 5)
         view = await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [3.0])
-    assert view.rival == ("another installation, vllm-autoscaler/theirs/vllm-autoscaler",)
+    assert view.other_owner == ("another installation, vllm-autoscaler/theirs/vllm-autoscaler",)
 
 
 async def test_a_manual_change_of_a_count_that_was_right_is_not_fought_either(
@@ -416,7 +416,7 @@ async def test_a_manual_change_of_a_count_that_was_right_is_not_fought_either(
         await world.deployment("mistral", replicas=5, annotations=annotated(policy="batch"))
         view = await until(fleet, "both are ours", lambda view: view.replicas.tolist() == [5.0, 5.0])
     assert [workload.ref.name for workload in view.workloads] == ["llama", "mistral"]
-    assert view.rival == ("a manual change by kubectl-scale", "")
+    assert view.other_owner == ("a manual change by kubectl-scale", "")
 
 
 async def test_gpus_are_pooled_by_resource_and_product(kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World):
@@ -526,7 +526,7 @@ async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_b
     workload = view.workloads[0]
     assert (workload.policy, workload.service) == ("batch", "chat")
     assert (workload.overrides, workload.bounds) == ((("objective.ttft", "200ms"),), (1, 6))
-    assert view.rival == ("",)
+    assert view.other_owner == ("",)
     assert fleet.problems() == {}
     assert view.held is not None and view.held.least.tolist() == [1]
     scaled = fleet.scaled_object(world.namespace, "ours")
@@ -557,8 +557,8 @@ async def test_keda_rivals_are_other_scaled_objects_and_other_hpas(kube: Kube, c
     fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
     async with running(fleet):
         view = await synced(fleet)
-    assert view.rival[row(view, "a")] == "ScaledObject/theirs"
-    assert view.rival[row(view, "b")] == "HorizontalPodAutoscaler/by-hand"
+    assert view.other_owner[row(view, "a")] == "ScaledObject/theirs"
+    assert view.other_owner[row(view, "b")] == "HorizontalPodAutoscaler/by-hand"
 
 
 async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_alone(
@@ -598,10 +598,10 @@ async def test_a_rival_in_deletion_is_none(kube: Kube, clock: SystemClock, world
     fleet = direct(kube, clock, world)
     async with running(fleet):
         view = await synced(fleet)
-        assert view.rival == ("HorizontalPodAutoscaler/theirs", "ScaledObject/theirs")
+        assert view.other_owner == ("HorizontalPodAutoscaler/theirs", "ScaledObject/theirs")
         await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
         await world.delete("ScaledObject", "theirs", KEDA)
-        await until(fleet, "nobody owns the counts", lambda view: view.rival == ("", ""))
+        await until(fleet, "nobody owns the counts", lambda view: view.other_owner == ("", ""))
     for kind, version in (("HorizontalPodAutoscaler", "autoscaling/v2"), ("ScaledObject", KEDA)):
         assert (await world.api.get(version, kind, world.namespace, "theirs"))["metadata"]["deletionTimestamp"]
         await world.patch(kind, "theirs", {"metadata": {"finalizers": None}}, version)

@@ -23,7 +23,7 @@ from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.snapshot import KubeFleet
 from autoscaler.adapters.kubernetes.watch import Resource, Watch, WatchTimes
 from autoscaler.config.settings import Mode
-from autoscaler.ports import Change, Fate
+from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.kubernetes.api_double import (
     CLIENT_TIMEOUT_S,
     EXPIRED,
@@ -457,7 +457,7 @@ async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
             assert clock.now_s() - during.time_s > 1.5  # the view says how old it is
             change = Change(during.workloads[0].ref, made["metadata"]["uid"], 2, 5, "more")
             (outcome,) = await actuator.apply([change], 0.5)
-            assert outcome.fate is Fate.FAILED
+            assert outcome.status is ChangeStatus.FAILED
         await until(fleet, "the view is true again", lambda view: clock.now_s() - view.time_s < 0.5, 20)
         await world.deployment("second")
         await world.pod("llama", "llama-3")

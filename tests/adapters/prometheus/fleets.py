@@ -23,7 +23,7 @@ def fleet_of(
         workload_id=np.arange(len(refs)),
         replicas=np.bincount(rows, minlength=len(refs)).astype(np.float64),
         paused=np.zeros(len(refs), dtype=bool),
-        rival=("",) * len(refs),
+        other_owner=("",) * len(refs),
         gpus_per_replica=np.ones(len(refs)),
         pool=np.zeros(len(refs), dtype=np.int64),
         obstacles=Obstacles.none(len(refs)),

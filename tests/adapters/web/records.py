@@ -14,7 +14,7 @@ from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
-from autoscaler.ports import Change, Fate, Outcome, TickRecord
+from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 
 POLICIES = ("realtime", "interactive", "batch", "development")
 TTFT_OBJECTIVES_S = (0.15, 1.0, 30.0, 5.0)
@@ -61,7 +61,7 @@ def fleet(members: tuple[Workload, ...], replicas: np.ndarray, ids: np.ndarray |
         workload_id=np.arange(count) if ids is None else ids,
         replicas=replicas,
         paused=np.zeros(count, dtype=bool),
-        rival=("",) * count,
+        other_owner=("",) * count,
         gpus_per_replica=np.ones(count),
         pool=np.zeros(count, dtype=np.int64),
         obstacles=Obstacles.none(count),
@@ -100,7 +100,7 @@ class World:
     def ticks(self, count: int) -> list[TickRecord]:
         return [self.tick() for _ in range(count)]
 
-    def tick(self, fate: Fate = Fate.APPLIED) -> TickRecord:
+    def tick(self, status: ChangeStatus = ChangeStatus.APPLIED) -> TickRecord:
         count = len(self.members)
         wave = 1 + 0.9 * np.sin(2 * np.pi * self.number / 240 + self.phase)
         load = self.height * wave + self.random.normal(0, 0.15, count) * self.height
@@ -173,7 +173,7 @@ class World:
                     int(wanted[row]),
                     sentence(self.members[row].ref, int(self.replicas[row]), int(wanted[row]), int(demand[row])),
                 ),
-                fate,
+                status,
             )
             for row in np.flatnonzero(wanted != self.replicas)
         )
@@ -195,7 +195,7 @@ class World:
             leading=True,
         )
         self.number += 1
-        self.replicas = wanted if fate is Fate.APPLIED else self.replicas
+        self.replicas = wanted if status is ChangeStatus.APPLIED else self.replicas
         return record
 
 

@@ -18,7 +18,7 @@ from autoscaler.adapters.web.metrics import OTHERS, Metrics
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.types import Forecast, Signal, Stage
-from autoscaler.ports import Fate, TickRecord
+from autoscaler.ports import ChangeStatus, TickRecord
 from tests.adapters.keda.world import Row, ref
 from tests.adapters.keda.world import World as KedaWorld
 from tests.adapters.web.records import World
@@ -55,7 +55,7 @@ def busy() -> TickRecord:
     count = len(tick.policies)
     seen = replace(tick.decision.observation, gateway_waiting=np.ones(count), queue_wait_s=np.ones(count))
     fleet = replace(
-        tick.input.fleet, rival=("HorizontalPodAutoscaler/mine", "", ""), paused=np.array([False, True, False])
+        tick.input.fleet, other_owner=("HorizontalPodAutoscaler/mine", "", ""), paused=np.array([False, True, False])
     )
     stages = tick.decision.stages.copy()
     stages[Stage.ALLOCATION :, 0] -= 1
@@ -210,18 +210,20 @@ def test_problems_of_a_source_end_when_it_recovers() -> None:
     assert value(metrics, "source_problems", source="prometheus") == 0
 
 
-@pytest.mark.parametrize(("fate", "counted"), [(Fate.RECORDED, 1), (Fate.PUBLISHED, 1), (Fate.FAILED, 3)])
-def test_a_wish_that_stands_is_one_change_and_an_attempt_that_fails_is_one_each(fate: Fate, counted: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "counted"), [(ChangeStatus.RECORDED, 1), (ChangeStatus.PUBLISHED, 1), (ChangeStatus.FAILED, 3)]
+)
+def test_a_repeated_change_counts_once_and_each_failure_counts(status: ChangeStatus, counted: int) -> None:
     metrics, world = Metrics(), World(8)
-    tick = next(tick for tick in (world.tick(fate) for _ in range(12)) if tick.outcomes)
+    tick = next(tick for tick in (world.tick(status) for _ in range(12)) if tick.outcomes)
     ups = sum(outcome.change.after > outcome.change.before for outcome in tick.outcomes)
     for _ in range(3):
         metrics.record(tick)
     total = sum(
-        value(metrics, "changes_total", outcome=fate.value, direction=direction) or 0 for direction in ("up", "down")
+        value(metrics, "changes_total", outcome=status.value, direction=direction) or 0 for direction in ("up", "down")
     )
     assert total == counted * len(tick.outcomes)
-    assert (value(metrics, "changes_total", outcome=fate.value, direction="up") or 0) == counted * ups
+    assert (value(metrics, "changes_total", outcome=status.value, direction="up") or 0) == counted * ups
 
 
 def test_openmetrics_is_answered_with_one_end_mark() -> None:

@@ -373,7 +373,7 @@ async def test_hostile_names_and_reasons_are_shown_as_text(daemon: Daemon, open_
     members = (Workload(WorkloadRef("ns", hostile), policy=hostile, model=hostile),)
     world = World(members)
     for tick in world.ticks(12):
-        daemon.record(replace(tick, input=replace(tick.input, fleet=replace(tick.input.fleet, rival=(hostile,)))))
+        daemon.record(replace(tick, input=replace(tick.input, fleet=replace(tick.input.fleet, other_owner=(hostile,)))))
     page = await open_page()
     await expect(page.locator("#rows .name")).to_have_text(hostile)
     await expect(page.locator("#rows td[data-key=policy]")).to_have_text(hostile)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autoscaler.adapters.web.view import NONE, SIGNALS, STAGES, Wishes, binding_stage, bounded, strongest_signal
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.ports import Change, Fate, Outcome
+from autoscaler.ports import Change, ChangeStatus, Outcome
 from tests.adapters.web.records import World
 
 
@@ -44,7 +44,7 @@ def test_the_strongest_signal_is_the_one_that_the_explanation_names() -> None:
 
 
 def test_a_wish_is_new_again_after_it_was_gone() -> None:
-    wish = Outcome(Change(WorkloadRef("ns", "a"), "", 1, 2, ""), Fate.PUBLISHED)
+    wish = Outcome(Change(WorkloadRef("ns", "a"), "", 1, 2, ""), ChangeStatus.PUBLISHED)
     wishes = Wishes()
     assert wishes.unseen((wish,)) == [wish]
     assert wishes.unseen((wish,)) == []

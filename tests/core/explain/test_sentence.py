@@ -108,7 +108,7 @@ def cases() -> dict[str, Explanation]:
             ),
             watched_s=200,
         ),
-        "rival": told(fleet([1], rival=("HorizontalPodAutoscaler/chat",)), **busy),
+        "other_owner": told(fleet([1], other_owner=("HorizontalPodAutoscaler/chat",)), **busy),
         "guess": told(fleet([2]), spec(concurrency=NAN), running=4.0),
         "too many": told_too_many(),
         "no policy": told(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
@@ -322,7 +322,7 @@ def test_every_signal_can_be_the_strongest_and_is_named(signal):
         ("grant", Stage.ALLOCATION),
         ("reserve", Stage.ALLOCATION),
         ("paused", Stage.OWNER),
-        ("rival", Stage.OWNER),
+        ("other_owner", Stage.OWNER),
         ("held", Stage.OWNER),
     ],
 )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.fleet import Blocked, Fleet, WorkloadRef
-from autoscaler.ports import Change, Fate, Outcome
+from autoscaler.ports import Change, ChangeStatus, Outcome
 from autoscaler.sim.demo.plant import Plant
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from tests.sim.demo.worlds import CHAT, FETCHED_S, STEADY, WARM_S, a_world, silent
@@ -23,7 +23,7 @@ def pods_of(fleet: Fleet) -> list[tuple[bool, bool]]:
 
 def test_the_fleet_shows_a_start_moment_by_moment_and_a_moment_to_come_is_unknown() -> None:
     plant = Plant(a_world(silent()), 1000.0)
-    assert scale(plant, 2).fate is Fate.APPLIED
+    assert scale(plant, 2).status is ChangeStatus.APPLIED
     fleet = plant.fleet()
     assert fleet.time_s == 1000.0
     assert fleet.replicas.tolist() == [2]
@@ -93,7 +93,7 @@ def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_no
     plant = Plant(a_world(silent()), 0.0)
     stale = Change(WorkloadRef("models", "chat"), "", 7, 2, "test")
     (outcome,) = asyncio.run(plant.apply([stale], 1.0))
-    assert (outcome.fate, outcome.detail) == (Fate.CONFLICT, "it has 1 replicas now, not 7")
+    assert (outcome.status, outcome.detail) == (ChangeStatus.CONFLICT, "it has 1 replicas now, not 7")
     assert plant.fleet().replicas.tolist() == [1]
     assert plant.summary().workloads[0].scale_ups == 0
 
@@ -112,7 +112,7 @@ def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_no
 def test_a_change_of_what_does_not_exist_fails_and_says_so(ref: WorkloadRef, uid: str, detail: str) -> None:
     plant = Plant(a_world(silent()), 0.0)
     (outcome,) = asyncio.run(plant.apply([Change(ref, uid, 1, 2, "test")], 1.0))
-    assert (outcome.fate, outcome.detail) == (Fate.FAILED, detail)
+    assert (outcome.status, outcome.detail) == (ChangeStatus.FAILED, detail)
     assert plant.fleet().replicas.tolist() == [1]
 
 
@@ -120,7 +120,7 @@ def test_an_impossible_count_fails_and_the_other_changes_hold() -> None:
     plant = Plant(a_world(silent(), silent(replace(CHAT, model="b"), name="b")), 0.0)
     changes = [Change(WorkloadRef("models", name), "", 1, after, "") for name, after in (("chat", 5000), ("b", 2))]
     outcomes = asyncio.run(plant.apply(changes, 1.0))
-    assert [outcome.fate for outcome in outcomes] == [Fate.FAILED, Fate.APPLIED]
+    assert [outcome.status for outcome in outcomes] == [ChangeStatus.FAILED, ChangeStatus.APPLIED]
     assert plant.fleet().replicas.tolist() == [1, 2]
 
 

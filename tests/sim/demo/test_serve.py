@@ -10,7 +10,7 @@ import pytest_asyncio
 import structlog
 
 from autoscaler.core.model.fleet import Pod, WorkloadRef
-from autoscaler.ports import Change, Fate
+from autoscaler.ports import Change, ChangeStatus
 from autoscaler.sim.demo.clock import CompressedClock
 from autoscaler.sim.demo.plant import World
 from autoscaler.sim.demo.serve import MOST_AT_ONCE_S, SimulatedFleet
@@ -56,7 +56,7 @@ class Stage:
     async def scale(self, after: int) -> None:
         before = self.fleet.plant.cluster.wanted[0]
         (outcome,) = await self.fleet.apply([Change(WorkloadRef("models", "chat"), "", before, after, "")], 1.0)
-        assert outcome.fate is Fate.APPLIED
+        assert outcome.status is ChangeStatus.APPLIED
 
     def pods(self) -> tuple[Pod, ...]:
         return self.fleet.fleet().pods

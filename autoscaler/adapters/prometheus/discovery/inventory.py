@@ -124,7 +124,7 @@ class Roster:
             workload_id=np.array([each.number for each in found], dtype=np.int64),
             replicas=np.where(np.isnan(spec), np.bincount(pod_workload[ready], minlength=len(found)), spec),
             paused=np.zeros(len(found), dtype=bool),
-            rival=("",) * len(found),
+            other_owner=("",) * len(found),
             gpus_per_replica=np.array([each.gpus for each in found], dtype=np.float64),
             pool=np.array([each.pool for each in found], dtype=np.int64),
             obstacles=Obstacles.none(len(found), listed=False),
