@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.types import Forecast
+from autoscaler.core.model.types import Plan
 from autoscaler.core.observe.pending import Struggle
 from autoscaler.core.observe.progress import Progress
 from autoscaler.core.planner.pod_work import PodWork
@@ -114,7 +114,7 @@ class Memory:
     pods: PodMemory
     rules: tuple[Rules, ...]  # [GROUPS], of the workloads whose id is so much modulo GROUPS, in the order of their rows
     early: Early  # those that were judged since
-    forecast: Forecast  # by the rules as they were judged last
+    plan: Plan  # the recommendation of the planner, as of its last update
     work: tuple[PodWork, ...]  # [GROUPS], readings of their pods by then
 
     @classmethod
@@ -128,7 +128,7 @@ class Memory:
             PodMemory.blank(0),
             (Rules.blank(0),) * GROUPS,
             Early.blank(0),
-            Forecast.blank(0),
+            Plan.blank(0),
             (PodWork.blank(0),) * GROUPS,
         )
 
@@ -225,7 +225,7 @@ def align(memory: Memory, fleet: Fleet) -> Memory:
             for group, rules in enumerate(memory.rules)
         ),
         early=memory.early.take(np.flatnonzero(np.isin(memory.early.workload_id, after))),
-        forecast=_moved(memory.forecast, before, after),
+        plan=_moved(memory.plan, before, after),
     )
 
 

@@ -47,7 +47,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         idle_s=alone.idle_s,
         kept_for_s=alone.kept_for_s,
         needed=needed,
-        forecast=memory.forecast,
+        plan=memory.plan,
     )
     return decision, memory.noting(last_tick_s=np.full(len(wanted), inp.now_s))
 

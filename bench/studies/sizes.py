@@ -50,7 +50,7 @@ class Watched(Ours):
     def decide(self, view: View) -> int:
         count = super().decide(view)
         if self.decision is not None:
-            self.seen.append((view.now_s, float(self.decision.forecast.demand[0]), float(view.ready)))
+            self.seen.append((view.now_s, float(self.decision.plan.demand[0]), float(view.ready)))
         return count
 
 

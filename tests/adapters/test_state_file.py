@@ -363,4 +363,4 @@ def test_only_the_record_of_strategies_begins_anew_when_those_changed():
     assert rules.engine.readings[0] == found.columns["replica.readings"][0] > 200
     assert rules.budget.counted[0] > 1000
     decision = story.serve(fleet([2]), 1.1, 120)
-    assert decision.forecast.replicas[0] >= 2
+    assert decision.plan.replicas[0] >= 2

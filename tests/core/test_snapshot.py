@@ -19,13 +19,13 @@ from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
 DURATIONS = {
-    "forecast.held_s",
-    "forecast.idle_gap_s",
-    "forecast.kept_s",
-    "forecast.output_token_s",
-    "forecast.prompt_token_s",
-    "forecast.watched_s",
-    "forecast.work_s",
+    "plan.peak_expires_in_s",
+    "plan.idle_gap_s",
+    "plan.warm_up_s",
+    "plan.output_token_s",
+    "plan.prompt_token_s",
+    "plan.observed_s",
+    "plan.work_s",
     "pods.covered_s",
     "pods.progress.worked_s",
     "rules.budget.served_s",
@@ -76,7 +76,7 @@ IS_MOMENT = {
 }
 
 
-NOT_STORED = {"pods", "work", "early", "forecast"}
+NOT_STORED = {"pods", "work", "early", "plan"}
 """Readings of pods, and what follows from the strategies as they are judged: both are there again within a minute.
 Strategies that were judged out of turn are stored among the others."""
 
@@ -313,28 +313,28 @@ def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart(
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
     before = story.serve(cluster, 1.2, 3600.0)
-    assert before.asks[Signal.FORECAST, 0] > 0
+    assert before.asks[Signal.PLANNER, 0] > 0
 
     blank = restarted(story, cluster, 30.0, restored_state=False).serve(cluster, 1.2, EVERY_S)
-    assert np.isnan(blank.asks[Signal.FORECAST, 0])
+    assert np.isnan(blank.asks[Signal.PLANNER, 0])
     later = restarted(story, cluster, 30.0)
-    assert np.isnan(later.serve(cluster, 1.2, 5.0).asks[Signal.FORECAST, 0])
+    assert np.isnan(later.serve(cluster, 1.2, 5.0).asks[Signal.PLANNER, 0])
     after = later.serve(cluster, 1.2, EVERY_S - 5.0)
-    for name in ("replicas", "idle_gap_s", "really_missed"):  # of rules that are worth the same the first one speaks
-        assert getattr(after.forecast, name)[0] == pytest.approx(getattr(before.forecast, name)[0], rel=0.01), name
-    assert after.forecast.demand[0] == pytest.approx(1.2, rel=0.05)
-    assert after.asks[Signal.FORECAST, 0] == before.asks[Signal.FORECAST, 0]
-    assert later.serve(cluster, 1.2, EVERY_S).forecast.watched_s[0] > before.forecast.watched_s[0]
+    for name in ("replicas", "idle_gap_s", "missed_fraction"):  # of rules that are worth the same the first one speaks
+        assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
+    assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
+    assert after.asks[Signal.PLANNER, 0] == before.asks[Signal.PLANNER, 0]
+    assert later.serve(cluster, 1.2, EVERY_S).plan.observed_s[0] > before.plan.observed_s[0]
 
 
 @pytest.mark.parametrize("changed", [{}, {"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}])
 def test_what_was_missed_under_an_objective_that_changed_meanwhile_is_not_that_of_the_new_one(changed):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.learn(cluster)
-    assert story.serve(cluster, 1.2, 3600.0, late=0.3).forecast.really_missed[0] > 0.25
+    assert story.serve(cluster, 1.2, 3600.0, late=0.3).plan.missed_fraction[0] > 0.25
     later = restarted(story, cluster, 30.0)
     later.spec = spec(**(LEARNED | changed))
-    missed = later.serve(cluster, 1.2, 2 * EVERY_S).forecast.really_missed[0]
+    missed = later.serve(cluster, 1.2, 2 * EVERY_S).plan.missed_fraction[0]
     assert missed == 0 if changed else missed > 0.25
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import state
-from autoscaler.core.model.types import Forecast
+from autoscaler.core.model.types import Plan
 from autoscaler.core.planner.pod_work import PodWork
 from autoscaler.core.planner.select import Rules
 from autoscaler.core.state import GROUPS, Early, Memory, PodMemory, WorkloadMemory
@@ -35,7 +35,7 @@ def marked(workload_ids, pod_ids):
         mark(PodMemory.blank(len(pod_ids)), pod_ids),
         tuple(mark(Rules.blank(len(its)), its) for its in old),
         Early(np.array(early, dtype=np.int64), mark(Rules.blank(len(early)), early)),
-        mark(Forecast.blank(len(workload_ids)), workload_ids),
+        mark(Plan.blank(len(workload_ids)), workload_ids),
         tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)),
     )
 
@@ -68,7 +68,7 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
     check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
     for number, its in enumerate(groups(later_workloads)):
         check(aligned.rules_of_group(number), Rules.blank(len(its)), its, set(workloads))
-    check(aligned.forecast, Forecast.blank(len(later_workloads)), later_workloads, set(workloads))
+    check(aligned.plan, Plan.blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads
     assert aligned.pod_id.tolist() == later_pods
 

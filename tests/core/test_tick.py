@@ -55,7 +55,7 @@ def test_refusals_that_are_within_the_tolerance_order_nothing_while_a_rule_steer
     for number in range(120):
         shown = story.counted(cluster, 3.0, 5.0) | {"rejections": 0.02 * number}
         decision = story.tick(cluster, 5.0, **shown)
-    assert decision.asks[Signal.REJECTIONS, 0] > max(decision.asks[Signal.FORECAST, 0], 6.0)
+    assert decision.asks[Signal.REJECTIONS, 0] > max(decision.asks[Signal.PLANNER, 0], 6.0)
     assert replicas(decision) == 6
 
 
@@ -70,7 +70,7 @@ def test_where_the_forecast_falls_silent_others_shrink_only_after_a_full_window(
     silent_s = None
     while silent_s is None or story.now_s < silent_s + 310:
         decision = story.tick(cluster, 5.0, **story.counted(cluster, 1.0, 5.0) | mute)
-        if silent_s is None and math.isnan(decision.asks[Signal.FORECAST, 0]):
+        if silent_s is None and math.isnan(decision.asks[Signal.PLANNER, 0]):
             silent_s = story.now_s
         if silent_s is not None and story.now_s < silent_s + 290:
             assert replicas(decision) >= 8
@@ -85,7 +85,7 @@ def test_an_idle_workload_goes_to_zero_from_its_floor_whatever_that_is(floor):
     story.learn(cluster)
     for _ in range(480):
         decision = story.tick(cluster, 5.0, **story.counted(cluster, 0.0, 5.0) | {"running": 0.0})
-    assert decision.asks[Signal.FORECAST, 0] == 0
+    assert decision.asks[Signal.PLANNER, 0] == 0
     assert replicas(decision) == 0
 
 
@@ -553,7 +553,7 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     held = story.serve(many, np.array([1.0, 1.0]), 300)
     assert held.replicas.tolist() == [6, 2]
     crowded = story.serve(many, np.array([1.0, 1.9]), 180)
-    would_hold = min(crowded.forecast.replicas[0], held.forecast.replicas[0])
+    would_hold = min(crowded.plan.replicas[0], held.plan.replicas[0])
     assert would_hold > 6  # and has no use for them
     assert crowded.replicas.tolist() == [4, 4]
     assert story.serve(many, np.array([4.0, 1.0]), 240).replicas.tolist() == [6, 2]

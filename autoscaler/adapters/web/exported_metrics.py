@@ -164,7 +164,7 @@ WORKLOADS = (
     _gauge(
         "planner_load_replicas",
         "Replicas that the requests arriving now keep busy, as measured.",
-        _of("forecast", "demand"),
+        _of("plan", "demand"),
     ),
     _gauge(
         "error_budget_ratio",
@@ -174,13 +174,13 @@ WORKLOADS = (
     _gauge(
         "error_budget_allowed_ratio",
         "Share of requests that the planner's strategy may miss now, after what was used or saved of it.",
-        _of("forecast", "allowed"),
+        _of("plan", "allowed_fraction"),
     ),
     _gauge(
         "missed_requests_ratio",
         "Share of requests that missed TTFT or ITL within about a day, including those that came while no replica "
         "served; absent where they are not counted.",
-        _of("forecast", "really_missed"),
+        _of("plan", "missed_fraction"),
     ),
     _gauge(
         "cold_start_seconds",

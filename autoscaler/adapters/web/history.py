@@ -50,7 +50,7 @@ class History:
         slot = self._ring[self._next]
         slot[:5, self._columns] = (
             decision.stages[Stage.DEMAND],
-            decision.forecast.demand,
+            decision.plan.demand,
             decision.replicas,
             tick.input.fleet.replicas,
             seen.ready,

@@ -114,7 +114,7 @@ class Table:
             "wanted": decision.replicas,
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
-            "burnt_budgets": _burnt(decision.forecast.really_missed, tick.input.spec.error_budget),
+            "burnt_budgets": _burnt(decision.plan.missed_fraction, tick.input.spec.error_budget),
             "gpu_active": seen.active,
             "gpus_per_replica": fleet.gpus_per_replica,
         }

@@ -69,36 +69,36 @@ class Figures:
 def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     """Gather the figures of one row."""
 
-    def forecast(name: str) -> float:
-        return float(getattr(decision.forecast, name)[row])
+    def plan(name: str) -> float:
+        return float(getattr(decision.plan, name)[row])
 
-    demand, asked = forecast("demand"), float(decision.asks[Signal.FORECAST, row])
-    rule, missed = forecast("rule"), forecast("really_missed")
+    demand, asked = plan("demand"), float(decision.asks[Signal.PLANNER, row])
+    rule, missed = plan("strategy"), plan("missed_fraction")
     promised = float(inp.spec.error_budget[row])
     in_force = UNKNOWN if math.isnan(rule) else describe(int(rule))
     return Figures(
         demand_replicas=demand,
         asked_replicas=asked,
         headroom_replicas=asked - demand,
-        rule_replicas=forecast("by_rule"),
-        needed_replicas=min(asked, forecast("needed")),
-        requests_per_s=_rate(forecast("work_s")),
-        idle_gap_s=forecast("idle_gap_s"),
-        prompt_tokens_per_s=_rate(forecast("prompt_token_s")),
-        generation_tokens_per_s=_generated_per_s(forecast("output_token_s"), forecast("idle_gap_s"), forecast("slots")),
-        readings=forecast("readings"),
-        watched_s=forecast("watched_s"),
-        kept_s=forecast("kept_s"),
+        rule_replicas=plan("strategy_replicas"),
+        needed_replicas=min(asked, plan("base_replicas")),
+        requests_per_s=_rate(plan("work_s")),
+        idle_gap_s=plan("idle_gap_s"),
+        prompt_tokens_per_s=_rate(plan("prompt_token_s")),
+        generation_tokens_per_s=_generated_per_s(plan("output_token_s"), plan("idle_gap_s"), plan("slots")),
+        readings=plan("readings"),
+        watched_s=plan("observed_s"),
+        kept_s=plan("warm_up_s"),
         level_s=in_force.level_s,
         held_cold_starts=in_force.hold,
-        held_s=forecast("held_s"),
+        held_s=plan("peak_expires_in_s"),
         margin_fraction=in_force.share,
         margin_roots=in_force.root,
         least_replicas=in_force.least,
         promised_fraction=promised,
-        allowed_fraction=forecast("allowed"),
-        paper_missed_fraction=forecast("paper_missed"),
-        unavoidable_fraction=forecast("unavoidable"),
+        allowed_fraction=plan("allowed_fraction"),
+        paper_missed_fraction=plan("shadow_missed_fraction"),
+        unavoidable_fraction=plan("unavoidable_fraction"),
         missed_fraction=missed,
         burnt_budgets=missed / promised if promised > 0 else math.nan,
     )

@@ -180,8 +180,8 @@ def _sentence(
 def _age(row: _Row, signal: Signal | None) -> str:
     """Say how old the oldest reading is that speaks; demand may be as old as the last judgement of the rules."""
     age_s = row.seen("age_s")
-    if signal is Signal.FORECAST:
-        judged_s = float(row.decision.forecast.last_judged_s[row.row])
+    if signal is Signal.PLANNER:
+        judged_s = float(row.decision.plan.updated_s[row.row])
         age_s = max(age_s, row.inp.now_s - judged_s) if not math.isnan(judged_s) else age_s
     return "" if math.isnan(age_s) else f" (inputs up to {seconds(max(age_s, 0.0))} old)"
 
@@ -357,7 +357,7 @@ _SIGNAL_WORDS: dict[Signal, Callable[[_Row], str]] = {
         f"{r.seen('rejections_per_s'):.3g} requests/s refused by the engine ask for {number(r.ask(Signal.REJECTIONS))}"
     ),
     Signal.SCHEDULE: _schedule,
-    Signal.FORECAST: _forecast,
+    Signal.PLANNER: _forecast,
     Signal.WAKE: _wake,
 }
 

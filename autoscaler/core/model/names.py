@@ -25,7 +25,7 @@ SIGNALS: Mapping[Signal, str] = MappingProxyType(
         Signal.REJECTIONS: "rejections",
         Signal.SCHEDULE: "schedule",
         Signal.WAKE: "wake",
-        Signal.FORECAST: "forecast",
+        Signal.PLANNER: "forecast",
     }
 )
 

@@ -24,14 +24,14 @@ class Signal(IntEnum):
     REJECTIONS = 6  # requests refused by an admission limit
     SCHEDULE = 7  # a pre-warm window is open, or opens one cold start from now
     WAKE = 8  # somebody waits in front of a workload that has no awake replica
-    FORECAST = 9  # the rule that would have cost least, on the demand that is forecast
+    PLANNER = 9  # the sizing strategy that would have cost least within the error budget
 
 
 class Stage(IntEnum):
     """Steps from demand to decision, the row of `Decision.stages`; the stage that changes the column is the reason."""
 
     DEMAND = 0  # the strongest signal
-    UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink; the forecast is about to speak: hold
+    UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink; the planner is about to speak: hold
     BURST = 2  # a queue that is gone before a new replica could serve is noise
     TOLERANCE = 3  # too small a change to act on
     STABILIZATION = 4  # only what a whole window agreed on
@@ -114,29 +114,29 @@ class Capacity(Columns):
 
 
 @dataclass(frozen=True)
-class Forecast(Columns):
-    """What the rule in force goes by and asks for; every field float64[W]. NaN: not known."""
+class Plan(Columns):
+    """What the planner recommends, and by what; every field float64[W]. NaN: not known."""
 
-    idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
-    prompt_token_s: FloatColumn  # time a prompt token takes
-    output_token_s: FloatColumn  # time a generated token takes, beyond its share of the idle gap
+    idle_gap_s: FloatColumn  # between two tokens of a replica that serves a single request
+    prompt_token_s: FloatColumn  # time to compute a prompt token
+    output_token_s: FloatColumn  # time to generate a token, beyond its share of the idle gap
     slots: FloatColumn  # requests that a replica can run at once
-    readings: FloatColumn  # of single pods that taught these; never fading
-    last_judged_s: MomentColumn  # moment of the readings that all this is about
-    demand: FloatColumn  # replicas that what arrives keeps busy
-    work_s: FloatColumn  # busy replica-seconds of a request
-    rule: FloatColumn  # row of the family, `family.describe`
-    watched_s: FloatColumn  # seconds of demand the rules were judged on
-    kept_s: FloatColumn  # to be watched before one of the replicas that were found is given up
-    allowed: FloatColumn  # share of requests that may miss on paper, corrected by what really was missed
-    paper_missed: FloatColumn  # share that would have missed under the rule in force, on paper
-    unavoidable: FloatColumn  # share that misses however many replicas there are
-    really_missed: FloatColumn  # share that really missed, of the last day; NaN: nobody counted
-    itl_judged: FloatColumn  # requests whose own ITL was counted, of the last day
-    by_rule: FloatColumn  # replicas that the rule asks for
-    replicas: FloatColumn  # that are asked for, by the rule or by what was found; NaN: the rules do not speak
-    needed: FloatColumn  # what the load that is there needs, be that more or less
-    held_s: FloatColumn  # seconds for which the rule will hold the peak that asks for so many; NaN: it is that of now
+    readings: FloatColumn  # of single pods that the step time was fitted on; they do not fade
+    updated_s: MomentColumn  # time of the readings that the plan is based on
+    demand: FloatColumn  # offered load: replicas that the arriving requests keep busy
+    work_s: FloatColumn  # busy replica-seconds per request
+    strategy: FloatColumn  # selected strategy, its row in the strategy set
+    observed_s: FloatColumn  # seconds of demand that the shadow fleets have served
+    warm_up_s: FloatColumn  # seconds of demand for which the initial fleet is kept
+    allowed_fraction: FloatColumn  # of requests that the selected strategy may miss now, 0..1
+    shadow_missed_fraction: FloatColumn  # of requests that its shadow fleet would have missed
+    unavoidable_fraction: FloatColumn  # of requests that miss on any number of replicas
+    missed_fraction: FloatColumn  # of requests that really missed in the last day; NaN: not counted
+    itl_counted_requests: FloatColumn  # requests whose mean token gap was counted in the last day
+    strategy_replicas: FloatColumn  # replicas that the selected strategy requests
+    replicas: FloatColumn  # recommendation, the initial fleet considered; NaN: the planner has no opinion
+    base_replicas: FloatColumn  # replicas that the present load needs, which may be more or fewer
+    peak_expires_in_s: FloatColumn  # seconds until the held peak behind the recommendation expires; NaN: none is held
 
 
 @dataclass(frozen=True)
@@ -166,4 +166,4 @@ class Decision:
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep so many; NaN: it keeps none
     needed: FloatColumn  # float64[W], replicas of those before the grant that the load needs; the others are a reserve
-    forecast: Forecast  # by the rules as they were judged last
+    plan: Plan  # the recommendation of the planner, as of its last update

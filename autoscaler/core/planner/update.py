@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Forecast, Observation, TickInput
+from autoscaler.core.model.types import Observation, Plan, TickInput
 from autoscaler.core.observe import draining
 from autoscaler.core.observe.progress import Progress, stuck
 from autoscaler.core.planner import scale_to_zero as zero
@@ -41,7 +41,7 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     if not any(turns) and not pressing.any():
         return memory
     in_turn = (np.array(turns) > 0)[memory.workload_id % GROUPS]
-    looks = (begins | (pressing & np.isnan(memory.forecast.slots))) & ~in_turn
+    looks = (begins | (pressing & np.isnan(memory.plan.slots))) & ~in_turn
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     serving |= draining.are_lost(inp, serving, inp.samples.pods)
     serving &= ~stuck(memory.pods.progress, inp.samples.pods)
@@ -101,7 +101,7 @@ def _judge_out_of_turn(
     some = some.only(news | (np.bincount(some.pod_row, minlength=len(some.rows)) == 0))
     counted = memory.work_of(inp.fleet.pod_id[some.pods])
     stands = _stands(counted, memory.pods.progress, some.pods)
-    stays = _unread(inp, counted, some, memory.forecast.last_judged_s[some.rows], stands)
+    stays = _unread(inp, counted, some, memory.plan.updated_s[some.rows], stands)
     if stays.all():
         return memory
     tally, after = _count(inp, counted, some, stands)
@@ -119,8 +119,8 @@ def _judge_out_of_turn(
 
 def _told(observation: Observation, memory: Memory, rows: IntColumn, judged: Rules) -> Memory:
     """Return memory with the forecast of the rows that were judged."""
-    told = _forecast(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
-    return replace(memory, forecast=memory.forecast.put(rows, told))
+    told = _plan(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
+    return replace(memory, plan=memory.plan.put(rows, told))
 
 
 def _turns(group: int, now_s: float, rules: Rules) -> int:
@@ -227,7 +227,7 @@ def _held_s(known: Rules, cold_start_s: FloatColumn) -> FloatColumn:
     return np.where((known.replicas >= 1) & asks_for_more, until_s - known.last_judged_s, np.nan)
 
 
-def _forecast(known: Rules, zero: Zero, rows: IntColumn, cold_start_s: FloatColumn) -> Forecast:
+def _plan(known: Rules, zero: Zero, rows: IntColumn, cold_start_s: FloatColumn) -> Plan:
     """Say what the rules of these rows go by; of requests that came while nobody served no engine tells.
 
     zero: of all workloads. cold_start_s: float64[R].
@@ -237,25 +237,25 @@ def _forecast(known: Rules, zero: Zero, rows: IntColumn, cold_start_s: FloatColu
     learned = speed_of(known.engine)
     with np.errstate(divide="ignore", invalid="ignore"):
         missed = (counted.burnt + zero.late[rows]) / (counted.counted + zero.knocked[rows])
-        return Forecast(
+        return Plan(
             idle_gap_s=learned.idle_gap_s,
             prompt_token_s=learned.prompt_token_s,
             output_token_s=learned.output_token_s,
             slots=known.engine.slots,
             readings=known.engine.readings,
-            last_judged_s=known.last_judged_s,
+            updated_s=known.last_judged_s,
             demand=known.traffic.demand,
             work_s=request_s(known.traffic),
-            rule=known.rule,
-            watched_s=paper.watched_s,
-            kept_s=known.kept_s,
-            allowed=known.allowed,
-            paper_missed=np.where(paper.arrived > 0, np.minimum(on_paper / paper.arrived, 1.0), np.nan),
-            unavoidable=known.loads.unavoidable,
-            really_missed=np.where(counted.counted > 0, missed, np.nan),
-            itl_judged=known.loads.seen[1].sum(axis=0),
-            by_rule=paper.asked[in_force].astype(np.float64),
+            strategy=known.rule,
+            observed_s=paper.watched_s,
+            warm_up_s=known.kept_s,
+            allowed_fraction=known.allowed,
+            shadow_missed_fraction=np.where(paper.arrived > 0, np.minimum(on_paper / paper.arrived, 1.0), np.nan),
+            unavoidable_fraction=known.loads.unavoidable,
+            missed_fraction=np.where(counted.counted > 0, missed, np.nan),
+            itl_counted_requests=known.loads.seen[1].sum(axis=0),
+            strategy_replicas=paper.asked[in_force].astype(np.float64),
             replicas=known.replicas,
-            needed=known.needed,
-            held_s=_held_s(known, cold_start_s),
+            base_replicas=known.needed,
+            peak_expires_in_s=_held_s(known, cold_start_s),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.model.types import Capacity, Forecast, Observation, Signal, TickInput
+from autoscaler.core.model.types import Capacity, Observation, Plan, Signal, TickInput
 from autoscaler.core.observe.draining import with_draining
 from autoscaler.core.observe.progress import QUEUED
 from autoscaler.core.observe.rates import NOTHING_PER_S, RATE_WINDOW_S
@@ -37,7 +37,7 @@ WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV
 UNWEIGHED = np.array([Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE])
 """Signals that no rule weighs."""
 
-_BESIDE = np.array([signal for signal in Signal if signal != Signal.FORECAST])
+_BESIDE = np.array([signal for signal in Signal if signal != Signal.PLANNER])
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
@@ -87,7 +87,7 @@ def follow_forecast(
     inp: TickInput, observation: Observation, asks: FloatColumn, remembered: WorkloadMemory
 ) -> FloatColumn:
     """When the forecast last spoke, or had no load to speak of; float64[W]. Nobody woken from zero waits for it."""
-    begins = np.isnan(remembered.last_tick_s) | ~np.isnan(asks[Signal.FORECAST]) | np.isnan(asks[Signal.CONCURRENCY])
+    begins = np.isnan(remembered.last_tick_s) | ~np.isnan(asks[Signal.PLANNER]) | np.isnan(asks[Signal.CONCURRENCY])
     last_forecast_s = np.where(begins, inp.now_s, remembered.last_forecast_s)
     return np.where(observation.ready - observation.joining > 0, last_forecast_s, np.nan)
 
@@ -108,12 +108,12 @@ def ask(inp: TickInput, observation: Observation, capacity: Capacity, memory: Me
     asks = _beside_idle(observation, asks)
     asks[Signal.SCHEDULE] = schedule(inp, observation)
     asks[Signal.WAKE] = wake(inp, observation, capacity)
-    asks[Signal.FORECAST] = by_rule = _beside_idle(observation, forecast(inp, asks, memory))
+    asks[Signal.PLANNER] = by_rule = _beside_idle(observation, forecast(inp, asks, memory))
     # The rule in force has weighed what the load asks for; the same load at its target usage would only add to it.
     # Unless a queue shows that it is wrong: one that stands longer than a replica takes to come.
     silent = ~np.isnan(by_rule) & ~(observation.queue_wait_s > observation.cold_start_s)
     asks[WEIGHED] = np.where(silent, np.nan, asks[WEIGHED])
-    asks[Signal.ITL] = np.where(silent & (memory.forecast.itl_judged > 0), np.nan, asks[Signal.ITL])
+    asks[Signal.ITL] = np.where(silent & (memory.plan.itl_counted_requests > 0), np.nan, asks[Signal.ITL])
     # A row without limits has no valid policy: nobody may speak for it.
     return np.where(np.isnan(inp.spec.max_replicas), np.nan, asks)
 
@@ -134,7 +134,7 @@ def forecast(inp: TickInput, asks: FloatColumn, memory: Memory) -> FloatColumn:
     Or the policy's floor, where it allows zero: no rule asks for less. It speaks where the load is measured now, and no
     capacity is stated: what an operator states stands.
     """
-    load, replicas = asks[Signal.CONCURRENCY], memory.forecast.replicas
+    load, replicas = asks[Signal.CONCURRENCY], memory.plan.replicas
     least = np.where(np.isnan(inp.spec.idle_after_s), 1.0, np.fmax(inp.spec.min_replicas, 1.0))
     rests = (load == 0) & (replicas <= least)
     return np.where(inp.spec.states_capacity | np.isnan(load), np.nan, np.where(rests, 0.0, replicas))
@@ -251,13 +251,13 @@ def beside_forecast(asks: FloatColumn) -> FloatColumn:
 
 
 def needed(
-    observation: Observation, wanted: FloatColumn, asks: FloatColumn, beside: FloatColumn, forecast: Forecast
+    observation: Observation, wanted: FloatColumn, asks: FloatColumn, beside: FloatColumn, plan: Plan
 ) -> FloatColumn:
     """Return how many of the replicas wanted are for the load that is there, and no reserve; float64[W].
 
     beside: float64[W], of `beside_forecast`. All of them where the forecast does not speak, whatever its rule goes by.
     """
-    for_load = np.where(np.isnan(asks[Signal.FORECAST]), np.inf, _beside_idle(observation, forecast.needed))
+    for_load = np.where(np.isnan(asks[Signal.PLANNER]), np.inf, _beside_idle(observation, plan.base_replicas))
     return np.fmin(wanted, np.fmax(for_load, beside))
 
 
@@ -269,7 +269,7 @@ def awaits_forecast(
     So it is for a minute or two after a restart or a hole in the readings. What the load asks for by itself rests on a
     guess at what replicas can do; whoever sized the fleet that is there knew more.
     """
-    unspoken = np.isnan(asks[Signal.FORECAST]) & (inp.now_s - last_forecast_s < FORECAST_DUE_S)
+    unspoken = np.isnan(asks[Signal.PLANNER]) & (inp.now_s - last_forecast_s < FORECAST_DUE_S)
     promises = ~np.isnan(inp.spec.promised_wait_s)
     tells = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
     told = np.bincount(inp.fleet.pod_workload[tells], minlength=len(promises)) > 0
@@ -284,7 +284,7 @@ def load_known(asks: FloatColumn) -> BoolColumn:
 
     All other signals speak only for more, and replicas that are still loading tell nothing.
     """
-    return np.asarray(~(np.isnan(asks[Signal.CONCURRENCY]) & np.isnan(asks[Signal.FORECAST])))
+    return np.asarray(~(np.isnan(asks[Signal.CONCURRENCY]) & np.isnan(asks[Signal.PLANNER])))
 
 
 def _awake(observation: Observation) -> FloatColumn:

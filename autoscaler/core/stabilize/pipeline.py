@@ -44,7 +44,7 @@ def decide(
     """
     current, before = observation.replicas, memory.workloads
     stages = np.full((len(Stage), len(current)), np.nan)
-    steered = ~np.isnan(asks[Signal.FORECAST])  # by a rule that counts whole replicas and holds peaks itself
+    steered = ~np.isnan(asks[Signal.PLANNER])  # by a rule that counts whole replicas and holds peaks itself
     promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
     beside = signals.beside_forecast(asks)
 
@@ -65,7 +65,7 @@ def decide(
         wanted, _whatever_waits(asks, lasting), to_drain, observation, quiet
     )
 
-    by_rule = steered & (asks[Signal.FORECAST] >= stages[Stage.DEMAND])  # what a rule asks for is no estimate
+    by_rule = steered & (asks[Signal.PLANNER] >= stages[Stage.DEMAND])  # what a rule asks for is no estimate
     tolerated = shape.tolerate(wanted, current, np.where(by_rule, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
 
@@ -96,7 +96,7 @@ def decide(
 
     stages[Stage.BOUNDS] = wanted = shape.bound(wanted, inp.spec, informed, least)
 
-    needed = signals.needed(observation, wanted, asks, beside, memory.forecast)
+    needed = signals.needed(observation, wanted, asks, beside, memory.plan)
     return Target(stages, needed, informed, idle_s, idle_after_s, kept_for_s), memory.noting(
         last_busy_s=last_busy_s,
         last_forecast_s=last_forecast_s,
@@ -108,7 +108,7 @@ def decide(
 
 def _whatever_waits(asks: FloatColumn, lasting: FloatColumn) -> FloatColumn:
     """Return the demand that is there whatever becomes of the queue: lasting load, promises, refused requests."""
-    return np.fmax(lasting, signals.strongest(asks[[*signals.UNWEIGHED, Signal.FORECAST]]))
+    return np.fmax(lasting, signals.strongest(asks[[*signals.UNWEIGHED, Signal.PLANNER]]))
 
 
 def _last_busy_s(

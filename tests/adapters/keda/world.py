@@ -11,7 +11,7 @@ from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
+from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
 from autoscaler.ports import Change, Outcome, ScaledObject, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0
@@ -130,7 +130,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         kept_for_s=np.full(count, np.nan),
         idle_s=np.full(count, np.nan),
         needed=wanted,
-        forecast=Forecast.blank(count),
+        plan=Plan.blank(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))
     schedule = Schedule(*(np.empty((count, 0)),) * 4)

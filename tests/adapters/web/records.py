@@ -13,7 +13,7 @@ from autoscaler.core.model.fleet import Fleet, Obstacles, Pool, Workload, Worklo
 from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import Capacity, Decision, Forecast, Observation, Signal, Stage, TickInput
+from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
 from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 
 POLICIES = ("realtime", "interactive", "batch", "development")
@@ -149,11 +149,11 @@ class World:
             kept_for_s=np.full(count, np.nan),
             idle_s=np.full(count, np.nan),
             needed=wanted,
-            forecast=replace(
-                Forecast.blank(count),
+            plan=replace(
+                Plan.blank(count),
                 demand=load,
-                allowed=np.full(count, 0.0065),
-                really_missed=np.full(count, 0.025),
+                allowed_fraction=np.full(count, 0.0065),
+                missed_fraction=np.full(count, 0.025),
             ),
         )
         spec = replace(

@@ -24,7 +24,7 @@ def test_the_oldest_ticks_are_forgotten_first() -> None:
     series = history.of(1)
     assert series["tick"] == list(range(30, MAX_TICKS + 30))
     assert series["wanted"] == [tick.decision.replicas[1] for tick in ticks[30:]]
-    np.testing.assert_allclose(series["busy"], [tick.decision.forecast.demand[1] for tick in ticks[30:]], atol=1e-4)
+    np.testing.assert_allclose(series["busy"], [tick.decision.plan.demand[1] for tick in ticks[30:]], atol=1e-4)
     np.testing.assert_allclose(series["running"], [tick.decision.observation.running[1] for tick in ticks[30:]], atol=1)
     assert series["wall_s"] == [tick.wall_s for tick in ticks[30:]]
 

@@ -17,7 +17,7 @@ from autoscaler.adapters.web.exported_metrics import FAMILIES, MAX_SOURCES, PREF
 from autoscaler.adapters.web.metrics import OTHERS, Metrics
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
-from autoscaler.core.model.types import Forecast, Signal, Stage
+from autoscaler.core.model.types import Plan, Signal, Stage
 from autoscaler.ports import ChangeStatus, TickRecord
 from tests.adapters.keda.world import Row, ref
 from tests.adapters.keda.world import World as KedaWorld
@@ -96,7 +96,7 @@ def test_values_are_those_of_the_last_tick() -> None:
         value(metrics, "signal_recommended_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
     )
     assert value(metrics, "input_coverage_ratio", **where) == 1.0
-    assert value(metrics, "planner_load_replicas", **where) == tick.decision.forecast.demand[1]
+    assert value(metrics, "planner_load_replicas", **where) == tick.decision.plan.demand[1]
     assert value(metrics, "error_budget_ratio", **where) == pytest.approx(0.01)
     assert value(metrics, "error_budget_allowed_ratio", **where) == 0.0065
     assert value(metrics, "missed_requests_ratio", **where) == 0.025
@@ -140,7 +140,7 @@ def test_the_error_budget_has_no_noise_of_its_own() -> None:
 
 def test_where_no_rules_were_judged_the_forecast_is_absent_and_the_promise_is_not() -> None:
     metrics, tick = Metrics(), World(2).tick()
-    metrics.record(replace(tick, decision=replace(tick.decision, forecast=Forecast.blank(2))))
+    metrics.record(replace(tick, decision=replace(tick.decision, plan=Plan.blank(2))))
     name = tick.input.fleet.workloads[0].ref.name
     for family in ("planner_load_replicas", "error_budget_allowed_ratio", "missed_requests_ratio"):
         assert value(metrics, family, workload=name) is None

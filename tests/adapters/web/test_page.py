@@ -119,8 +119,8 @@ async def test_the_list_shows_whose_error_budget_is_burnt_and_puts_the_worst_fir
     daemon: Daemon, open_page: Open
 ) -> None:
     tick = World(3).tick()
-    forecast = replace(tick.decision.forecast, really_missed=np.array([0.004, np.nan, 0.025]))
-    daemon.record(replace(tick, decision=replace(tick.decision, forecast=forecast)))
+    plan = replace(tick.decision.plan, missed_fraction=np.array([0.004, np.nan, 0.025]))
+    daemon.record(replace(tick, decision=replace(tick.decision, plan=plan)))
     page = await open_page()
     await page.get_by_role("button", name="Budget used").click()
     burnt = page.locator("#rows td[data-key=budget]")
@@ -136,7 +136,7 @@ async def test_where_a_workload_could_idle_the_list_says_whether_it_stays_or_goe
     stages = np.tile(wanted, (len(Stage), 1))
     stages[: Stage.IDLE] = [1.0, 0.0]
     asks = np.full_like(tick.decision.asks, np.nan)
-    asks[Signal.FORECAST] = stages[Stage.DEMAND]
+    asks[Signal.PLANNER] = stages[Stage.DEMAND]
     daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=wanted)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")

@@ -22,8 +22,8 @@ def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
     story.serve(many, np.array([1.0, 1.0, 4.5]), 120)
     assert story.serve(many, np.array([1.0, 1.0, 1.0]), 300).replicas.tolist() == [2, 2, 6]
     crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
-    assert crowded.forecast.needed.tolist() == [4, 4, 2]
-    assert crowded.forecast.replicas.tolist() == [5, 5, 8]
+    assert crowded.plan.base_replicas.tolist() == [4, 4, 2]
+    assert crowded.plan.replicas.tolist() == [5, 5, 8]
     assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service: none of them is a reserve
     assert crowded.needed.tolist() == [6, 2, 2]
 

@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.core.explain import planner_lines
 from autoscaler.core.explain.planner_lines import Figures
-from autoscaler.core.model.types import Forecast, Signal
+from autoscaler.core.model.types import Plan, Signal
 from autoscaler.core.planner.strategies import BY_MARGIN, BY_SHARE, COUNTS, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, spec, world
@@ -21,29 +21,29 @@ LEARNED = {
     "output_token_s": 1 / 12_500,
     "slots": NAN,
     "readings": 3210.0,
-    "last_judged_s": 0.0,
+    "updated_s": 0.0,
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,
-    "rule": float(PREDICTORS.index((2, 10)) * MARGINS + 1),  # level over 240 s, 10 cold starts, the second share
-    "watched_s": 7200.0,
-    "kept_s": 1200.0,
-    "allowed": 0.0065,
-    "paper_missed": 0.0046,
-    "by_rule": 4.0,
-    "unavoidable": 0.002,
-    "really_missed": 0.025,
-    "itl_judged": 100.0,
-    "needed": 3.0,
+    "strategy": float(PREDICTORS.index((2, 10)) * MARGINS + 1),  # level over 240 s, 10 cold starts, the second share
+    "observed_s": 7200.0,
+    "warm_up_s": 1200.0,
+    "allowed_fraction": 0.0065,
+    "shadow_missed_fraction": 0.0046,
+    "strategy_replicas": 4.0,
+    "unavoidable_fraction": 0.002,
+    "missed_fraction": 0.025,
+    "itl_counted_requests": 100.0,
+    "base_replicas": 3.0,
     "replicas": 4.0,
-    "held_s": NAN,
+    "peak_expires_in_s": NAN,
 }
 
 
 READ = {"gap_s": 1.0}
 
 
-def made(rules=None, asked=4.0, read=READ, **forecast):
+def made(rules=None, asked=4.0, read=READ, **plan):
     """A tick whose forecast is made up: what it knows is stated here, the rest of it is real.
 
     read: counters of the pods, beside those that a world has by itself.
@@ -53,13 +53,13 @@ def made(rules=None, asked=4.0, read=READ, **forecast):
     inp = world(story.now_s, fleet([4]), story.spec, running=4.0, **read)
     decision, _ = tick(inp, story.memory)
     asks = decision.asks.copy()
-    asks[Signal.FORECAST] = asked
-    known = Forecast(**{f.name: np.array([(LEARNED | forecast)[f.name]]) for f in fields(Forecast)})
-    return inp, replace(decision, asks=asks, forecast=known)
+    asks[Signal.PLANNER] = asked
+    known = Plan(**{f.name: np.array([(LEARNED | plan)[f.name]]) for f in fields(Plan)})
+    return inp, replace(decision, asks=asks, plan=known)
 
 
-def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **forecast) -> dict[str, str]:
-    inp, decision = made(rules, asked, read, **forecast)
+def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **plan) -> dict[str, str]:
+    inp, decision = made(rules, asked, read, **plan)
     return {
         line.name: line.text for line in planner_lines.lines(planner_lines.read(inp, decision, 0), inp, decision, 0)
     }
@@ -111,10 +111,10 @@ def test_the_figures_are_those_of_the_lines():
 
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
 def test_a_constant_count_is_said_with_what_it_gives_way_to(place, replicas):
-    said = told(rule=float(BY_MARGIN + place))["rule"]
+    said = told(strategy=float(BY_MARGIN + place))["rule"]
     needs = "while the peak of demand over 4 min in the last 10 cold starts of 90 s needs more"
     assert said == f"keeps {replicas} at all times, and more {needs}"
-    assert planner_lines.read(*made(rule=float(RULES - 1)), 0).least_replicas == COUNTS[-1, 0]
+    assert planner_lines.read(*made(strategy=float(RULES - 1)), 0).least_replicas == COUNTS[-1, 0]
 
 
 def test_the_limit_of_a_replica_is_that_of_its_slots_when_they_are_few():
@@ -129,7 +129,7 @@ def test_no_headroom_is_told_when_nothing_is_asked_for():
 
 @pytest.mark.parametrize("rule", range(BY_MARGIN))
 def test_every_rule_of_the_family_can_be_said(rule):
-    said = told(rule=float(rule))["rule"]
+    said = told(strategy=float(rule))["rule"]
     assert re.fullmatch(
         r"follows demand over (20 s|4 min|15 min), holds its peak for (3|10) cold starts of 90 s, "
         r"adds (\d+%|[\d.]+ square roots? of it)",
@@ -141,18 +141,18 @@ def test_every_rule_of_the_family_can_be_said(rule):
 def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():
     careful = "; in the first 20 min only the fastest level with the longest hold is followed"
     kept = "; all replicas it started with are kept for 20 min"
-    assert told(watched_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
-    assert told(watched_s=1200.0)["rule"].endswith("adds 60%")
+    assert told(observed_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
+    assert told(observed_s=1200.0)["rule"].endswith("adds 60%")
 
 
 def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
     calm = "while traffic is calm no more are asked for than it started with or its peak needs"
-    assert told(by_rule=6.0)["rule"].endswith(f"adds 60%; that would be 6, but {calm}")
-    assert told(by_rule=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
+    assert told(strategy_replicas=6.0)["rule"].endswith(f"adds 60%; that would be 6, but {calm}")
+    assert told(strategy_replicas=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 
 
 @pytest.mark.parametrize(
-    ("rules", "forecast", "why"),
+    ("rules", "plan", "why"),
     [
         ({"concurrency": 10.0}, {}, "no forecast: the policy states what a replica can do, and that is used instead"),
         (
@@ -170,8 +170,8 @@ def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
         ({}, {}, "no forecast: the arrival rate is not known right now"),
     ],
 )
-def test_a_silent_forecast_says_why(rules, forecast, why):
-    said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **forecast)
+def test_a_silent_forecast_says_why(rules, plan, why):
+    said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **plan)
     assert said["silent"] == why
     assert not {"headroom", "rule", "paper"} & said.keys()
 
@@ -192,20 +192,20 @@ def test_a_silent_forecast_names_the_inputs_that_are_missing(absent, named):
 
 
 def test_what_nobody_counts_is_not_said_to_be_met():
-    assert told(unavoidable=0.031)["budget"].endswith(
+    assert told(unavoidable_fraction=0.031)["budget"].endswith(
         "; 3.1% miss on any number of replicas, more than may: the promise is out of reach"
     )
-    assert told(really_missed=NAN)["budget"] == "1% of requests may miss; those that do are not counted"
+    assert told(missed_fraction=NAN)["budget"] == "1% of requests may miss; those that do are not counted"
 
 
 def test_before_the_first_request_it_is_said_that_none_was_counted():
-    nobody = {"really_missed": NAN, "paper_missed": NAN}
+    nobody = {"missed_fraction": NAN, "shadow_missed_fraction": NAN}
     assert told(**nobody)["budget"] == "1% of requests may miss; no request was counted yet"
 
 
 @pytest.mark.parametrize(("finished_per_s", "said"), [(NAN, "no request was counted yet"), (1.0, "are not counted")])
 def test_of_an_engine_that_tells_no_gaps_requests_are_known_by_their_rate(finished_per_s, said):
-    inp, decision = made(really_missed=NAN, paper_missed=NAN, readings=0.0)
+    inp, decision = made(missed_fraction=NAN, shadow_missed_fraction=NAN, readings=0.0)
     observation = replace(decision.observation, finished_per_s=np.array([finished_per_s]))
     decision = replace(decision, observation=observation)
     lines = planner_lines.lines(planner_lines.read(inp, decision, 0), inp, decision, 0)
@@ -213,7 +213,7 @@ def test_of_an_engine_that_tells_no_gaps_requests_are_known_by_their_rate(finish
 
 
 def test_before_the_first_judgement_of_an_engine_that_tells_gaps_no_request_was_counted_yet():
-    inp, decision = made(really_missed=NAN, paper_missed=NAN, readings=0.0)
+    inp, decision = made(missed_fraction=NAN, shadow_missed_fraction=NAN, readings=0.0)
     observation = replace(decision.observation, finished_per_s=np.array([1.0]))
     gaps = replace(inp.samples.pods, gaps=np.array([NAN, 5.0, NAN, 7.0]))
     inp = replace(inp, samples=replace(inp.samples, pods=gaps))
@@ -229,19 +229,19 @@ def test_a_slope_too_flat_to_be_true_is_no_limit():
 
 def test_of_more_demand_than_is_asked_for_it_is_told_how_much_is_missing():
     assert told(demand=9.0)["demand"] == "what arrives now would keep 9 replicas busy"
-    assert told(demand=9.0, needed=4.0)["headroom"] == "5 replicas too few: 4 asked for, 9 would be busy"
+    assert told(demand=9.0, base_replicas=4.0)["headroom"] == "5 replicas too few: 4 asked for, 9 would be busy"
     most = told(spec(concurrency=NAN, max_replicas=4.0), demand=5.0)["headroom"]
     assert most == "1 replica too few: 4 asked for, which is the maximum, 5 would be busy"
 
 
 def test_misses_are_of_the_last_day_only_where_a_day_was_watched():
-    assert "2.5% of the last day did" in told(watched_s=90_000.0)["budget"]
-    assert "2.5% did in 13.1 min of demand watched" in told(watched_s=786.0)["budget"]
+    assert "2.5% of the last day did" in told(observed_s=90_000.0)["budget"]
+    assert "2.5% did in 13.1 min of demand watched" in told(observed_s=786.0)["budget"]
 
 
 def test_where_nobody_knows_for_how_long_misses_were_counted_no_time_is_named():
     """Just learned from history, or counted by another version of the rules."""
-    assert ", 2.5% of those counted did: " in told(watched_s=0.0)["budget"]
+    assert ", 2.5% of those counted did: " in told(observed_s=0.0)["budget"]
 
 
 def test_what_is_promised_has_no_noise_of_its_own():
@@ -249,7 +249,7 @@ def test_what_is_promised_has_no_noise_of_its_own():
 
 
 def test_who_asks_for_none_since_nothing_is_in_flight_is_not_said_to_be_young_and_calm():
-    assert told(asked=0.0, by_rule=1.0)["rule"].endswith("adds 60%")
+    assert told(asked=0.0, strategy_replicas=1.0)["rule"].endswith("adds 60%")
 
 
 def test_of_none_asked_for_none_is_needed():
@@ -264,7 +264,7 @@ def test_without_a_policy_there_is_nothing_to_say():
 
 
 @pytest.mark.parametrize("wild", [NAN, math.inf, -math.inf, -1.0, 0.0, 1e18])
-@pytest.mark.parametrize("name", [f.name for f in fields(Forecast) if f.name != "rule"])
+@pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "strategy"])
 def test_no_line_says_nan_whatever_is_known(name, wild):
     for text in told(**{name: wild}).values():
         assert not re.search(r"\bnan\b|\binf\b|\d+e[+-]\d+", text)

@@ -61,7 +61,7 @@ def cases() -> dict[str, Explanation]:
     scarce = {"pool_gpus": np.array([3.0])}
     busy = {"running": 10.0, "waiting": 7.0}
     return {
-        "forecast": told_forecast(),
+        "planner": told_by_planner(),
         "concurrency": told(fleet([2]), running=20.0, waiting=24.0),
         "one replica": told(fleet([1]), running=1.0),
         "gateway": told(fleet([1]), running=10.0, front_waiting=15.0),
@@ -130,7 +130,7 @@ def told_refused():
     return story.explain()
 
 
-def told_forecast():
+def told_by_planner():
     """Twice as slow as when idle, for two hours: half of each of two replicas is busy."""
     story, ended, gap_s = Told(spec(concurrency=NAN)), 0.0, 0.0
     for step in range(480):
@@ -160,7 +160,7 @@ def told_too_many():
     story = ToldServing(spec(max_replicas=2.0, **LEARNED))
     story.learn(fleet([2]))
     story.serve(fleet([2]), 1.8, 600)
-    story.decision = replace(story.decision, forecast=replace(story.decision.forecast, demand=np.array([3.8])))
+    story.decision = replace(story.decision, plan=replace(story.decision.plan, demand=np.array([3.8])))
     return story.explain()
 
 
@@ -265,7 +265,7 @@ def test_sentences_are_those_one_would_say(name, sentence):
 
 
 def test_a_forecast_says_what_it_found_and_why_it_asks_for_so_many():
-    case = CASES["forecast"]
+    case = CASES["planner"]
     assert re.fullmatch(
         r"Keeps 2 replicas: what arrives keeps \S+ replicas? busy, and 2 serve it within the error budget "
         r"at the lowest cost \(inputs up to 0 s old\)\.",
@@ -287,7 +287,7 @@ def test_where_nothing_is_in_flight_no_demand_is_said_to_keep_replicas_busy():
     story = Told(spec(concurrency=NAN))
     story.tick(fleet([1]))
     asks = np.full_like(story.decision.asks, NAN)
-    asks[Signal.FORECAST] = 0.0
+    asks[Signal.PLANNER] = 0.0
     story.decision = replace(story.decision, asks=asks)
     assert "nothing is in flight, and the forecast needs at most one replica" in story.explain().sentence
 
@@ -295,7 +295,7 @@ def test_where_nothing_is_in_flight_no_demand_is_said_to_keep_replicas_busy():
 @pytest.mark.parametrize("signal", list(Signal))
 def test_every_signal_can_be_the_strongest_and_is_named(signal):
     case = CASES[signal.name.lower()]
-    assert case.signal == signal.name.lower()
+    assert case.signal == names.SIGNALS[signal]
     assert case.asks[case.signal] == max(case.asks.values())
 
 
@@ -446,22 +446,29 @@ def test_of_more_than_what_arrives_needs_it_is_said_that_a_peak_is_held():
     assert f"and {case.wanted} are asked for, because its peak is held for {held:g} cold starts (for " in case.sentence
 
 
-def told_planner(**forecast: float) -> Explanation:
-    """An explanation in which the planner asks for two, with these columns of the forecast."""
+def told_planner(**plan: float) -> Explanation:
+    """An explanation in which the planner asks for two, with these columns of the plan."""
     story = ToldServing(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([2]))
     story.serve(fleet([2]), 1.0, 300)
-    figures = {"replicas": 2.0, "by_rule": 2.0, "needed": 2.0, "watched_s": 9000.0, "demand": 1.5, **forecast}
-    known = replace(story.decision.forecast, **{name: np.array([value]) for name, value in figures.items()})
+    figures = {
+        "replicas": 2.0,
+        "strategy_replicas": 2.0,
+        "base_replicas": 2.0,
+        "observed_s": 9000.0,
+        "demand": 1.5,
+        **plan,
+    }
+    known = replace(story.decision.plan, **{name: np.array([value]) for name, value in (figures | plan).items()})
     asks = story.decision.asks.copy()
-    asks[Signal.FORECAST] = 2.0
-    story.decision = replace(story.decision, forecast=known, asks=asks)
+    asks[Signal.PLANNER] = 2.0
+    story.decision = replace(story.decision, plan=known, asks=asks)
     return story.explain()
 
 
 @pytest.mark.parametrize(("missed", "predicted"), [(0.0, 0.0), (0.01, 0.01), (NAN, 0.004), (0.004, NAN)])
 def test_the_error_budget_is_said_to_be_kept_where_it_is(missed, predicted):
-    case = told_planner(really_missed=missed, paper_missed=predicted)
+    case = told_planner(missed_fraction=missed, shadow_missed_fraction=predicted)
     assert "busy, and 2 serve it within the error budget at the lowest cost" in case.sentence
 
 
@@ -479,7 +486,7 @@ def test_the_error_budget_is_said_to_be_kept_where_it_is(missed, predicted):
     ],
 )
 def test_the_sentence_says_how_much_was_missed_when_the_error_budget_is_not_kept(missed, predicted, allowed, said):
-    case = told_planner(really_missed=missed, paper_missed=predicted, allowed=allowed)
+    case = told_planner(missed_fraction=missed, shadow_missed_fraction=predicted, allowed_fraction=allowed)
     assert "within the error budget" not in case.sentence
     assert f"busy, and 2 are asked for{said}" in case.sentence
 
@@ -505,11 +512,18 @@ def test_a_constant_count_is_the_reason_when_no_peak_needs_more(asked, why):
     story.learn(fleet([8]))
     story.serve(fleet([8]), 0.5, 300)
     eight = BY_MARGIN + COUNTS[:, 0].tolist().index(8.0)
-    forecast = {"rule": eight, "by_rule": asked, "replicas": asked, "needed": 1.0, "watched_s": 9000.0, "demand": 0.5}
-    known = replace(story.decision.forecast, **{name: np.array([float(value)]) for name, value in forecast.items()})
+    plan = {
+        "strategy": eight,
+        "strategy_replicas": asked,
+        "replicas": asked,
+        "base_replicas": 1.0,
+        "observed_s": 9000.0,
+        "demand": 0.5,
+    }
+    known = replace(story.decision.plan, **{name: np.array([float(value)]) for name, value in plan.items()})
     asks = story.decision.asks.copy()
-    asks[Signal.FORECAST] = asked
-    story.decision = replace(story.decision, forecast=known, asks=asks)
+    asks[Signal.PLANNER] = asked
+    story.decision = replace(story.decision, plan=known, asks=asks)
     assert f"keeps 0.5 replicas busy, and {asked:g} are asked for, because {why}" in story.explain().sentence
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.model.types import Forecast, Signal
+from autoscaler.core.model.types import Plan, Signal
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.planner import scale_to_zero
 from autoscaler.core.planner import update as forecast
@@ -36,8 +36,8 @@ def learned(rules, cluster, demand, story=Serving, **how):
     return told.serve(cluster, demand, 1800.0, 15.0, **how)
 
 
-def of(forecast, row=0):
-    return {field.name: float(getattr(forecast, field.name)[row]) for field in fields(Forecast)}
+def of(plan, row=0):
+    return {field.name: float(getattr(plan, field.name)[row]) for field in fields(Plan)}
 
 
 # --- when
@@ -87,8 +87,8 @@ def scraped_every(seconds, neighbour):
         now = {name: np.broadcast_to(column, len(own)).astype(float) for name, column in now.items()}
         read = now if number % (seconds // 5) == 0 else {name: np.where(own, read[name], now[name]) for name in now}
         decision = story.tick(cluster, 5.0, **read)
-        spoke.append(not np.isnan(decision.asks[Signal.FORECAST, 0]))
-    return spoke, decision.forecast.watched_s[0]
+        spoke.append(not np.isnan(decision.asks[Signal.PLANNER, 0]))
+    return spoke, decision.plan.observed_s[0]
 
 
 @pytest.mark.parametrize("seconds", [45, 60])
@@ -102,12 +102,12 @@ def test_how_often_a_neighbour_is_scraped_changes_nothing(seconds):
 def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_still_say_what_came():
     story, cluster = Serving(spec(max_input_age_s=120.0, **LEARNED)), fleet([2])
     story.learn(cluster)
-    before = story.serve(cluster, 1.2, 1200.0, 15.0).forecast
+    before = story.serve(cluster, 1.2, 1200.0, 15.0).plan
     unread = story.counted(cluster, 1.2, 0.0) | {"time_s": story.now_s}
     for _ in range(16):
-        assert not np.isnan(story.tick(cluster, 5.0, **unread).asks[Signal.FORECAST, 0])
+        assert not np.isnan(story.tick(cluster, 5.0, **unread).asks[Signal.PLANNER, 0])
     story.tick(cluster, 5.0, **story.counted(cluster, 1.2, 85.0))
-    after = story.serve(cluster, 1.2, 30.0).forecast
+    after = story.serve(cluster, 1.2, 30.0).plan
     assert after.watched_s[0] - before.watched_s[0] >= 85.0
     assert after.demand[0] == pytest.approx(before.demand[0], rel=0.05)
 
@@ -115,12 +115,12 @@ def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_sti
 def test_between_two_judgements_the_forecast_stands():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 1.0, 600.0)
-    forecasts = {id(story.memory.forecast)}
+    plans = {id(story.memory.plan)}
     for _ in range(5):
         decision = story.serve(cluster, 1.0, 5.0)
-        forecasts.add(id(decision.forecast))
-        assert decision.forecast is story.memory.forecast
-    assert len(forecasts) <= 2
+        plans.add(id(decision.plan))
+        assert decision.plan is story.memory.plan
+    assert len(plans) <= 2
 
 
 def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
@@ -133,8 +133,8 @@ def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
     joined.spec = spec(2, **LEARNED)
     joined.serve(two, np.array([1.2, 0.1]), 300.0)
     decision = joined.serve(two, np.array([1.2, 2.0]), 300.0)
-    assert of(decision.forecast) == pytest.approx(of(expected.forecast), nan_ok=True)
-    assert of(decision.forecast, 1)["demand"] == pytest.approx(2.0, rel=0.05)
+    assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
+    assert of(decision.plan, 1)["demand"] == pytest.approx(2.0, rel=0.05)
 
 
 def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
@@ -159,20 +159,20 @@ def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
 
 
 def test_the_forecast_says_what_was_found():
-    told = of(learned(spec(**LEARNED), fleet([4]), 2.0, late=0.002).forecast)
+    told = of(learned(spec(**LEARNED), fleet([4]), 2.0, late=0.002).plan)
     assert told["idle_gap_s"] == pytest.approx(IDLE_GAP_S, rel=0.05)
     assert told["demand"] == pytest.approx(2.0, rel=0.05)
     assert told["work_s"] == pytest.approx(WORK_S, rel=0.05)
-    assert told["really_missed"] == pytest.approx(0.002, rel=0.05)
-    assert 0 < told["allowed"] < 0.02
-    assert 0 < told["paper_missed"] < 0.2  # no rule saw it rise so suddenly
-    assert 1800 < told["watched_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
+    assert told["missed_fraction"] == pytest.approx(0.002, rel=0.05)
+    assert 0 < told["allowed_fraction"] < 0.02
+    assert 0 < told["shadow_missed_fraction"] < 0.2  # no rule saw it rise so suddenly
+    assert 1800 < told["observed_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
 
 
 def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.learn(cluster)
-    told = story.serve(cluster, 3.7, 1800.0).forecast
+    told = story.serve(cluster, 3.7, 1800.0).plan
     rules = story.memory.all_rules()
     on_paper = rules.paper.missed[int(rules.rule[0]), 0] / rules.paper.arrived[0]
     assert told.paper_missed[0] == pytest.approx(on_paper, rel=1e-5)
@@ -181,20 +181,20 @@ def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
 def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     early = story.serve(cluster, 1.0, EVERY_S)
-    assert np.isnan(early.asks[Signal.FORECAST, 0])
+    assert np.isnan(early.asks[Signal.PLANNER, 0])
     assert early.asks[Signal.CONCURRENCY, 0] > 0
     late = story.serve(cluster, 1.0, 900.0)
-    assert late.asks[Signal.FORECAST, 0] == late.forecast.replicas[0] >= 1
+    assert late.asks[Signal.PLANNER, 0] == late.plan.replicas[0] >= 1
     assert np.isnan(late.asks[Signal.CONCURRENCY, 0])
 
 
 def test_without_a_promise_no_rule_speaks_and_a_tolerated_wait_is_one():
     silent = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
-    assert np.isnan(silent.forecast.replicas[0])
-    assert np.isnan(silent.asks[Signal.FORECAST, 0])
-    assert silent.forecast.demand[0] > 0
+    assert np.isnan(silent.plan.replicas[0])
+    assert np.isnan(silent.asks[Signal.PLANNER, 0])
+    assert silent.plan.demand[0] > 0
     patient = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=5.0), fleet([2]), 1.0)
-    assert patient.asks[Signal.FORECAST, 0] >= 1
+    assert patient.asks[Signal.PLANNER, 0] >= 1
 
 
 def test_without_a_policy_nothing_is_said():
@@ -204,8 +204,8 @@ def test_without_a_policy_nothing_is_said():
 
 
 def test_floor_and_ceiling_of_the_policy_hold():
-    assert learned(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).forecast.replicas[0] == 3
-    assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).forecast.replicas[0] == 2
+    assert learned(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
+    assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
 
 
 def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
@@ -229,7 +229,7 @@ def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
     ]
     observed = [observe(inp, story.memory)[0] for inp, story in zip(seen, (plain, woken), strict=True)]
     told = [
-        forecast.follow(inp, shown, story.memory).forecast
+        forecast.follow(inp, shown, story.memory).plan
         for inp, shown, story in zip(seen, observed, (plain, woken), strict=True)
     ]
     assert told[1].allowed[0] < told[0].allowed[0]
@@ -244,24 +244,24 @@ def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget(
     story.memory = replace(story.memory, workloads=replace(lived, zero=flooded))
     inp = world(story.now_s + EVERY_S, cluster, story.spec, **story.counted(cluster, 1.0, EVERY_S))
     followed = forecast.follow(inp, observe(inp, story.memory)[0], story.memory)
-    assert followed.forecast.allowed[0] > 0
+    assert followed.plan.allowed_fraction[0] > 0
 
 
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
-    assert learned(spec(**LEARNED), fleet([2]), 1.0).forecast.really_missed[0] == 0
+    assert learned(spec(**LEARNED), fleet([2]), 1.0).plan.missed_fraction[0] == 0
     uncounted = learned(spec(**LEARNED), fleet([2]), 1.0, Unjudged)
-    assert uncounted.asks[Signal.FORECAST, 0] >= 1
-    assert np.isnan(uncounted.forecast.really_missed[0])
+    assert uncounted.asks[Signal.PLANNER, 0] >= 1
+    assert np.isnan(uncounted.plan.missed_fraction[0])
 
 
 def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     """They count from when a gateway lets a request through, and are first read when those who waited run."""
     story, cluster = Serving(spec(**LEARNED)), fleet([1])
-    assert story.serve(cluster, 0.5, 1800.0).forecast.really_missed[0] == 0
+    assert story.serve(cluster, 0.5, 1800.0).plan.missed_fraction[0] == 0
     story.tick(fleet([0]), 30.0, front_waiting=54.0)  # four of which ran in the replica that is gone
     decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, front_waiting=54.0)
     counted = story.memory.rules[0].budget.counted[0]
-    assert decision.forecast.really_missed[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
+    assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
 @pytest.mark.parametrize("place", range(len(COUNTS)))
@@ -292,8 +292,8 @@ def test_a_pod_that_leaves_is_counted_while_it_is_missed():
 
 def test_sleeping_engines_take_no_part():
     """Two serve and two sleep: as much work for each request as where there are but the two."""
-    two = of(learned(spec(**LEARNED), fleet([2]), 1.0, late=0.01).forecast)
-    four = of(learned(spec(**LEARNED), fleet([4]), 1.0, late=0.01, asleep=np.array([0.0, 0.0, 1.0, 1.0])).forecast)
+    two = of(learned(spec(**LEARNED), fleet([2]), 1.0, late=0.01).plan)
+    four = of(learned(spec(**LEARNED), fleet([4]), 1.0, late=0.01, asleep=np.array([0.0, 0.0, 1.0, 1.0])).plan)
     assert four == pytest.approx(two, nan_ok=True)
 
 
@@ -305,7 +305,7 @@ def test_a_pod_that_restarts_changes_the_demand_of_nobody():
         counter[2] = 0.0
     for _ in range(12):
         decision = story.serve(cluster, 2.0, 5.0)
-        assert decision.forecast.demand[0] == pytest.approx(2.0, rel=0.05)
+        assert decision.plan.demand[0] == pytest.approx(2.0, rel=0.05)
 
 
 @pytest.mark.parametrize("moment_s", [5.0, 10.0, 15.0, 20.0, 25.0])
@@ -316,7 +316,7 @@ def test_a_pod_that_came_within_an_interval_does_not_make_demand_larger(moment_s
     story.serve(two, 1.6, 1800.0 + moment_s)
     three = fleet([3], pod_ready_s=np.array([0.0, 0.0, story.now_s]))
     for _ in range(12):
-        assert story.serve(three, 1.6, 5.0).forecast.demand[0] == pytest.approx(1.6, rel=0.1)
+        assert story.serve(three, 1.6, 5.0).plan.demand[0] == pytest.approx(1.6, rel=0.1)
 
 
 # --- bad input, rows, values
@@ -341,11 +341,11 @@ def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_
             mine = columns.get(name, np.full(5, NAN))
             columns[name] = np.append(mine[:2], random.choice(ABSURD, 3))
         decision = together.tick(two, 30.0, **columns)
-        assert of(decision.forecast) == pytest.approx(of(expected.forecast), nan_ok=True)
-        assert decision.asks[Signal.FORECAST, 0] == pytest.approx(expected.asks[Signal.FORECAST, 0], nan_ok=True)
+        assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
+        assert decision.asks[Signal.PLANNER, 0] == pytest.approx(expected.asks[Signal.PLANNER, 0], nan_ok=True)
         assert 1 <= decision.replicas[1] <= 9
-        assert not any(math.isinf(value) for value in of(decision.forecast, 1).values())
-    assert expected.asks[Signal.FORECAST, 0] >= 1
+        assert not any(math.isinf(value) for value in of(decision.plan, 1).values())
+    assert expected.asks[Signal.PLANNER, 0] >= 1
 
 
 @pytest.mark.parametrize("jump", [1e6, -1e6])
@@ -355,9 +355,9 @@ def test_a_new_objective_makes_its_counter_jump_and_nobody_late(jump):
     story.counters["met"] += 2e6
     story.serve(cluster, 1.0, 600.0)
     story.counters["met"] += jump
-    assert story.serve(cluster, 1.0, 300.0).forecast.really_missed[0] == 0
+    assert story.serve(cluster, 1.0, 300.0).plan.missed_fraction[0] == 0
     story.serve(cluster, 1.0, 60.0, late=1.0)
-    assert story.serve(cluster, 1.0, 60.0).forecast.really_missed[0] > 0.01  # it goes on counting
+    assert story.serve(cluster, 1.0, 60.0).plan.missed_fraction[0] > 0.01  # it goes on counting
 
 
 def arrays(value):
@@ -383,7 +383,7 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
     np.testing.assert_array_equal(once.replicas, again.replicas)
     np.testing.assert_array_equal(once.asks, again.asks)
     assert after.rules[0] is not memory.rules[0]
-    for one, other in ((once.forecast, again.forecast), *zip(after.rules, too.rules, strict=True)):
+    for one, other in ((once.plan, again.plan), *zip(after.rules, too.rules, strict=True)):
         for place, column in one.columns().items():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
 
@@ -402,7 +402,7 @@ def test_time_without_a_policy_is_held_against_no_rule(gap_s):
             story.serve(cluster, 4.0, outage_s, 15.0)
         story.spec = good
         back = story.serve(cluster, 4.0, 300.0, 15.0)
-        asked[outage_s] = back.asks[Signal.FORECAST, 0], of(back.forecast)["paper_missed"]
+        asked[outage_s] = back.asks[Signal.PLANNER, 0], of(back.plan)["shadow_missed_fraction"]
     assert asked[gap_s][0] == asked[0.0][0]
     assert asked[gap_s][1] == pytest.approx(asked[0.0][1], abs=1e-3)
 

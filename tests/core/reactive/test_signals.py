@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.spec import Schedule
-from autoscaler.core.model.types import Capacity, Forecast, Observation, Signal
+from autoscaler.core.model.types import Capacity, Observation, Plan, Signal
 from autoscaler.core.reactive import signals
 from autoscaler.core.state import Memory, WorkloadMemory
 from tests.core.recordings import DATA, columns
@@ -31,10 +31,10 @@ def capacity(**columns):
     return replace(Capacity.filled(1), **{name: np.array([float(value)]) for name, value in known.items()})
 
 
-def memory(forecast=None, **columns):
+def memory(plan=None, **columns):
     known = {name: np.array([float(value)]) for name, value in columns.items()}
     workloads = replace(WorkloadMemory.blank(1), **known)
-    return replace(Memory.empty(), workloads=workloads, forecast=forecast or Forecast.filled(1))
+    return replace(Memory.empty(), workloads=workloads, plan=plan or Plan.filled(1))
 
 
 def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None):
@@ -410,30 +410,30 @@ def test_the_queue_is_no_part_of_what_lasts():
 
 
 def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start():
-    forecast = replace(Forecast.filled(1), replicas=np.array([2.0]))
+    plan = replace(Plan.filled(1), replicas=np.array([2.0]))
     learned = spec(target_usage=0.8, concurrency=NAN, prefill_tokens_per_s=NAN, decode_tokens_per_s=NAN)
     short, long = (observation(running=40, waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
-    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, remembered=memory(forecast)))
-    assert asked(Signal.CONCURRENCY, long, rules=learned, remembered=memory(forecast)) == pytest.approx(15)
-    assert asked(Signal.FORECAST, long, rules=learned, remembered=memory(forecast)) == 2
+    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, remembered=memory(plan)))
+    assert asked(Signal.CONCURRENCY, long, rules=learned, remembered=memory(plan)) == pytest.approx(15)
+    assert asked(Signal.PLANNER, long, rules=learned, remembered=memory(plan)) == 2
 
 
 def test_the_forecast_asks_for_replicas_that_are_awake():
-    forecast = replace(Forecast.filled(1), replicas=np.array([3.0]))
+    plan = replace(Plan.filled(1), replicas=np.array([3.0]))
     learned = spec(concurrency=NAN)
     busy = {"running": 40, "ready": 5, "reporting": 5}
-    assert asked(Signal.FORECAST, observation(**busy), rules=learned, remembered=memory(forecast)) == 3
+    assert asked(Signal.PLANNER, observation(**busy), rules=learned, remembered=memory(plan)) == 3
     sleepers = observation(**busy, asleep=3)
-    assert asked(Signal.FORECAST, sleepers, rules=learned, remembered=memory(forecast)) == 6
+    assert asked(Signal.PLANNER, sleepers, rules=learned, remembered=memory(plan)) == 6
     enough = observation(**busy, asleep=1)
-    assert asked(Signal.FORECAST, enough, rules=learned, remembered=memory(forecast)) == 3
+    assert asked(Signal.PLANNER, enough, rules=learned, remembered=memory(plan)) == 3
 
 
 def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_others_want():
     def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN, asleep=0):
         asks = np.full((len(Signal), 1), NAN)
-        asks[Signal.FORECAST], asks[Signal.SCHEDULE] = forecast, others
-        remembering = replace(Forecast.filled(1), needed=np.array([remembers_not]))
+        asks[Signal.PLANNER], asks[Signal.SCHEDULE] = forecast, others
+        remembering = replace(Plan.filled(1), base_replicas=np.array([remembers_not]))
         found = observation(ready=4, asleep=asleep)
         return signals.needed(found, np.array([wanted]), asks, signals.beside_forecast(asks), remembering)[0]
 
@@ -450,6 +450,6 @@ def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why)
     stated = why == "capacity is stated"
     found = observation(running=10) if stated else observation(ready=0, reporting=0, starting=2)
     inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
-    forecast = replace(Forecast.filled(1), replicas=np.array([8.0]), needed=np.array([3.0]))
-    asks = signals.ask(inp, found, capacity(), memory(forecast))
-    assert signals.needed(found, np.array([8.0]), asks, signals.beside_forecast(asks), forecast)[0] == 8
+    plan = replace(Plan.filled(1), replicas=np.array([8.0]), base_replicas=np.array([3.0]))
+    asks = signals.ask(inp, found, capacity(), memory(plan))
+    assert signals.needed(found, np.array([8.0]), asks, signals.beside_forecast(asks), plan)[0] == 8
