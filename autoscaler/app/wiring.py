@@ -25,12 +25,12 @@ from autoscaler.adapters.keda.check import check_scaled_object
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
 from autoscaler.adapters.keda.server import CannotServe, KedaServer
 from autoscaler.adapters.keda.service import KedaService
-from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import EventRecorder
-from autoscaler.adapters.kubernetes.history import OwnWrites
-from autoscaler.adapters.kubernetes.lease import Elector
+from autoscaler.adapters.kubernetes.fleet import NEEDED, KubeFleet
+from autoscaler.adapters.kubernetes.leader_election import Elector
+from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
-from autoscaler.adapters.kubernetes.snapshot import NEEDED, KubeFleet
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
 from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource

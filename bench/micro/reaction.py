@@ -28,7 +28,7 @@ from kubernetes_asyncio.client import AppsV1Api
 from kubernetes_asyncio.client.exceptions import ApiException
 from kubernetes_asyncio.watch import Watch
 
-from autoscaler.adapters.kubernetes.client import FIELD_MANAGER
+from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER
 from bench.micro.cluster import site
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.integration.site import Site, recording

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.adapters.keda.metric_value import Published, Tolerance, publish
 from autoscaler.adapters.keda.refusals import Refusals
-from autoscaler.adapters.keda.value import Published, Tolerance, publish
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Observation
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 
-from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, Tolerance, publish
+from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.config.check import scaledobject as so
 from autoscaler.config.check import trigger as metadata
 from autoscaler.config.check.manifests import at, mapping

@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_health.v1.health import aio as health_aio  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from autoscaler.adapters.keda.door import Door
-from autoscaler.adapters.keda.guard import Guard
+from autoscaler.adapters.keda.goaway import Door
 from autoscaler.adapters.keda.metrics import Calls
+from autoscaler.adapters.keda.middleware import Guard
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
     ExternalScalerServicer,

@@ -22,9 +22,9 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import grpc
 
 from autoscaler.adapters.keda.answers import Answer, Answers, NoAnswer
+from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
-from autoscaler.adapters.keda.value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
 from autoscaler.config.check import trigger
 from autoscaler.config.findings import shown
 from autoscaler.config.policy.parse import PolicyBook

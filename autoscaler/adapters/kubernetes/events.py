@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import structlog
 
-from autoscaler.adapters.kubernetes.client import ApiError, Kube, object_path
-from autoscaler.adapters.kubernetes.lease import micro_time
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.leader_election import micro_time
 from autoscaler.core.explain import sentence
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.observe.pending import lacking

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from autoscaler.adapters.kubernetes.client import ApiError, Kube, object_path
-from autoscaler.adapters.kubernetes.history import OwnWrites
-from autoscaler.adapters.kubernetes.pods import quoted
-from autoscaler.adapters.kubernetes.targets import KINDS
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.pods.store import quoted
+from autoscaler.adapters.kubernetes.workloads.targets import KINDS
 from autoscaler.ports import Change, ChangeStatus, Leadership, Outcome
 
 log = structlog.get_logger(__name__)

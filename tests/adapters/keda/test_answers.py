@@ -5,7 +5,7 @@ from math import nan
 import pytest
 
 from autoscaler.adapters.keda.answers import LED_ELSEWHERE, NOBODY_LEADS, Answer, NoAnswer
-from autoscaler.adapters.keda.value import Tolerance
+from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.keda.world import Row, World, ref
 

@@ -16,9 +16,9 @@ from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import CALL_BYTES, MAX_CALLS, KedaServer
 from autoscaler.adapters.keda.service import KedaService
-from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import EventRecorder
-from autoscaler.adapters.kubernetes.snapshot import KubeFleet
+from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import KedaSettings, Mode
 from autoscaler.daemon.loop import Loop

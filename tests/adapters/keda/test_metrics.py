@@ -4,8 +4,8 @@ from math import nan
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.adapters.keda.metrics import MAX_SWALLOWED, Calls, KedaCollector
-from autoscaler.adapters.keda.value import Tolerance
 from tests.adapters.keda.world import Row, World, ref
 
 SWALLOWED = "vllm_autoscaler_keda_swallowed"

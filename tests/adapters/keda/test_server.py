@@ -17,7 +17,7 @@ from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import FOLLOW_S, SERVICE, CannotServe, KedaServer
 from autoscaler.config.settings import KedaSettings
-from tests.adapters.keda.test_door import GOAWAY, HELLO, sent_away
+from tests.adapters.keda.test_goaway import GOAWAY, HELLO, sent_away
 from tests.adapters.keda.test_service import reference
 from tests.adapters.keda.world import World
 from tests.harness.process import eventually

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest_asyncio
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.api.client import Kube
 from tests.adapters.kubernetes.world import World, shipped_roles
 from tests.harness.kube_api import KubeApi, User
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, TOLD_AFTER_S, EventRecorder
 from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples

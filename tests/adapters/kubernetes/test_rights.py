@@ -6,12 +6,12 @@ import pytest
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.in_memory import RecordingActuator
-from autoscaler.adapters.kubernetes.client import Kube
+from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import EventRecorder
-from autoscaler.adapters.kubernetes.history import OwnWrites
-from autoscaler.adapters.kubernetes.lease import Elector
+from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.leader_election import Elector
+from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
-from autoscaler.adapters.kubernetes.snapshot import KubeFleet
 from autoscaler.config.settings import LeaseSettings, Mode
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus

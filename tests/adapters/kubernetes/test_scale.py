@@ -10,14 +10,14 @@ from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.client import Kube
-from autoscaler.adapters.kubernetes.history import OwnWrites
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Outcome
 from tests.adapters.keda.world import HandClock
+from tests.adapters.kubernetes.api.test_client import serving
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
-from tests.adapters.kubernetes.test_client import serving
 from tests.adapters.kubernetes.world import LWS, World, shipped_roles
 from tests.harness.kube_api import KubeApi
 

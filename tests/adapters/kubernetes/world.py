@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from autoscaler.adapters.kubernetes.snapshot import KubeFleet
+from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.ports import Unavailable
 from tests.harness.kube_api import KubeApi, load_manifests

@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
-from autoscaler.adapters.keda.value import Tolerance
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import FAMILIES, MAX_SOURCES, PREFIX
 from autoscaler.adapters.web.metrics import OTHERS, Metrics

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoscaler.adapters.kubernetes.declared import read_annotations
+from autoscaler.adapters.kubernetes.workloads.annotations import read_annotations
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES, names, override_path
 from autoscaler.config.check.manifests import TEMPLATES, check_workload
 from autoscaler.config.findings import Finding, Severity

@@ -1,0 +1,1 @@
+"""The API server: requests, the objects that are read, and list and watch."""

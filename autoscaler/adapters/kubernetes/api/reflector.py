@@ -1,0 +1,347 @@
+"""List and watch one kind of object: pages, bookmarks, expiry, refusals and broken connections.
+
+The library's own watch reconnects without pause, resumes at an expired version, and waits for ever on a half-open
+connection; this one does not. What an object means is the receiver's business.
+Source: Kubernetes API concepts, "Efficient detection of changes".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import aiohttp
+import msgspec
+import structlog
+
+from autoscaler.adapters.kubernetes.api.client import BODY_LIMIT_BYTES, JSON, ApiError, Kube, TooLarge, object_path
+from autoscaler.adapters.kubernetes.api.decode import decode
+from autoscaler.adapters.kubernetes.api.objects import Event, Object, Page, StatusObject
+from autoscaler.ports import Clock
+
+log = structlog.get_logger(__name__)
+
+PAGE_OBJECTS = 500  # and fewer where so many are too large together
+LIST_TIMEOUT_S = 60.0  # for one page: as long as API servers work on a request (--request-timeout)
+RETRY_AFTER_LIMIT_S = 60.0
+QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reconnecting slows down
+ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+ACCEPT_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+ABSENT = (403, 404)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+GONE = 410
+_PAGE, _EVENT, _OBJECT = msgspec.json.Decoder(Page), msgspec.json.Decoder(Event), msgspec.json.Decoder(Object)
+
+Kind = TypeVar("Kind", bound=Object)
+Kind_contra = TypeVar("Kind_contra", bound=Object, contravariant=True)
+
+
+@dataclass(frozen=True)
+class WatchTimes:
+    """How patient a watch is; seconds."""
+
+    lifetime_s: float = 300.0  # asked of the server, plus up to a fifth, so that watches do not end together
+    silence_s: float = 90.0  # without a byte the connection counts as dead; bookmarks come about every 60 s
+    backoff_s: float = 0.8  # first pause after a failure, before jitter; doubles
+    backoff_cap_s: float = 30.0
+    absent_s: float = 60.0  # how often to ask again for an optional kind that is not there or not allowed
+
+
+@dataclass(frozen=True)
+class Resource(Generic[Kind]):
+    """A kind of object and how to ask for it."""
+
+    root: str  # "/apis/apps/v1"
+    plural: str
+    type: type[Kind]
+    namespaced: bool = True
+    optional: bool = False  # 403 and 404 mean "unknown" and are asked again later
+    metadata_only: bool = False  # the server leaves the rest out
+
+
+class Receiver(Protocol[Kind_contra]):
+    """Gets the last known state of each object. Called from the event loop; must not wait."""
+
+    def put(self, seen: Kind_contra, /) -> None: ...
+
+    def remove(self, namespace: str, name: str, /) -> None: ...
+
+
+class _Expired(Exception):
+    """The version to resume from is gone; list again."""
+
+
+class Watch(Generic[Kind]):
+    """Keeps a receiver in step with the API server: `run` in a task.
+
+    `synced` and a call of `on_sync` say that the first list is complete.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        resource: Resource[Kind],
+        receiver: Receiver[Kind],
+        clock: Clock,
+        namespace: str = "",
+        times: WatchTimes | None = None,
+        on_sync: Callable[[], None] | None = None,
+    ) -> None:
+        self.resource = resource
+        self.namespace = namespace if resource.namespaced else ""
+        self.synced = False
+        self.live = False  # the stream is open, or was until it ended in peace
+        self.absent = False  # an optional kind that is not there, or not allowed
+        self.problem = ""  # why it is not live, in words
+        self.unreadable = 0  # objects that could not be decoded, ever
+        self._kube = kube
+        self._receiver = receiver
+        self._clock = clock
+        self._times = times or WatchTimes()
+        self._on_sync = on_sync
+        self._path = object_path(resource.root, self.namespace, resource.plural)
+        self._decoder = msgspec.json.Decoder(resource.type)
+        self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
+        self._version = ""  # resume from here; "": list first
+        self._failures = 0
+        self._refused_s: float | None = None  # since when an optional kind is refused
+        self._asked_until_s = 0.0  # the server wants to be left alone until then, whatever we are told
+        self._renewal: asyncio.Timeout | None = None  # ends whatever is under way; None: nothing is
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(None) as self._renewal:
+                    await self._attempt()
+            except TimeoutError:
+                pass  # told to renew
+            finally:
+                self._renewal = None
+
+    async def _attempt(self) -> None:
+        """List if need be, and follow one stream until it ends; then wait as the end asks for."""
+        await self._clock.sleep(max(self._asked_until_s - self._clock.now_s(), 0.0))
+        try:
+            if not self._version:
+                await self._list()
+            await self._watch()
+        except _Expired:
+            self._version = ""
+            await self._clock.sleep(self._backoff_s())
+        except ApiError as error:
+            await self._suffer(error)
+
+    def renew(self) -> None:
+        """Open the stream again from where it is, and now: the server was out of reach and is back.
+
+        A stream from before may be half-open, one that was asked for may never open, and a pause before the next try
+        was meant for a server that is away.
+        """
+        self.live = False
+        self._failures = 0
+        if self._renewal is not None and not self._renewal.expired():
+            self._renewal.reschedule(asyncio.get_running_loop().time())
+
+    async def _list(self) -> None:
+        """Read all pages; afterwards the receiver holds exactly what was listed."""
+        seen: set[tuple[str, str]] = set()
+        limit, token = PAGE_OBJECTS, ""
+        while True:
+            query = [("limit", str(limit))]
+            try:
+                body = await self._kube.request(
+                    "GET",
+                    self._path,
+                    query=[*query, ("continue", token)] if token else query,
+                    accept=ACCEPT_METADATA_LIST if self.resource.metadata_only else JSON,
+                    timeout_s=LIST_TIMEOUT_S,
+                )
+                page = decode(_PAGE, body)
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit = max(limit // 4, 1)
+                continue
+            except UNREADABLE as error:
+                raise ApiError(f"list {self._path}", 0, f"not a list: {error}") from error
+            except ApiError as error:
+                if error.status == GONE:  # the pages took longer than the server remembers
+                    raise _Expired from error
+                raise
+            for raw in page.items or ():
+                metadata = self._take(raw)
+                if metadata is not None:
+                    seen.add(metadata)
+            token = page.metadata.continue_ or ""
+            if not token:
+                break
+            limit = min(2 * limit, PAGE_OBJECTS)  # large objects may all be in one namespace
+            await asyncio.sleep(0)  # let the tick run between pages
+        for key in [key for key in self._known if key not in seen]:
+            self._drop(key)
+        self._version = page.metadata.resource_version
+        self._sync()
+
+    async def _watch(self) -> None:
+        """Follow one stream until it ends in peace."""
+        lifetime_s = self._times.lifetime_s * random.uniform(1.0, 1.2)
+        query = [
+            ("watch", "1"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", self._version),
+            ("timeoutSeconds", str(max(1, int(lifetime_s)))),
+        ]
+        accept = ACCEPT_METADATA if self.resource.metadata_only else JSON
+        began_s = self._clock.now_s()
+        heard = False
+        try:
+            async with self._kube.stream(
+                self._path, query=query, accept=accept, silence_s=self._times.silence_s
+            ) as response:
+                self._recover()
+                async for line in _lines(response):
+                    heard = True
+                    self._failures = 0
+                    self._follow(line)
+        except ApiError as error:
+            if error.status == GONE:
+                raise _Expired from error
+            raise
+        if not heard and self._clock.now_s() - began_s < QUICK_END_S:
+            raise ApiError(f"watch {self._path}", 0, "the stream ended at once")
+        await self._clock.sleep(random.uniform(0.0, 0.5))
+
+    def _follow(self, line: bytes) -> None:
+        try:
+            event = decode(_EVENT, line)
+            if event.type == "ERROR":
+                status = msgspec.json.decode(event.object, type=StatusObject)
+                if status.code == GONE or status.reason in ("Expired", "Gone"):
+                    raise _Expired
+                raise ApiError(f"watch {self._path}", status.code, status.message[:300])
+            metadata = decode(_OBJECT, event.object).metadata
+        except UNREADABLE as error:
+            raise ApiError(f"watch {self._path}", 0, f"not a watch event: {error}") from error
+        if event.type == "DELETED":
+            self._drop((metadata.namespace, metadata.name))
+        elif event.type != "BOOKMARK":
+            self._take(event.object)
+        if metadata.resource_version:
+            self._version = metadata.resource_version
+
+    def _take(self, raw: msgspec.Raw) -> tuple[str, str] | None:
+        """Hand one object on unless it is known; return its key. One that cannot be read keeps its last state."""
+        try:
+            seen = decode(self._decoder, raw)
+        except UNREADABLE as error:
+            self.unreadable += 1
+            try:
+                metadata = decode(_OBJECT, raw).metadata
+            except UNREADABLE:
+                return None
+            log.warning(
+                "object cannot be read",
+                resource=self.resource.plural,
+                object=f"{metadata.namespace}/{metadata.name}",
+                error=str(error),
+            )
+            return metadata.namespace, metadata.name
+        metadata = seen.metadata
+        key = metadata.namespace, metadata.name
+        before = self._known.get(key)
+        now = metadata.uid, metadata.resource_version
+        if before == now:
+            return key
+        if before is not None and before[0] != metadata.uid:  # deleted and made again in between
+            self._drop(key)
+        self._known[key] = now
+        try:
+            self._receiver.put(seen)
+        except Exception:  # whatever is odd about one object must not end the view of all others
+            self.unreadable += 1
+            log.exception("object cannot be used", resource=self.resource.plural, object="/".join(key))
+        return key
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        if self._known.pop(key, None) is None:
+            return
+        try:
+            self._receiver.remove(*key)
+        except Exception:  # as in `_take`
+            self.unreadable += 1
+            log.exception("object cannot be removed", resource=self.resource.plural, object="/".join(key))
+
+    def _sync(self) -> None:
+        first, self.synced = not self.synced, True
+        if first and self._on_sync is not None:
+            self._on_sync()
+
+    def _recover(self) -> None:
+        self.live = True
+        self.absent = False
+        self._refused_s = None
+        if self.problem:
+            log.info("watch has recovered", path=self._path)
+        self.problem = ""
+
+    async def _suffer(self, error: ApiError) -> None:
+        """Wait as the failure asks for. What is known stays known."""
+        if self.resource.optional and error.status in ABSENT and self._is_lasting():
+            for key in list(self._known):
+                self._drop(key)
+            self._version = ""
+            if not self.absent:
+                log.info("optional resource is not available", path=self._path, error=str(error))
+            self.absent = self.live = True
+            self._sync()
+            self.problem = ""
+            await self._clock.sleep(self._times.absent_s * random.uniform(1.0, 1.2))
+            return
+        if error.status not in ABSENT:
+            self._refused_s = None  # an API server that is away in between may have started anew
+        self.live = False
+        self._tell(error)
+        asked_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)
+        self._asked_until_s = self._clock.now_s() + asked_s
+        await self._clock.sleep(asked_s + self._backoff_s())
+
+    def _is_lasting(self) -> bool:
+        """Say whether to believe a refusal of an optional kind. What was there must be refused for a while.
+
+        An API server that has just started refuses what it has not loaded yet, roles and custom resources: forgetting
+        whose counts belong to others, if only for a minute, would be to fight for them.
+        """
+        now_s = self._clock.now_s()
+        self._refused_s = now_s if self._refused_s is None else self._refused_s
+        return not self._known or now_s - self._refused_s >= self._times.absent_s / 2
+
+    def _tell(self, error: ApiError) -> None:
+        if not self.problem:
+            log.warning("watch is failing", path=self._path, error=str(error))
+        self.problem = str(error)
+
+    def _backoff_s(self) -> float:
+        """Full jitter: anything up to a bound that doubles with each failure in a row."""
+        bound_s = min(self._times.backoff_cap_s, self._times.backoff_s * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        return random.uniform(0.0, bound_s)
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Split a stream at newlines. A line that never ends is an error, an unfinished last one is dropped."""
+    rest = bytearray()
+    async for part in response.content.iter_any():
+        begin = 0
+        while (end := part.find(b"\n", begin)) >= 0:
+            rest += part[begin:end]
+            if rest.strip():
+                yield bytes(rest)
+            rest.clear()
+            begin = end + 1
+        rest += part[begin:]
+        if len(rest) > BODY_LIMIT_BYTES:
+            raise ApiError(f"watch {response.url.path}", 0, f"an event is larger than {BODY_LIMIT_BYTES} bytes")

@@ -1,0 +1,1 @@
+"""Other autoscalers of a scale target: HorizontalPodAutoscalers and KEDA's ScaledObjects."""

@@ -1,0 +1,1 @@
+"""Pods and pod templates: state, devices, and the engine that a container starts."""

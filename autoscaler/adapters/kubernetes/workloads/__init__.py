@@ -1,0 +1,1 @@
+"""Scale targets: Deployments, StatefulSets and LeaderWorkerSets, and the owners of pods."""

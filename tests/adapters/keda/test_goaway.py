@@ -1,0 +1,124 @@
+"""What a connection meets at a replica that follows: bytes on the wire, plain and with TLS."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from autoscaler.adapters.keda.goaway import MAX_HELD, Door
+from autoscaler.adapters.keda.tls import RotatingCertificates
+from autoscaler.config.settings import TlsFiles
+from tests.harness.certificates import Certificates
+from tests.harness.process import free_port
+
+HERE = "127.0.0.1"
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # and SETTINGS
+SETTINGS, GOAWAY = 0x4, 0x7
+
+
+@asynccontextmanager
+async def opened(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Door, int]]:
+    port = free_port()
+    door = await Door.start(HERE, port, tls)
+    try:
+        yield door, port
+    finally:
+        await door.stop(0)
+
+
+async def sent_away(reader: asyncio.StreamReader) -> bool:
+    """Say whether the next two frames are SETTINGS, which makes gRPC count the connection as made, and GOAWAY."""
+    found = []
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            header = await reader.readexactly(9)
+            found.append(header[3])
+            await reader.readexactly(int.from_bytes(header[:3]))
+    return found == [SETTINGS, GOAWAY]
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_connection_is_held_then_told_to_go_away():
+    async with opened() as (_, port):
+        began_s = now_s()
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(HELLO)
+        assert await sent_away(reader)
+        assert now_s() - began_s >= 0.4
+        writer.close()
+
+
+async def test_held_connections_go_at_once_when_the_door_stops():
+    async with opened() as (door, port):
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(HELLO)
+        await asyncio.sleep(0.05)
+        began_s = now_s()
+        stopping = asyncio.create_task(door.stop(0))
+        assert await sent_away(reader)
+        writer.close()
+        await stopping
+        assert now_s() - began_s < 0.4
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(HERE, port)
+
+
+async def test_peer_that_stays_after_goaway_is_closed():
+    async with opened() as (_, port):
+        reader, writer = await asyncio.open_connection(HERE, port)
+        while not reader.at_eof() and not reader.exception():  # the peer goes on sending whatever it hears
+            writer.write(HELLO * 1000)
+            await asyncio.sleep(0.05)
+        writer.close()
+
+
+async def test_connections_beyond_the_bound_are_closed_at_once():
+    async with opened() as (_, port):
+        with ExitStack() as stack:
+            for _ in range(MAX_HELD + 1):
+                one = stack.enter_context(socket.socket())
+                one.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(one, (HERE, port))
+            began_s = now_s()
+            assert await asyncio.get_running_loop().sock_recv(one, 1) == b""
+            assert now_s() - began_s < 0.4
+
+
+async def test_tls_client_is_told_to_go_away_and_sees_new_files(certificates: Certificates):
+    pair = certificates.issue("localhost")
+    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
+    trust = ssl.create_default_context(cafile=certificates.ca)
+    trust.set_alpn_protocols(["h2"])
+    async with opened(rotating.context()) as (_, port):
+        ends = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(HERE, port, ssl=trust, server_hostname="localhost")
+            connection = writer.get_extra_info("ssl_object")
+            assert connection.selected_alpn_protocol() == "h2"
+            ends.append(connection.getpeercert()["notAfter"])
+            writer.write(HELLO)
+            assert await sent_away(reader)
+            writer.close()
+            certificates.issue("localhost", valid_for=timedelta(days=9))
+    assert ends[0] != ends[1]
+
+
+async def test_peer_without_tls_harms_no_other(certificates: Certificates):
+    pair = certificates.issue("localhost")
+    rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
+    trust = ssl.create_default_context(cafile=certificates.ca)
+    async with opened(rotating.context()) as (_, port):
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(HELLO)
+        assert SETTINGS not in await reader.read()
+        writer.close()
+        reader, writer = await asyncio.open_connection(HERE, port, ssl=trust, server_hostname="localhost")
+        assert await sent_away(reader)
+        writer.close()

@@ -1,0 +1,719 @@
+"""The fleet as read from a real API server, by the daemon's own user."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
+from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.config.settings import Mode
+from autoscaler.core.model.fleet import Blocked, Fleet, WorkloadRef
+from autoscaler.ports import Change, ChangeStatus, Unavailable
+from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.kubernetes.world import (
+    KEDA,
+    READY_STATUS,
+    RUNNING_STATUS,
+    World,
+    annotated,
+    condition,
+    names,
+    pod_row,
+    row,
+    running,
+    shipped_roles,
+    synced,
+    template,
+    until,
+    waiting_status,
+)
+from tests.harness.kube_api import KubeApi
+
+pytestmark = pytest.mark.integration
+
+EXTERNAL = {"type": "external-push", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
+FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2)
+
+
+def direct(kube: Kube, clock: SystemClock, world: World, writes: OwnWrites | None = None) -> KubeFleet:
+    return KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], writes, FAST, heartbeat_s=0.2)
+
+
+async def test_the_fleet_is_unavailable_until_everything_was_listed(kube: Kube, clock: SystemClock, world: World):
+    fleet = direct(kube, clock, world)
+    with pytest.raises(Unavailable, match=r"deployments in test-.*: its first list is not complete yet"):
+        fleet.fleet()
+
+
+async def test_the_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: SystemClock, world: World):
+    woken = asyncio.Event()
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, wakeup=woken)
+    async with running(fleet):
+        async with asyncio.timeout(5):
+            await woken.wait()
+        assert fleet.fleet().workloads == ()
+
+
+async def test_a_missing_right_is_named_as_the_reason(
+    kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
+):
+    nobody = await kube_api.service_account(namespace, "nobody")
+    fleet = direct(await connect(nobody), clock, world)
+    async with running(fleet):
+        await asyncio.sleep(0.3)
+        with pytest.raises(Unavailable, match=r"403: deployments.apps is forbidden: User .*cannot list resource"):
+            fleet.fleet()
+
+
+async def test_annotated_deployments_are_the_workloads_and_their_pods_follow_the_replica_set(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", replicas=3, gpus=2)
+    await world.deployment("other", annotations={})
+    await world.pod("llama", "llama-a", READY_STATUS)
+    await world.pod("other", "other-a", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert names(view) == ["llama"]
+    assert view.replicas.tolist() == [3.0]
+    assert view.gpus_per_replica.tolist() == [2.0]
+    assert view.workloads[0].policy == "realtime"
+    assert view.workloads[0].model == "m"
+    assert [(pod.name, pod.ip, pod.node) for pod in view.pods] == [("llama-a", "10.1.2.3", "node-1")]
+    assert view.pod_workload.tolist() == [0]
+    assert view.pod_ready.tolist() == [True]
+
+
+async def test_cold_start_times_are_read_from_pod_conditions_on_the_clock_of_the_tick(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", RUNNING_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert (view.pod_started_s - view.pod_scheduled_s).tolist() == [pytest.approx(50.0)]
+        assert np.isnan(view.pod_ready_s[0])
+        assert clock.now_s() - 60 < view.pod_created_s[0] < clock.now_s() + 1
+        await world.status("llama-a", READY_STATUS)
+        view = await until(fleet, "the pod is ready", lambda view: view.pod_ready.all())
+        assert (view.pod_ready_s - view.pod_started_s).tolist() == [pytest.approx(120.0)]
+
+
+@pytest.mark.parametrize(
+    ("status", "blocked"),
+    [
+        ({"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]}, Blocked.UNSCHEDULABLE),
+        ({"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]}, Blocked.GATED),
+        (waiting_status("ImagePullBackOff"), Blocked.IMAGE),
+        (waiting_status("CrashLoopBackOff"), Blocked.CRASHING),
+        (waiting_status("CreateContainerConfigError"), Blocked.MISCONFIGURED),
+        (waiting_status("ContainerCreating"), Blocked.NO),
+    ],
+)
+async def test_a_pod_that_waiting_does_not_help_says_why(
+    kube: Kube, clock: SystemClock, world: World, status: dict, blocked: Blocked
+):
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", status)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert (await synced(fleet)).pod_blocked.tolist() == [blocked]
+
+
+async def test_a_pod_about_to_be_evicted_is_terminating_and_a_finished_one_is_gone(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama")
+    leaving = [*READY_STATUS["conditions"], condition("DisruptionTarget", reason="PreemptionByScheduler")]
+    await world.pod("llama", "leaving", READY_STATUS | {"conditions": leaving})
+    await world.pod("llama", "evicted", {"phase": "Failed", "reason": "Evicted"})
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [pod.name for pod in view.pods] == ["leaving"]
+    assert view.pod_terminating.tolist() == [True]
+
+
+async def test_nobody_is_given_pods_or_replica_sets_of_another_namespace_whatever_owner_they_claim(
+    kube: Kube, clock: SystemClock, world: World, kube_api: KubeApi
+):
+    """The API server does not look whether an owner exists: else another tenant's pods could speak for a workload."""
+    made = await world.deployment("llama")
+    await world.pod("llama", "llama-0")
+    mine = await kube_api.get("apps/v1", "ReplicaSet", world.namespace, "llama-1")
+    other = World(kube_api, await kube_api.namespace())
+
+    def owned(kind: str, owner: dict) -> list[dict]:
+        name, uid = owner["metadata"]["name"], owner["metadata"]["uid"]
+        return [{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": True}]
+
+    spec = {"selector": {"matchLabels": {"app": "x"}}, "template": template({"app": "x"})}
+    metadata = {"name": "llama-1", "ownerReferences": owned("Deployment", made)}
+    replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
+    (theirs,) = await kube_api.apply(replica_set, namespace=other.namespace)
+    for name, owner in (("direct", mine), ("through", theirs)):
+        metadata = {"name": name, "ownerReferences": owned("ReplicaSet", owner)}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template({})["spec"]}
+        await kube_api.apply(pod, namespace=other.namespace)
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace])
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [pod.name for pod in view.pods] == ["llama-0"]
+
+
+async def test_stateful_sets_own_their_pods_directly(kube: Kube, clock: SystemClock, world: World):
+    await world.stateful_set("llama", replicas=2)
+    await world.pod("llama", "llama-0", READY_STATUS, kind="StatefulSet")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert view.workloads[0].ref == WorkloadRef(world.namespace, "llama", "StatefulSet")
+    assert [pod.name for pod in view.pods] == ["llama-0"]
+
+
+async def test_a_leader_worker_set_counts_groups_serves_by_leaders_and_sums_the_gpus_of_a_group(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.leader_worker_set("deepseek", replicas=2, size=4, gpus=8)
+    lws = "leaderworkerset.sigs.k8s.io/"
+    for index in range(4):
+        labels = {f"{lws}name": "deepseek", f"{lws}group-index": "0", f"{lws}worker-index": str(index)}
+        name = f"deepseek-0-{index}" if index else "deepseek-0"
+        await world.pod("deepseek", name, RUNNING_STATUS, kind="LeaderWorkerSet", labels=labels)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.replicas.tolist() == [2.0]
+        assert view.gpus_per_replica.tolist() == [32.0]
+        assert [pod.name for pod in view.pods] == ["deepseek-0"]
+        assert view.pod_blocked.tolist() == [Blocked.NO]
+        await world.status("deepseek-0-3", waiting_status("CrashLoopBackOff"))
+        await until(fleet, "a crashing worker blocks its group", lambda v: v.pod_blocked.tolist() == [Blocked.CRASHING])
+        await world.delete("Pod", "deepseek-0-3", "v1")
+        await until(fleet, "its replacement may help", lambda v: v.pod_blocked.tolist() == [Blocked.NO])
+
+
+async def test_nothing_is_rebuilt_when_nothing_has_changed(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        await asyncio.sleep(0.3)
+        before, after = fleet.fleet(), fleet.fleet()
+        assert after.workloads is before.workloads
+        assert after.pods is before.pods
+        assert after.pod_ready is before.pod_ready
+        await world.status("llama-a", RUNNING_STATUS)
+        view = await until(fleet, "the pod is not ready", lambda view: not view.pod_ready.any())
+    assert view.pods is before.pods
+    assert view.workloads is before.workloads
+    assert before.pod_ready.tolist() == [True]
+
+
+async def test_ids_ascend_and_never_come_back(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("a")
+    await world.deployment("b")
+    await world.pod("a", "a-1", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        first = await synced(fleet)
+        await world.delete("Deployment", "a")
+        await world.delete("ReplicaSet", "a-1")
+        await until(fleet, "a is gone", lambda view: names(view) == ["b"])
+        await world.deployment("a")
+        await world.pod("a", "a-2", READY_STATUS)
+        again = await until(fleet, "a is back", lambda view: len(view.workloads) == 2 and len(view.pods) == 1)
+    assert again.workload_id[row(again, "b")] == first.workload_id[row(first, "b")]
+    assert again.workload_id[row(again, "a")] > first.workload_id.max()
+    assert again.pod_id[pod_row(again, "a-2")] > first.pod_id.max()
+    assert (np.diff(again.workload_id) > 0).all()
+
+
+async def test_a_workload_is_managed_from_the_annotation_on_and_keeps_its_number(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations={})
+    await world.pod("llama", "llama-a", READY_STATUS)
+    await world.deployment("other")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert names(await synced(fleet)) == ["other"]
+        await world.deployment("llama", annotations=annotated(policy="batch", paused="true"))
+        view = await until(fleet, "llama is managed", lambda view: len(view.workloads) == 2)
+        assert view.paused[row(view, "llama")]
+        assert [pod.name for pod in view.pods] == ["llama-a"]
+        await world.deployment("llama", annotations={})
+        view = await until(fleet, "llama is not managed any more", lambda view: len(view.workloads) == 1)
+        assert view.pods == ()
+
+
+async def test_what_is_being_deleted_is_no_workload_any_more_however_long_that_takes(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("leaving")
+    await world.pod("leaving", "leaving-a", READY_STATUS)
+    await world.deployment("staying")
+    path = await kube_api.path("apps/v1", "Deployment", world.namespace, "leaving")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        first = await synced(fleet)
+        await kube_api.request("DELETE", path, propagationPolicy="Foreground")  # no controller here ever ends it
+        view = await until(fleet, "it has left", lambda view: names(view) == ["staying"])
+        assert view.pods == ()
+        finalizers = {"metadata": {"finalizers": []}}
+        await kube_api.request("PATCH", path, finalizers, content_type="application/merge-patch+json")
+        await world.deployment("leaving")
+        again = await until(fleet, "another of this name", lambda view: len(view.workloads) == 2)
+    assert again.workload_id[row(again, "leaving")] > first.workload_id.max()
+
+
+async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: SystemClock, world: World):
+    bad = annotated(policy="no/such", max_replicas="-3", paused="perhaps", metrics_port="99999", max_replcas="3")
+    await world.deployment("bad", annotations=bad)
+    await world.deployment("good", annotations=annotated(policy="batch", max_replicas="3"))
+    fleet = direct(kube, clock, world)
+    with capture_logs() as lines:
+        async with running(fleet):
+            view = await synced(fleet)
+            await world.deployment("good", annotations=annotated(policy="batch", max_replicas="4"))
+            await until(fleet, "a new view", lambda view: ("replicas.max", "4") in view.workloads[1].overrides)
+            await world.deployment("bad", annotations=annotated(policy="batch"))
+            await until(fleet, "nothing is wrong", lambda _: not fleet.problems())
+    workload = view.workloads[row(view, "bad")]
+    assert (workload.policy, workload.overrides, workload.metrics_port) == (
+        "(invalid)",
+        (("replicas.max", "-3"),),
+        8000,
+    )
+    assert view.paused[row(view, "bad")]
+    problem = lines[0]["problem"]
+    for part in ("found 'no/such'", "'-3'", "'perhaps'", "1 to 65,535", "'max-replcas' is not known"):
+        assert part in problem
+    assert view.workloads[row(view, "good")].overrides == (("replicas.max", "3"),)
+    assert [(line["event"], line["workload"]) for line in lines] == [
+        ("what a workload declares has a problem", str(workload.ref)),
+        ("what a workload declares has no problem any more", str(workload.ref)),
+    ]
+
+
+async def test_that_no_workload_is_to_be_scaled_is_told_with_what_it_takes(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations={})
+    fleet = direct(kube, clock, world)
+    with capture_logs() as lines:
+        async with running(fleet):
+            await synced(fleet)
+            await world.deployment("llama")
+            await until(fleet, "a workload", lambda view: len(view.workloads) == 1)
+            await world.deployment("llama", annotations={})
+            await until(fleet, "no workload", lambda view: not view.workloads)
+    told = {
+        "event": "no workload is to be scaled",
+        "needed": "the annotation vllm-autoscaler.io/policy on a Deployment, StatefulSet or LeaderWorkerSet",
+        "namespaces": [world.namespace],
+        "log_level": "warning",
+    }
+    assert lines == [told, told]
+
+
+async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.deployment("other")
+    await world.hpa("theirs", "llama")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.other_owner[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
+        assert view.other_owner[row(view, "other")] == ""
+        await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
+        await until(fleet, "no other owner is left", lambda view: view.other_owner == ("", ""))
+
+
+async def test_what_an_autoscaler_wrote_is_no_manual_change_and_is_over_with_it(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama")
+    await world.deployment("other")
+    await world.hpa("theirs", "llama")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        for name, count in (("llama", 5), ("other", 6)):
+            await world.scale(name, count, by="kube-controller-manager")
+        view = await until(fleet, "both counts", lambda view: sorted(view.replicas.tolist()) == [5, 6])
+        assert view.other_owner[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
+        assert view.other_owner[row(view, "other")] == "a manual change by kube-controller-manager"
+        await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
+        await until(fleet, "no other owner is left", lambda view: view.other_owner[row(view, "llama")] == "")
+
+
+async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama")
+    await world.scaled_object("theirs", "llama", {"type": "prometheus", "metadata": {}})
+    await world.hpa("keda-hpa-theirs", "llama", scaled_object="theirs")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert (await synced(fleet)).other_owner == ("ScaledObject/theirs",)
+
+
+async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
+    kube: Kube, clock: SystemClock, world: World
+):
+    made = await world.deployment("llama", replicas=2)
+    writes = OwnWrites(clock)
+    fleet, actuator = direct(kube, clock, world, writes), ScaleActuator(kube, writes)
+    ref = WorkloadRef(world.namespace, "llama")
+    async with running(fleet):
+        await synced(fleet)
+        outcomes = await actuator.apply([Change(ref, made["metadata"]["uid"], 2, 4, "more")], 5)
+        assert outcomes[0].status is ChangeStatus.APPLIED
+        view = await until(fleet, "our change is seen", lambda view: view.replicas.tolist() == [4.0])
+        assert view.other_owner == ("",)
+        await world.scale("llama", 7, by="kubectl-scale")
+        view = await until(fleet, "their change is seen", lambda view: view.replicas.tolist() == [7.0])
+    assert view.other_owner == ("a manual change by kubectl-scale",)
+
+
+async def test_another_installation_is_a_rival_to_the_one_whose_count_it_changes(
+    kube: Kube, clock: SystemClock, world: World
+):
+    made = await world.deployment("llama", replicas=2)
+    ours, theirs = (OwnWrites(clock, f"{name}/vllm-autoscaler") for name in ("ours", "theirs"))
+    fleet, beside = direct(kube, clock, world, ours), direct(kube, clock, world, theirs)
+    ref, uid = WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"]
+    async with running(fleet, beside):
+        await synced(fleet)
+        await synced(beside)
+        await ScaleActuator(kube, ours).apply([Change(ref, uid, 2, 4, "more")], 5)
+        view = await until(beside, "the change is seen", lambda view: view.replicas.tolist() == [4.0])
+        assert view.other_owner == ("another installation, vllm-autoscaler/ours/vllm-autoscaler",)
+        await ScaleActuator(kube, theirs).apply([Change(ref, uid, 4, 3, "less")], 5)
+        view = await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [3.0])
+    assert view.other_owner == ("another installation, vllm-autoscaler/theirs/vllm-autoscaler",)
+
+
+async def test_a_manual_change_of_a_count_that_was_right_is_not_fought_either(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", replicas=2)
+    await world.deployment("mistral", replicas=2, annotations={})
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        for name in ("llama", "mistral"):
+            await world.scale(name, 5, by="kubectl-scale")
+        await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [5.0])
+        await world.deployment("mistral", replicas=5, annotations=annotated(policy="batch"))
+        view = await until(fleet, "both are ours", lambda view: view.replicas.tolist() == [5.0, 5.0])
+    assert [workload.ref.name for workload in view.workloads] == ["llama", "mistral"]
+    assert view.other_owner == ("a manual change by kubectl-scale", "")
+
+
+async def test_gpus_are_pooled_by_resource_and_product(kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World):
+    product = f"H100-{world.namespace}"
+    for name, count in (("one", 8), ("two", 4)):
+        node = {"metadata": {"name": f"{name}-{world.namespace}", "labels": {"nvidia.com/gpu.product": product}}}
+        await kube_api.apply({"apiVersion": "v1", "kind": "Node", **node})
+        status = {"allocatable": {"nvidia.com/gpu": str(count), "cpu": "8"}}
+        await kube_api.set_status("v1", "Node", None, f"{name}-{world.namespace}", status)
+    await world.deployment("llama", nodeSelector={"nvidia.com/gpu.product": product})
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [(pool.resource, pool.product) for pool in view.pools] == [("nvidia.com/gpu", product)]
+    assert view.pool_gpus.tolist() == [12.0]
+    assert view.pool.tolist() == [0]
+
+
+async def test_pods_on_nodes_that_admit_no_more_keep_their_gpus(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    """Two node pools; a pod of team a's workload was placed on team b's node before it got its selector."""
+    product = f"L4-{world.namespace}"
+    for team, count in (("a", 4), ("b", 8)):
+        labels = {"nvidia.com/gpu.product": product, "team": team}
+        name = "node-1" if team == "b" else f"a-{world.namespace}"
+        await kube_api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+        await kube_api.set_status("v1", "Node", None, name, {"allocatable": {"nvidia.com/gpu": str(count)}})
+    selector = {"nvidia.com/gpu.product": product, "team": "a"}
+    await world.deployment("llama", replicas=3, nodeSelector=selector)
+    await world.pod("llama", "llama-a", READY_STATUS)  # on node-1
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.pool_gpus.tolist() == [5.0]
+        assert view.obstacles.fits.tolist() == [5.0]
+        assert view.pools[0].nodes == f"nvidia.com/gpu.product={product}, team=a"
+    await kube_api.delete("v1", "Node", None, "node-1")
+
+
+async def test_what_keeps_replicas_from_coming_is_read_from_controllers_scheduler_and_kubelet(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    for name in ("quota", "waits", "image", "fine"):
+        await world.deployment(name, replicas=2)
+    condition_ = condition("ReplicaFailure", "True", reason="FailedCreate")
+    failed = condition_ | {"message": "exceeded\nquota: gpus", "lastUpdateTime": condition_["lastTransitionTime"]}
+    await kube_api.set_status("apps/v1", "Deployment", world.namespace, "quota", {"conditions": [failed]})
+    unplaced = condition("PodScheduled", "False", reason="Unschedulable") | {
+        "message": "0/2 nodes are available. " * 99
+    }
+    await world.pod("waits", "waits-a", {"phase": "Pending", "conditions": [unplaced]})
+    await world.pod("image", "image-a", waiting_status("ImagePullBackOff"))
+    await world.pod("fine", "fine-a", READY_STATUS)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    said = dict(zip(names(view), view.obstacles.words, strict=True))
+    assert said["quota"] == "FailedCreate: exceeded quota: gpus"
+    assert said["waits"].startswith("Unschedulable: 0/2 nodes are available.")
+    assert len(said["waits"]) == 240
+    assert (said["image"], said["fine"]) == ("ImagePullBackOff", "")
+    assert view.obstacles.failed.tolist() == [name == "quota" for name in names(view)]
+    assert {ref.name for ref in fleet.obstructed()} == {"quota", "waits", "image"}
+
+
+async def test_a_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, clock: SystemClock, world: World):
+    made = await world.deployment("llama")
+    writes = OwnWrites(clock)
+    writes.refused(made["metadata"]["uid"], 4, "denied")
+    fleet = direct(kube, clock, world, writes)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert (view.obstacles.refused.tolist(), view.obstacles.words) == ([4.0], ("denied",))
+        await world.deployment("llama", gpus=2)
+        await until(fleet, "it is forgotten", lambda view: np.isnan(view.obstacles.refused).all())
+
+
+async def test_without_the_right_to_read_nodes_gpus_are_unknown_and_the_rest_works(
+    kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
+):
+    roles = in_namespace(shipped_roles("direct"), namespace)
+    cluster_role = next(role for role in roles if role["kind"] == "ClusterRole")
+    rules = [rule for rule in cluster_role["rules"] if rule["resources"] != ["nodes"]]
+    blind = cluster_role | {"metadata": {"name": f"blind-{namespace}"}, "rules": rules}
+    user = await kube_api.service_account(namespace, "blind", blind)
+    await world.deployment("llama")
+    fleet = direct(await connect(user), clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert names(view) == ["llama"]
+    assert np.isnan(view.pool_gpus).all()
+
+
+async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_bounds(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations=annotated(service="chat"))
+    await world.deployment("other")
+    overrides = {"type": "external", "metadata": EXTERNAL["metadata"] | {"objective.ttft": "200ms"}}
+    await world.scaled_object("ours", "llama", overrides, minReplicaCount=1, maxReplicaCount=6)
+    await world.hpa("keda-hpa-ours", "llama", scaled_object="ours")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert names(view) == ["llama"]
+    workload = view.workloads[0]
+    assert (workload.policy, workload.service) == ("batch", "chat")
+    assert (workload.overrides, workload.bounds) == ((("objective.ttft", "200ms"),), (1, 6))
+    assert view.other_owner == ("",)
+    assert fleet.problems() == {}
+    assert view.held is not None and view.held.least.tolist() == [1]
+    scaled = fleet.scaled_object(world.namespace, "ours")
+    assert scaled is not None
+    assert (scaled.target, scaled.min_replicas, scaled.max_replicas, scaled.problem) == (workload.ref, 1, 6, "")
+    assert fleet.scaled_object(world.namespace, "nobody") is None
+
+
+async def test_overrides_by_annotation_which_keda_mode_does_not_read_are_told(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("llama", annotations=annotated(policy="batch", max_replicas="8"))
+    await world.scaled_object("ours", "llama", EXTERNAL)
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        (workload,) = (await synced(fleet)).workloads
+    assert workload.overrides == ()
+    problem = "replicas.max: an annotation has no effect in KEDA mode; allowed: the metadata of the trigger"
+    assert fleet.problems() == {workload.ref: problem}
+
+
+async def test_keda_rivals_are_other_scaled_objects_and_other_hpas(kube: Kube, clock: SystemClock, world: World):
+    for name in ("a", "b"):
+        await world.deployment(name, annotations={})
+        await world.scaled_object(f"ours-{name}", name, EXTERNAL)
+    await world.scaled_object("theirs", "a", {"type": "cron", "metadata": {}})
+    await world.hpa("by-hand", "b")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert view.other_owner[row(view, "a")] == "ScaledObject/theirs"
+    assert view.other_owner[row(view, "b")] == "HorizontalPodAutoscaler/by-hand"
+
+
+async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_alone(
+    kube: Kube, clock: SystemClock, world: World
+):
+    await world.deployment("twice", annotations={})
+    await world.scaled_object("twice", "twice", EXTERNAL, EXTERNAL)
+    await world.scaled_object("absurd", "missing", EXTERNAL, minReplicaCount=9, maxReplicaCount=2)
+    rollout = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "unknown"}
+    await world.scaled_object("rollout", "unknown", EXTERNAL, scaleTargetRef=rollout)
+    await world.scaled_object("no-policy", "twice", {"type": "external", "metadata": {"scalerAddress": "a:1"}})
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert [workload.policy for workload in view.workloads] == ["(invalid)"]
+    assert "a second trigger of this scaler" in fleet.problems()[view.workloads[0].ref]
+    missing = fleet.problems()[WorkloadRef(world.namespace, "missing")]
+    assert "minReplicaCount: above maxReplicaCount, found 9; allowed: at most 2" in missing
+    assert "the target does not exist" in missing
+    (other,) = (problem for ref, problem in fleet.problems().items() if ref.name == "unknown")
+    assert "kind: cannot be scaled, found 'Rollout'" in other
+    assert "does not exist" not in other, "a kind that is not watched may well exist"
+    no_policy = fleet.scaled_object(world.namespace, "no-policy")
+    assert no_policy is not None
+    assert "names no policy" in no_policy.problem
+
+
+async def test_a_rival_in_deletion_is_none(kube: Kube, clock: SystemClock, world: World):
+    """A finalizer holds an object that is deleted for as long as its controller is gone."""
+    kept = {"metadata": {"finalizers": ["keda.sh/absent"]}}
+    for name in ("hpa", "scaled"):
+        await world.deployment(name)
+    await world.hpa("theirs", "hpa")
+    await world.scaled_object("theirs", "scaled", {"type": "cron", "metadata": {}})
+    await world.patch("HorizontalPodAutoscaler", "theirs", kept, "autoscaling/v2")
+    await world.patch("ScaledObject", "theirs", kept)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.other_owner == ("HorizontalPodAutoscaler/theirs", "ScaledObject/theirs")
+        await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
+        await world.delete("ScaledObject", "theirs", KEDA)
+        await until(fleet, "nobody owns the counts", lambda view: view.other_owner == ("", ""))
+    for kind, version in (("HorizontalPodAutoscaler", "autoscaling/v2"), ("ScaledObject", KEDA)):
+        assert (await world.api.get(version, kind, world.namespace, "theirs"))["metadata"]["deletionTimestamp"]
+        await world.patch(kind, "theirs", {"metadata": {"finalizers": None}}, version)
+
+
+async def test_what_holds_a_count_of_keda_is_seen(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama", replicas=6, annotations={})
+    await world.deployment("other", annotations={})
+    for name in ("llama", "other"):
+        await world.scaled_object(name, name, EXTERNAL)
+        await world.hpa(f"keda-hpa-{name}", name, scaled_object=name)
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    note = "autoscaling.keda.sh/paused-scale-in"
+
+    def least(view: Fleet) -> float:
+        return float(view.held.least[row(view, "llama")]) if view.held is not None else 0.0
+
+    async with running(fleet):
+        view = await synced(fleet)
+        assert (view.held, fleet.problems()) == (None, {})
+        await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: "true"}}})
+        view = await until(fleet, "the pause is seen", lambda view: least(view) == 6)
+        assert view.held is not None and view.held.least[row(view, "other")] == 0
+        await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: None}}})
+        await until(fleet, "the pause is over", lambda view: view.held is None)
+
+        rules = {"spec": {"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}}
+        await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
+        await until(fleet, "the HPA holds", lambda view: least(view) == 6)
+        cpu = {
+            "type": "Resource",
+            "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 9}},
+        }
+        rules = {"spec": {"behavior": None, "metrics": [cpu]}}
+        await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
+        view = await until(fleet, "the HPA has no metric of ours", lambda view: bool(fleet.problems()))
+        problem = fleet.problems()[WorkloadRef(world.namespace, "llama")]
+        assert problem.startswith("HorizontalPodAutoscaler/keda-hpa-llama has no metric s0-replicas")
+        assert view.held is not None and view.held.shared[row(view, "llama")]
+
+
+async def test_an_hpa_that_cannot_scale_is_told_and_takes_no_gpus(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama", replicas=1, annotations={})
+    await world.scaled_object("llama", "llama", EXTERNAL)
+    await world.hpa("keda-hpa-llama", "llama", scaled_object="llama")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    denied = "the HPA controller was unable to update the target scale: admission webhook denied the request"
+    condition = {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": denied}
+
+    async def tell(*conditions: dict[str, str]) -> None:
+        counts = {"currentReplicas": 1, "desiredReplicas": 1, "conditions": list(conditions)}
+        await world.api.set_status(
+            "autoscaling/v2", "HorizontalPodAutoscaler", world.namespace, "keda-hpa-llama", counts
+        )
+
+    async with running(fleet):
+        assert np.isnan((await synced(fleet)).obstacles.refused).all()
+        await tell(condition)
+        view = await until(fleet, "the trouble is seen", lambda view: bool(fleet.problems()))
+        assert fleet.problems() == {
+            WorkloadRef(world.namespace, "llama"): f"HorizontalPodAutoscaler/keda-hpa-llama: {denied}"
+        }
+        assert (view.obstacles.refused[0], view.obstacles.words[0]) == (np.inf, denied)
+        assert view.held is not None and view.held.shared[0]
+        await tell({**condition, "status": "True"})
+        view = await until(fleet, "it is over", lambda view: not fleet.problems())
+        assert np.isnan(view.obstacles.refused[0])
+
+
+async def test_keda_mode_says_so_where_keda_is_not_installed(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    await kube_api.remove_crds("scaledobjects")
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        await asyncio.sleep(0.5)
+        with pytest.raises(Unavailable, match="scaledobjects"):
+            fleet.fleet()
+        await kube_api.install_crds("scaledobjects")
+        await synced(fleet)
+
+
+async def test_custom_resources_are_picked_up_when_their_kind_is_installed_later(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    await kube_api.remove_crds("leaderworkersets")
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        assert names(await synced(fleet)) == []
+        await kube_api.install_crds("leaderworkersets")
+        await world.leader_worker_set("deepseek")
+        await until(fleet, "the set is seen", lambda view: names(view) == ["deepseek"])
+
+
+async def test_all_namespaces_are_watched_when_none_is_named(kube: Kube, clock: SystemClock, world: World):
+    elsewhere = World(world.api, await world.api.namespace())
+    await world.deployment("here")
+    await elsewhere.deployment("there")
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+    assert {("here", world.namespace), ("there", elsewhere.namespace)} <= {
+        (workload.ref.name, workload.ref.namespace) for workload in view.workloads
+    }
+
+
+async def test_only_named_namespaces_are_watched(kube: Kube, clock: SystemClock, world: World):
+    elsewhere = World(world.api, await world.api.namespace())
+    third = World(world.api, await world.api.namespace())
+    await world.deployment("here")
+    await elsewhere.deployment("there")
+    await third.deployment("nowhere")
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, elsewhere.namespace], times=FAST)
+    async with running(fleet):
+        assert sorted(names(await synced(fleet))) == ["here", "there"]

@@ -1,0 +1,199 @@
+"""Which nodes a template admits, against the rules of the Kubernetes documentation and a plain count."""
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, PodSpec
+from autoscaler.adapters.kubernetes.pods.template import read_template
+from autoscaler.adapters.kubernetes.scheduling import (
+    Expression,
+    Group,
+    Needs,
+    Taint,
+    Toleration,
+    admits,
+    fitting,
+    joints,
+)
+from autoscaler.adapters.kubernetes.workloads.targets import read_group
+
+GPU = "nvidia.com/gpu"
+ONE = Needs(GPU, 1.0, 1.0, 1.0)
+
+
+def group(labels=None, taints=(), gpus=4) -> Group:
+    devices = ((GPU, gpus),) if gpus else ()
+    return Group(tuple(sorted((labels or {}).items())), frozenset(taints), devices, "L4", False)
+
+
+def affinity(*terms) -> Needs:
+    return ONE._replace(terms=tuple(tuple(Expression(*each) for each in term) for term in terms))
+
+
+@pytest.mark.parametrize(
+    ("needs", "admitted"),
+    [
+        (ONE, True),
+        (ONE._replace(selector=(("team", "a"),)), True),
+        (ONE._replace(selector=(("team", "b"),)), False),
+        (ONE._replace(selector=(("team", "a"), ("zone", "x"))), False),
+        (ONE._replace(largest=4.0), True),
+        (ONE._replace(largest=8.0), False),
+        (ONE._replace(resource="nvidia.com/mig-1g.10gb"), False),
+        (affinity([("team", "In", ("a", "b"))]), True),
+        (affinity([("team", "In", ("b",))]), False),
+        (affinity([("team", "NotIn", ("b",))]), True),
+        (affinity([("zone", "NotIn", ("b",))]), True),
+        (affinity([("team", "NotIn", ("a",))]), False),
+        (affinity([("team", "Exists")]), True),
+        (affinity([("zone", "Exists")]), False),
+        (affinity([("zone", "DoesNotExist")]), True),
+        (affinity([("size", "Gt", ("4",))]), True),
+        (affinity([("size", "Gt", ("8",))]), False),
+        (affinity([("size", "Lt", ("10",))]), True),
+        (affinity([("team", "Lt", ("10",))]), False),
+        (affinity([("team", "In", ("b",))], [("size", "Gt", ("4",))]), True),  # any term
+        (affinity([("team", "In", ("a",)), ("size", "Lt", ("4",))]), False),  # all of a term
+        (affinity([]), False),
+        (affinity([("team", "OfTomorrow")]), True),
+    ],
+)
+def test_labels_and_size_decide_as_for_the_scheduler(needs, admitted):
+    assert admits(group({"team": "a", "size": "8"}), needs) is admitted
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "admitted"),
+    [
+        ([], False),
+        ([Toleration("dedicated", "Equal", "training", "NoSchedule")], True),
+        ([Toleration("dedicated", "", "training")], True),
+        ([Toleration("dedicated", "Equal", "serving")], False),
+        ([Toleration("dedicated", "Exists")], True),
+        ([Toleration("dedicated", "Exists", "", "NoExecute")], False),
+        ([Toleration("other", "Exists")], False),
+        ([Toleration("", "Exists")], True),
+        ([Toleration()], False),
+    ],
+)
+def test_a_taint_keeps_away_whatever_does_not_tolerate_it(tolerations, admitted):
+    tainted = group(taints=[Taint("dedicated", "training", "NoSchedule")])
+    assert admits(tainted, ONE._replace(tolerations=tuple(tolerations))) is admitted
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [
+        Taint("dedicated", "training", "PreferNoSchedule"),
+        Taint("node.kubernetes.io/unschedulable", "", "NoSchedule"),
+        Taint("node.kubernetes.io/unreachable", "", "NoExecute"),
+        Taint(GPU, "present", "NoSchedule"),
+    ],
+)
+def test_nodes_admit_when_taints_are_control_plane_or_gpu(taint):
+    assert admits(group(taints=[taint]), ONE)
+
+
+words = st.sampled_from(["a", "b", "c"])
+labels = st.dictionaries(words, words, max_size=3)
+expressions = st.builds(
+    Expression, words, st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]), st.tuples(words, words)
+)
+needs = st.builds(
+    Needs,
+    st.just(GPU),
+    st.sampled_from([1.0, 2.0, 8.0]),
+    selector=labels.map(lambda found: tuple(sorted(found.items()))),
+    terms=st.one_of(st.none(), st.tuples(st.lists(expressions, max_size=2).map(tuple), st.tuples(expressions))),
+)
+
+
+@given(labels, needs, labels)
+def test_labels_that_no_template_looks_at_make_no_difference(has, asks, others):
+    looked_at = {key: value for key, value in has.items() if key in asks.looked_at()}
+    more = {f"other-{key}": value for key, value in others.items()} | looked_at
+    assert admits(group(looked_at), asks) == admits(group(more), asks)
+
+
+@given(labels, needs)
+def test_what_an_empty_need_refuses_no_need_more_admits(has, asks):
+    """A selector or a term more, or a larger pod, only ever excludes."""
+    if admits(group(has), asks):
+        assert admits(group(has), asks._replace(selector=()))
+        assert admits(group(has), asks._replace(terms=None))
+        assert admits(group(has), asks._replace(largest=1.0))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4), st.integers(1, 9))
+def test_as_many_replicas_fit_as_a_plain_count_of_nodes_gives(nodes, size):
+    groups: dict[Group, int] = {}
+    for gpus, count in nodes:
+        groups[group(gpus=gpus)] = groups.get(group(gpus=gpus), 0) + count
+    asks = Needs(GPU, float(size), float(size), float(size))
+    assert fitting(groups, asks) == sum(count * (gpus // size) for gpus, count in nodes)
+
+
+def test_a_group_of_pods_may_be_spread_over_nodes():
+    four_of_eight = Needs(GPU, 8.0, 8.0, 32.0)
+    assert fitting({group(gpus=8): 9}, four_of_eight) == 2
+    assert fitting({group(gpus=4): 9}, four_of_eight) == 0
+    assert fitting({group(gpus=8): 9}, Needs(GPU)) == math.inf
+
+
+@given(st.lists(st.frozensets(st.integers(0, 4), min_size=1), min_size=1, max_size=5))
+def test_pools_that_overlap_are_bound_together_and_others_are_not(sets):
+    found = joints(sets, {place: 2.0**place for place in range(5)})
+    for joint in found:
+        held = frozenset().union(*(sets[pool] for pool in joint.pools))
+        assert joint.gpus == sum(2.0**place for place in held)
+        assert len(joint.pools) > 1
+    for one, first in enumerate(sets):
+        for other, second in enumerate(sets):
+            if one != other:
+                together = any({one, other} <= set(joint.pools) for joint in found)
+                assert together or not first & second
+    assert len({joint.pools for joint in found}) == len(found)
+
+
+def template(**spec) -> PodSpec:
+    container = {"name": "vllm", "resources": {"limits": {GPU: "2"}}}
+    return msgspec.convert({"containers": [container], **spec}, PodSpec)
+
+
+def test_a_template_says_what_it_asks_of_nodes():
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}]
+    seen = read_template(
+        template(
+            nodeSelector={"team": "a"},
+            tolerations=[{"key": "dedicated", "operator": "Exists"}],
+            affinity={"nodeAffinity": {required: {"nodeSelectorTerms": terms}}},
+        )
+    ).needs
+    assert (seen.largest, seen.smallest, seen.total) == (2.0, 2.0, 2.0)
+    assert seen.selector == (("team", "a"),)
+    assert seen.terms == ((Expression("zone", "In", ("x",)),),)
+    assert seen.tolerations == (Toleration("dedicated", "Exists"),)
+    by_name = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
+    named = {"nodeAffinity": {required: {"nodeSelectorTerms": by_name}}}
+    assert read_template(template(affinity=named)).needs.terms is None
+
+
+def test_a_leader_worker_set_asks_for_all_pods_of_its_group():
+    pods = {
+        "leaderTemplate": {"spec": {"containers": [{"name": "leader"}]}},
+        "workerTemplate": {
+            "spec": {
+                "nodeSelector": {"team": "a"},
+                "containers": [{"name": "vllm", "resources": {"limits": {GPU: "8"}}}],
+            }
+        },
+    }
+    made = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": {"size": 4, **pods}}}
+    seen = read_group(msgspec.convert(made, LeaderWorkerSet)).facts.needs
+    assert (seen.largest, seen.smallest, seen.total) == (8.0, 8.0, 24.0)
+    assert seen.selector == (("team", "a"),)

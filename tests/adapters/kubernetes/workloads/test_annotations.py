@@ -1,0 +1,106 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.kubernetes.workloads.annotations import NOTHING, PROBLEM_LIMIT, read_annotations
+from tests.adapters.kubernetes.world import PREFIX, annotated
+from tests.harness.calls import counted_calls
+
+
+def test_a_workload_without_our_annotations_is_not_ours():
+    assert read_annotations(None) is NOTHING
+    assert read_annotations({"app.kubernetes.io/name": "x"}).policy is None
+
+
+def test_every_annotation_is_read():
+    declared = read_annotations(
+        annotated(
+            policy="batch",
+            service="chat",
+            min_replicas="1",
+            max_replicas="8",
+            paused="true",
+            engine="sglang",
+            model="org/Model-7B:v1",
+            metrics_port="9000",
+            metrics_scheme="https",
+            metrics_path="/v1/metrics",
+        )
+        | {f"{PREFIX}override.objective.ttft": "200ms"}
+    )
+    assert declared.policy == "batch"
+    assert declared.overrides == (("objective.ttft", "200ms"), ("replicas.max", "8"), ("replicas.min", "1"))
+    assert (declared.service, declared.engine, declared.model) == ("chat", "sglang", "org/Model-7B:v1")
+    assert (declared.metrics_port, declared.paused, declared.problem) == (9000, True, "")
+    assert (declared.metrics_scheme, declared.metrics_path) == ("https", "/v1/metrics")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("scheme", "ftp"), ("scheme", "HTTPS"), ("path", "metrics"), ("path", "/a?b=c"), ("path", "/" + "x" * 300)],
+)
+def test_an_endpoint_that_makes_no_sense_is_dropped_and_named(name: str, value: str):
+    declared = read_annotations({f"{PREFIX}metrics-{name}": value})
+    assert (declared.metrics_scheme, declared.metrics_path) == ("", "")
+    assert f"metrics-{name}" in declared.problem
+
+
+def test_an_empty_policy_is_the_default_and_a_nonsensical_one_is_none():
+    assert read_annotations(annotated(policy="")).policy == ""
+    assert read_annotations(annotated(policy="../x")).policy == "(invalid)"
+
+
+def test_a_value_that_makes_no_sense_is_dropped_and_named_with_what_is_allowed():
+    declared = read_annotations(annotated(policy="batch", max_replicas="many", engine="vlm"))
+    assert declared.overrides == (("replicas.max", "many"),), "without it the policy's bound would hold"
+    assert "max-replicas: not a whole number, found 'many'; allowed: a whole number from 1 to" in declared.problem
+    assert "engine: unknown, found 'vlm'; allowed: vllm" in declared.problem
+
+
+def test_an_override_is_checked_by_its_field_and_costs_no_other():
+    declared = read_annotations(
+        annotated(policy="batch", max_replicas="4")
+        | {f"{PREFIX}override.objective.ttft": "200", f"{PREFIX}override.objective.speed": "1"}
+    )
+    assert declared.overrides == (("replicas.max", "4"),)
+    assert "objective.ttft:" in declared.problem
+    assert "'objective.speed' cannot be overridden" in declared.problem
+
+
+def test_paused_is_true_unless_it_clearly_says_false():
+    assert not read_annotations(annotated(policy="", paused="false")).paused
+    declared = read_annotations(annotated(policy="", paused="yes"))
+    assert declared.paused
+    assert "paused: unknown, found 'yes', taken as true; allowed: true, false" in declared.problem
+
+
+def test_a_field_given_twice_has_one_value_and_the_other_is_told():
+    declared = read_annotations(annotated(policy="", max_replicas="4") | {f"{PREFIX}override.replicas.max": "5"})
+    assert declared.overrides == (("replicas.max", "4"),)
+    assert "'override.replicas.max': replicas.max is given twice, '4' is used" in declared.problem
+
+
+def test_an_unknown_annotation_is_told_with_those_that_there_are():
+    problem = read_annotations(annotated(policy="", polcy="x")).problem
+    assert "'polcy' is not known; allowed: " in problem
+    assert "metrics-port" in problem
+    assert "(did you mean policy?)" in problem
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, f"{PREFIX}override."])
+def test_thousands_of_unknown_annotations_take_no_longer_than_some(prefix: str):
+    """Each change of the workload reads them, and whoever may change it must not hold up the daemon."""
+    unknown = [{f"{prefix}{number}": "" for number in range(count)} for count in (50, 5_000)]
+    with counted_calls() as some:
+        read_annotations(unknown[0])
+    with counted_calls() as thousands:
+        read_annotations(unknown[1] | annotated(policy="batch"))
+    assert read_annotations(unknown[1] | annotated(policy="batch")).policy == "batch"
+    assert thousands.made - some.made < 10 * 5_000
+
+
+@given(st.dictionaries(st.text(max_size=30).map(PREFIX.__add__), st.text(max_size=300), max_size=12))
+def test_hostile_annotations_never_raise_and_the_problem_stays_short(annotations: dict[str, str]):
+    declared = read_annotations(annotations)
+    assert len(declared.problem) <= PROBLEM_LIMIT
+    assert declared.metrics_port == 0 or 0 < declared.metrics_port < 65_536
