@@ -97,7 +97,7 @@ whatever `idleAfter` says, because nothing could wake it. After a day of silence
 ## Pre-warm windows
 
 A window starts when `from` occurs and ends when `until` occurs next, so it may cross midnight. Inside it at least
-`replicas` are ready, up to `replicas.max`; they are asked for `lead` before the start. Cron expressions have five
+`replicas` are ready, up to `replicas.max`; they are requested `lead` before the start. Cron expressions have five
 fields. If day-of-month or day-of-week begins with `*`, both must match; otherwise either may. On the night
 that skips 02:30, an expression for 02:30 occurs at 03:00; on the night that has it twice, it occurs the first time.
 

@@ -17,31 +17,31 @@ from autoscaler.catalog.engines import ENGINES, HISTOGRAMS, UNCOUNTED, Engine
 from autoscaler.catalog.gateways import GATEWAY_NAMESPACES, GATEWAYS
 from autoscaler.catalog.series import DISTINCT, POD_LABELS, Readings, names_of
 
-_LONG_PROMPTS = "prompts too long for the TTFT objective are told from queues by the load alone, which takes a day"
-_NO_FORECAST = "no forecast: how busy a replica is cannot be told"
+_LONG_PROMPTS = "prompts too long for the TTFT objective are separated from queues by the load alone, which takes a day"
+_NO_PLANNER = "no planner: it is unknown how busy a replica is"
 
-# By column of `core.samples.PodSamples`: what is lost where no series tells it.
+# By column of `core.samples.PodSamples`: what is lost without a series for it.
 LOST: Mapping[str, str] = MappingProxyType(
     {
         "running": "such a pod counts as silent, and its workload never shrinks",
         "waiting": "such a pod counts as silent, and its workload never shrinks",
         "asleep": "a sleeping engine looks awake and idle",
         "kv_usage": "the KV-cache signal has no opinion",
-        "prompt_tokens": "no forecast; the prefill signal has no opinion",
-        "generation_tokens": "no forecast; the decode signal has no opinion; how long a queue waits is not known",
-        "finished": "no forecast; first tokens stand in for ended requests in the length of answers",
-        "first_tokens": "no forecast; TTFT is not weighted by requests",
+        "prompt_tokens": "no planner; the prefill signal has no opinion",
+        "generation_tokens": "no planner; the decode signal has no opinion; the wait of a queue is unknown",
+        "finished": "no planner; the length of answers is computed from first tokens instead of ended requests",
+        "first_tokens": "no planner; TTFT is not weighted by requests",
         "ttft_met": UNCOUNTED["ttft_met"],
-        "gap_s": _NO_FORECAST,
-        "gaps": _NO_FORECAST,
+        "gap_s": _NO_PLANNER,
+        "gaps": _NO_PLANNER,
         "itl_judged": UNCOUNTED["itl_met"],
         "itl_met": UNCOUNTED["itl_met"],
         "prefill_judged": _LONG_PROMPTS,
         "prefill_met": _LONG_PROMPTS,
-        "steps": "a stuck engine is taken for one with a long answer for 30 min",
+        "steps": "for 30 min a stuck engine looks like one with a long answer",
         "preemptions": "preemptions by a full KV cache are not shown",
         "rejections": "requests refused by an admission limit do not count as demand",
-        "max_running": "the slots of a replica are not known beforehand",
+        "max_running": "the slots of a replica must be learned",
         "ttft_s": "the TTFT signal has no opinion",
         "itl_s": "the ITL signal has no opinion",
     }
@@ -57,85 +57,89 @@ pipeline that drops metrics must keep these. Several names in one cell are those
 added up, or subtracted where `less` stands before them.
 
 Names are recognized with `_` for `:`, and with the prefixes of KServe (`kserve_`) and Ray (`ray_`). `--metric-prefix`
-states others. A name that ends like an engine's and has another prefix is reported, where pods are silent and the
-server can be asked (managed backends refuse it, which the source then says). NIM and release candidates of TensorRT-LLM
-share names; they are told apart by `gpu_cache_usage_perc` and `kv_cache_utilization`.
+states others. A name that ends like an engine's and has another prefix is reported if pods are silent and the
+server can be queried for it (managed backends refuse this, and the source says so). NIM and release candidates of
+TensorRT-LLM share names; `gpu_cache_usage_perc` and `kv_cache_utilization` distinguish them.
 
 A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
-that its table leaves out. If requests end that cannot be compared with their objective, the source reports it in one
-line. So it does with an engine whose statistics are off (`--disable-log-stats`), where its pods are known or its web
-server tells of completions.
+that its table leaves out. If requests end that cannot be compared with their objective, the source reports this in one
+line. It also reports an engine whose statistics are off (`--disable-log-stats`), if its pods are known or its web
+server counts completions.
 
 **Labels.** In Prometheus, a series names its pod by one of these pairs of labels; the first whose second label is set
-decides, for each series alone: {labels}. The first is where a
-scrape without `honor_labels` moves a series' own labels, the third what OpenTelemetry promotes. Series without any such
-label are left out, and the source says so; dry-run without `--cluster` instead takes each of their scrape targets
-(`job`, `instance`) for a pod.
+decides, for each series alone: {labels}. A scrape
+without `honor_labels` moves a series' own labels to the first pair, and OpenTelemetry promotes the third. Series
+without any such label are left out, and the source says so. Dry-run without `--cluster` instead treats each of their
+scrape targets (`job`, `instance`) as a pod.
 
 A pod that several scrape jobs read counts once, by the largest of their readings, and so does a pod of one name in
 several clusters; the source names the jobs or clusters. Within one job all servers of a pod are added up.
 Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
-Without `honor_labels`, `exported_` stands before a label that the scrape target has as well.
-Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and where pods are read
-directly. With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is known by its UUID,
+Without `honor_labels`, a label that the scrape target has as well gets the prefix `exported_`.
+Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and in direct scraping.
+With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is identified by its UUID,
 so that two exporters on one node do not count it twice.
 
-Where one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` puts these label matchers
-into every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
+If one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` adds these label matchers
+to every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
 
-Series are asked for by exact names, joined by `or`, since managed backends refuse regular expressions on `__name__`.
-Amazon's backend wants requests signed with SigV4, Google's and Azure's want tokens of their own: run the provider's
-proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
+Queries name series exactly, joined by `or`, since managed backends refuse regular expressions on `__name__`.
+Amazon's backend requires requests signed with SigV4, Google's and Azure's require tokens of their own: run the
+provider's proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
 
-**Values** that nothing can have are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million
-requests. If one engine of a pod shows such a gauge, that of the pod is unknown. Of a GPU also ratios above 2 (those
-between count as 1) and more framebuffer than any has: DCGM writes 140737488355328 or 9223372036854775794 for what it
-could not read. Activity is then unknown for three minutes where Prometheus tells it.
+**Impossible values** are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million requests. If one
+engine of a pod shows such a gauge, that of the pod is unknown. For a GPU, ratios up to 2 count as 1; larger ones are
+unknown, and so is more framebuffer than any GPU has: DCGM writes 140737488355328 or 9223372036854775794 for values that
+it could not read. Activity from Prometheus is then unknown for three minutes.
 
 **Another model's metrics** do not count: series whose `model_name` is not a name that the pod's own command line gives
 (vLLM and SGLang; `--served-model-name`, else the model that is loaded), nor the workload's annotation `model`. Case and
-leading directories do not matter. Names are taken for unknown, and every series counts, where they come from a variable
-that the pod does not state or a script sets, with `--config`, LoRA adapters and speculators, where no program is named
-that is one of the two engines (an image's own entrypoint) and no `--served-model-name`, and in dry-run without
-`--cluster`. The source names the pods and models. Prometheus is asked for models every 30 s and when pods are new. Of a
-pod that reports its own model beside another, requests within objectives are then unknown.
+leading directories do not matter. The source names the pods and models. Names are unknown, and every series counts:
 
-**Counters that fall** are those of a process that started again if `process_start_time_seconds` of the same target
-changed or is not there. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL of the
-whole workload for the window of rates; the source reports it for five minutes. A counter that is back in the next
-reading goes on as if nothing had been; one that is not is counted anew from there. The same holds for gateways that are
-read directly. Prometheus' own rates of gateways' counters take every fall for a restart.
+* if they come from a variable that the pod does not state or that a script sets;
+* with `--config`, LoRA adapters and speculators;
+* if the command line names neither of the two engines (an image's own entrypoint) nor `--served-model-name`;
+* in dry-run without `--cluster`.
 
-**Direct reading** (`--scrape`) asks each pod at its address. Port, scheme and path are those of the annotations
+Prometheus is queried for models every 30 s and when pods are new. If a pod reports its own model beside another, its
+requests within objectives are unknown.
+
+**Counters that fall** mean a restarted process if `process_start_time_seconds` of the same target changed or is
+missing. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL of the
+whole workload for the window of rates; the source reports this for five minutes. A counter that is back in the next
+reading continues from its old value; otherwise counting restarts there. The same holds for gateways that are
+scraped directly. Prometheus' own rates of gateways' counters treat every fall as a restart.
+
+**Direct scraping** (`--scrape`) reads each pod at its address. Port, scheme and path are those of the annotations
 `vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of
 `prometheus.io/port`, `scheme` and `path` on the pod template or the workload, else the engine's `--port` or its usual
-one, `http`, and the path of the engine's table. Over https, `--scrape-ca` names the CA and `--scrape-verify` what a
-certificate must be: `full` names the pod's address; `ca` has any name and is signed by the CA; `none` is anything.
-`--scrape-token NAMESPACE=FILE` is shown to the pods of that namespace alone, over https alone, and never with `none`;
-`--gateway-token-file` likewise to gateways.
+one, `http`, and the path of the engine's table. Over https, `--scrape-ca` names the CA, and `--scrape-verify` says
+which certificates are accepted: with `full` those for the pod's address, with `ca` all that are signed by the CA, with
+`none` all. `--scrape-token NAMESPACE=FILE` is sent only to the pods of that namespace, only over https, and never with
+`none`; `--gateway-token-file` likewise to gateways.
 
-**Scrapes** are to be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
+**Scrapes** must be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
 a quarter of `--rate-window`.
 
 **Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of a workload's requests (TTFT) or of the gaps between its
 tokens (ITL), over the window of rates (`--rate-window`, 2 minutes by default). It is taken after the histogram buckets
 of all its pods are added up. Prometheus adds up pods of one namespace, job and cluster whose names differ only in what
-a Deployment, StatefulSet or ReplicaSet appends. Names may not show which pods serve together, or pods of another
-workload may be named alike. Then each pod, or group of pods, has a percentile of its own. Their mean is taken, weighted
-by first tokens (TTFT) or generated tokens (ITL) per second, and the source reports it.
+a Deployment, StatefulSet or ReplicaSet appends. If names do not show which pods serve together, or pods of
+another workload have similar names, each pod, or group of pods, has a percentile of its own. Their mean is taken,
+weighted by first tokens (TTFT) or generated tokens (ITL) per second, and the source reports it.
 
 **Requests within an objective** (`ttft_met`, `itl_met`) are counted from the histogram buckets around it, with linear
 interpolation. Beyond the highest bound only requests that are certainly within it count. A bound equal to the objective
 (vLLM has 0.1, 0.25, 0.5, 1 s and more for TTFT) makes the count exact. `prefill_met` uses the next bound above the TTFT
-objective: a prompt beyond it is certainly too long, and more replicas would not help. Prometheus is asked one query for
-each different objective, which returns one number for each pod: at most 12 objectives of each kind, fewer from 26,000
+objective: a prompt beyond it is certainly too long, and more replicas would not help. Prometheus gets one query for
+each different objective, which returns one number per pod: at most 12 objectives of each kind, fewer from 26,000
 pods on. The rarest objectives stay uncounted, and the source reports it.
 
-**Native histograms**, as `convert_classic_histograms_to_nhcb` makes them of all others, are read where the server has
+**Native histograms**, as `convert_classic_histograms_to_nhcb` makes them of all others, are read if the server has
 any: counts and sums by `histogram_count` and `histogram_sum`, quantiles, and requests within an objective by
 `histogram_fraction`. `prefill_met` needs the bounds of buckets and stays unknown. Prometheus 2.42 cannot add native
-histograms up by names, so each pod has a percentile of its own there. What is learned from history at the start and by
-`replay` comes from buckets alone.
+histograms by names, so each pod has a percentile of its own there. The warm start from history, and `replay`, read
+buckets alone.
 """
 
 
@@ -148,12 +152,12 @@ to zero: others may refuse the requests that arrive meanwhile. llm-d's endpoint 
 gate `flowControl`. In Prometheus a counter that begins with the first request for a workload (Istio, ingress-nginx)
 shows no rate before the second one: that one wakes it. LiteLLM and Envoy AI Gateway count a request when it has ended.
 
-Istio's reporters `source`, `waypoint` and `destination` may each tell of the same request: the largest count is taken.
+Istio's reporters `source`, `waypoint` and `destination` may each report the same request: the largest count is taken.
 
 In Prometheus a gateway's series counts for workloads of the namespace in which it was scraped. For workloads of other
 namespaces it counts only if that namespace is one of the usual ones for gateways ({homes}) or is named
-by `--gateway-namespace`; the source tells of series that do not count. A label `namespace` is what says where a
-series was scraped, so give tenants no `honorLabels`. A series without a namespace is of a target that the operator
+by `--gateway-namespace`; the source reports series that do not count. The label `namespace` says where a
+series was scraped, so give tenants no `honorLabels`. A series without a namespace belongs to a target that the operator
 listed, and counts for all. A gateway's pod counts once, however many jobs scrape it.
 
 | gateway | requests held | requests that arrive |
@@ -169,12 +173,12 @@ From DCGM exporter, for `loaded` and `active`; never a reason to grow or to shri
 KUBE_STATE = """
 # Pods, in dry-run without `--cluster`
 
-From kube-state-metrics, which is optional; every other mode asks the Kubernetes API.
+From kube-state-metrics, which is optional; every other mode reads the Kubernetes API.
 
 | what | metric | without it |
 |---|---|---|
-| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; of a Deployment's name beyond 58 characters the rest is unknown. Workers of a LeaderWorkerSet (`ds-0-1` beside `ds-0`) are known by their names alone, and are one replica with their leader |
-| requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | taken to be the ready ones, and zero once no engine reports any more, which the source `discovery` tells |
+| workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; a Deployment's name is known up to 58 characters. Workers of a LeaderWorkerSet (`ds-0-1` beside `ds-0`) are recognized by their names alone, and are one replica with their leader |
+| requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | assumed to be the ready ones, and zero once no engine reports any more; the source `discovery` says so |
 | whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
 | cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
 | why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
@@ -187,8 +191,8 @@ TEMPLATES = """
 Every other mode reads them from the Kubernetes API.
 
 **The engine's container** is the one that requests accelerators. Without any it is the container with a probe or with a
-port named `metrics` or `http`, then the one whose command line names a model. Options of other containers say nothing
-of the engine.
+port named `metrics` or `http`, then the one whose command line names a model. Options of other containers are
+ignored.
 
 **Model and port** are those of the annotations, else of the engine's command line. Scripts of `sh -c` are read, with
 variables whose value the template states. Without a readable `--port`, the port named `metrics` counts, then the
@@ -201,7 +205,7 @@ container that needs more, and the overhead. Requests that are not stated are th
 {domains} (`autoscaler/catalog/accelerators.py`).
 Their number is unknown (`gpus_per_replica` is null, and `/readyz` says why) if the pod has `resourceClaims`, requests
 `{by_class}/...`, or has no known accelerator but an extended resource of another domain. A workload
-whose number is unknown takes part in no pool.
+whose number is unknown is in no pool.
 """
 
 

@@ -31,6 +31,6 @@ def test_every_name_that_is_asked_of_kube_state_metrics_is_on_the_page() -> None
 def test_names_that_are_subtracted_are_marked() -> None:
     """Else a reader takes cached tokens for another name of computed ones."""
     for engine, name in (("vllm", "vllm:prefix_cache_hits_total"), ("sglang", "sglang:cached_tokens_total")):
-        (row,) = re.findall(rf"\| `prompt_tokens` \| (.*`{engine}:prompt_tokens_total`.*) \| no forecast", markdown())
+        (row,) = re.findall(rf"\| `prompt_tokens` \| (.*`{engine}:prompt_tokens_total`.*) \| no planner", markdown())
         assert f"less `{name}`" in row
         assert "less `" + f"{engine}:prompt_tokens" not in row

@@ -124,7 +124,7 @@ class Answers:
         return publish(replicas, current, tolerance)
 
     def swallowed(self, ref: WorkloadRef) -> bool:
-        """Say whether the HPA's tolerance hides the wanted count. False until KEDA has asked for its value."""
+        """Say whether the HPA's tolerance hides the desired count. False until KEDA has asked for its value."""
         try:
             answer = self.answer(ref)
         except NoAnswer:
@@ -133,7 +133,7 @@ class Answers:
         return tolerance is not None and not publish(answer.replicas, answer.current, tolerance).reachable
 
     def swallowed_workloads(self) -> list[WorkloadRef]:
-        """List the workloads whose wanted count the HPA's tolerance hides now."""
+        """List the workloads whose desired count the HPA's tolerance hides now."""
         return [ref for ref in self._tolerances if self.swallowed(ref)]
 
     @property

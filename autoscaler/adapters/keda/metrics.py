@@ -50,12 +50,12 @@ class KedaCollector(Collector):
         swallowed = sorted(self._answers.swallowed_workloads())
         yield GaugeMetricFamily(
             "vllm_autoscaler_keda_swallowed_workloads",
-            "Workloads whose wanted count the HPA's tolerance hides from it.",
+            "Workloads whose desired count the HPA's tolerance hides from it.",
             value=len(swallowed),
         )
         each = GaugeMetricFamily(
             "vllm_autoscaler_keda_swallowed",
-            "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise. "
+            "1 while the HPA's tolerance hides the desired count of a workload; absent otherwise. "
             "At most 1,000 are named.",
             labels=("namespace", "workload", "kind"),
         )

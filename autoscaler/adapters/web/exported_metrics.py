@@ -77,17 +77,17 @@ def _gauge(name: str, meaning: str, column: Column | None, *labels: str) -> Fami
 WORKLOADS = (
     _gauge("workload_info", "Always 1; the policy in force and the service.", None, "policy", "service"),
     _gauge("desired_replicas", "Replicas the daemon decided on.", lambda tick: tick.decision.replicas),
-    _gauge("current_replicas", "spec.replicas as it stands in the cluster.", _of("observation", "replicas")),
+    _gauge("current_replicas", "spec.replicas in the cluster.", _of("observation", "replicas")),
     _gauge("ready_replicas", "Ready pods that are not leaving.", _of("observation", "ready")),
     _gauge("starting_replicas", "Pods that are starting and can still become ready.", _of("observation", "starting")),
     _gauge(
         "blocked_replicas",
-        "Pods that waiting does not make ready: no room, no image, crashing.",
+        "Pods that cannot become ready without a change: no room, no image, crashing.",
         _of("observation", "blocked"),
     ),
     _gauge(
         "missing_replicas",
-        "Replicas that should exist, have no pod, and are not on their way: a quota, a webhook.",
+        "Replicas that should exist, have no pod, and are not being created: a quota, a webhook.",
         _of("observation", "missing"),
     ),
     _gauge(
@@ -97,12 +97,12 @@ WORKLOADS = (
     ),
     _gauge(
         "recommended_replicas",
-        "Replicas the strongest signal asks for, before any limit.",
+        "Replicas that the strongest signal recommends, before any limit.",
         lambda tick: _demand(tick.decision),
     ),
     _gauge(
         "signal_recommended_replicas",
-        "Replicas that each signal asks for, unrounded; absent without an opinion.",
+        "Replicas that each signal recommends, unrounded; absent without an opinion.",
         None,
         "signal",
     ),
@@ -184,7 +184,7 @@ WORKLOADS = (
     ),
     _gauge(
         "cold_start_seconds",
-        "Time from asking for a replica until it serves: learned or stated.",
+        "Time from requesting a replica until it serves: learned or stated.",
         _of("observation", "cold_start_s"),
     ),
     _gauge(
@@ -207,8 +207,8 @@ WORKLOADS = (
     _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
     _gauge(
         "problem",
-        "1 while what a workload declares is wrong, or KEDA's calls for it are refused; absent otherwise. `explain` "
-        "says what it is.",
+        "1 while annotations or trigger of a workload are wrong, or KEDA's calls for it are refused; absent otherwise. "
+        "`explain` says what it is.",
         _problem,
     ),
     _gauge("other_owner", "1 while another owner sets the replica count; the label `owner` names it.", None, "owner"),
@@ -219,8 +219,8 @@ POOLS = (
     Family(
         "pool_desired_gpus",
         "gauge",
-        "GPUs of all replicas that the last tick decided on. Replicas that do not come, or whose count is not ours to "
-        "set, are among them, so it may exceed `pool_gpus`.",
+        "GPUs of all replicas that the last tick decided on. Replicas that do not start, or whose count the daemon may "
+        "not set, are among them, so it may exceed `pool_gpus`.",
         ("resource", "product", "nodes"),
     ),
 )
@@ -270,12 +270,12 @@ KEDA = (
     Family(
         "keda_swallowed_workloads",
         "gauge",
-        "Workloads whose wanted count the HPA's tolerance hides from it.",
+        "Workloads whose desired count the HPA's tolerance hides from it.",
     ),
     Family(
         "keda_swallowed",
         "gauge",
-        "1 while the HPA's tolerance hides the wanted count of a workload; absent otherwise. At most 1,000 are named.",
+        "1 while the HPA's tolerance hides the desired count of a workload; absent otherwise. At most 1,000 are named.",
         WORKLOAD_LABELS,
     ),
 )

@@ -86,9 +86,9 @@ class Replicas(Section):
 class Queue(Section):
     """How long requests may queue by design.
 
-    This is no promise: it tells which queues are over too soon for a new replica to help. It may therefore be longer
-    than `objective.ttft`; a request that waits longer than TTFT allows has still missed, and counts against the error
-    budget. Replicas that the forecast asks for to keep TTFT are ordered all the same.
+    This is no promise: it says which queues end too soon for a new replica to help. So it may be longer than
+    `objective.ttft`. A request that waits longer than TTFT allows still counts against the error budget, and the
+    planner requests replicas to keep TTFT whatever stands here.
     """
 
     max_wait: Annotated[float, Duration(0.0)] = Field(
@@ -106,7 +106,7 @@ class ScaleUp(Section):
     )
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=15.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S)] = Field(
-        default=0.0, description="Grow only to the least that was asked for within this window; `0s`: at once."
+        default=0.0, description="Grow only to the smallest recommendation within this window; `0s`: at once."
     )
 
 
@@ -119,7 +119,7 @@ class ScaleDown(Section):
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=60.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S * 6)] = Field(
         default=300.0,
-        description="Shrink only to the most that was asked for within this window. It does not apply to the forecast, "
+        description="Shrink only to the largest recommendation within this window. It does not apply to the planner, "
         "which holds its own peaks.",
     )
 
@@ -139,7 +139,7 @@ class ScaleToZero(Section):
 
 class Capacity(Section):
     """What one replica can do. Where `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, the
-    forecast is off. What is left out is learned from the engine."""
+    planner is off. Fields that are left out are learned from the engine."""
 
     concurrency: Annotated[float | None, Number(0.01, 100_000)] = Field(
         default=None,
@@ -147,7 +147,7 @@ class Capacity(Section):
     )
     prefill_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
         default=None,
-        description="Prompt tokens a replica computes per second. Not learned: left out, signal `prefill` is silent.",
+        description="Prompt tokens a replica computes per second. Not learned: without it signal `prefill` is silent.",
     )
     decode_tokens_per_second: Annotated[float | None, Number(0.01, 100_000_000)] = Field(
         default=None, description="Tokens a replica generates per second."
@@ -184,7 +184,7 @@ class Prewarm(Section):
     )
     replicas: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
     lead: Annotated[float | None, Duration(0.0, auto=True)] = Field(
-        default=None, description="How long before the start to ask for them; `auto`: one cold start, as learned."
+        default=None, description="How long before the start to request them; `auto`: one learned cold start."
     )
 
     @model_validator(mode="after")
@@ -199,7 +199,7 @@ class WakeUp(Section):
 
     query: Annotated[str | None, Text(4096, lines=True)] = Field(
         default=None,
-        description="PromQL expression; a workload for which it is above 0 is woken. Only Prometheus can tell whether "
+        description="PromQL expression; a workload for which it is above 0 is woken. Only Prometheus can check whether "
         "it is valid.",
     )
 
@@ -211,7 +211,7 @@ class PolicySpec(Section):
     priority: Annotated[int, Whole(-1_000_000, 1_000_000)] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
-        "No workload gets a reserve before all have what their load needs.",
+        "No workload gets headroom before all have the replicas that their load needs.",
     )
     weight: Annotated[float, Number(0.001, 1_000_000)] = Field(
         default=1.0, description="Share of short GPUs among workloads of one priority."
@@ -222,12 +222,12 @@ class PolicySpec(Section):
     scale_down: ScaleDown = ScaleDown()
     tolerance: Annotated[float, Share(0.0, 0.9)] = Field(
         default=0.1,
-        description="Relative change of the count that is too small to act on. Not applied to the forecast.",
+        description="Relative change of the count that is too small to act on. Not applied to the planner.",
     )
     scale_to_zero: ScaleToZero = ScaleToZero()
     capacity: Capacity = Capacity()
     cold_start: Annotated[float, Duration(0.1, HOUR_S * 2)] = Field(
-        default=180.0, description="Time from asking for a replica until it serves. Used until it has been learned."
+        default=180.0, description="Time from requesting a replica until it serves. Used until it has been learned."
     )
     inputs: Inputs = Inputs()
     prewarm: Annotated[tuple[Prewarm, ...], Field(max_length=MAX_PREWARM)] = Field(
