@@ -72,3 +72,27 @@ def test_every_policy_that_is_shown_is_valid(document: Path, tmp_path: Path):
             file = tmp_path / f"{number}.yaml"
             file.write_text(block)
             assert load([file]).policies
+
+
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+LOG = sorted((ROOT / "docs" / "research-log").glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("document", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_has_the_four_parts_and_fits_on_a_page(document: Path):
+    lines = document.read_text("utf-8").splitlines()
+    assert lines[0].startswith(f"# {int(document.name[:4])}. ")
+    assert [line for line in lines if line.startswith("## ")] == [
+        "## Context",
+        "## Decision",
+        "## Alternatives",
+        "## Consequences",
+    ]
+    assert len(lines) <= 60
+
+
+@pytest.mark.parametrize("documents", [DECISIONS, LOG], ids=["decisions", "research-log"])
+def test_the_index_names_every_entry_once(documents: list[Path]):
+    index = (documents[0].parent / "README.md").read_text("utf-8")
+    named = re.findall(r"^\| \[\d+\]\((\d[^)]+)\) \|", index, re.MULTILINE)
+    assert sorted(named) == [document.name for document in documents]
