@@ -13,7 +13,8 @@ import pytest_asyncio
 import yaml
 from click.testing import CliRunner
 
-from autoscaler.cli import main
+from autoscaler.cli.main import main
+from autoscaler.cli.run import run
 from tests.harness.helm import CHART, HelmFailed, helm, template, template_text
 from tests.harness.kube_api import ApiError, KubeApi
 from tests.kustomize import Document
@@ -169,9 +170,9 @@ async def test_a_real_api_server_takes_every_variant(kube_api: KubeApi, prepared
     await kube_api.apply(*documents, dry_run=True)
     command, *arguments = container(documents)["args"]
     assert command == "run"
-    options = {name for option in main.run.params for name in (*option.opts, *option.secondary_opts)}
+    options = {name for option in run.params for name in (*option.opts, *option.secondary_opts)}
     assert {argument.partition("=")[0] for argument in arguments} <= options
-    main.run.make_context("run", [argument for argument in arguments if "=/" not in argument])  # but for files
+    run.make_context("run", [argument for argument in arguments if "=/" not in argument])  # but for files
 
 
 async def test_a_release_is_installed_changed_and_taken_away(kube_api: KubeApi, prepared: str):
@@ -271,7 +272,7 @@ def test_the_schema_takes_every_shipped_policy():
 
 def test_check_reads_the_policies_of_a_rendered_release():
     values = {"policies": {"gold": {"objective": {"ttft": "300ms"}}, "batch": {"objective": {"ttft": "2h"}}}}
-    result = CliRunner().invoke(main.main, ["check", "-"], input=template_text(values))
+    result = CliRunner().invoke(main, ["check", "-"], input=template_text(values))
     assert result.exit_code == 1
     assert "vllm-autoscaler-policies/batch.yaml:7: error: spec.objective.ttft: too large" in result.output
     assert "gold" not in result.output

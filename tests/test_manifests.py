@@ -11,14 +11,16 @@ import pytest
 import yaml
 
 from autoscaler.adapters.web.exported_metrics import FAMILIES, KEDA
-from autoscaler.cli import main
+from autoscaler.cli.main import main
+from autoscaler.cli.run import run
+from autoscaler.config.policy.parse import shipped
 from tests.harness.kube_api import ApiError, KubeApi
 from tests.harness.process import require_binary
 from tests.kustomize import Document, render
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 OVERLAYS = ["direct", "dry-run", "keda"]
-SHIPPED_POLICIES = Path(main.__file__).parent / "policies"
+SHIPPED_POLICIES = shipped()
 SELECTOR = {"app.kubernetes.io/name": "vllm-autoscaler"}
 METRIC = re.compile(r"\bvllm_autoscaler_[a-z0-9_]+\b")
 
@@ -122,7 +124,7 @@ def test_the_arguments_are_those_of_the_command_line(overlay: str, tmp_path: Pat
     assert command == "run"
     arguments = [argument.replace("/etc/vllm-autoscaler/policies", str(SHIPPED_POLICIES)) for argument in arguments]
     arguments = [argument.replace("/var/lib/vllm-autoscaler", str(tmp_path)) for argument in arguments]
-    parsed = main.run.make_context("run", arguments).params
+    parsed = run.make_context("run", arguments).params
     assert parsed["mode"] == overlay
     assert parsed["prometheus"].startswith("http://")
     assert parsed["policies"] == (SHIPPED_POLICIES,)
@@ -143,8 +145,8 @@ def test_the_state_is_the_one_thing_that_can_be_written_and_outlives_the_contain
 
 def test_the_environment_names_an_option_that_exists():
     (variable,) = container(rendered("direct"))["env"]
-    prefix = f"{main.main.context_settings['auto_envvar_prefix']}_RUN_"
-    assert variable["name"].removeprefix(prefix).lower() in {option.name for option in main.run.params}
+    prefix = f"{main.context_settings['auto_envvar_prefix']}_RUN_"
+    assert variable["name"].removeprefix(prefix).lower() in {option.name for option in run.params}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -1,37 +1,26 @@
-"""The only place that picks concrete classes: what each command is made of, its start-up, tasks and shutdown."""
+"""What the loop is put together from. Only this package picks concrete classes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import resource
-import signal
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import structlog
-from rich.console import Console
 
-from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.console import ChangeLines, JsonLines, LiveTable, leave_standard_output, printing
 from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.keda.answers import Answers
-from autoscaler.adapters.keda.check import check_scaled_object
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
-from autoscaler.adapters.keda.server import CannotServe, KedaServer
+from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import EventRecorder
-from autoscaler.adapters.kubernetes.fleet import NEEDED, KubeFleet
+from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
-from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
 from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.range.recent import RecentHistory
@@ -39,21 +28,17 @@ from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.adapters.state_file import StateFile
-from autoscaler.adapters.web import client
 from autoscaler.adapters.web.board import Board
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness, by_name
-from autoscaler.adapters.web.server import CannotListen, HttpServer
-from autoscaler.config.check.files import check as check_files
-from autoscaler.config.findings import PolicyError
-from autoscaler.config.policy.parse import PolicyBook, read_policies, shipped
+from autoscaler.adapters.web.server import HttpServer
+from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
 from autoscaler.config.prices import Prices
-from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
+from autoscaler.config.settings import Mode, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.daemon.checkpoint import Keeper
-from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from autoscaler.daemon.warm_start import LookBack
 from autoscaler.ports import (
@@ -63,98 +48,15 @@ from autoscaler.ports import (
     Leadership,
     Recorder,
     SampleSource,
-    Unavailable,
-    Unwritable,
     WorkloadSource,
 )
-from autoscaler.sim.demo.clock import CompressedClock
-from autoscaler.sim.demo.serve import SimulatedFleet
-from autoscaler.sim.demo.world import POLICIES as DEMO_POLICIES
-from autoscaler.sim.demo.world import world
 
 log = structlog.get_logger(__name__)
-
-LISTED_S, LOOK_S = 15.0, 0.1
-"""How long `dry-run --once` waits for the cluster to be listed, and how often it looks."""
 
 MAX_TOLD = 50
 """Problems told in /readyz, of each kind."""
 
-DEMO_PERIOD_S = 15.0
-"""Simulated seconds between ticks: a quarter of a real second at the default speed."""
-
 Background = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
-
-
-class StartError(Exception):
-    """The daemon cannot start: bad policies, a port that is taken, a cluster that cannot be reached."""
-
-
-def configure_log(style: str, level: str) -> None:
-    """Write the log to standard error, as JSON lines or for people."""
-    console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    renderer: Any = structlog.processors.JSONRenderer() if style == "json" else console
-    processors: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        *([structlog.processors.format_exc_info] if style == "json" else []),
-    ]
-    structlog.configure(
-        processors=[*processors, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
-    libraries = logging.StreamHandler(sys.stderr)
-    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    libraries.setFormatter(structlog.stdlib.ProcessorFormatter(processors=[remove, *processors, renderer]))
-    logging.basicConfig(level=logging.ERROR, handlers=[libraries])
-
-
-def allow_many_connections() -> None:
-    """Raise the soft limit of open files to the hard one: direct scrape keeps a connection to every pod."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
-    """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code.
-
-    endless: the work ends by a signal alone, which is then no failure; else the code tells that it was cut short.
-    """
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    heard: list[int] = []
-
-    def stop(number: int) -> None:
-        heard.append(number)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        return await task or 0
-    except asyncio.CancelledError:
-        return 128 + heard[0] if heard and not endless else 0
-    except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
-        raise StartError(str(error)) from error
-    except BrokenPipeError:
-        leave_standard_output()  # whoever read it has seen enough, as `head` does
-        return 0
-    except BaseExceptionGroup as errors:
-        if errors.split((BrokenPipeError, Unwritable))[1] is not None:
-            raise
-        leave_standard_output()
-        if full := errors.subgroup(Unwritable):
-            raise StartError(str(_first(full))) from errors
-        return 0
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first of the errors that a group is of, however deep."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @dataclass
@@ -176,115 +78,7 @@ class Parts:
     page: str = ""  # URL, once HTTP is served
 
 
-async def run(settings: Settings) -> int:
-    """Run in a cluster: direct patches replicas, keda answers KEDA, dry-run records."""
-    allow_many_connections()
-    async with AsyncExitStack() as stack:
-        clock = SystemClock()
-        policies = PolicyFiles(settings.policies, clock, settings.default_policy)
-        sources = await _sources(stack, settings, clock, policies)
-        leads = settings.mode is not Mode.DRY_RUN
-        metrics = Metrics(settings.mode.value, settings.lease.installation if leads else "")
-        parts = await _in_cluster(stack, settings, clock, policies, sources, metrics)
-        parts.recorders.append(LogRecorder())
-        loop = await _assemble(stack, parts, settings, metrics)
-        log.info("serving HTTP", url=parts.page)
-        await _remember(loop, parts, settings, metrics.set_state_saved)
-        await _run(loop, parts)
-    return 0
-
-
-async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
-    """Recommend from metrics; with cluster access for the real objects. Prints, and changes nothing."""
-    async with AsyncExitStack() as stack:
-        clock = SystemClock()
-        policies = PolicyFiles(settings.policies, clock, settings.default_policy)
-        sources = await _sources(stack, settings, clock, policies)
-        if settings.kube:
-            parts = await _in_cluster(stack, settings, clock, policies, sources, Metrics())
-        else:
-            assert settings.prometheus  # the command line has seen to it
-            discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
-            discovered = await stack.enter_async_context(discovery)
-            parts = Parts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
-        console = Console()
-        nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
-        if as_json:
-            parts.recorders.append(JsonLines(sys.stdout, nothing))
-        elif console.is_terminal:
-            parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
-        else:
-            parts.recorders.append(ChangeLines(sys.stdout, nothing))
-        loop = await _assemble(stack, parts, settings)
-        if not once:
-            print(f"The page: {parts.page}", file=sys.stderr)
-            await _remember(loop, parts, settings)
-            await _run(loop, parts)
-        return await _once(loop, parts)
-
-
-async def _once(loop: Loop, parts: Parts) -> int:
-    """Tick once the workloads are known, or when it has been waited for them; 1 if that came to nothing."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work(), name=name) for name, work in parts.background]
-        until_s = parts.clock.now_s() + LISTED_S
-        while tasks and not _known(parts.workloads) and parts.clock.now_s() < until_s:
-            await parts.clock.sleep(LOOK_S)
-        record = await loop.attempt()
-        for task in tasks:
-            task.cancel()
-    return 0 if record else 1
-
-
-def _known(workloads: WorkloadSource) -> bool:
-    try:
-        workloads.fleet()
-    except Unavailable:
-        return False
-    return True
-
-
-async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> int:
-    """Run the real daemon on a simulated fleet that serves real metrics over loopback."""
-    clock = CompressedClock(speed)
-    policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
-    http = HttpSettings(host="127.0.0.1", port=http_port)
-    async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(SimulatedFleet(world(seed), clock))
-        scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
-        settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
-        sources = await _sources(stack, settings, clock, policies)
-        parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
-        parts.recorders.append(LogRecorder())
-        loop = await _assemble(stack, parts, settings, mode="demo")
-        if not as_json:
-            print(f"The page: {parts.page}   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)", flush=True)
-        try:
-            async with asyncio.timeout(duration_s):
-                await _run(loop, parts)
-        except TimeoutError:
-            pass
-        finally:
-            summary = fleet.summary()
-            if as_json:
-                with printing():
-                    print(json.dumps(summary.as_json()))
-    return 0
-
-
-async def explain(url: str, namespace: str, name: str) -> int:
-    """Ask a running daemon for one workload's explanation and print it."""
-    try:
-        lines = await client.explanation(url, namespace, name)
-    except client.Refused as refused:
-        print(f"error: {refused}", file=sys.stderr)
-        return 1
-    with printing():
-        print(*lines, sep="\n")
-    return 0
-
-
-async def _sources(
+async def open_sources(
     stack: AsyncExitStack, settings: Settings, clock: Clock, policies: PolicyFiles
 ) -> list[SampleSource]:
     """Open the sources of metrics; where several know a reading, the earlier one wins."""
@@ -311,7 +105,7 @@ def _wakeups(book: PolicyBook) -> tuple[FrontQuery, ...]:
     return tuple(FrontQuery(name, query, name == book.default) for name, query in book.wakeup_queries().items())
 
 
-async def _in_cluster(
+async def connect_cluster(
     stack: AsyncExitStack,
     settings: Settings,
     clock: Clock,
@@ -383,7 +177,7 @@ def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping
     }
 
 
-async def _assemble(
+async def build_loop(
     stack: AsyncExitStack, parts: Parts, settings: Settings, metrics: Metrics | None = None, mode: str = ""
 ) -> Loop:
     """Put the loop together with what people see of it."""
@@ -417,7 +211,7 @@ async def _assemble(
     )
 
 
-async def _remember(
+async def restore_memory(
     loop: Loop, parts: Parts, settings: Settings, saved: Callable[[float], None] = lambda _wall_s: None
 ) -> None:
     """Begin with what was learned before: from the state file, else from history."""
@@ -449,7 +243,7 @@ def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
     return current
 
 
-async def _run(loop: Loop, parts: Parts) -> None:
+async def run_loop(loop: Loop, parts: Parts) -> None:
     """Run the loop and what it stands on; the failure of one ends all.
 
     The loop ends first, so that nothing is on its way when leadership is given back.
@@ -458,24 +252,3 @@ async def _run(loop: Loop, parts: Parts) -> None:
         for name, work in parts.background:
             group.create_task(work(), name=name)
         await loop.run()
-
-
-def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) -> int:
-    """Validate policies and manifests, print what is wrong; 1 if something is."""
-    try:
-        book = PolicyBook(read_policies(policies or (shipped(),)), default_policy)
-        checked = check_files(files, book, {"ScaledObject": check_scaled_object})
-    except PolicyError as error:
-        raise StartError(str(error)) from error
-    counted, passed = (
-        ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
-        for kinds in (checked.documents, checked.skipped)
-    )
-    try:
-        with printing():
-            for finding in checked.findings:
-                print(finding)
-            print(f"checked {counted or 'nothing'}" + (f"; not checked: {passed}" if passed else ""))
-    except Unwritable as error:
-        raise StartError(str(error)) from error
-    return int(checked.failed)

@@ -76,7 +76,7 @@ def test_a_signal_ends_what_this_process_computes(tmp_path: Path, number: int) -
 def test_a_signal_that_comes_in_compiled_code_ends_it_as_well() -> None:
     program = """
 import subprocess, numba, numpy
-from autoscaler.cli.lab import to_the_end
+from autoscaler.cli.experiment import run_interruptibly
 
 @numba.njit
 def long(count):
@@ -86,7 +86,7 @@ def long(count):
     return sums, sums * 2
 
 long(1)
-to_the_end(lambda trials: subprocess.Popen(["sh", "-c", "kill -TERM $PPID"]) and long(1_000_000_000))
+run_interruptibly(lambda: subprocess.Popen(["sh", "-c", "kill -TERM $PPID"]) and long(1_000_000_000))
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGTERM, "")

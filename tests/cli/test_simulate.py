@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from autoscaler.lab.commands import simulate
 from autoscaler.lab.report.progress import Bar
 from tests.cli.study import POLICY, PROFILE, invoke, write_trace
 
@@ -162,7 +161,7 @@ def test_it_is_told_how_far_all_traces_were_read_and_prepared(
         def __call__(self, share: float) -> None:
             self.shares.append(share)
 
-    monkeypatch.setattr(simulate, "Bar", Noted)
+    monkeypatch.setattr("autoscaler.lab.commands.simulate.Bar", Noted)
     second = write_trace(tmp_path / "second.csv", ["1,500,80"])
     assert invoke("simulate", "--trace", trace, "--trace", second, *PROFILE).exit_code == 0
     for title in ("reading traces", "preparing"):

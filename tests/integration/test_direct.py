@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.cli import main
+from autoscaler.config.policy.parse import shipped
 from tests.adapters.kubernetes.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
 from tests.core.tape import IDLE, play
 from tests.harness.exposition import Answer
@@ -26,7 +26,7 @@ from tests.integration.site import POLICY, Site
 pytestmark = pytest.mark.integration
 
 MERGE = "application/merge-patch+json"
-SHIPPED_POLICIES = Path(main.__file__).parent / "policies"
+SHIPPED_POLICIES = shipped()
 READINGS_TO_REACT = 5  # a second apart: two that show the queue longer than is tolerated, and those on their way
 AGE = re.compile(r" \(inputs up to .* old\)")  # differs from tick to tick
 

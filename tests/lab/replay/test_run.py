@@ -444,7 +444,7 @@ def test_a_trace_without_requests_costs_what_stands_there() -> None:
 
 
 def test_the_demo_does_not_need_the_compiler() -> None:
-    demo = "autoscaler.app.wiring, autoscaler.sim.demo.serve, autoscaler.sim.demo.world"
+    demo = "autoscaler.app.demo"
     code = f"import sys, {demo}; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 

@@ -76,7 +76,7 @@ async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_
 
 def test_errors_of_libraries_are_lines_of_the_same_log():
     code = (
-        "import logging\nfrom autoscaler import app\napp.configure_log('json', 'info')\n"
+        "import logging\nfrom autoscaler.app.logging import configure_log\nconfigure_log('json', 'info')\n"
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.getLogger('asyncio').exception('task %d failed', 7)\n"
         "logging.getLogger('asyncio').warning('not told')\n"
     )
@@ -121,7 +121,7 @@ async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowh
     """As `vllm-autoscaler dry-run --json | head -1` does; what is printed is printed into a pipe nobody reads."""
     script = (
         "import asyncio, sys\n"
-        "from autoscaler import app\n"
+        "from autoscaler.app import process\n"
         "async def work():\n"
         "    async with asyncio.TaskGroup() as group:\n"
         "        group.create_task(say())\n"
@@ -129,7 +129,7 @@ async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowh
         "    while True:\n"
         "        print('decision', flush=True)\n"
         "        await asyncio.sleep(0.01)\n"
-        "sys.exit(asyncio.run(app.until_signalled(work(), endless=True)))\n"
+        "sys.exit(asyncio.run(process.until_signalled(work(), endless=True)))\n"
     )
     piped = 'set -o pipefail; "$0" -c "$1" | head -1'
     speaker = await asyncio.create_subprocess_exec(

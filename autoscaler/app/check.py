@@ -1,0 +1,37 @@
+"""`check`: policies and manifests, before they are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoscaler.adapters.console import printing
+from autoscaler.adapters.keda.check import check_scaled_object
+from autoscaler.app.process import StartError
+from autoscaler.config.check.files import check as check_files
+from autoscaler.config.findings import PolicyError
+from autoscaler.config.policy.parse import PolicyBook, read_policies, shipped
+from autoscaler.ports import (
+    Unwritable,
+)
+
+
+def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) -> int:
+    """Validate policies and manifests, print what is wrong; 1 if something is."""
+    try:
+        book = PolicyBook(read_policies(policies or (shipped(),)), default_policy)
+        checked = check_files(files, book, {"ScaledObject": check_scaled_object})
+    except PolicyError as error:
+        raise StartError(str(error)) from error
+    counted, passed = (
+        ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        for kinds in (checked.documents, checked.skipped)
+    )
+    try:
+        with printing():
+            for finding in checked.findings:
+                print(finding)
+            print(f"checked {counted or 'nothing'}" + (f"; not checked: {passed}" if passed else ""))
+    except Unwritable as error:
+        raise StartError(str(error)) from error
+    return int(checked.failed)

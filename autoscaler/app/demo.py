@@ -1,0 +1,50 @@
+"""`demo`: the real daemon on a simulated fleet. Only this module imports the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.console import printing
+from autoscaler.app.wiring import Parts, build_loop, open_sources, run_loop
+from autoscaler.config.policy.parse import shipped
+from autoscaler.config.policy.reload import PolicyFiles
+from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
+from autoscaler.daemon.log import LogRecorder
+from autoscaler.sim.demo.clock import CompressedClock
+from autoscaler.sim.demo.serve import SimulatedFleet
+from autoscaler.sim.demo.world import POLICIES as DEMO_POLICIES
+from autoscaler.sim.demo.world import world
+
+DEMO_PERIOD_S = 15.0
+"""Simulated seconds between ticks: a quarter of a real second at the default speed."""
+
+
+async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> int:
+    """Run the real daemon on a simulated fleet that serves real metrics over loopback."""
+    clock = CompressedClock(speed)
+    policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
+    http = HttpSettings(host="127.0.0.1", port=http_port)
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(SimulatedFleet(world(seed), clock))
+        scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
+        settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
+        sources = await open_sources(stack, settings, clock, policies)
+        parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
+        parts.recorders.append(LogRecorder())
+        loop = await build_loop(stack, parts, settings, mode="demo")
+        if not as_json:
+            print(f"The page: {parts.page}   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)", flush=True)
+        try:
+            async with asyncio.timeout(duration_s):
+                await run_loop(loop, parts)
+        except TimeoutError:
+            pass
+        finally:
+            summary = fleet.summary()
+            if as_json:
+                with printing():
+                    print(json.dumps(summary.as_json()))
+    return 0

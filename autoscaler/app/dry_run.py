@@ -1,0 +1,77 @@
+"""`dry-run`: decisions from live metrics, printed and not carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+
+from rich.console import Console
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.console import ChangeLines, JsonLines, LiveTable
+from autoscaler.adapters.in_memory import RecordingActuator
+from autoscaler.adapters.kubernetes.fleet import NEEDED
+from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
+from autoscaler.adapters.web.metrics import Metrics
+from autoscaler.app.wiring import Parts, build_loop, connect_cluster, open_sources, restore_memory, run_loop
+from autoscaler.config.policy.reload import PolicyFiles
+from autoscaler.config.settings import Settings
+from autoscaler.daemon.loop import Loop
+from autoscaler.ports import (
+    Unavailable,
+    WorkloadSource,
+)
+
+LISTED_S, LOOK_S = 15.0, 0.1
+"""How long `dry-run --once` waits for the cluster to be listed, and how often it looks."""
+
+
+async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
+    """Recommend from metrics; with cluster access for the real objects. Prints, and changes nothing."""
+    async with AsyncExitStack() as stack:
+        clock = SystemClock()
+        policies = PolicyFiles(settings.policies, clock, settings.default_policy)
+        sources = await open_sources(stack, settings, clock, policies)
+        if settings.kube:
+            parts = await connect_cluster(stack, settings, clock, policies, sources, Metrics())
+        else:
+            assert settings.prometheus  # the command line has seen to it
+            discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
+            discovered = await stack.enter_async_context(discovery)
+            parts = Parts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
+        console = Console()
+        nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
+        if as_json:
+            parts.recorders.append(JsonLines(sys.stdout, nothing))
+        elif console.is_terminal:
+            parts.recorders.append(stack.enter_context(LiveTable(console, once=once, nothing=nothing)))
+        else:
+            parts.recorders.append(ChangeLines(sys.stdout, nothing))
+        loop = await build_loop(stack, parts, settings)
+        if not once:
+            print(f"The page: {parts.page}", file=sys.stderr)
+            await restore_memory(loop, parts, settings)
+            await run_loop(loop, parts)
+        return await _once(loop, parts)
+
+
+async def _once(loop: Loop, parts: Parts) -> int:
+    """Tick once the workloads are known, or when it has been waited for them; 1 if that came to nothing."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(work(), name=name) for name, work in parts.background]
+        until_s = parts.clock.now_s() + LISTED_S
+        while tasks and not _known(parts.workloads) and parts.clock.now_s() < until_s:
+            await parts.clock.sleep(LOOK_S)
+        record = await loop.attempt()
+        for task in tasks:
+            task.cancel()
+    return 0 if record else 1
+
+
+def _known(workloads: WorkloadSource) -> bool:
+    try:
+        workloads.fleet()
+    except Unavailable:
+        return False
+    return True

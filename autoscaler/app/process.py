@@ -1,0 +1,64 @@
+"""The process: its limits, its signals, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from collections.abc import Awaitable
+
+from autoscaler.adapters.console import leave_standard_output
+from autoscaler.adapters.keda.server import CannotServe
+from autoscaler.adapters.web.server import CannotListen
+from autoscaler.config.findings import PolicyError
+from autoscaler.ports import Unavailable, Unwritable
+
+
+class StartError(Exception):
+    """The daemon cannot start: bad policies, a port that is taken, a cluster that cannot be reached."""
+
+
+def allow_many_connections() -> None:
+    """Raise the soft limit of open files to the hard one: direct scrape keeps a connection to every pod."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
+    """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code.
+
+    endless: the work ends by a signal alone, which is then no failure; else the code tells that it was cut short.
+    """
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    heard: list[int] = []
+
+    def stop(number: int) -> None:
+        heard.append(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task or 0
+    except asyncio.CancelledError:
+        return 128 + heard[0] if heard and not endless else 0
+    except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
+        raise StartError(str(error)) from error
+    except BrokenPipeError:
+        leave_standard_output()  # whoever read it has seen enough, as `head` does
+        return 0
+    except BaseExceptionGroup as errors:
+        if errors.split((BrokenPipeError, Unwritable))[1] is not None:
+            raise
+        leave_standard_output()
+        if full := errors.subgroup(Unwritable):
+            raise StartError(str(_first(full))) from errors
+        return 0
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first of the errors that a group is of, however deep."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

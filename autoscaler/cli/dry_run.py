@@ -1,0 +1,53 @@
+"""`dry-run`: what the daemon would do, from metrics alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from autoscaler.cli.options import (
+    cluster_options,
+    gateway_namespace_option,
+    history_option,
+    http_options,
+    policy_options,
+    price_option,
+    prometheus_options,
+    rate_window_option,
+    refuse_unused,
+)
+from autoscaler.cli.param_types import Duration
+from autoscaler.cli.process import run_to_end
+from autoscaler.cli.settings import daemon_settings
+
+
+@click.command("dry-run")
+@prometheus_options
+@rate_window_option
+@gateway_namespace_option
+@policy_options
+@cluster_options
+@price_option
+@click.option(
+    "--cluster/--no-cluster",
+    default=False,
+    help="Take workloads from the annotated objects of the cluster instead of the labels of metrics.",
+)
+@history_option
+@click.option("--period", type=Duration(), default="15s", show_default=True, help="Time between ticks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
+@click.option("--once", is_flag=True, help="Decide once without history or a page, print the decision and exit.")
+@http_options("127.0.0.1")
+def dry_run(as_json: bool, once: bool, cluster: bool, **given: Any) -> None:
+    """Show what the daemon would do, from metrics alone. Changes nothing."""
+    from autoscaler.app import dry_run as app
+    from autoscaler.app.logging import configure_log
+
+    if not given["prometheus"]:
+        raise click.UsageError("--prometheus URL is missing: dry-run reads metrics from there")
+    if not cluster:
+        refuse_unused(given, ("context",), "without --cluster")
+    settings = daemon_settings({**given, "mode": "dry-run", "cluster": cluster, "lease": False, "once": once})
+    configure_log("console", "error")
+    run_to_end(app.dry_run(settings, as_json=as_json, once=once), endless=not once)

@@ -1,0 +1,217 @@
+"""Options and running that `simulate` and `replay` share."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autoscaler.cli.options import options, refuse_unused
+from autoscaler.cli.param_types import OUT, READABLE_FILE, Duration, Number, WholeNumber
+
+if TYPE_CHECKING:
+    from autoscaler.lab.commands.setup import Setting
+
+GREEDY = ("--trace", "--against")
+YEAR_S = 365 * 86_400
+
+
+def repeated(args: list[str]) -> list[str]:
+    """Write the option before each of its words: `--trace a b` as `--trace a --trace b`, `--trace=a b` as well."""
+    words: list[str] = []
+    option, filled = "", False
+    for word in args:
+        if word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            option, filled = (name if name in GREEDY else ""), bool(equals)
+            words.append(word)
+        else:
+            words += [option, word] if option and filled else [word]
+            filled = True
+    return words
+
+
+class Greedy(click.Command):
+    """A command whose options `GREEDY` take all words up to the next option: `--trace a.csv b.csv`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, repeated(args))
+
+
+class GreedyGroup(Greedy, click.Group):
+    """As `Greedy`, with commands of its own."""
+
+
+experiment_options = options(
+    click.option(
+        "--profile", metavar="NAME|FILE", help="Replica profile: a name, or a file written by `simulate fit`."
+    ),
+    click.option(
+        "--policy", type=READABLE_FILE, help="File with one policy; default: the shipped `interactive` policy."
+    ),
+    click.option("--against", multiple=True, metavar="all|NAME…", help="Baselines to compare it with."),
+    click.option(
+        "--tuned", is_flag=True, help="Also run each baseline at its best setting in hindsight, and show frontiers."
+    ),
+    click.option(
+        "--learn",
+        type=Duration(10 * YEAR_S),
+        help="Learn from this much of the beginning; figures count from then on, "
+        "and each baseline also runs as tuned on that part.",
+    ),
+    click.option("--planned", is_flag=True, help="Also find a schedule with the whole trace known in advance."),
+    click.option(
+        "--cold-start", type=Duration(), default="60s", show_default=True, help="Mean cold start of a replica."
+    ),
+    click.option(
+        "--cold-start-uncached",
+        type=Duration(),
+        help="Mean of the first cold start on a node; default: every node has image and weights.",
+    ),
+    click.option(
+        "--cold-start-spread",
+        type=Number(0, 1),
+        default=0.1,
+        show_default=True,
+        help="How much cold starts differ: sigma of their logarithm; 0: not at all.",
+    ),
+    click.option(
+        "--crash-every",
+        type=Duration(YEAR_S),
+        help="Mean time between crashes of a serving replica; default: replicas never crash.",
+    ),
+    click.option(
+        "--router",
+        type=click.Choice(["least-requests", "round-robin"]),
+        default="least-requests",
+        show_default=True,
+        help="How a request is assigned to a replica.",
+    ),
+    click.option(
+        "--patience", type=Duration(), help="Clients still waiting after this time leave; default: nobody leaves."
+    ),
+    click.option(
+        "--drain",
+        type=Duration(3600, least_s=0),
+        default="30s",
+        show_default=True,
+        help="Time a leaving replica may take to finish what it runs; 0s: it aborts all, as vLLM does by default.",
+    ),
+    click.option(
+        "--scrape-every",
+        type=Duration(120, least_s=1),
+        default="15s",
+        show_default=True,
+        help="Time between two scrapes: what a policy sees is as old as the last one.",
+    ),
+    click.option(
+        "--start-replicas",
+        type=WholeNumber(0, 1000),
+        help="Replicas at the start; default: the fewest that meet the goal in the first ten minutes, or come closest.",
+    ),
+    click.option(
+        "--seed",
+        type=WholeNumber(min=0),
+        default=1,
+        show_default=True,
+        help="Random seed for everything that is drawn.",
+    ),
+    click.option(
+        "--json", type=OUT, metavar="FILE", help="Write the results as JSON; docs/reference/simulate.md lists the keys."
+    ),
+    click.option("--html", type=OUT, metavar="FILE", help="Write table, frontier and timelines as one HTML page."),
+    click.option("--ray", is_flag=True, help="Run on a Ray cluster (needs the extra `ray`)."),
+    click.option("--jobs", type=WholeNumber(1, 1024), help="Number of runs in parallel; default: one per core."),
+)
+
+
+def run_experiment(given: dict[str, Any], work: Callable[[Setting], int], gpus: float | None = None) -> None:
+    """Run to the end what takes a setting, that of `experiment_options`."""
+    if not given["profile"]:
+        raise click.UsageError("--profile NAME is missing: it says how fast a replica is")
+    if not given["against"]:
+        refuse_unused(given, ("tuned",), "without --against NAME")
+    if given["ray"]:
+        refuse_unused(given, ("jobs",), "with --ray: the cluster says how many runs there are at once")
+    cold, uncached = given["cold_start"], given["cold_start_uncached"]
+    if uncached is not None and uncached < cold:
+        from autoscaler.config.values import show_duration
+
+        fresh, other = map(show_duration, (uncached, cold))
+        raise click.UsageError(f"--cold-start-uncached is {fresh}; it must be at least --cold-start, {other}")
+    run_interruptibly(lambda: work(_setting(given, gpus)))
+
+
+def _setting(given: dict[str, Any], gpus: float | None) -> Setting:
+    from autoscaler.lab.commands.setup import Setting
+
+    return Setting(
+        profile=given["profile"],
+        policies=(given["policy"],) if given["policy"] else (),
+        against=given["against"],
+        tuned=given["tuned"],
+        planned=given["planned"],
+        cold_start_s=given["cold_start"],
+        cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
+        cold_start_spread=given["cold_start_spread"],
+        crash_every_s=given["crash_every"] or math.inf,
+        router=given["router"],
+        patience_s=given["patience"] or math.inf,
+        drain_s=given["drain"],
+        scrape_s=given["scrape_every"],
+        seed=given["seed"],
+        start_replicas=given["start_replicas"],
+        gpus=math.inf if gpus is None else gpus,
+        learn_s=given["learn"] or 0.0,
+        json=given["json"],
+        html=given["html"],
+        ray=given["ray"],
+        jobs=given["jobs"],
+    )
+
+
+def run_interruptibly(work: Callable[[], int]) -> None:
+    """Run to the end and exit. Ctrl-C and SIGTERM end it quietly, from the first import on, which takes seconds."""
+    ended = 0  # by which signal
+
+    def end(number: int, _frame: object) -> None:
+        nonlocal ended
+        ended = number
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    before = [signal.signal(number, end) for number in numbers]
+    try:
+        code = _expecting_trouble(work)
+    except (KeyboardInterrupt, SystemError):  # the second is what compiled code makes of the first
+        if not ended:
+            raise
+        code = 128 + ended
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    sys.exit(code)
+
+
+def _expecting_trouble(work: Callable[[], int]) -> int:
+    """Return the exit code of `work`. Expected trouble is one line and code 2."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        raise click.UsageError(
+            "simulations need numba, which is not installed: pip install 'vllm-autoscaler[sim]'"
+        ) from None
+    from autoscaler.config.findings import PolicyError
+    from autoscaler.ports import Unavailable
+
+    try:
+        return work()
+    except (PolicyError, Unavailable, ValueError, RuntimeError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        return 2

@@ -1,0 +1,78 @@
+"""`run`: the daemon in a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from autoscaler.cli.options import (
+    cluster_options,
+    gateway_namespace_option,
+    history_option,
+    http_options,
+    log_options,
+    policy_options,
+    price_option,
+    prometheus_options,
+    rate_window_option,
+    scrape_options,
+)
+from autoscaler.cli.param_types import READABLE_FILE, Duration, ObjectName, OwnFile, WholeNumber
+from autoscaler.cli.process import run_to_end
+from autoscaler.cli.settings import daemon_settings
+
+
+@click.command()
+@click.option(
+    "--mode",
+    type=click.Choice(["direct", "keda", "dry-run"]),
+    required=True,
+    help="Who changes the replica count: the daemon, KEDA, or nobody.",
+)
+@prometheus_options
+@rate_window_option
+@gateway_namespace_option
+@scrape_options
+@policy_options
+@cluster_options
+@price_option
+@click.option("--period", type=Duration(), default="5s", show_default=True, help="Time between ticks.")
+@click.option("--lease/--no-lease", default=True, show_default=True, help="Elect a leader among the daemon's replicas.")
+@click.option(
+    "--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True, help="Name of the Lease object."
+)
+@click.option(
+    "--lease-namespace",
+    type=ObjectName(),
+    default="vllm-autoscaler",
+    show_default=True,
+    help="Namespace of the Lease object.",
+)
+@history_option
+@click.option(
+    "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."
+)
+@click.option(
+    "--grpc-host", default="0.0.0.0", show_default=True, help="Address on which gRPC is served; with --mode keda."
+)
+@click.option(
+    "--grpc-port",
+    type=WholeNumber(0, 65535),
+    default=6000,
+    show_default=True,
+    help="Port of the gRPC server; 0: any free port.",
+)
+@click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate; needs --grpc-key.")
+@click.option("--grpc-key", type=READABLE_FILE, help="Private key of that certificate.")
+@click.option("--grpc-ca", type=READABLE_FILE, help="Require clients to have a certificate signed by this CA (mTLS).")
+@http_options("0.0.0.0")
+@log_options
+def run(**given: Any) -> None:
+    """Run the daemon in the cluster."""
+    from autoscaler.app import run as app
+    from autoscaler.app.logging import configure_log
+
+    settings = daemon_settings(given)
+    configure_log(given["log_format"], given["log_level"])
+    run_to_end(app.run(settings), endless=True)
