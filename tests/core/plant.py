@@ -49,10 +49,6 @@ class Plant:
         self._met: dict[int, float] = {}  # requests that had not to wait for longer than the TTFT objective
         self._resize(self.replicas, born_s=self.now_s - 10_000.0)
 
-    @property
-    def ready(self) -> int:
-        return sum(self.now_s - born >= self.cold_start_s for born in self.born_s.values())
-
     def run(self, arrivals_per_s: Callable[[float], float], for_s: float) -> Decision:
         """Live through `for_s` seconds; `arrivals_per_s` is a function of the seconds since the run began."""
         began_s = self.now_s
@@ -65,8 +61,9 @@ class Plant:
     def _serve(self, per_s: float) -> None:
         """Move the fluid by one period, in small steps."""
         step_s = 0.25
+        ready_ids = self._ready_ids()  # they are the same for the whole period
+        room = len(ready_ids) * self.slots
         for _ in range(int(self.every_s / step_s)):
-            room = self.ready * self.slots
             self.in_flight += per_s * step_s
             if not room and not self.gateway:
                 self.lost, self.in_flight = self.lost + self.in_flight, 0.0
@@ -74,11 +71,14 @@ class Plant:
             in_time = room and (self.in_flight - room) * SERVICE_S / room <= self.rules.ttft_objective_s[0]
             self.in_flight -= served
             self.done += served
-            for pod_id in self._ready_ids():
-                self._counters[pod_id] += served / self.ready
-                self._met[pod_id] += served / self.ready * bool(in_time)
-                busy = min(self.in_flight / room, 0.95)
-                self._gap_s[pod_id] += served / self.ready * TOKENS * self.idle_gap_s / (1 - busy)
+            if not ready_ids:
+                continue
+            each = served / len(ready_ids)
+            gap_s = each * TOKENS * self.idle_gap_s / (1 - min(self.in_flight / room, 0.95))
+            for pod_id in ready_ids:
+                self._counters[pod_id] += each
+                self._met[pod_id] += each * bool(in_time)
+                self._gap_s[pod_id] += gap_s
 
     def _tick(self) -> Decision:
         ready_ids = self._ready_ids()
