@@ -1,10 +1,11 @@
-"""What holds for all tests: the servers they can ask for, and that nothing is skipped where it counts."""
+"""What holds for all tests: the servers they can ask for, that their tier is stated, and what CI may not skip."""
 
 import asyncio
 from collections.abc import Generator
 
 import pytest
 
+from tests.harness import process
 from tests.harness.process import in_ci
 
 pytest_plugins = ["pytester", "tests.harness.fixtures"]
@@ -13,6 +14,24 @@ pytest_plugins = ["pytester", "tests.harness.fixtures"]
 def pytest_configure() -> None:
     """Say that there is no event loop. Python 3.11 would make one when pytest-asyncio looks, and nobody closes it."""
     asyncio.set_event_loop(None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test use a server only if it is marked so, because `make test-unit` must need none."""
+    before = process.servers_allowed
+    process.servers_allowed = any(item.get_closest_marker(tier) for tier in ("integration", "keda"))
+    try:
+        return (yield)
+    finally:
+        process.servers_allowed = before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail an unmarked test that asks for the shared API server, which another test may have started already."""
+    if "kube_api" in getattr(item, "fixturenames", ()):
+        process.require_marker("kube_api")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,6 +24,8 @@ TOOLS = Path(__file__).parents[2] / "tools"
 LOG_TAIL_BYTES = 4000
 Answer = TypeVar("Answer")
 
+servers_allowed = True  # tests/conftest.py says so for each test
+
 
 class ServerFailed(Exception):
     """A server ended early or did not answer in time; the text ends with its last log lines."""
@@ -34,8 +36,18 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() in {"1", "true"}
 
 
+def require_marker(server: str) -> None:
+    """Fail the test if it may use no server, naming the marker that it lacks."""
+    if not servers_allowed:
+        pytest.fail(f"this test uses {server}, so mark it with `@pytest.mark.integration`", pytrace=False)
+
+
 def require_binary(name: str, install: str, path: Path | None = None) -> Path:
-    """Return the path of a server's binary; without it skip the test, or in CI fail it, naming what installs it."""
+    """Return the path of a server's binary; without it skip the test, or in CI fail it, naming what installs it.
+
+    Fails a test that is not marked as one that uses a server.
+    """
+    require_marker(name)
     found = shutil.which(path or name)
     if found:
         return Path(found)

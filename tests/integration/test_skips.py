@@ -1,8 +1,9 @@
-"""A missing server is a skip for a developer and a failure in CI."""
+"""A missing server is a skip for a developer and a failure in CI; a test without a marker may use none."""
 
 import pytest
 
-CONFTEST = "from tests.conftest import pytest_make_collect_report, pytest_runtest_makereport"
+HOOKS = ("make_collect_report", "runtest_makereport", "runtest_protocol", "runtest_setup")
+CONFTEST = "from tests.conftest import " + ", ".join(f"pytest_{hook}" for hook in HOOKS)
 MARKED = """
 import pytest
 from tests.harness.process import require_binary
@@ -24,6 +25,24 @@ def test_known_to_fail():
 @pytest.mark.skip(reason="not today")
 def test_without_a_server():
     pass
+"""
+UNMARKED = """
+import pytest
+from tests.harness.process import require_binary
+
+@pytest.fixture
+def kube_api():
+    pass
+
+def test_starts_a_server():
+    require_binary("sh", "apt-get install dash")
+
+def test_uses_the_shared_server(kube_api):
+    pass
+
+@pytest.mark.integration
+def test_is_marked(kube_api):
+    require_binary("sh", "apt-get install dash")
 """
 WHOLE_FILE = "import pytest; pytest.importorskip('no_such_module')"
 
@@ -53,3 +72,15 @@ def test_in_ci_a_file_that_skips_itself_is_an_error(project: pytest.Pytester, mo
     monkeypatch.setenv("CI", "true")
     project.makepyfile(WHOLE_FILE)
     project.runpytest_inprocess().assert_outcomes(errors=1)
+
+
+def test_a_server_is_refused_to_a_test_without_a_marker(project: pytest.Pytester):
+    project.makepyfile(UNMARKED)
+    result = project.runpytest_inprocess()
+    result.assert_outcomes(passed=1, failed=1, errors=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*this test uses sh, so mark it with `@pytest.mark.integration`",
+            "*this test uses kube_api, so mark it with `@pytest.mark.integration`",
+        ]
+    )

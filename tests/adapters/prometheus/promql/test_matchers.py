@@ -47,6 +47,7 @@ def test_matchers_are_in_every_selector_when_an_expression_has_it(written: str, 
     assert narrow(written, "") == written
 
 
+@pytest.mark.integration
 def test_every_query_stays_valid_when_it_is_narrowed(tmp_path: Path):
     texts = [narrow(text, 'cluster="prod",team!~"te(st)+"') for text in every_query()]
     rules = [{"record": f"r{number}", "expr": text} for number, text in enumerate(texts)]
