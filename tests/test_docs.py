@@ -22,6 +22,21 @@ def test_every_link_to_a_file_leads_to_one(document: Path):
     assert [target for target in files if not (document.parent / target).exists()] == []
 
 
+ROOMS = "adapters|app|bench|catalog|cli|config|core|daemon|lab|sim|tests|tools"
+PATHS = re.compile(rf"`((?:autoscaler/|(?:{ROOMS})/)[\w/.]+)`")
+OTHER_PROJECTS = {"baselines.md"}  # names files of the projects that it compares with
+
+
+@pytest.mark.parametrize(
+    "document",
+    [each for each in DOCUMENTS if each.name not in {*OTHER_PROJECTS, "CHANGELOG.md"}],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_every_file_of_the_code_that_is_named_exists(document: Path):
+    named = PATHS.findall(document.read_text("utf-8"))
+    assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "autoscaler" / path).exists()] == []
+
+
 SHOWN = [
     document
     for document in DOCUMENTS
