@@ -38,9 +38,9 @@ from autoscaler.config.prices import Prices
 from autoscaler.config.settings import Mode, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.daemon.checkpoint import Checkpointer
+from autoscaler.daemon.checkpoint import Keeper
 from autoscaler.daemon.loop import Loop
-from autoscaler.daemon.warm_start import WarmStart
+from autoscaler.daemon.warm_start import LookBack
 from autoscaler.ports import (
     Actuator,
     Clock,
@@ -216,13 +216,13 @@ async def restore_memory(
 ) -> None:
     """Begin with what was learned before: from the state file, else from history."""
     store = StateFile(settings.state) if settings.state else None
-    warm_start = None
+    look_back = None
     if settings.prometheus and settings.history:
         history = RecentHistory(settings.prometheus, parts.clock)
-        warm_start = WarmStart(history, parts.workloads, lambda: parts.policies.book, parts.clock)
-    checkpointer = Checkpointer(loop, parts.clock, store, warm_start.learn if warm_start else None, saved, parts.holds)
-    await checkpointer.begin()
-    parts.background.append(("state", checkpointer.run))
+        look_back = LookBack(history, parts.workloads, lambda: parts.policies.book, parts.clock)
+    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved, parts.holds)
+    await keeper.begin()
+    parts.background.append(("state", keeper.run))
 
 
 def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:

@@ -18,7 +18,7 @@ from autoscaler.adapters.in_memory import (
 )
 from autoscaler.config.policy.parse import load
 from autoscaler.core.snapshot import Hold, Snapshot
-from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Checkpointer
+from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Keeper
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Unavailable
 from tests.core.world import fleet, samples
@@ -75,7 +75,7 @@ class Process:
             deadline_s=30.0,
         )
         self.holds = MemoryHolds()
-        self.keeper = Checkpointer(self.loop, self.clock, store, otherwise, self.saved.append, self.holds)
+        self.keeper = Keeper(self.loop, self.clock, store, otherwise, self.saved.append, self.holds)
 
     def fleet(self):
         now_s = self.clock.now_s()
@@ -146,7 +146,7 @@ async def stand(changes, deadline_s):
     return []
 
 
-async def test_first_tick_uses_state_of_the_last_process():
+async def test_what_was_learned_is_in_force_at_the_first_tick_of_the_next_process():
     store = MemoryState()
     before = (await learned(store)).last.decision
     await asyncio.sleep(30.0)
@@ -159,7 +159,7 @@ async def test_first_tick_uses_state_of_the_last_process():
     assert first.observation.cold_start_s[0] == before.observation.cold_start_s[0] == pytest.approx(120.0)
 
 
-async def test_manual_overrides_survive_a_restart():
+async def test_whose_changes_are_respected_is_known_before_the_first_tick_of_the_next_process():
     store, hold = MemoryState(), Hold("uid", "a manual change by somebody", 1_800_000_900.0, 300.0)
     process = Process(cluster(), {"running": 1.0}, store)
     process.holds.holds = (hold,)
@@ -170,7 +170,7 @@ async def test_manual_overrides_survive_a_restart():
     assert later.holds.holds == (hold,)
 
 
-async def test_no_count_drops_when_restarted():
+async def test_no_count_drops_because_of_a_restart():
     store = MemoryState()
     await learned(store)
     standing = cluster(5)
@@ -181,7 +181,7 @@ async def test_no_count_drops_when_restarted():
     assert standing.fleet().replicas[0] < 5
 
 
-async def test_state_is_saved_periodically_and_at_shutdown():
+async def test_it_is_saved_now_and_then_and_at_the_end():
     store = MemoryState()
     process = Process(cluster(), {"running": 1.0}, store)
     async with process.running():
@@ -195,7 +195,7 @@ async def test_state_is_saved_periodically_and_at_shutdown():
     assert process.saved == [first, store.saved.wall_s]
 
 
-async def test_old_state_is_kept_when_no_tick_succeeded():
+async def test_without_a_tick_the_state_of_before_stands():
     store = MemoryState()
     await learned(store)
     before = store.saved
@@ -206,7 +206,7 @@ async def test_old_state_is_kept_when_no_tick_succeeded():
     assert store.saved is before
 
 
-async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
+async def test_a_slow_store_delays_the_first_tick_by_no_more_than_its_bound_and_is_restored_later():
     store = MemoryState()
     before = (await learned(store)).last.decision
     later = Process(cluster(), {"running": 2.0}, Slow(store.saved, takes_s=20.0))
@@ -219,7 +219,7 @@ async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
         assert later.last.decision.capacity.confidence[0] == before.capacity.confidence[0]
 
 
-async def test_state_is_not_overwritten_when_stopped_while_loading():
+async def test_an_end_while_it_loads_does_not_overwrite_what_there_is():
     store = MemoryState()
     await learned(store)
     slow = Slow(store.saved, takes_s=60.0)
@@ -228,7 +228,7 @@ async def test_state_is_not_overwritten_when_stopped_while_loading():
     assert slow.saved is store.saved
 
 
-async def test_shutdown_is_prompt_when_the_store_hangs():
+async def test_a_store_that_hangs_does_not_hold_up_the_end():
     store = Slow()
     process = Process(cluster(), {"running": 2.0}, store)
     began_s = asyncio.get_running_loop().time()
@@ -239,7 +239,7 @@ async def test_shutdown_is_prompt_when_the_store_hangs():
 
 
 @pytest.mark.parametrize("away_s", [MAX_AGE_S + 360.0, 30.0], ids=["old", "young"])
-async def test_state_is_ignored_with_a_warning_when_too_old(away_s: float):
+async def test_old_state_is_ignored_with_a_word(away_s: float):
     store = MemoryState()
     await learned(store)
     await asyncio.sleep(away_s)
@@ -252,7 +252,7 @@ async def test_state_is_ignored_with_a_warning_when_too_old(away_s: float):
     assert words == ([] if confident else ["it is 12.1 h old; allowed: at most 12 h"])
 
 
-async def test_restored_state_is_logged_once():
+async def test_what_was_restored_is_told_once():
     store = MemoryState()
     await learned(store)
     await asyncio.sleep(40.0)
@@ -264,7 +264,7 @@ async def test_restored_state_is_logged_once():
     assert 40 <= line["age_s"] <= 46
 
 
-async def test_broken_store_is_logged_once_and_scaling_goes_on():
+async def test_a_broken_store_is_told_once_and_ends_nothing():
     store = Broken(Unavailable("state.npz: it ends early"))
     with structlog.testing.capture_logs() as logs:
         async with Process(cluster(), {"running": 2.0}, store).running() as process:
@@ -281,7 +281,7 @@ async def test_broken_store_is_logged_once_and_scaling_goes_on():
     ]
 
 
-async def test_only_saving_ends_when_the_store_raises():
+async def test_a_fault_of_the_store_ends_the_keeping_and_nothing_else():
     with structlog.testing.capture_logs() as logs:
         async with Process(cluster(), {"running": 2.0}, Broken(RuntimeError("a fault"))).running() as process:
             await asyncio.sleep(60.0)
@@ -290,7 +290,7 @@ async def test_only_saving_ends_when_the_store_raises():
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no state", "state"])
-async def test_history_is_read_when_there_is_no_state(there: bool):
+async def test_history_is_read_only_where_there_is_no_state_and_delays_no_tick(there: bool):
     history = MemoryState()
     before = (await learned(history)).last.decision
     asked = []
@@ -311,7 +311,7 @@ async def test_history_is_read_when_there_is_no_state(there: bool):
 
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), ValueError("an odd answer")])
-async def test_unreadable_history_is_logged_and_learning_goes_on(error: Exception):
+async def test_history_that_cannot_be_read_is_told_and_learning_goes_on(error: Exception):
     async def otherwise() -> Snapshot | None:
         raise error
 

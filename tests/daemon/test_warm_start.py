@@ -16,7 +16,7 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.snapshot import restore, take
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
-from autoscaler.daemon.warm_start import DEADLINE_S, NOT_IN_HISTORY, SPAN_S, WarmStart, arrange, replay
+from autoscaler.daemon.warm_start import DEADLINE_S, SPAN_S, UNTOLD, LookBack, lay_out, relive
 from autoscaler.ports import Unavailable
 from tests.core.world import Story, fleet, no_schedule, spec
 
@@ -52,11 +52,11 @@ def busy(steps: int, pods: int) -> dict[str, np.ndarray]:
 
 
 def learned(recent: Recent, present: Fleet):
-    past = arrange(recent, present)
-    return replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    past = lay_out(recent, present)
+    return relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
 
 
-def test_replay_learns_what_live_ticks_would_have_learned():
+def test_what_is_learned_is_what_ticks_would_have_learned_then():
     present = fleet([3], created_s=-20_000.0)
     recent = course(np.arange(3), present, **busy(60, 3))
     memory, rules = Memory.empty(), compile_specs(present.workloads, BOOK)
@@ -69,14 +69,14 @@ def test_replay_learns_what_live_ticks_would_have_learned():
     live = take(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
     snapshot = learned(recent, present)
     assert (snapshot.workloads, snapshot.wall_s) == (live.workloads, live.wall_s)
-    assert snapshot.columns.keys() == live.columns.keys() - set(NOT_IN_HISTORY)
+    assert snapshot.columns.keys() == live.columns.keys() - set(UNTOLD)
     for place, column in snapshot.columns.items():
         np.testing.assert_array_equal(column, live.columns[place], err_msg=place)
     assert snapshot.columns["capacity.observed_s"][0] > 3000
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
-def test_brief_counter_drop_of_a_running_process_is_ignored():
+def test_counters_that_fell_for_a_moment_teach_nothing_when_the_process_stood():
     """One answer without counters: when they were back, all that they had ever counted counted as new."""
     present, load = fleet([2], created_s=-20_000.0), paced(120, 2)
     for name in load.keys() - {"running", "waiting"}:
@@ -90,7 +90,7 @@ def test_brief_counter_drop_of_a_running_process_is_ignored():
         np.testing.assert_allclose(stood.columns[place], fine.columns[place], rtol=0.05, err_msg=place)
 
 
-def test_values_missing_in_history_keep_their_present_state():
+def test_what_history_does_not_tell_stays_as_the_present_knows_it():
     """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
     present = fleet([3], created_s=-20_000.0)
     snapshot = learned(course(np.arange(3), present, **busy(60, 3)), present)
@@ -104,28 +104,28 @@ def test_values_missing_in_history_keep_their_present_state():
     assert knows.loaded_idle_s[0] == knew.loaded_idle_s[0]
 
 
-def test_deleted_pod_counts_while_it_reported():
+def test_a_pod_that_is_gone_counts_for_as_long_as_it_reported():
     present = fleet([1], created_s=-20_000.0)
     load = busy(40, 2)
     for name, column in load.items():
         load[name] = np.where(np.arange(40)[:, None] < np.array([40, 15]), column, np.nan)
-    past = arrange(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
+    past = lay_out(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
     assert past.reporting.sum(axis=0).tolist() == [40, 15]
     assert not past.starting.any()
-    snapshot = replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
-def test_gap_in_readings_is_not_the_end_of_a_pod():
+def test_a_hole_in_the_readings_of_a_pod_is_silence_and_not_its_end():
     present = fleet([1], created_s=-20_000.0)
     load = busy(40, 1)
     for column in load.values():
         column[10:14] = np.nan
-    past = arrange(course(np.array([0]), present, **load), present)
+    past = lay_out(course(np.array([0]), present, **load), present)
     assert past.reporting.all()
 
 
-def test_cold_start_is_learned_from_pods_that_started_then():
+def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
     born_s = NOW_S - 30 * STEP_S
     present = fleet([2], created_s=-20_000.0)
     present = replace(
@@ -136,9 +136,9 @@ def test_cold_start_is_learned_from_pods_that_started_then():
     load = busy(60, 2)
     for name, column in load.items():
         load[name] = np.where(np.arange(60)[:, None] >= np.array([0, 33]), column, np.nan)
-    past = arrange(course(np.arange(2), present, **load), present)
+    past = lay_out(course(np.arange(2), present, **load), present)
     assert past.starting.sum(axis=0).tolist() == [0, 4]
-    snapshot = replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
     assert snapshot.columns["cold_start.mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
 
 
@@ -150,7 +150,7 @@ def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
     return load | {"gaps": tokens, "gap_s": 0.03 * tokens, "ttft_met": 0.99 * requests}
 
 
-def test_recreated_pod_of_the_same_name_is_another_pod():
+def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
     # As a StatefulSet makes them: 100 minutes of one, 5 of none, then 15 of the one that is there.
     born_s = NOW_S - 20 * STEP_S
     made_again = replace(
@@ -172,7 +172,7 @@ def test_recreated_pod_of_the_same_name_is_another_pod():
     assert together.columns["cold_start.mean_s"][0] == 290.0
 
 
-def test_pod_that_became_ready_again_served_before():
+def test_a_pod_that_became_ready_again_served_before():
     served = fleet([2], created_s=-20_000.0)
     again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))
     before, after = (learned(course(np.arange(2), each, **paced(120, 2)), each) for each in (served, again))
@@ -182,7 +182,7 @@ def test_pod_that_became_ready_again_served_before():
     assert np.isnan(after.columns["cold_start.mean_s"][0])  # how long its first start took nobody knows
 
 
-def test_workloads_without_history_are_not_learned():
+def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
     present = fleet([1, 1, 1], created_s=-20_000.0)
     load = busy(10, 2)
     load["running"][:, 1] = np.nan
@@ -191,12 +191,12 @@ def test_workloads_without_history_are_not_learned():
 
 
 @pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
-def test_nothing_is_learned_from_empty_history(present: Fleet):
+def test_of_nothing_nothing_is_learned(present: Fleet):
     nothing = Recent(np.array([NOW_S - STEP_S, NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
     assert learned(nothing, present).workloads == ()
 
 
-def test_impossible_readings_harm_no_other_workload():
+def test_readings_that_cannot_be_true_harm_no_other_workload():
     present = fleet([1, 1], created_s=-20_000.0)
     load = busy(30, 2)
     fine = learned(course(np.arange(2), present, **{name: column.copy() for name, column in load.items()}), present)
@@ -240,11 +240,11 @@ class Remembered:
         return self.recent_
 
 
-async def test_learning_waits_for_the_cluster_and_is_logged():
+async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_tells_what_it_learned():
     present = fleet([2], created_s=-20_000.0)
     history = Remembered(replace(course(np.arange(2), present, **busy(20, 2)), problem="no more was read in time"))
     with structlog.testing.capture_logs() as logs:
-        snapshot = await WarmStart(history, Cluster(present), lambda: BOOK, Clock()).learn()
+        snapshot = await LookBack(history, Cluster(present), lambda: BOOK, Clock()).learn()
     assert snapshot is not None
     ((objectives, span_s, deadline_s),) = history.asked
     assert (span_s, deadline_s) == (SPAN_S, DEADLINE_S)
@@ -260,7 +260,7 @@ async def test_learning_waits_for_the_cluster_and_is_logged():
     }
 
 
-async def test_nothing_is_learned_when_history_has_other_workloads():
+async def test_history_that_knows_none_of_the_workloads_teaches_nothing():
     present = fleet([1])
     nothing = Recent(np.array([NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
-    assert await WarmStart(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None
+    assert await LookBack(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None

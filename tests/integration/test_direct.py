@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 MERGE = "application/merge-patch+json"
 SHIPPED_POLICIES = shipped()
 READINGS_TO_REACT = 5  # a second apart: two that show the queue longer than is tolerated, and those on their way
-AGE = re.compile(r" \(inputs up to .* old\)")  # differs from tick to tick
+AGE = re.compile(r" \(metrics up to .* old\)")  # differs from tick to tick
 
 
 async def ticks(daemon: Daemon, count: int) -> None:

@@ -21,7 +21,7 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.leader_election import micro_time
-from autoscaler.core.explain import sentence
+from autoscaler.core.explain import pods
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.observe.pending import lacking
 from autoscaler.ports import ChangeStatus, Clock, Outcome, TickRecord
@@ -106,7 +106,7 @@ class EventRecorder:
                 told = before.absent_told and before.absent == absent[row]
                 now = now._replace(absent=absent[row], absent_since_s=since_s, absent_told=told)
                 if not told and tick.now_s - since_s >= TOLD_AFTER_S:
-                    words = sentence.absent(tick.input, tick.decision, row)
+                    words = pods.not_running(tick.input, tick.decision, row)
                     self._tell(_missing(workload.ref, workload.uid, words), tick.wall_s)
                     now = now._replace(absent_told=True)
             elif before.absent_told and tick.leading:

@@ -20,7 +20,7 @@ from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.ports import ChangeStatus, Outcome, TickRecord
 
-Explain = Callable[[TickInput, Decision, tuple[str, ...], Mapping[int, str], int], Explanation]
+Explain = Callable[[TickInput, Decision, tuple[str, ...], Mapping[int, str], int, bool], Explanation]
 CHANGES = 32_768  # entries over all workloads
 CHANGES_EACH = 64  # of one workload; fewer with more workloads, never less than FEW
 FEW = 4
@@ -43,7 +43,7 @@ class Mark:
 class Board:
     """Recorder that answers questions about the last ticks.
 
-    explain: puts one row of a tick into words (`autoscaler.core.explain.explain`).
+    explain: puts one row of a tick into words (`autoscaler.core.explain.sentence.explain`).
     """
 
     def __init__(self, explain: Explain) -> None:
@@ -88,7 +88,7 @@ class Board:
         if tick is None or table is None:
             raise LookupError("no tick yet")
         workload_id = int(table.columns["id"][row])
-        explanation = self._explain(tick.input, tick.decision, tick.policies, tick.problems, row)
+        explanation = self._explain(tick.input, tick.decision, tick.policies, tick.problems, row, tick.leading)
         return {
             "workload": table.rows(np.array([row]))[0],
             "explanation": _as_json(explanation),

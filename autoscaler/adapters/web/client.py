@@ -15,7 +15,6 @@ MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
 NO_HISTORY = {"since": 2**53}
 NAME_CHARS = 12  # of the lines of a forecast
 OLD = "What follows may no longer be so: {}."
-ONLY_WATCHES = "This replica of the daemon does not lead and only watches. If it led:"
 
 
 class Refused(Exception):
@@ -34,7 +33,6 @@ class _Explanation(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     stale: str = ""
-    leading: bool = True
     explanation: _Explanation | None = None
     error: str = ""
 
@@ -64,7 +62,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
     lines = [f"  {line.name:<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
-    first = [OLD.format(answer.stale)] * bool(answer.stale) + [ONLY_WATCHES] * (not answer.leading)
+    first = [OLD.format(answer.stale)] if answer.stale else []
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]
 
 

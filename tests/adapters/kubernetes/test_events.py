@@ -195,7 +195,7 @@ async def test_replicas_that_do_not_come_are_told_once_until_they_have_come(
         recorder.record(record(there, story=story, now_s=60))
         found = await written(kube_api, workload.ref.namespace, 2)
     assert (event["type"], event["reason"]) == ("Warning", "ReplicasMissing")
-    assert event["note"].startswith("1 replica does not exist: FailedCreate: exceeded quota: gpus")
+    assert event["note"].startswith("1 replica has no pod: FailedCreate: exceeded quota: gpus")
     assert {event["reason"] for event in found} == {"ReplicasMissing", "ReplicasComplete"}
 
 
@@ -212,7 +212,7 @@ async def test_a_pod_that_waits_for_a_node_is_told_only_when_none_comes(
         assert await events(kube_api, workload.ref.namespace) == []
         recorder.record(record(waits, story=story, now_s=TOLD_AFTER_S))
         (event,) = await written(kube_api, workload.ref.namespace, 1)
-    assert event["note"] == "1 replica waits for a node: 0/3 nodes are available"
+    assert event["note"] == "1 pod is pending (unschedulable): 0/3 nodes are available"
 
 
 async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):

@@ -205,7 +205,12 @@ def sentence(ref: WorkloadRef, before: int, after: int, demand: int) -> str:
 
 
 def explain(
-    given: TickInput, decision: Decision, policies: tuple[str, ...], problems: Mapping[int, str], row: int
+    given: TickInput,
+    decision: Decision,
+    policies: tuple[str, ...],
+    problems: Mapping[int, str],
+    row: int,
+    leading: bool,
 ) -> Explanation:
     """Explain as the core does, in fewer words."""
     ref = given.fleet.workloads[row].ref

@@ -1,11 +1,18 @@
 """Asking a running daemon, and whatever else may listen at its address."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from autoscaler.adapters.web.board import Board
 from autoscaler.adapters.web.client import Refused, explanation
+from autoscaler.core.explain.sentence import explain
+from autoscaler.core.model.types import Signal, Stage
 from autoscaler.ports import Unavailable
+from tests.adapters.web.conftest import Daemon
+from tests.adapters.web.records import World
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.process import free_port
 
@@ -31,14 +38,30 @@ async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_c
 
 
 @pytest.mark.parametrize(
-    ("leading", "first"), [("true", "Keeps 4"), ("false", "This replica of the daemon does not lead")]
+    ("leading", "begins"),
+    [
+        (True, "Scales up from 1 to 2 replicas: concurrency recommends 2"),
+        (
+            False,
+            "This replica of the daemon does not hold the lease and does not act. "
+            "It would scale up from 1 to 2 replicas: concurrency recommends 2",
+        ),
+    ],
 )
-async def test_a_replica_that_only_watches_says_so_first(exposition_server: ExpositionServer, leading: str, first: str):
-    explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
-    exposition_server.serve(PATH, f'{{"leading": {leading}, "explanation": {explained}}}')
-    lines = await explanation(exposition_server.url, "ns", "llama")
-    assert lines[0].startswith(first)
-    assert lines[-1] == "Keeps 4 replicas."
+async def test_explain_says_that_a_follower_does_not_act(daemon: Daemon, leading: bool, begins: str):
+    """The real sentence, through the real board, server and client."""
+    daemon.board = Board(explain)
+    tick = World(1).tick()
+    recommended, desired = np.full_like(tick.decision.asks, np.nan), np.array([2.0])
+    recommended[Signal.CONCURRENCY] = 2.0
+    decision = replace(tick.decision, asks=recommended, stages=np.tile(desired, (len(Stage), 1)), replicas=desired)
+    fleet = replace(tick.input.fleet, replicas=np.array([1.0]))
+    inp = replace(tick.input, fleet=fleet, spec=replace(tick.input.spec, max_replicas=np.array([9.0])))
+    async with daemon.another(port=0) as server:
+        daemon.record(replace(tick, input=inp, decision=decision, leading=leading))
+        ref = fleet.workloads[0].ref
+        lines = await explanation(server.url, ref.namespace, ref.name)
+    assert lines[0].startswith(begins)
 
 
 async def test_of_a_daemon_whose_last_tick_is_old_that_is_said_first(exposition_server: ExpositionServer):

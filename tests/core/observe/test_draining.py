@@ -123,4 +123,4 @@ def test_the_sentence_names_requests_on_pods_that_stop_serving():
     inp = world(1000.0, lost(), spec(), running=9.0)
     decision, _ = tick(inp, Memory.empty())
     sentence = explain(inp, decision, ["quick"], {}, 0).sentence
-    assert "18 running, 0 waiting and 18 on pods that stop serving ask for 3.6 at 10 per replica" in sentence
+    assert "recommends 3.6 for 18 running, 0 waiting and 18 on pods that stop serving, at 10 requests" in sentence

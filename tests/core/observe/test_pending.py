@@ -9,7 +9,7 @@ from autoscaler.core.model.fleet import Blocked, Joint, Obstacles, Pool
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe import pending
-from tests.core.explain.test_sentence import Told
+from tests.core.explain.stories import ExplainedStory
 from tests.core.world import Story, fleet, spec
 
 NAN = np.nan
@@ -48,7 +48,7 @@ def test_a_count_that_its_hpa_cannot_change_takes_no_gpus():
     """In KEDA mode the HPA is refused, and it does not tell which count it asked for."""
     hindered = told(2, refused=np.array([np.inf, NAN]), words=("admission webhook denied the request", ""))
     cluster = two([2, 1], obstacles=hindered)
-    story = Told(spec(2, **RANKS))
+    story = ExplainedStory(spec(2, **RANKS))
     decision = story.watch(cluster, 60, **loads(cluster, 40, 60))
     assert decision.replicas.tolist() == [8, 6]
     assert "its HPA cannot change the count: admission webhook denied the request" in story.explain(0).sentence
@@ -60,17 +60,17 @@ def test_the_sentence_names_the_pools_that_are_short_together():
     cluster = fleet(
         [2, 2], pool=np.array([0, 1]), pools=pools, pool_gpus=np.array([8.0, 8.0]), joint=(Joint((0, 1), 8.0),)
     )
-    story = Told(spec(2))
+    story = ExplainedStory(spec(2))
     story.watch(cluster, 60, **loads(cluster, 30, 30))
-    assert "the 8 GPUs that H100 (team=a) and H100 (team=b) have together give 4 of 6" in story.explain(0).sentence
+    assert "the pool of 8 GPUs shared by H100 (team=a) and H100 (team=b) allocates 4 of 6" in story.explain(0).sentence
     alone = replace(cluster, pool_gpus=np.array([3.0, 8.0]), joint=(Joint((0, 1), 11.0),))
     story.watch(alone, 60, **loads(cluster, 30, 30))
-    assert "the pool of 3 H100 (team=a) gives 3 of 6" in story.explain(0).sentence
+    assert "the pool of 3 H100 (team=a) allocates 3 of 6" in story.explain(0).sentence
 
 
 def test_no_more_replicas_are_ordered_while_some_of_them_do_not_come():
     cluster = fleet([2, 2], replicas=[1, 3], pool_gpus=np.array([4.0]))
-    story = Told(spec(2, down_stabilization_s=10.0))
+    story = ExplainedStory(spec(2, down_stabilization_s=10.0))
     decision = story.watch(cluster, 60, **loads(cluster, 0, 40))
     assert decision.replicas.tolist() == [1, 3]
     assert decision.stages[Stage.ALLOCATION].tolist() == [1, 3]
@@ -166,29 +166,29 @@ def test_a_pod_that_starts_for_ever_is_blocked_and_one_that_served_is_not():
 
 
 def sentence(cluster, **load):
-    story = Told(spec(2, **RANKS))
+    story = ExplainedStory(spec(2, **RANKS))
     story.watch(cluster, 60, **load)
     return story.explain().sentence
 
 
 def test_the_sentence_says_what_does_not_come_and_why():
     quota = told(2, failed=np.array([True, False]), words=("FailedCreate: exceeded quota: gpus", ""))
-    assert "; 6 replicas do not exist: FailedCreate: exceeded quota: gpus (inputs" in sentence(
+    assert "; 6 replicas have no pod: FailedCreate: exceeded quota: gpus (metrics" in sentence(
         two([2, 1], replicas=[8, 1], obstacles=quota), running=30.0
     )
-    unplaced = told(2, words=("Unschedulable: 0/2 nodes are available", ""))
-    assert "; 1 replica waits for a node: Unschedulable: 0/2 nodes are available (inputs" in sentence(
+    unplaced = told(2, words=("0/2 nodes are available", ""))
+    assert "; 1 pod is pending (unschedulable): 0/2 nodes are available (metrics" in sentence(
         two([2, 1], [1, 0], obstacles=unplaced), running=12.0
     )
     image = two([2, 1], [2, 0], why=Blocked.IMAGE, obstacles=told(2, words=("ImagePullBackOff", "")))
-    assert "; 2 replicas do not start: ImagePullBackOff (inputs" in sentence(image, running=15.0)
+    assert "; 2 pods are pending (image cannot be pulled): ImagePullBackOff (metrics" in sentence(image, running=15.0)
 
 
 @pytest.mark.parametrize(
     ("retry_s", "said"),
     [
-        (1090.0, "the API server refuses 4 replicas, and is asked again in 30 s: GPU quota (inputs"),
-        (1050.0, "the API server last refused 4 replicas: GPU quota (inputs"),
+        (1090.0, "the API server refuses 4 replicas, next try in 30 s: GPU quota (metrics"),
+        (1050.0, "the API server last refused 4 replicas: GPU quota (metrics"),
     ],
 )
 def test_the_sentence_says_that_a_count_was_refused(retry_s, said):

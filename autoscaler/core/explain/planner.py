@@ -1,0 +1,110 @@
+"""What the planner recommends, in words: the load, why it takes so many replicas, and the error budget."""
+
+from __future__ import annotations
+
+import math
+
+from autoscaler.core.explain.format import count, number, percent, seconds
+from autoscaler.core.explain.planner_lines import Figures
+from autoscaler.core.explain.row import Row
+from autoscaler.core.planner.error_budget import BUDGET_S
+from autoscaler.core.planner.strategies import MOST_BUSY, NEARLY
+
+TOLERATED = 1.005
+"""Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
+
+
+def reason(row: Row) -> str:
+    """Word the recommendation, and what was missed of the error budget."""
+    known = row.figures
+    recommended = f"the planner recommends {number(known.asked_replicas)}"
+    if known.asked_replicas == 0:
+        return f"{recommended} because no request is in flight"
+    load = f" for a load of {count(known.demand_replicas, 'busy replica')}"
+    idle = known.asked_replicas - row.planned("replicas")
+    on_top = f", with {number(idle)} asleep or stuck" if idle > 0 else ""
+    because = f", because {why}" if (why := _why_so_many(row)) else ""
+    # What the strategy is predicted to miss says nothing of fewer replicas than it recommends.
+    as_predicted = row.planned("replicas") >= known.rule_replicas
+    budget = error_budget(known, _predicted(known) if as_predicted else math.nan)
+    return "; ".join(filter(None, (f"{recommended}{load}{on_top}{because}", budget)))
+
+
+def error_budget(known: Figures, predicted: float) -> str:
+    """Word how many requests missed their objective, how many are predicted to miss, and how many may.
+
+    predicted: share of requests; NaN: not known. "Within the error budget" is said where both shares are known and
+    within it. Returns "" where neither is known.
+    """
+    may, missed = known.promised_fraction, known.missed_fraction
+    budget = f"the error budget of {percent(may)}"
+    missed_so_far = f"{percent(missed)} of requests missed {_since(known)}"
+    if missed > TOLERATED * may:
+        return f"{missed_so_far}, more than {budget}{_countermeasure(known)}"
+    if predicted > TOLERATED * may:
+        over = f"{percent(predicted)} of requests are predicted to miss, more than {budget}"
+        return f"{over}, and each miss beyond it is priced into the choice of strategy"
+    if math.isnan(missed) and math.isnan(predicted):
+        return ""
+    if math.isnan(predicted):
+        return f"{missed_so_far}, {percent(may)} may, and no prediction is known yet"
+    if math.isnan(missed):
+        return f"{percent(predicted)} of requests are predicted to miss, {percent(may)} may, and none is judged yet"
+    return f"{missed_so_far} and {percent(predicted)} are predicted to miss, within {budget}"
+
+
+def _predicted(known: Figures) -> float:
+    """Return the share of requests that the selected strategy would have missed; NaN: not known.
+
+    Shadow fleets leave out what misses at any number of replicas.
+    """
+    return known.paper_missed_fraction + max(known.unavoidable_fraction, 0.0)
+
+
+def _since(known: Figures) -> str:
+    if not known.watched_s > 0:
+        return "so far"
+    return f"in {seconds(known.watched_s)} of traffic" if known.watched_s < BUDGET_S else "in about a day"
+
+
+def _countermeasure(known: Figures) -> str:
+    """Word what the planner does about misses beyond the error budget."""
+    anyway, allowed = max(known.unavoidable_fraction, 0.0), known.allowed_fraction
+    if anyway > known.promised_fraction:
+        return f": {percent(anyway)} miss at any number of replicas"
+    return "" if math.isnan(allowed) else f", so the planner now allows {percent(allowed + anyway)}"
+
+
+def _why_so_many(row: Row) -> str:
+    """Word why the planner recommends another count than the load alone would take; "" where nothing else counts."""
+    known, replicas = row.figures, row.planned("replicas")
+    load, least, most = max(known.demand_replicas, 0.0), max(row.spec("min_replicas"), 1.0), row.spec("max_replicas")
+    if replicas > known.rule_replicas:
+        return "no replica is removed while requests wait too long"
+    if replicas < known.rule_replicas:
+        alone = f"the strategy alone would recommend {number(known.rule_replicas)}"
+        return f"no headroom is added to the initial fleet in steady traffic ({alone})"
+    if replicas >= most and (replicas < load or replicas < known.least_replicas):
+        return f"the maximum is {number(most)}"
+    if replicas < load:
+        return f"its average over {seconds(known.level_s)} is lower"
+    with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
+    if not replicas - 1 >= with_headroom / MOST_BUSY - NEARLY:
+        return _headroom(known) if replicas - 1 >= load / MOST_BUSY - NEARLY else ""
+    if replicas <= least:
+        return f"the minimum is {number(least)}" if least > 1 else ""
+    if replicas <= known.least_replicas:
+        return f"a constant {number(replicas)} has cost least so far, with misses priced in"
+    if known.held_s >= 0:
+        return f"a peak is held for {seconds(known.held_s)} more"
+    # While the initial fleet is kept, base replicas are no fewer; a count above them has another reason.
+    if known.watched_s < known.kept_s and not known.needed_replicas < replicas:
+        return f"the initial fleet is kept for {seconds(known.kept_s - known.watched_s)} more"
+    peak = f"its average over {seconds(known.level_s)} has just peaked"
+    return f"{peak}, and peaks are held for {count(known.held_cold_starts, 'cold start')}"
+
+
+def _headroom(known: Figures) -> str:
+    if known.margin_fraction > 0:
+        return f"its headroom is {percent(known.margin_fraction)}"
+    return f"its headroom is {number(known.margin_roots)} square roots of the load" if known.margin_roots > 0 else ""

@@ -1,0 +1,110 @@
+"""The replicas that do not serve, in words: missing, pending or stuck pods, and queues that no replica can take."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autoscaler.core.explain.format import count, number, seconds
+from autoscaler.core.explain.row import Row
+from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.types import Decision, Stage, TickInput
+
+_PENDING: dict[Blocked, str] = {
+    Blocked.UNSCHEDULABLE: "pending (unschedulable)",
+    Blocked.GATED: "pending (scheduling gate)",
+    Blocked.IMAGE: "pending (image cannot be pulled)",
+    Blocked.MISCONFIGURED: "pending (container configuration is invalid)",
+    Blocked.CRASHING: "not ready (crash loop)",
+    Blocked.NO: "not ready (starting for too long)",
+}
+
+
+def reasons(row: Row) -> list[str]:
+    """Word each group of replicas that does not serve, with its number; "" for a group that is empty."""
+    return [_not_running(row) or _refused(row), _stuck(row), _queue_apart(row), _queue_at_gateway(row)]
+
+
+def not_running(inp: TickInput, decision: Decision, row: int) -> str:
+    """Word how many replicas of one workload have no pod, or a pod that cannot start, and why; "": all run or start."""
+    return _not_running(Row(inp, decision, row))
+
+
+def refusal(row: Row) -> str:
+    """Word which count the API server refused, and when the daemon asks again."""
+    obstacles = row.inp.fleet.obstacles
+    if math.isinf(obstacles.refused[row.row]):
+        return f"its HPA cannot change the count{_quoted(row)}"
+    refused, left_s = count(float(obstacles.refused[row.row])), float(obstacles.retry_s[row.row]) - row.inp.now_s
+    again = f"refuses {refused}, next try in {seconds(left_s)}" if left_s > 0 else f"last refused {refused}"
+    return f"the API server {again}{_quoted(row)}"
+
+
+def _refused(row: Row) -> str:
+    """Word a refusal, unless the owner stage did."""
+    refused = not math.isnan(row.inp.fleet.obstacles.refused[row.row])
+    return refusal(row) if refused and not row.changed(Stage.OWNER) else ""
+
+
+def _not_running(row: Row) -> str:
+    parts, missing = [], row.observed("missing")
+    if missing > 0:
+        parts.append(f"{count(missing)} {'has' if missing == 1 else 'have'} no pod")
+    parts += [f"{count(pods, 'pod')} {'is' if pods == 1 else 'are'} {_PENDING[why]}" for why, pods in _pending(row)]
+    return " and ".join(parts) + _quoted(row) if parts else ""
+
+
+def _pending(row: Row) -> list[tuple[Blocked, float]]:
+    """Return the pods that waiting alone does not make ready, by class; those without a class start for too long."""
+    fleet = row.inp.fleet
+    classes = fleet.pod_blocked[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
+    pods = dict.fromkeys(_PENDING, 0.0) | {Blocked(why): float(np.sum(classes == why)) for why in set(classes.tolist())}
+    pods[Blocked.NO] = row.observed("blocked") - sum(many for why, many in pods.items() if why is not Blocked.NO)
+    return [(why, many) for why, many in pods.items() if many > 0]
+
+
+def _quoted(row: Row) -> str:
+    """Quote the API server, the scheduler or the kubelet."""
+    words = row.inp.fleet.obstacles.words[row.row]
+    return f": {words}" if words else ""
+
+
+def _stuck(row: Row) -> str:
+    """Word how many replicas make no progress, and what serves in their place."""
+    stuck = row.observed("stuck")
+    if not stuck > 0:
+        return ""
+    has, its = ("has", "its") if stuck == 1 else ("have", "their")
+    requests, since = count(row.observed("stuck_requests"), "request"), seconds(row.observed("stuck_s"))
+    if row.observed("replaced") > 0:
+        instead = "another replica serves for each"
+    elif row.observed("stand_in") > 0:
+        instead = "one more replica stands in for a while"
+    else:
+        instead = "nothing replaces " + ("it" if stuck == 1 else "them")
+    return (
+        f"{number(stuck)} of {count(row.observed('reporting'), 'reporting replica')} {has} made no progress on "
+        f"{requests} for {since} (stuck, or stale metrics), so {its} load is not counted and {instead}"
+    )
+
+
+def _queue_apart(row: Row) -> str:
+    """Word which queues do not shrink while most other replicas have none."""
+    apart = row.observed("apart")
+    if not apart > 0:
+        return ""
+    has = "has" if apart == 1 else "have"
+    return (
+        f"{number(apart)} of {count(row.observed('reporting'), 'reporting replica')} {has} a queue that has not shrunk "
+        f"for {seconds(row.observed('apart_s'))} while most others have none (a stuck rank, or uneven routing), so "
+        f"{count(row.observed('apart_requests'), 'waiting request')} are not counted"
+    )
+
+
+def _queue_at_gateway(row: Row) -> str:
+    """Word a queue at the gateway beside engines that do nothing."""
+    if not row.observed("gateway_stuck") > 0:
+        return ""
+    waiting = count(row.observed("gateway_waiting"), "request")
+    return f"{waiting} at the gateway are not counted, because no engine works: a stuck queue, or stale metrics"

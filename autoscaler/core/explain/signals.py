@@ -1,0 +1,124 @@
+"""What the strongest signal recommends, in words: the signal, the number, and the load or the promise it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autoscaler.core.explain import planner
+from autoscaler.core.explain.format import number, seconds
+from autoscaler.core.explain.row import Row
+from autoscaler.core.model.types import Signal
+from autoscaler.core.observe.workloads import chance_s
+
+SURE = 0.5
+"""Confidence below which a capacity is called assumed."""
+
+
+def reason(signal: Signal, row: Row) -> str:
+    """Word the recommendation of one signal."""
+    return _WORDS[signal](row)
+
+
+def _recommends(row: Row, signal: Signal, subject: str) -> str:
+    return f"{subject} recommends {number(row.recommended(signal))}"
+
+
+def _concurrency(row: Row) -> str:
+    wait_s, gateway = row.observed("queue_wait_s"), row.observed("gateway_waiting")
+    draining = row.observed("draining_requests")
+    longest = f" (up to {seconds(wait_s)} in one replica)" if wait_s > 0 else ""
+    load = [f"{number(row.observed('running'))} running", f"{number(row.observed('waiting'))} waiting{longest}"]
+    if gateway > 0 and not row.observed("gateway_stuck") > 0:
+        load.append(f"{number(gateway)} at the gateway")
+    if draining > 0:
+        load.append(f"{number(draining)} on pods that stop serving")
+    recommends = _recommends(row, Signal.CONCURRENCY, "concurrency")
+    if row.recommended(Signal.CONCURRENCY) == 0:
+        return f"{recommends} because no request is in flight{_unread(row)}"
+    requests = f"{', '.join(load[:-1])} and {load[-1]}{_unread(row)}"
+    return f"{recommends} for {requests}, {_of_each(row, 'concurrency', 'requests')}{_on_top(row)}"
+
+
+def _rate(row: Row, signal: Signal, subject: str, tokens: str, load: str, capacity: str) -> str:
+    draining = row.observed(f"draining_{load}")
+    rate = f"{number(row.observed(load))} {tokens} tokens/s"
+    rate += f" and {number(draining)} on pods that stop serving" if draining > 0 else ""
+    each = _of_each(row, capacity, "tokens/s")
+    return f"{_recommends(row, signal, subject)} for {rate}{_unread(row)}, {each}{_on_top(row)}"
+
+
+def _of_each(row: Row, capacity: str, unit: str) -> str:
+    """Word the load that one replica is planned for."""
+    usage = row.spec("target_usage")
+    share = f"{usage:.0%} of " if usage < 1 else ""
+    assumed = "an assumed " if capacity == "concurrency" and row.capacity("confidence") < SURE else ""
+    return f"at {share}{assumed}{number(row.capacity(capacity))} {unit} per replica"
+
+
+def _unread(row: Row) -> str:
+    """Word how many replicas the load was read from, where some are silent: the recommendation is for all."""
+    reporting, ready = row.observed("reporting"), row.observed("ready") - row.observed("joining")
+    return f" on {number(reporting)} of {number(ready)} replicas" if reporting < ready else ""
+
+
+def _on_top(row: Row) -> str:
+    """Word the replicas that a recommendation counts though they serve nothing: asleep, or stuck and replaced."""
+    idle = {"asleep": row.observed("asleep"), "stuck": row.observed("replaced")}
+    parts = [f"{number(many)} {what}" for what, many in idle.items() if many > 0]
+    return f", with {' and '.join(parts)}" if parts else ""
+
+
+def _kv_cache(row: Row) -> str:
+    usage = f"{row.observed('kv_usage'):.0%} usage, target {row.spec('kv_target_usage'):.0%}"
+    return f"{_recommends(row, Signal.KV_CACHE, 'the KV cache')} at {usage}{_on_top(row)}"
+
+
+def _latency(row: Row, signal: Signal, subject: str, quantile: str, objective: str) -> str:
+    latency = f"{seconds(row.observed(quantile))}, objective {seconds(row.spec(objective))}"
+    return f"{_recommends(row, signal, subject)} at a p95 of {latency}{_on_top(row)}"
+
+
+def _rejections(row: Row) -> str:
+    refused = f"{row.observed('rejections_per_s'):.3g} requests/s refused by the engine"
+    return f"{_recommends(row, Signal.REJECTIONS, 'the rejection rate')} for {refused}{_on_top(row)}"
+
+
+def _schedule(row: Row) -> str:
+    windows, now_s = row.inp.schedule, row.inp.now_s
+    lead_s = np.where(np.isnan(windows.lead_s[row.row]), row.observed("cold_start_s"), windows.lead_s[row.row])
+    is_open = (windows.start_s[row.row] - lead_s <= now_s) & (now_s < windows.until_s[row.row])
+    is_strongest = is_open & (windows.replicas[row.row] == row.recommended(Signal.SCHEDULE))
+    left_s = float(np.fmax.reduce(np.where(is_strongest, windows.until_s[row.row], np.nan), initial=np.nan)) - now_s
+    end = f" for {seconds(left_s)} more" if left_s > 0 else ""
+    return f"{_recommends(row, Signal.SCHEDULE, 'the pre-warm schedule')}{end}"
+
+
+def _wake(row: Row) -> str:
+    recommends, stuck = _recommends(row, Signal.WAKE, "wake-up"), row.observed("stuck")
+    if stuck > 0:
+        left_s = float(chance_s(row.decision.observation.cold_start_s)[row.row]) - row.observed("stuck_s")
+        end = f" for {seconds(left_s)} more" if left_s > 0 else ""
+        return f"{recommends}{end}, so that one replica serves beside {number(stuck)} stuck"
+    queued = row.observed("gateway_waiting") > 0 or row.observed("waiting") > 0
+    serving = "ready" if row.observed("ready") == 0 else "awake"
+    return f"{recommends} because requests {'wait' if queued else 'arrive'} and no replica is {serving}"
+
+
+_WORDS: dict[Signal, Callable[[Row], str]] = {
+    Signal.CONCURRENCY: _concurrency,
+    Signal.PREFILL: lambda row: _rate(
+        row, Signal.PREFILL, "the prefill rate", "prompt", "prompt_tokens_per_s", "prefill_tokens_per_s"
+    ),
+    Signal.DECODE: lambda row: _rate(
+        row, Signal.DECODE, "the decode rate", "generated", "generation_tokens_per_s", "decode_tokens_per_s"
+    ),
+    Signal.KV_CACHE: _kv_cache,
+    Signal.TTFT: lambda row: _latency(row, Signal.TTFT, "TTFT", "ttft_s", "ttft_objective_s"),
+    Signal.ITL: lambda row: _latency(row, Signal.ITL, "ITL", "itl_s", "itl_objective_s"),
+    Signal.REJECTIONS: _rejections,
+    Signal.SCHEDULE: _schedule,
+    Signal.PLANNER: planner.reason,
+    Signal.WAKE: _wake,
+}

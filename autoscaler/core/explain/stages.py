@@ -1,0 +1,199 @@
+"""What each stage did to the count, in words: the limit that it applied, and for how long."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autoscaler.core.explain import pods
+from autoscaler.core.explain.format import number, seconds
+from autoscaler.core.explain.row import Row
+from autoscaler.core.model.fleet import Pool
+from autoscaler.core.model.types import Signal, Stage
+from autoscaler.core.observe.freshness import oldest_view_s
+from autoscaler.core.observe.pending import lacking
+from autoscaler.core.observe.progress import GIVEN_UP_S
+from autoscaler.core.table.columns import or_zero
+
+MOST_POOLS_NAMED = 4
+"""The sentence names at most so many of the pools that share nodes."""
+
+
+def reason(stage: Stage, row: Row) -> str:
+    """Word what a stage did that changed the count."""
+    after = row.after(stage)
+    match stage:
+        case Stage.DEMAND:
+            return "the strongest signal"
+        case Stage.UNKNOWN:
+            return _unknown(row, after)
+        case Stage.BURST:
+            start, wait = seconds(row.observed("cold_start_s")), seconds(row.spec("max_wait_s"))
+            burst = f"a new replica starts in {start}, and requests may queue for {wait}"
+            return f"{burst}, so the queue needs no more than {number(after)}"
+        case Stage.TOLERANCE:
+            if after == row.recommended(Signal.SCHEDULE):
+                return _pre_warm(after)
+            band = f"the tolerance of {row.spec('tolerance'):.0%} around {number(after)}"
+            return f"{number(row.before(stage))} is within {band}"
+        case Stage.STABILIZATION:
+            return _stabilization(row, row.before(stage), after)
+        case Stage.IDLE:
+            return _idle(row, after)
+        case Stage.RATE_LIMIT:
+            if after == row.recommended(Signal.SCHEDULE) and after < row.before(stage):
+                return _pre_warm(after)
+            return _step(row, "down" if after > row.before(stage) else "up", after)
+        case Stage.BOUNDS:
+            if row.spec("max_replicas") < after < row.before(stage):
+                step = _step(row, "down", after)
+                return f"the maximum is {number(row.spec('max_replicas'))}, but while the load is unknown {step}"
+            return f"the {'minimum' if after > row.before(stage) else 'maximum'} is {number(after)}"
+        case Stage.VARIANT:
+            return _variant(row, row.before(stage), after)
+        case Stage.ALLOCATION:
+            return _allocation(row, row.before(stage), after)
+        case Stage.OWNER:
+            return _owner(row, after)
+
+
+def _pre_warm(after: float) -> str:
+    return f"the pre-warm schedule needs {number(after)} at once"
+
+
+def _step(row: Row, direction: str, after: float) -> str:
+    period = seconds(row.spec(f"{direction}_period_s"))
+    return f"the scale-{direction} rate limit (one step per {period}) allows {number(after)}"
+
+
+def _unknown(row: Row, after: float) -> str:
+    if after < row.before(Stage.UNKNOWN):
+        wait = seconds(row.spec("max_wait_s"))
+        why = f"the planner is not ready yet and no request is known to wait longer than {wait}"
+    else:
+        why = _missing_input(row)
+    keeps = "the count stays at" if after == row.observed("replicas") else "the count goes no further than"
+    return f"{why}, so {keeps} {number(after)}"
+
+
+def _missing_input(row: Row) -> str:
+    """Word why inputs are not trusted, or that no signal knows the load."""
+    ready, reporting = row.observed("ready"), row.observed("reporting")
+    if not row.view_age_s <= float(oldest_view_s(row.inp)[row.row]):
+        return f"the view of the cluster is {seconds(row.view_age_s)} old"
+    if row.observed("stuck_s") < GIVEN_UP_S:
+        left = seconds(GIVEN_UP_S - row.observed("stuck_s"))
+        return f"a replica without progress may compute a long prompt (for {left} more)"
+    if reporting < ready:
+        return f"only {number(reporting)} of {number(ready)} ready replicas report"
+    if ready == 0 and row.observed("gateway_silent_s") > row.spec("max_input_age_s"):
+        return _silent_gateway(row)
+    if row.observed("replicas") == 0:
+        return "no request is known to wait"
+    if ready == 0:
+        return "no replica is ready to report the load"
+    return "no signal knows the load"
+
+
+def _silent_gateway(row: Row) -> str:
+    return f"its gateway has not reported for {seconds(row.observed('gateway_silent_s'))}"
+
+
+def _stabilization(row: Row, before: float, after: float) -> str:
+    if after > before:
+        end = f" for {seconds(row.kept_for_s)} more" if row.kept_for_s > 0 else ""
+        window = seconds(row.spec("down_stabilization_s"))
+        return f"scale-down stabilization (window {window}) keeps {number(after)}{end}"
+    if after == row.recommended(Signal.SCHEDULE):
+        return _pre_warm(after)
+    window = seconds(row.spec("up_stabilization_s"))
+    return f"scale-up stabilization (window {window}) allows {number(after)}"
+
+
+def _idle(row: Row, after: float) -> str:
+    if after == 0:
+        return f"no replica is ready and there was no work for {seconds(row.idle_after_s)}, the idle timeout"
+    return f"one replica stays{_awake_until(row)}"
+
+
+def _awake_until(row: Row) -> str:
+    """Word why a workload does not go to zero, or when it will."""
+    if math.isnan(row.spec("idle_after_s")):
+        return ", because the policy does not scale to zero"
+    if row.observed("gateway_silent_s") > row.spec("max_input_age_s"):
+        return f", because {_silent_gateway(row)}"
+    if not math.isnan(row.idle_after_s):
+        left_s = row.idle_after_s - float(row.decision.idle_s[row.row])
+        end = f", {seconds(left_s)} from now" if left_s > 0 else ""
+        return f" until there has been no work for {seconds(row.idle_after_s)}{end}"
+    if math.isnan(row.observed("gateway_waiting")):
+        return ", because no gateway is known to hold requests at zero"
+    return ", because the error budget is not known to cover the requests that would wait for its return"
+
+
+def _variant(row: Row, before: float, after: float) -> str:
+    service = row.inp.fleet.workloads[row.row].service
+    if after > before:
+        return f"it takes over load from other variants of {service} and needs {number(after)}"
+    return f"other variants of {service} take over load, so {number(after)} remain"
+
+
+def _allocation(row: Row, before: float, after: float) -> str:
+    """Word what the pool allocates: fewer than desired, or than its owner keeps in any case."""
+    held = row.inp.fleet.held
+    if after > before and held is not None:
+        return f"{held.reason[row.row]}, of which {_pool(row)} allocates {number(after)}"
+    current = row.observed("replicas")
+    if after == current and (row.observed("missing") > 0 or lacking(row.decision.observation)[row.row] > 0):
+        return f"no more than {number(after)} are requested while some of them do not run"
+    headroom = ", the rest is headroom" if after >= row.decision.needed[row.row] else ""
+    if after == float(row.inp.fleet.obstacles.fits[row.row]) < before and not _is_shared(row):
+        return f"the nodes that admit it hold {number(after)} of {number(before)}{_grows(row)}"
+    return f"{_pool(row)} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"
+
+
+def _owner(row: Row, after: float) -> str:
+    """Word why the count is not the one decided: it has another owner, is held, or was refused."""
+    fleet = row.inp.fleet
+    if fleet.other_owner[row.row]:
+        return f"{fleet.other_owner[row.row]} owns the count"
+    if fleet.paused[row.row]:
+        return "scaling is paused"
+    if fleet.held is not None and fleet.held.reason[row.row]:
+        return f"{fleet.held.reason[row.row]}, so the count will be {number(after)}"
+    return pods.refusal(row)
+
+
+def _pool(row: Row) -> str:
+    """Name the GPUs that are too few: those of the workload's pool, or of several that overlap."""
+    fleet = row.inp.fleet
+    own = int(fleet.pool[row.row])
+    gpus = or_zero(row.decision.stages[Stage.ALLOCATION] * fleet.gpus_per_replica)
+    allocated = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
+    left = float(fleet.pool_gpus[own] - allocated[own])
+    shortest = None
+    for joint in (joint for joint in fleet.joint if own in joint.pools):
+        left_together = float(joint.gpus - allocated[list(joint.pools)].sum())
+        if left_together < left or math.isnan(left):
+            shortest, left = joint, left_together
+    if shortest is None:
+        return f"the pool of {number(float(fleet.pool_gpus[own]))} {_name(fleet.pools[own])}"
+    names = [_name(fleet.pools[index]) for index in shortest.pools[:MOST_POOLS_NAMED]]
+    names += [f"{len(shortest.pools) - len(names)} others"] if len(shortest.pools) > len(names) else []
+    return f"the pool of {number(shortest.gpus)} GPUs shared by {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _name(pool: Pool) -> str:
+    return f"{pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
+
+
+def _is_shared(row: Row) -> bool:
+    """Return True where other workloads draw on the pool too."""
+    return int(np.sum(row.inp.fleet.pool == row.inp.fleet.pool[row.row])) > 1
+
+
+def _grows(row: Row) -> str:
+    """Word that the nodes of today are the limit, though a cluster autoscaler may add more."""
+    label = row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows
+    return f", by today's nodes, although {label} may get more" if label else ""
