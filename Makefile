@@ -3,22 +3,26 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 TEST_ARGS ?=
+PARALLEL = --numprocesses $$(nproc) --maxprocesses 4
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-keda lint types contracts bench envtest keda helm debian clean
+.PHONY: help demo test test-unit test-keda lint types contracts bench envtest keda helm debian clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127.0.0.1:8080/ (DEMO_ARGS="--help")
 	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
 
+test-unit: .venv/installed-dev ## run the tests that need no server and no build, in a minute
+	@exec .venv/bin/pytest -m 'not integration and not keda and not slow' --durations 5 $(or $(TEST_ARGS),$(PARALLEL) --dist worksteal)
+
 test: .venv/installed-dev debian envtest helm ## run all tests (TEST_ARGS="tests/core -k burst" for some)
-	@exec .venv/bin/pytest $(or $(TEST_ARGS),--numprocesses $$(nproc) --maxprocesses 4 --dist loadfile)
+	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(PARALLEL) --dist loadfile)
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)

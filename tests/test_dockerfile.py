@@ -82,6 +82,7 @@ def test_the_build_context_holds_what_the_build_copies_and_no_more(stages: list[
     assert all((ROOT / source).exists() for source in copied)
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_that_the_package_needs(tmp_path: Path):
     """An editable install finds a page or a schema that the package's metadata forgot; the image would not."""
     source = tmp_path / "source"

@@ -118,6 +118,7 @@ def test_our_own_rendering_is_that_of_kubectl(overlay: str):
     assert sorted(render(MANIFESTS / overlay), key=sort_key) == sorted(theirs, key=sort_key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_arguments_are_those_of_the_command_line(overlay: str, tmp_path: Path):
     command, *arguments = container(rendered(overlay))["args"]

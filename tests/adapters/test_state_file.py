@@ -93,6 +93,7 @@ def about(**fields) -> bytes:
     return npy(np.frombuffer(json.dumps({**told, **fields}).encode(), np.uint8))
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.integers(0, 12), st.integers(0, 2**32 - 1))
 def test_what_is_saved_is_what_is_loaded(tmp_path: Path, rows: int, seed: int):
@@ -220,6 +221,7 @@ def test_a_file_that_ends_early_is_refused_wherever_it_ends(path: Path):
         refused(path)
 
 
+@pytest.mark.slow
 @relaxed
 @given(st.data())
 def test_damage_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObject):

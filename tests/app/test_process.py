@@ -36,6 +36,7 @@ async def waiting(running: Daemon) -> dict:
     return await eventually(probe, "it says what it waits for", timeout_s=20)
 
 
+@pytest.mark.slow
 async def test_without_an_answer_from_the_cluster_it_lives_tells_why_and_ends_when_asked(
     tmp_path: Path, nowhere: dict[str, str]
 ):
@@ -53,6 +54,7 @@ async def test_without_an_answer_from_the_cluster_it_lives_tells_why_and_ends_wh
         assert time.monotonic() - asked_s < 3
 
 
+@pytest.mark.slow
 async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_secret(
     tmp_path: Path, nowhere: dict[str, str]
 ):
@@ -74,6 +76,7 @@ async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_
             assert "hunter2" not in "".join([running.out, running.err, *pages])
 
 
+@pytest.mark.slow
 def test_errors_of_libraries_are_lines_of_the_same_log():
     code = (
         "import logging\nfrom autoscaler.app.logging import configure_log\nconfigure_log('json', 'info')\n"
@@ -87,6 +90,7 @@ def test_errors_of_libraries_are_lines_of_the_same_log():
     assert "timestamp" in line
 
 
+@pytest.mark.slow
 async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str, str]):
     async with daemon(tmp_path, *RUN, "--log-format", "console", environment=nowhere, ready=False) as running:
         await waiting(running)
@@ -94,6 +98,7 @@ async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str,
         assert "\x1b" not in running.err, "no colours where there is no terminal"
 
 
+@pytest.mark.slow
 async def test_the_page_is_named_with_the_port_that_was_found(tmp_path: Path, nowhere: dict[str, str]):
     prometheus = ("--prometheus", "http://127.0.0.1:1")
     for arguments, told in (
@@ -109,6 +114,7 @@ async def test_the_page_is_named_with_the_port_that_was_found(tmp_path: Path, no
             running.kill()
 
 
+@pytest.mark.slow
 async def test_options_of_the_environment_are_in_force(tmp_path: Path, nowhere: dict[str, str]):
     environment = {**nowhere, "VLLM_AUTOSCALER_RUN_MODE": "dry-run", "VLLM_AUTOSCALER_RUN_SCRAPE": "true"}
     environment["VLLM_AUTOSCALER_RUN_HTTP_HOST"] = "127.0.0.1"
@@ -143,6 +149,7 @@ async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowh
 FULL = "error: standard output cannot be written: No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -172,6 +179,7 @@ def test_output_that_finds_no_room_ends_every_command_with_one_line(tmp_path: Pa
     assert (done.returncode, said) == (2, FULL)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path):
     child = subprocess.Popen(
         ["env", "--default-signal=INT", COMMAND, "check", "-"],  # a shell has what it runs beside itself ignore it
@@ -186,6 +194,7 @@ def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path
     assert child.returncode == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "codes"),
     [

@@ -42,6 +42,7 @@ def bench(traces: Path, out: Path, *more: str) -> int:
     return policies.main(["--traces", str(traces), "--out", str(out), *SMALL, *more])
 
 
+@pytest.mark.slow
 def test_a_case_is_run_again_where_an_option_changes_its_result_and_only_then(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path:
     assert len(kept(out)) == 2
 
 
+@pytest.mark.slow
 def test_the_shipped_policy_alone_is_run_again_beside_what_is_kept(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +100,7 @@ def test_the_shipped_policy_alone_is_run_again_beside_what_is_kept(
     assert len(kept(out)) == 3
 
 
+@pytest.mark.slow
 def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path: Path) -> None:
     (trace,) = next(cases.found(traces))
     windows = [cases.anywhere([trace], 30.0, seed)[0] for seed in range(20)]
@@ -188,6 +191,7 @@ def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_lef
     assert seen == {1, 2}
 
 
+@pytest.mark.slow
 def test_another_trace_or_profile_of_the_same_name_is_run(traces: Path, tmp_path: Path) -> None:
     out, profile = tmp_path / "out", tmp_path / "mine.json"
     profile.write_text(write(named("8b-h100")))
@@ -199,6 +203,7 @@ def test_another_trace_or_profile_of_the_same_name_is_run(traces: Path, tmp_path
     assert len(kept(out)) == 3
 
 
+@pytest.mark.slow
 def test_a_last_line_that_was_cut_is_run_again_and_kept(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert bench(traces, out) == 0
@@ -268,6 +273,7 @@ def test_a_bad_trace_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.Ca
     assert f"error: {traces / 'bad.csv'}, line 2: prompt_tokens is -1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     heard = ("env", "--default-signal=INT")  # who runs the tests may ignore it
     running = subprocess.Popen(

@@ -12,6 +12,7 @@ from tests.cli.study import RECORDING, invoke
 CACHED = "vllm:prompt_tokens_cached_total"
 
 
+@pytest.mark.slow
 def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "tiny.json"
     result = invoke("simulate", "fit", RECORDING, "--out", file)

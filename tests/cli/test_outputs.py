@@ -85,6 +85,7 @@ def test_a_profile_that_cannot_be_written_is_one_line() -> None:
     assert result.output == "error: /proc/x.json cannot be written: No such file or directory\n"
 
 
+@pytest.mark.slow
 def test_standard_output_as_the_file_keeps_both(trace: Path, tmp_path: Path) -> None:
     out, link = tmp_path / "out", tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")  # as /dev/stdout
@@ -97,6 +98,7 @@ def test_standard_output_as_the_file_keeps_both(trace: Path, tmp_path: Path) -> 
     assert link.is_symlink()
 
 
+@pytest.mark.slow
 def test_files_are_there_though_nobody_reads_the_table(trace: Path, tmp_path: Path) -> None:
     file, link = tmp_path / "proof.html", tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")
@@ -111,6 +113,7 @@ def test_files_are_there_though_nobody_reads_the_table(trace: Path, tmp_path: Pa
         file.unlink()
 
 
+@pytest.mark.slow
 def test_files_are_there_though_the_table_finds_no_room(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     with Path("/dev/full").open("w") as full:
@@ -120,6 +123,7 @@ def test_files_are_there_though_the_table_finds_no_room(trace: Path, tmp_path: P
     assert json.loads(file.read_text())["requests"] == 240
 
 
+@pytest.mark.slow
 def test_what_the_terminal_cannot_say_is_replaced(trace: Path) -> None:
     process = simulating("--trace", trace, "--scale", 2, *PROFILE, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
     out, err = process.communicate()
@@ -156,6 +160,7 @@ def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) ->
     assert [each["trace"] for each in json.loads(out.read_text())] == ["minute", "other"]
 
 
+@pytest.mark.slow
 def test_where_nothing_compiled_can_be_kept_a_trace_is_run_all_the_same(trace: Path) -> None:
     """As in a container whose file system is read-only: neither beside the code nor in the user's folder."""
     nowhere = {"NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}

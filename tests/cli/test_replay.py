@@ -139,6 +139,7 @@ class Recorder:
         return wanted
 
 
+@pytest.mark.slow
 def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     trace = small.poisson([4.0, 8.0, 4.0], 600.0, prompt=400, output=60)
     case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
@@ -189,6 +190,7 @@ def test_recorded_has_what_there_was_whatever_the_policy_allows(tmp_path: Path) 
     assert by_name["ours"]["gpu_hours"] < by_name["recorded"]["gpu_hours"] / 2
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_replay_that_waits_for_a_server_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

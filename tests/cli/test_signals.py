@@ -14,6 +14,8 @@ import pytest
 from tests.cli.study import write_trace
 from tests.cli.test_outputs import simulating
 
+pytestmark = pytest.mark.slow
+
 LONG = ("--profile", "8b-h100", "--against", "all", "--tuned", "--jobs", "2")
 
 

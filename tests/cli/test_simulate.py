@@ -74,6 +74,7 @@ def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["duration_s"] == 60.0
 
 
+@pytest.mark.slow
 def test_requests_of_the_last_whole_second_belong_to_the_trace_and_to_the_part_that_counts(tmp_path: Path) -> None:
     rows = [*(f"{at},100,10" for at in range(0, 600, 10)), *("600,100,10" for _ in range(40))]
     file, out = write_trace(tmp_path / "burst.csv", rows), tmp_path / "proof.json"
@@ -179,6 +180,7 @@ def test_models_of_one_file_are_a_fleet(tmp_path: Path) -> None:
     assert "2 models, each with replicas of its own" in result.output
 
 
+@pytest.mark.slow
 def test_models_share_the_gpus_they_are_given(tmp_path: Path) -> None:
     rows = [f"{time_s:.3f},2000,20,m{number % 3}" for number, time_s in enumerate(np.arange(0.0, 300.0, 0.5))]
     file = write_trace(tmp_path / "fleet.csv", rows, "arrival_s,prompt_tokens,output_tokens,model")
@@ -238,6 +240,7 @@ def test_a_bad_trace_is_one_line_with_file_and_line(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_file_of_little_but_empty_lines_is_read_no_further_than_a_limit(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.csv.gz"
     bomb.write_bytes(gzip.compress(b"arrival_s,prompt_tokens,output_tokens\n1,2,3\n" + b"\n" * 61_000_000))

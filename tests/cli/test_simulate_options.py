@@ -102,6 +102,7 @@ def test_who_drains_for_no_time_loses_what_it_runs(ran: Ran) -> None:
     assert lost["0s"] > lost["30s"] == 0
 
 
+@pytest.mark.slow
 def test_cold_starts_are_drawn_around_their_mean(ran: Ran) -> None:
     drawn = {
         spread: [ran("--start-replicas", 0, "--cold-start-spread", spread, "--seed", seed)[0] for seed in (1, 2, 3)]

@@ -90,6 +90,7 @@ def test_aliases_do_not_make_much_of_little_in_any_number_of_documents():
     assert all("aliases written out" in finding.problem for finding in findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["-\n", "- - - -\n", "- {a,b,c}\n", "- [[],[],~]\n", "- a:\n", "- ü\n"])
 def test_without_aliases_no_document_has_more_values_than_it_may(part: str):
     text = part * 1000
@@ -97,6 +98,7 @@ def test_without_aliases_no_document_has_more_values_than_it_may(part: str):
         assert read_documents("f.yaml", around)[1] == []
 
 
+@pytest.mark.slow
 def test_a_document_of_too_many_values_is_refused_with_the_line_where_it_is_enough():
     values = "- 1\n" * (3 * MAX_NODES)
     for text, line in ((values, 2 * MAX_NODES), (f"a: 1\n---\n{values}", 2 * MAX_NODES + 2)):

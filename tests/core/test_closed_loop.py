@@ -38,6 +38,7 @@ def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
     return math.ceil(per_s * SERVICE_S / (slots * rules.target_usage[0]) - 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["realtime", "interactive"])
 @pytest.mark.parametrize("per_s", [1.0, 2.5, 4.0, 9.0])
 def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
@@ -51,6 +52,7 @@ def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
     assert max(plant.waits[len(plant.waits) // 2 :]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["realtime", "interactive"])
 def test_a_step_is_followed_within_two_cold_starts_and_overshoots_little(name):
     rules = shipped(name, concurrency=16.0)
@@ -67,6 +69,7 @@ def test_a_step_is_followed_within_two_cold_starts_and_overshoots_little(name):
     assert max(plant.waits[-240:]) == 0
 
 
+@pytest.mark.slow
 def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
     rules = shipped("interactive", concurrency=16.0)
     plant = Plant(rules, replicas=1)
@@ -76,6 +79,7 @@ def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
     assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
 
 
+@pytest.mark.slow
 def test_a_short_burst_is_queued_and_nothing_is_ordered_for_its_queue():
     """35 extra within five seconds, gone long before a replica could come.
 
@@ -102,6 +106,7 @@ def test_an_overload_that_lasts_is_no_burst():
     assert plant.counts[-1] >= enough(6.0, rules)
 
 
+@pytest.mark.slow
 def test_load_that_falls_to_zero_ends_at_the_floor_or_at_zero_as_the_policy_says():
     stays = Plant(shipped("interactive", concurrency=16.0), replicas=4)
     stays.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
@@ -124,6 +129,7 @@ def test_zero_is_left_at_the_next_tick_and_nobody_is_lost(name):
     assert plant.lost == 0
 
 
+@pytest.mark.slow
 def test_without_a_stated_capacity_the_slots_are_found():
     plant = Plant(shipped("interactive"), replicas=1, slots=4)
     decision = plant.run(lambda _: 2.0, 3600)
@@ -131,6 +137,7 @@ def test_without_a_stated_capacity_the_slots_are_found():
     assert plant.counts[-1] == pytest.approx(enough(2.0, shipped("interactive"), slots=4), abs=1)
 
 
+@pytest.mark.slow
 def test_a_wave_is_followed_with_two_turns_a_period():
     rules = shipped("interactive", concurrency=16.0)
     plant = Plant(rules, replicas=4, every_s=10.0)
@@ -158,6 +165,7 @@ def ramped() -> tuple[Plant, Decision]:
     return plant, plant.run(lambda t: min(0.4 + t / 1000, 4.0), 4 * 3600)
 
 
+@pytest.mark.slow
 def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting(ramped):
     plant, decision = ramped
     assert decision.asks[Signal.PLANNER, 0] == decision.plan.replicas[0]
@@ -170,6 +178,7 @@ def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps
     assert max(plant.waits) == 0
 
 
+@pytest.mark.slow
 def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_five_cold_starts(ramped):
     plant = deepcopy(ramped[0])
     before = len(plant.waits)
@@ -184,6 +193,7 @@ def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_five_cold_
     assert decision.plan.missed_fraction[0] > 0.001
 
 
+@pytest.mark.slow
 def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():
     """Half of ten are busy from the start, so nobody knows how fast an idle engine is."""
     plant = telling(10)
@@ -194,6 +204,7 @@ def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():
     assert max(plant.waits) == 0
 
 
+@pytest.mark.slow
 def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
     plant = telling(4)
     plant.run(lambda _: 0.4, 600)
@@ -207,6 +218,7 @@ def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
     assert busy(9.6) <= counts.max() <= 2 * busy(9.6)
 
 
+@pytest.mark.slow
 def test_a_stated_capacity_stands_and_no_rule_overrides_it():
     plant = Plant(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
     decision = plant.run(lambda _: 4.0, 3600)

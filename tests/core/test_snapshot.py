@@ -174,6 +174,7 @@ def cluster(names: list[int], first_id: int = 7) -> Fleet:
 names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(before, after, seed, away_s):
@@ -309,6 +310,7 @@ def test_idleness_before_a_restart_does_not_count():
     assert later.watch(fleet([1]), 30.0, running=0.0).replicas[0] == 0
 
 
+@pytest.mark.slow
 def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
@@ -327,6 +329,7 @@ def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart(
     assert later.serve(cluster, 1.2, EVERY_S).plan.observed_s[0] > before.plan.observed_s[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}])
 def test_what_was_missed_under_an_objective_that_changed_meanwhile_is_not_that_of_the_new_one(changed):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def check(table, blank, row_ids, known):
         np.testing.assert_array_equal(column, expected, err_msg=place)
 
 
+@pytest.mark.slow
 @given(ids, ids, ids, ids)
 def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods, later_workloads, later_pods):
     aligned = state.align(marked(workloads, pods), cluster(later_workloads, later_pods))
@@ -81,6 +83,7 @@ def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
     assert np.isnan(back.pods.time_s[0])
 
 
+@pytest.mark.slow
 @given(ids)
 def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_to_their_shares(workloads):
     whole = marked(workloads, [])

@@ -78,6 +78,7 @@ def test_where_the_forecast_falls_silent_others_shrink_only_after_a_full_window(
     assert replicas(decision) < 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floor", [1.0, 2.0])
 def test_an_idle_workload_goes_to_zero_from_its_floor_whatever_that_is(floor):
     rules = spec(min_replicas=floor, max_replicas=8.0, idle_after_s=600.0, **LEARNED)
@@ -113,6 +114,7 @@ def test_one_moment_of_load_in_the_window_keeps_what_it_needed():
 NIGHT = {"idle_after_s": 600.0, "down_stabilization_s": 60.0}
 
 
+@pytest.mark.slow
 def test_idle_goes_to_zero_one_request_wakes_it_at_the_next_tick():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0)
@@ -139,6 +141,7 @@ def test_a_tier_that_grows_slowly_still_wakes_at_once():
     assert replicas(story.watch(fleet([0], [1]), 115, front_waiting=30.0)) == 1
 
 
+@pytest.mark.slow
 def test_requests_too_short_to_be_seen_running_keep_it_awake():
     story, done = Story(spec(**NIGHT)), 0.0
     for _ in range(400):
@@ -147,6 +150,7 @@ def test_requests_too_short_to_be_seen_running_keep_it_awake():
     assert replicas(decision) == 1
 
 
+@pytest.mark.slow
 def test_nobody_goes_to_zero_while_a_gateway_that_was_heard_is_silent_and_at_zero_that_is_not_trusted():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
@@ -161,6 +165,7 @@ def test_nobody_goes_to_zero_while_a_gateway_that_was_heard_is_silent_and_at_zer
     assert asleep.watch(fleet([0]), 60, front_arrivals_per_s=0.0).trusted[0]
 
 
+@pytest.mark.slow
 def test_a_gateway_that_misses_a_reading_or_has_told_nothing_for_a_day_keeps_nobody_awake():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
@@ -187,6 +192,7 @@ def test_idleness_counts_from_the_last_request_and_not_from_when_its_rate_has_fa
     assert replicas(story.watch(fleet([1]), 10, **quiet)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sign_of_work",
     [
@@ -214,11 +220,13 @@ def test_a_floor_above_one_is_left_for_zero_in_one_step():
     assert replicas(story.watch(fleet([3]), 70)) == 0
 
 
+@pytest.mark.slow
 def test_without_scale_to_zero_the_floor_stays_whatever_the_idleness():
     story = Story(spec(min_replicas=2.0, down_stabilization_s=60.0))
     assert replicas(story.watch(fleet([2]), 9000, 30)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("idle_after_s", "left"), [(math.nan, [1, 1]), (7200.0, [0, 2])])
 def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left):
     """One rests, the other has work for two, and there are two GPUs."""
@@ -238,6 +246,7 @@ def test_a_workload_whose_pods_never_become_ready_is_held():
     assert decision.trusted[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", list(Blocked))
 def test_a_replica_that_never_serves_goes_back_to_zero_when_nobody_waits(why):
     """Woken by one request, whose client gave up: the gateway, which alone can know, says so."""
@@ -250,6 +259,7 @@ def test_a_replica_that_never_serves_goes_back_to_zero_when_nobody_waits(why):
     assert replicas(story.tick(stuck, front_waiting=1.0)) == 1
 
 
+@pytest.mark.slow
 def test_replicas_that_never_serve_stay_when_the_gateway_tells_of_arrivals_or_nothing():
     for front in ({"front_waiting": 0.0, "front_arrivals_per_s": 0.01}, {"front_arrivals_per_s": 0.0}, {}):
         story = Story(spec(**NIGHT))
@@ -268,6 +278,7 @@ def test_a_replica_that_starts_in_time_is_waited_for_though_nobody_waits_any_mor
     assert replicas(story.watch(starting, 60, **quiet)) == 0
 
 
+@pytest.mark.slow
 def test_one_replica_that_never_starts_keeps_no_idle_workload_awake():
     story = Story(spec(**NIGHT, min_replicas=0.0))
     story.watch(fleet([1]), 60, running=5.0)

@@ -170,6 +170,7 @@ async def test_whose_changes_are_respected_is_known_before_the_first_tick_of_the
     assert later.holds.holds == (hold,)
 
 
+@pytest.mark.slow
 async def test_no_count_drops_because_of_a_restart():
     store = MemoryState()
     await learned(store)
@@ -238,6 +239,7 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end():
     assert asyncio.get_running_loop().time() - began_s < 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away_s", [MAX_AGE_S + 360.0, 30.0], ids=["old", "young"])
 async def test_old_state_is_ignored_with_a_word(away_s: float):
     store = MemoryState()
@@ -289,6 +291,7 @@ async def test_a_fault_of_the_store_ends_the_keeping_and_nothing_else():
     assert "state is no longer saved" in [line["event"] for line in logs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True], ids=["no state", "state"])
 async def test_history_is_read_only_where_there_is_no_state_and_delays_no_tick(there: bool):
     history = MemoryState()

@@ -35,6 +35,7 @@ class SteppingClock(LoopClock):
         return super().wall_s() + self.step_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", STEPS_S)
 async def test_a_step_of_the_wall_clock_neither_shrinks_nor_stops_anything(step_s: float):
     clock = SteppingClock()
@@ -53,6 +54,7 @@ async def test_a_step_of_the_wall_clock_neither_shrinks_nor_stops_anything(step_
     assert all(tick.decision.trusted[0] for tick in world.recorder.ticks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", STEPS_S)
 async def test_what_is_idle_is_not_given_up_sooner_because_the_wall_clock_says_so(step_s: float):
     clock = SteppingClock()

@@ -311,6 +311,7 @@ def replace_ref(workload, name):
     return workload._replace(ref=workload.ref._replace(name=name))
 
 
+@pytest.mark.slow
 async def test_silence_of_all_sources_holds_what_stands():
     world = World(sources=[MemorySamples(lambda seen: Samples.nothing(len(seen.workloads), len(seen.pods)))])
     async with world.running():

@@ -76,6 +76,7 @@ def test_what_is_learned_is_what_ticks_would_have_learned_then():
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_counters_that_fell_for_a_moment_teach_nothing_when_the_process_stood():
     """One answer without counters: when they were back, all that they had ever counted counted as new."""
     present, load = fleet([2], created_s=-20_000.0), paced(120, 2)
@@ -150,6 +151,7 @@ def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
     return load | {"gaps": tokens, "gap_s": 0.03 * tokens, "ttft_met": 0.99 * requests}
 
 
+@pytest.mark.slow
 def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
     # As a StatefulSet makes them: 100 minutes of one, 5 of none, then 15 of the one that is there.
     born_s = NOW_S - 20 * STEP_S
@@ -172,6 +174,7 @@ def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
     assert together.columns["cold_start.mean_s"][0] == 290.0
 
 
+@pytest.mark.slow
 def test_a_pod_that_became_ready_again_served_before():
     served = fleet([2], created_s=-20_000.0)
     again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))

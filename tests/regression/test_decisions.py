@@ -4,6 +4,8 @@ import pytest
 
 from tests.regression.recorded import STORIES, expected
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", STORIES)
 def test_counts_are_those_that_were_recorded(name: str):

@@ -362,6 +362,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PLACES), anything)
 def test_whatever_stands_where_it_is_looked_at_and_no_error_is_raised(place: str, value: object):
     document = yaml.safe_load(EXAMPLE.read_text())

@@ -268,6 +268,7 @@ async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(wor
         assert (await stub.IsActive(reference(), timeout=3)).result
 
 
+@pytest.mark.slow
 async def test_thousands_of_calls_that_come_at_once_are_all_answered_and_counted(world: World):
     """As KEDA sends them when it finds a new leader: faster than they are taken up, so that they pile up unread."""
     calls, burst = Calls(), 5000

@@ -488,6 +488,7 @@ async def test_the_spec_stream_stays_when_its_scaled_object_is_gone(client: Clie
             await stream.read()
 
 
+@pytest.mark.slow
 async def test_hundreds_of_scaled_objects_ask_at_once_and_each_gets_its_own_answer(client: Client):
     names = [f"model-{i}" for i in range(300)]
     for name in names:

@@ -399,6 +399,7 @@ odd_labels = st.dictionaries(
 odd_numbers = st.one_of(st.floats(), st.integers(-5, 5).map(float), st.sampled_from([1e308, -1e308, 5e-324]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())

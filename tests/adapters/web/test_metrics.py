@@ -183,6 +183,7 @@ def test_two_workloads_of_one_name_leave_the_scrape_valid_and_are_told() -> None
     assert value(metrics, "unlisted_workloads") == 1
 
 
+@pytest.mark.slow
 def test_workloads_past_the_bound_have_no_series_and_are_counted() -> None:
     metrics = Metrics()
     metrics.record(World(exported_metrics.MAX_WORKLOADS + 3).tick())

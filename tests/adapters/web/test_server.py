@@ -366,6 +366,7 @@ async def test_a_request_line_or_header_too_long_is_refused_and_the_next_client_
     assert caplog.text == "", "whoever reaches the port could fill the log"
 
 
+@pytest.mark.slow
 async def test_who_hangs_up_in_the_middle_of_an_answer_leaves_nothing_in_the_log(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,6 +398,7 @@ async def test_metrics_are_text_when_the_accept_header_is_odd(client: aiohttp.Cl
         assert "vllm_autoscaler_ticks_total" in await response.text()
 
 
+@pytest.mark.slow
 async def test_probes_are_answered_when_answers_are_stuck(daemon: Daemon) -> None:
     """Clients that read nothing take all places until their time is up; what comes is refused, and kubelet is not."""
     daemon.record(World(2000).tick())

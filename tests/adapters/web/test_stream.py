@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 
 from autoscaler.adapters.web.stream import MAX_CLIENTS
 from tests.adapters.web.conftest import Daemon
@@ -115,6 +116,7 @@ async def test_clients_past_the_bound_are_asked_to_come_later_and_room_is_made_a
         assert (await events.next())[0] == "hello"
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_read_is_let_go_and_the_others_hear_every_tick(daemon: Daemon) -> None:
     world = World(2000)
     daemon.record(world.tick())
@@ -133,6 +135,7 @@ async def test_a_client_that_does_not_read_is_let_go_and_the_others_hear_every_t
     slow.close()
 
 
+@pytest.mark.slow
 async def test_clients_that_never_read_are_cut_off_at_the_deadline_and_the_server_closes_at_once(
     daemon: Daemon,
 ) -> None:

@@ -291,6 +291,7 @@ def test_of_ten_thousand_workloads_only_the_distinct_policies_are_compiled():
     assert compiled.spec.max_replicas[:3].tolist() == [8, 9, 10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waiting", [0.0, 500.0])
 @pytest.mark.parametrize("standing", [0, 1, 3])
 def test_the_tick_leaves_a_workload_alone_whose_policy_does_not_exist(waiting: float, standing: int):

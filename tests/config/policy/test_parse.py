@@ -288,6 +288,7 @@ def check_loads_or_tells(path: Path, data: bytes) -> None:
     assert book.default in book.policies
 
 
+@pytest.mark.slow
 def test_an_installed_package_has_the_shipped_policies(tmp_path: Path):
     source = tmp_path / "source"
     source.mkdir()

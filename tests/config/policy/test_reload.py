@@ -184,6 +184,7 @@ def test_polls_come_no_more_often_than_once_a_second(mount: ConfigMapMount, cloc
     assert files.poll() is Reload.LOADED
 
 
+@pytest.mark.slow
 def test_swaps_while_files_are_read_never_mix_old_and_new(tmp_path: Path, clock: HandClock):
     """All files of one state have the same maximum; another thread swaps states all the time."""
     names = [f"p{number}" for number in range(24)]

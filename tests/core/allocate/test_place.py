@@ -12,6 +12,7 @@ from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
 
+@pytest.mark.slow
 def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
     """The cheaper variant shares a pool with another workload that ranks higher, and holds a reserve there."""
     story = Serving(spec(3, priority=[10.0, 10.0, 1000.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
@@ -28,6 +29,7 @@ def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
     assert crowded.needed.tolist() == [6, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool_gpus", [(4.0, 100.0), (math.nan, math.nan)], ids=["sizes known", "pods wait for GPUs"])
 def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(pool_gpus):
     """Eighty requests in flight behind one router, ten for each replica; the cheaper variant has four GPUs."""

@@ -263,6 +263,7 @@ def test_without_a_policy_there_is_nothing_to_say():
     assert planner_lines.lines(planner_lines.read(nobody, decision, 0), nobody, decision, 0) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wild", [NAN, math.inf, -math.inf, -1.0, 0.0, 1e18])
 @pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "strategy"])
 def test_no_line_says_nan_whatever_is_known(name, wild):

@@ -94,6 +94,7 @@ def test_requests_that_end_on_a_pod_that_leaves_are_no_missing_arrivals():
     assert story.memory.workloads.arrivals_per_s[0] == pytest.approx(before, rel=0.1)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), min_size=1, max_size=6),
     st.integers(0, 5),

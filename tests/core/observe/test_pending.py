@@ -109,6 +109,7 @@ def test_crashing_replicas_keep_their_gpus_where_nobody_else_needs_them():
     assert Story(spec(2, **RANKS)).watch(cluster, 300, **loads(cluster, 30, 10)).replicas.tolist() == [3, 1]
 
 
+@pytest.mark.slow
 def test_after_a_crash_gpus_are_claimed_again_later_each_time():
     """What crashed was cut, and is wanted again: without a pause the neighbour would lose its replicas each minute."""
     crashing = two([1, 3], [2, 0], why=Blocked.CRASHING, gpus=6.0)

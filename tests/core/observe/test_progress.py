@@ -105,6 +105,7 @@ def single() -> Service:
     return deepcopy(_single())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waiting", [0.0, 3.0, 15.0])
 def test_fleet_never_grows_when_all_its_gauges_stand_still(waiting):
     service = served()
@@ -124,6 +125,7 @@ def test_nothing_shrinks_when_a_pod_may_compute_a_long_prompt():
     assert "may compute a long prompt" in service.explained().sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows_per_s", [0.0, 0.5])
 def test_one_replica_is_ordered_when_one_pod_hangs(grows_per_s):
     service = served()
@@ -141,6 +143,7 @@ def test_sentence_counts_stuck_pods_and_their_requests():
     assert f"{reporting} have made no progress on 72 requests for 90 s (stuck, or stale metrics)" in said
 
 
+@pytest.mark.slow
 def test_a_hung_single_pod_is_replaced_for_a_while_only():
     service = single()
     assert service.replicas == 1
@@ -196,6 +199,7 @@ def test_arrivals_do_not_jump_when_pods_get_stuck_or_move_again():
     assert service.story.memory.workloads.arrivals_per_s[0] == pytest.approx(per_s, rel=0.15)
 
 
+@pytest.mark.slow
 def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
     service = Service(2)
     service.run(600, per_s=1.0, told=False)
@@ -264,6 +268,7 @@ def _beside(queue: float, service: Service) -> dict[str, Any]:
     return {"waiting": np.where(first, queue, 0.0), "kv_usage": np.where(first, 0.99, 0.3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows_per_s", [0.0, 0.6])
 def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
     service = served()

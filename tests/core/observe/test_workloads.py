@@ -151,6 +151,7 @@ def test_before_a_request_has_ended_nothing_is_known_of_their_length():
     assert np.isnan(decision.observation.output_tokens[0])
 
 
+@pytest.mark.slow
 def test_an_idle_night_and_the_first_requests_after_it_leave_the_length_alone():
     """Rates fade towards zero without reaching it: their ratio must not be trusted then."""
     story, tokens, ended = Story(spec()), 0.0, 0.0
@@ -206,6 +207,7 @@ def test_the_wait_is_unknown_when_the_pod_with_the_queue_writes_nothing():
     assert np.isnan(found.observation.queue_wait_s[0])
 
 
+@pytest.mark.slow
 def test_the_wait_of_a_queue_that_nobody_serves_cannot_be_told():
     load = lengths([(300, 2.0), (1200, 0.0)])
     assert load.output_tokens[0] == pytest.approx(300)

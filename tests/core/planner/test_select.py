@@ -82,6 +82,7 @@ def lived():
 SIZES = (1.0, 10.0, 100.0)
 
 
+@pytest.mark.slow
 def test_who_has_seen_waves_for_a_day_pays_no_more_than_what_keeps_the_budget(lived):
     rules = lived["waves"]
     in_force = int(rules.rule[0])
@@ -184,6 +185,7 @@ def test_floor_and_ceiling_hold():
     assert live([50.0] * 60, ceiling=7.0).replicas[0] == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [30.0, 60.0, 240.0])
 @pytest.mark.parametrize("demand", [(1.0, 1.0), (0.2, 1.8)])
 def test_a_fleet_found_larger_than_its_load_needs_is_kept_for_twenty_minutes_or_ten_cold_starts(demand, cold_start_s):
@@ -239,6 +241,7 @@ def test_after_silence_a_late_queue_keeps_nothing_that_is_not_known_to_have_been
 # --- what was really missed
 
 
+@pytest.mark.slow
 def test_more_real_misses_than_promised_make_it_strict_and_none_make_it_lax():
     late, fine = live([3.0] * 6 * HOUR, late=0.05), live([3.0] * 6 * HOUR)
     assert late.allowed[0] == pytest.approx(error_budget.STRICTEST * 0.01)
@@ -247,6 +250,7 @@ def test_more_real_misses_than_promised_make_it_strict_and_none_make_it_lax():
     assert late.budget.burnt[0] / late.budget.served[0] == pytest.approx(0.05, rel=0.02)
 
 
+@pytest.mark.slow
 def test_where_nobody_counts_what_was_missed_paper_stands():
     rules = live([3.0] * 6 * HOUR, tally={"ttft_judged": 0.0, "ttft_missed": 0.0})
     assert rules.allowed[0] == pytest.approx(error_budget.AIMED * 0.01)
@@ -254,6 +258,7 @@ def test_where_nobody_counts_what_was_missed_paper_stands():
     assert rules.budget.served[0] > 0
 
 
+@pytest.mark.slow
 def test_what_no_replica_can_change_buys_one_at_most():
     """Two in a hundred miss at any load: nothing is saved to be spent, as it is where none does, and that is all."""
     careful = plain = None
@@ -265,6 +270,7 @@ def test_what_no_replica_can_change_buys_one_at_most():
     assert careful.replicas[0] <= plain.replicas[0] + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0.1, 0.3, 1.0])
 def test_a_tenth_or_more_that_misses_whatever_serves_buys_one_replica_after_an_hour_and_none_after_some(late):
     """Of 24 requests a second, served by as many as are asked for; more than if none missed."""
@@ -336,6 +342,7 @@ def tallies(draw):
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(tallies(), max_size=4))
 def test_whatever_was_counted_a_count_within_bounds_comes_of_it_or_none(steps):

@@ -17,6 +17,7 @@ def strict(**columns):
     return live([3.0, 12.0, 3.0] * 120, late=0.3, replicas=5.0, tally=PROMPTS, **columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}, {"itl_objective_s": NAN}])
 def test_what_was_counted_under_another_objective_begins_anew(changed):
     before = strict()
@@ -47,6 +48,7 @@ def test_it_begins_anew_once():
     assert again.budget.burnt[0] == pytest.approx(2 * after.budget.burnt[0], rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [{"ttft_objective_s": 1.0 + 1e-12}, {"may_miss": 0.02}, {"ceiling": 50.0}])
 def test_the_last_digits_and_what_else_a_policy_says_change_nothing_that_was_counted(same):
     before = strict()

@@ -16,6 +16,7 @@ from tests.core.shown import NAN, judged, live, seen, silence
 HOUR = int(3600 / EVERY_S)  # steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cold_start_s", "slots"), [(30.0, 0.0), (60.0, 0.0), (120.0, 4.0)])
 def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s, slots):
     """Found too large; through waves, spikes, two steps of silence, and a rise that leaves queues at the end."""
@@ -46,6 +47,7 @@ def test_every_fleet_on_paper_is_that_of_the_plain_version(cold_start_s, slots):
         assert rules.paper.backlog[each.rule, 0] == pytest.approx(each.backlog, rel=1e-3, abs=1e-2)
 
 
+@pytest.mark.slow
 def test_replicas_on_paper_come_one_cold_start_after_they_were_asked_for():
     quick, slow = (live([2.0] * 300 + [8.0] * 8, cold_start_s=cold_start_s) for cold_start_s in (30.0, 240.0))
     assert (slow.paper.missed >= 0.999 * quick.paper.missed).all()
@@ -61,6 +63,7 @@ def test_after_a_hole_no_queue_is_remembered_and_the_hole_costs_nothing():
     np.testing.assert_array_equal(after.paper.missed, rules.paper.missed)
 
 
+@pytest.mark.slow
 def test_less_is_late_on_paper_when_a_batch_takes_a_surge_up():
     """Demand exceeds what each fleet serves for half a minute now and then; a replica runs eight requests at once."""
     surges = [2.0] * 250 + ([2.0] * 9 + [3.1]) * 12
@@ -71,6 +74,7 @@ def test_less_is_late_on_paper_when_a_batch_takes_a_surge_up():
     assert (some <= none).all()
 
 
+@pytest.mark.slow
 def test_a_constant_count_costs_as_much_by_day_as_by_night():
     """A busy replica of four, then a tenth of one: 8 asks for 8, 1 for what the level of four minutes needs."""
     rules = live([4.0] * (2 * HOUR) + [0.1] * (3 * HOUR), replicas=4.0)

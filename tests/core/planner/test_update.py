@@ -91,6 +91,7 @@ def scraped_every(seconds, neighbour):
     return spoke, decision.plan.observed_s[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [45, 60])
 def test_how_often_a_neighbour_is_scraped_changes_nothing(seconds):
     (alone, alone_s), (beside, beside_s) = (scraped_every(seconds, neighbour) for neighbour in (False, True))
@@ -123,6 +124,7 @@ def test_between_two_judgements_the_forecast_stands():
     assert len(plans) <= 2
 
 
+@pytest.mark.slow
 def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
     alone, joined = Serving(spec(**LEARNED)), Serving(spec(**LEARNED))
     one = fleet([2])
@@ -169,6 +171,7 @@ def test_the_forecast_says_what_was_found():
     assert 1800 < told["observed_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
 
 
+@pytest.mark.slow
 def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.learn(cluster)
@@ -188,6 +191,7 @@ def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone
     assert np.isnan(late.asks[Signal.CONCURRENCY, 0])
 
 
+@pytest.mark.slow
 def test_without_a_promise_no_rule_speaks_and_a_tolerated_wait_is_one():
     silent = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
     assert np.isnan(silent.plan.replicas[0])
@@ -203,6 +207,7 @@ def test_without_a_policy_nothing_is_said():
     assert decision.replicas[0] == 2
 
 
+@pytest.mark.slow
 def test_floor_and_ceiling_of_the_policy_hold():
     assert learned(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
     assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
@@ -247,6 +252,7 @@ def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget(
     assert followed.plan.allowed_fraction[0] > 0
 
 
+@pytest.mark.slow
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
     assert learned(spec(**LEARNED), fleet([2]), 1.0).plan.missed_fraction[0] == 0
     uncounted = learned(spec(**LEARNED), fleet([2]), 1.0, Unjudged)
@@ -254,6 +260,7 @@ def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
     assert np.isnan(uncounted.plan.missed_fraction[0])
 
 
+@pytest.mark.slow
 def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     """They count from when a gateway lets a request through, and are first read when those who waited run."""
     story, cluster = Serving(spec(**LEARNED)), fleet([1])
@@ -264,6 +271,7 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(COUNTS)))
 def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
     """A peak of some minutes needs two replicas. A count of one gives way to it, a larger one stays."""
@@ -290,6 +298,7 @@ def test_a_pod_that_leaves_is_counted_while_it_is_missed():
     assert story.memory.work[0].pod_id.tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_sleeping_engines_take_no_part():
     """Two serve and two sleep: as much work for each request as where there are but the two."""
     two = of(learned(spec(**LEARNED), fleet([2]), 1.0, late=0.01).plan)
@@ -297,6 +306,7 @@ def test_sleeping_engines_take_no_part():
     assert four == pytest.approx(two, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_a_pod_that_restarts_changes_the_demand_of_nobody():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.serve(cluster, 0.1, 600.0)
@@ -308,6 +318,7 @@ def test_a_pod_that_restarts_changes_the_demand_of_nobody():
         assert decision.plan.demand[0] == pytest.approx(2.0, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment_s", [5.0, 10.0, 15.0, 20.0, 25.0])
 def test_a_pod_that_came_within_an_interval_does_not_make_demand_larger(moment_s: float):
     """Two serve a demand of 1.6, and from then on a third with them: its share of the load is not a third yet."""
@@ -325,6 +336,7 @@ NEW = ("gap_s", "gaps", "ttft_met", "itl_judged", "itl_met")
 ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32 - 1))
 def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_count_stays_within_bounds(seed):
@@ -348,6 +360,7 @@ def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_
     assert expected.asks[Signal.PLANNER, 0] >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [1e6, -1e6])
 def test_a_new_objective_makes_its_counter_jump_and_nobody_late(jump):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
@@ -372,6 +385,7 @@ def arrays(value):
             yield from arrays(getattr(value, field.name))
 
 
+@pytest.mark.slow
 def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
     story, cluster = Serving(spec(3, **LEARNED)), fleet([2, 3, 1])
     story.serve(cluster, 0.5, 1200.0)
@@ -388,6 +402,7 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap_s", [60.0, 300.0, 3600.0])
 def test_time_without_a_policy_is_held_against_no_rule(gap_s):
     """Its ceiling is not known either: on paper one replica would have had all the load."""

@@ -119,6 +119,7 @@ def test_a_best_rate_is_taken_at_once_and_given_up_slowly():
     assert 550 < slower < 750
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_teaches_no_token_rate():
     engine = Engine()
     before = engine.run(CONFIDENT_AFTER_S + 60, running=4, waiting=30)["decode_tokens_per_s"]

@@ -8,6 +8,7 @@ from tests.core.test_closed_loop import shipped
 GOAL_S = 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase_s", [0, 2, 4])
 @pytest.mark.parametrize(("before", "before_s"), [(IDLE, 60), (IDLE, 300), (LIGHT, 300)])
 def test_a_queue_is_answered_within_ten_seconds(before, before_s, phase_s):

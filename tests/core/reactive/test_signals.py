@@ -333,6 +333,7 @@ def test_more_running_or_waiting_never_asks_for_fewer(found, running, waiting):
     assert (np.nan_to_num(more) >= np.nan_to_num(less)).all()
 
 
+@pytest.mark.slow
 @given(st.floats(0, 1), st.floats(0, 1), st.sampled_from([NAN, 0.0, 0.4]))
 def test_the_framebuffer_never_changes_what_is_asked(before, after, tensor_active):
     asks = []
@@ -356,6 +357,7 @@ def test_arrivals_average_to_their_rate_though_requests_end_later():
     assert story.memory.workloads.arrivals_per_s[0] == pytest.approx(2.0, rel=0.02)
 
 
+@pytest.mark.slow
 def test_few_requests_are_not_counted_twice_for_coming_and_going():
     """One a minute, there for one reading: the sample of the reading at which it has ended is below zero."""
     story, ended, rates = Story(spec(cold_start_s=600.0)), 0.0, []

@@ -48,6 +48,7 @@ def watched(cluster):
     return story
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_state", [True, False])
 def test_a_restart_grows_nothing_where_nobody_waits(with_state):
     cluster = fleet([3])
@@ -59,6 +60,7 @@ def test_a_restart_grows_nothing_where_nobody_waits(with_state):
     assert story.most(cluster, 600.0) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hole_s", [45.0, 65.0, 600.0])
 def test_a_hole_in_the_readings_grows_nothing_where_nobody_waits(hole_s):
     cluster = fleet([3])
@@ -69,6 +71,7 @@ def test_a_hole_in_the_readings_grows_nothing_where_nobody_waits(hole_s):
     assert story.most(cluster, 600.0) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"front_waiting": 20.0}])
 def test_a_restart_amid_a_queue_that_fills_all_slots_or_at_a_gateway_grows_with_the_first_reading(queue):
     cluster = fleet([3])

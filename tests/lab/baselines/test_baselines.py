@@ -50,6 +50,7 @@ def test_settings_are_plain_numbers_and_words_and_always_in_the_same_order(name:
     assert BASELINES[name].source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str, case: Case) -> None:
     baseline = BASELINES[name]
@@ -62,6 +63,7 @@ def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str
         assert row.gpu_hours > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
 def test_some_setting_grows_with_the_load_and_shrinks_after_it(name: str, case: Case) -> None:
     rows = (summarize(case, run(case, BASELINES[name](case, params))) for params in BASELINES[name].grid(case))

@@ -41,6 +41,7 @@ def brute(case: Windows, start_s: float, quantum_price_s: float, request_price_s
     return best
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_schedule_is_cheaper_and_one_is_as_cheap(data: st.DataObject) -> None:

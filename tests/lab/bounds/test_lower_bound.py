@@ -52,6 +52,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attainment", [0.9, 0.99])
 @pytest.mark.parametrize("name", CASES)
 def test_no_schedule_that_meets_the_goal_costs_less(name: str, attainment: float) -> None:
@@ -73,6 +74,7 @@ def test_one_request_never_takes_more_than_a_cold_start_or_the_wait_for_it_and_i
     assert 0 < bound(case).replica_s <= before_s + ttft_s + itl_s * case.trace.output_tokens[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "share"), [("steady", 0.9), ("two visits", 0.25), ("nobody there at first", 0.5)])
 def test_the_bound_is_not_far_below_the_best_of_coarse_schedules(name: str, share: float) -> None:
     """They change once a minute, a whole cold start later than they should: this much of their cost is certain."""
@@ -80,6 +82,7 @@ def test_the_bound_is_not_far_below_the_best_of_coarse_schedules(name: str, shar
     assert bound(case).gpu_hours >= share * cheapest_that_meets(case, all_schedules(case, 60.0, 2))
 
 
+@pytest.mark.slow
 def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
     rng = np.random.default_rng(7)
     met = 0
@@ -109,6 +112,7 @@ def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
     assert met > 5
 
 
+@pytest.mark.slow
 def test_no_luck_with_starts_gets_below_the_bound() -> None:
     """One request, for which a replica is ordered as late as only a quick start allows."""
 
@@ -218,6 +222,7 @@ def test_starts_that_cost_nothing_leave_the_work() -> None:
     assert result.replica_s == result.work_s > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [0.001, 2.0])
 def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one(cold_start_s: float) -> None:
     case = study(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
@@ -245,6 +250,7 @@ def test_fewer_windows_make_no_bound_that_is_higher() -> None:
     assert replica_s[-1] == fine.work_s < replica_s[-2]
 
 
+@pytest.mark.slow
 def test_half_a_day_of_a_busy_service_takes_seconds() -> None:
     hours = 12
     rates = [20 + 15 * math.sin(hour / 12 * 2 * math.pi) for hour in range(hours)]

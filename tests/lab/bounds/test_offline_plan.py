@@ -26,6 +26,7 @@ def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
     assert [scaler.decide(HandView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
 
 
+@pytest.mark.slow
 def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_the_bound() -> None:
     case = study(poisson([10.0, 10.0, 60.0, 60.0, 10.0, 10.0], 300.0), start_replicas=1)
     told: list[float] = []
@@ -38,6 +39,7 @@ def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_t
     assert told[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_plan_is_no_dearer_than_the_count_that_is_there_where_that_meets_the_goal() -> None:
     """A router that counts requests swamps each new replica: whoever starts none may be better off."""
     case = study(poisson([100.0, 200.0, 200.0, 60.0], 30.0, 2, prompt=1500), start_replicas=15)
@@ -48,12 +50,14 @@ def test_a_plan_is_no_dearer_than_the_count_that_is_there_where_that_meets_the_g
     assert plan.row.gpu_hours <= 1.01 * constant.gpu_hours
 
 
+@pytest.mark.slow
 def test_a_schedule_gives_again_what_the_plan_says_of_it() -> None:
     case = study(poisson([5.0, 30.0, 5.0], 300.0), start_replicas=1)
     (plan,) = planned([case], 1)
     assert summarize(case, run(case, Planned(plan.schedule))) == plan.row
 
 
+@pytest.mark.slow
 def test_segments_with_options_of_their_own_cost_less_than_the_best_option_for_all() -> None:
     case = study(poisson([2.0, 40.0, 4.0, 60.0, 3.0], 300.0), start_replicas=1)
     alone = [_uniform([case], 0, option).row for option in range(len(OPTIONS))]
@@ -63,6 +67,7 @@ def test_segments_with_options_of_their_own_cost_less_than_the_best_option_for_a
     assert plan.row.gpu_hours < 0.98 * best_gpu_hours
 
 
+@pytest.mark.slow
 def test_each_case_gets_the_plan_that_it_gets_alone_on_one_core_and_on_two() -> None:
     cases = [study(poisson([5.0, 30.0, 5.0], 200.0, seed), start_replicas=1) for seed in (1, 2)]
     together = planned(cases, 2)
@@ -102,6 +107,7 @@ def test_a_goal_that_nobody_meets_gives_the_plan_with_the_best_attainment() -> N
     assert math.isfinite(plan.row.gpu_hours)
 
 
+@pytest.mark.slow
 def test_an_objective_that_is_not_promised_is_not_missed() -> None:
     case = study(poisson([5.0, 45.0, 5.0], 300.0), goal=Goal(2.0, math.nan, 0.99), start_replicas=1)
     strict = replace(case, goal=Goal(2.0, 0.02, 0.99))
@@ -110,6 +116,7 @@ def test_an_objective_that_is_not_promised_is_not_missed() -> None:
     assert loose_plan.row.gpu_hours < strict_plan.row.gpu_hours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_late_cold_starts_are_allowed_for(spread: float) -> None:
     case = study(poisson([5.0, 45.0, 5.0], 300.0), cold_start_spread=spread, start_replicas=1)

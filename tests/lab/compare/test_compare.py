@@ -62,6 +62,7 @@ def test_settings_of_a_fleet_are_shown_where_all_models_have_the_same() -> None:
     assert skyserve.params == {"upscale_delay_s": 300.0, "downscale_delay_s": 1200.0, "min_replicas": 1.0}
 
 
+@pytest.mark.slow
 def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:
     proof = prove(subject(), ("keda-rps",), tuned=True, workers=1)
     usual, best = (run for run in proof.runs if run.name == "keda-rps")
@@ -76,6 +77,7 @@ def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:
     assert any(point.gpu_hours == best.row.gpu_hours for point in proof.frontier["keda-rps"])
 
 
+@pytest.mark.slow
 def test_a_plan_is_a_row_of_its_own_that_meets_the_goal_and_is_not_below_the_bound() -> None:
     shares: list[float] = []
     proof = prove(subject(), ("keda-queue",), planned=True, workers=1, told=shares.append)
@@ -91,6 +93,7 @@ def test_a_plan_is_a_row_of_its_own_that_meets_the_goal_and_is_not_below_the_bou
     assert prove(subject(), (), workers=1).planned is None
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_proof_on_one_core_and_on_two() -> None:
     one, two = (prove(subject(), ("keda-queue",), workers=workers) for workers in (1, 2))
     assert [run.row for run in one.runs] == [run.row for run in two.runs]

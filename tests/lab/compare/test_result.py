@@ -18,6 +18,8 @@ from autoscaler.lab.report.words import verdict
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
+pytestmark = pytest.mark.slow
+
 POLICY = load().policies["interactive"]
 
 # GPU-hours of the shipped policy over those of each seed's best baseline, which hindsight tuned on that very trace. The

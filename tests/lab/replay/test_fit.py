@@ -89,6 +89,7 @@ def test_slots_are_known_only_where_requests_waited_for_them() -> None:
     assert fit(recorded(KNOWN, 0.9, 400.0, seed=1), max_num_seqs=12).profile.max_num_seqs == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seen", "slots", "taken"),
     [
@@ -229,6 +230,7 @@ def compared(expected: Curves, found: Curves) -> dict[str, Errors]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fitted_to", "replayed"), STATED)
 def test_a_profile_fitted_to_one_recording_of_the_real_server_replays_the_other(fitted_to: str, replayed: str) -> None:
     expected, found = real(replayed), simulated(replayed, fit(recording(fitted_to)).profile)

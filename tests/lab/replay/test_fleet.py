@@ -62,6 +62,7 @@ class Watched(GpuPool):
         self.taken.append(self.gpus - self.free_gpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hpa-inflight", "knative-kpa", "skyserve"])
 def test_with_plenty_of_gpus_every_case_goes_as_if_it_were_alone(name: str) -> None:
     cases = fleet(crash_every_s=360.0)
@@ -74,6 +75,7 @@ def test_with_plenty_of_gpus_every_case_goes_as_if_it_were_alone(name: str) -> N
     assert sum(len(outcome.change_s) for outcome in together) > 3
 
 
+@pytest.mark.slow
 def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
     cases = fleet()
     together = run_fleet(cases, OursTogether(cases, [INTERACTIVE] * 3, gpus=1000), GpuPool(1000))
@@ -86,6 +88,7 @@ def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
     assert sum(len(outcome.change_s) for outcome in together) > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     wanted=st.lists(st.lists(st.integers(0, 6), min_size=8, max_size=8), min_size=2, max_size=3),
@@ -185,6 +188,7 @@ def test_replicas_a_study_begins_with_wait_too_if_there_are_not_enough_gpus() ->
     assert outcomes[1].ttft_s.tolist() == pytest.approx([89.01])  # free at 30 s, a whole cold start later
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("favoured", [0, 1])
 def test_ours_gives_short_gpus_to_the_workload_of_higher_priority(favoured: int) -> None:
     trace = small.poisson([200.0], 900.0, output=200)

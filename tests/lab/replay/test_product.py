@@ -17,6 +17,7 @@ from autoscaler.sim.engine.profiles import named
 from tests.lab.replay import small
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_where_slots_are_few_short_gaps_between_tokens_starve_nobody() -> None:
     """Requests queue for slots while gaps stay short: the replica is full, not idle."""
@@ -54,6 +55,7 @@ class Counting(Ours):
         return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
 def test_ticks_that_would_read_nothing_new_are_left_out_and_decide_nothing_else(cold_start_s: float) -> None:
     """A scrape every 15 s: of three ticks two, but while replicas start none."""

@@ -11,6 +11,7 @@ from autoscaler.lab.replay.trace import between
 from tests.lab.compare.made import rising, subject
 
 
+@pytest.mark.slow
 def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None:
     case = rising()
     proof = prove(subject(case), ("static", "keda-rps"), tuned=True, planned=True, workers=1)
@@ -34,6 +35,7 @@ def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None
     assert calm.learned_s == 0 and calm.best_before() is None
 
 
+@pytest.mark.slow
 def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
     case = rising()
     whole = play(replace(case, counted_from_s=0), Static(3)).row

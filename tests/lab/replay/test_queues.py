@@ -44,6 +44,7 @@ def erlang_c_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
     return last / (sum(terms) + last) * service_s / (servers - load)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "usage"), [(1, 0.5), (4, 0.8), (16, 0.9)])
 def test_slots_of_a_constant_step_are_the_servers_of_an_m_m_c_queue(servers: int, usage: float) -> None:
     service_s = 400 * STEP_S
@@ -53,6 +54,7 @@ def test_slots_of_a_constant_step_are_the_servers_of_an_m_m_c_queue(servers: int
     assert np.mean(means) == pytest.approx(erlang_c_wait_s(rate, service_s, servers), rel=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("usage", [0.5, 0.8])
 def test_one_slot_and_equal_requests_are_an_m_d_1_queue(usage: float) -> None:
     service_s = 400 * STEP_S
@@ -62,6 +64,7 @@ def test_one_slot_and_equal_requests_are_an_m_d_1_queue(usage: float) -> None:
     assert np.mean(means) == pytest.approx(usage * service_s / (2 * (1 - usage)), rel=0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equal", "geometric", "two kinds"])
 def test_a_step_that_grows_with_the_batch_shares_the_processor_whatever_the_lengths(kind: str) -> None:
     """In an M/G/1 queue with processor sharing the mean time depends on the mean length alone (Kleinrock 1967)."""

@@ -371,6 +371,7 @@ def test_a_thousand_replicas_find_room() -> None:
     assert outcome.replica_s == pytest.approx(60_000, rel=0.02)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     wants=st.lists(st.integers(0, 6), min_size=1, max_size=30),
@@ -443,6 +444,7 @@ def test_a_trace_without_requests_costs_what_stands_there() -> None:
     assert outcome.replica_s == pytest.approx(100.0 + 85.0)
 
 
+@pytest.mark.slow
 def test_the_demo_does_not_need_the_compiler() -> None:
     demo = "autoscaler.app.demo"
     code = f"import sys, {demo}; sys.exit('numba' in sys.modules)"

@@ -144,6 +144,7 @@ def test_columns_of_other_names_are_ignored_even_beside_the_model(tmp_path: Path
     assert load(written(tmp_path, HEADER.replace("\n", ",user,node,model_size\n") + "1,10,3,c,d,e\n"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_it_is_told_how_far_a_trace_was_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     numbers = np.random.default_rng(1).integers(1, 9999, (200_000, 2)).tolist()

@@ -78,6 +78,7 @@ def test_gpus_are_short_at_some_peaks_but_only_mildly_and_the_slices_suffice(see
     assert sliced.max() <= have[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_workload_is_silent_for_longer_than_its_policy_waits_before_zero(seed: int) -> None:
     made = world(seed)

@@ -96,6 +96,7 @@ def test_who_would_compute_nothing_in_a_step_waits_though_slots_are_free() -> No
     assert replica.metrics.queue.total == pytest.approx(0.44, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "usage"), [(1, 0.6), (4, 0.8)])
 def test_waits_are_those_of_an_m_m_c_queue_when_the_step_is_constant(servers: int, usage: float) -> None:
     mean_tokens, warm_up = 500, 2000

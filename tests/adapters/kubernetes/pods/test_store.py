@@ -163,6 +163,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(STEPS, st.integers(1, 40))
 def test_the_table_holds_what_a_plain_dictionary_would(steps: list[tuple[str, str, str]], churn: int):

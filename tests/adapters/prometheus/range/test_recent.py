@@ -263,6 +263,7 @@ async def test_the_largest_workloads_come_first_and_what_was_read_in_time_counts
     assert "not read in time" in found.problem or "no answer within" in found.problem
 
 
+@pytest.mark.slow
 async def test_more_pods_than_there_is_room_for_are_not_read():
     names = [("team", f"model-{row}") for row in range(31)]
     sizes = [MOST_PODS + 1, *[100] * 30]
@@ -298,6 +299,7 @@ async def refusing(refused: Sequence[str]) -> tuple[Recent, Server]:
         return await read(url, cluster(names, pods)), server
 
 
+@pytest.mark.slow
 async def test_a_workload_that_is_too_much_for_the_server_costs_its_own_history_only():
     found, _ = await refusing(["model-0"])
     assert sorted(set(found.pod_workload.tolist())) == [1, 2, 3]
