@@ -1,7 +1,7 @@
-"""Tokens, passwords and certificates in files that rotate under a running process, for adapters that ask servers.
+"""Tokens, passwords and certificates from files that rotate while the process runs.
 
-Kubernetes swaps mounted secrets in place. Each file is looked at before a request and read again when it changed.
-No message made here holds a secret; they name the file.
+Kubernetes replaces mounted secrets in place. Each file is checked before a request and read again if it changed.
+Error messages name the file and never contain a secret.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import Generic, TypeVar
 from autoscaler.config.settings import TlsFiles
 
 MAX_SECRET_BYTES = 64 << 10
-Made = TypeVar("Made")
+Value = TypeVar("Value")
 
 
 class CredentialError(Exception):
-    """A file with a credential cannot be used; the message names it, and not what it holds."""
+    """A file with a credential cannot be used; the message names the file and does not quote it."""
 
 
-class Rotating(Generic[Made]):
-    """Something made from files, made again when one of them changed."""
+class Rotating(Generic[Value]):
+    """A value built from files, and built again after one of them changed."""
 
-    def __init__(self, files: tuple[Path, ...], make: Callable[[], Made]) -> None:
+    def __init__(self, files: tuple[Path, ...], build: Callable[[], Value]) -> None:
         self._files = files
-        self._make = make
-        self._seen: tuple[tuple[int, int, int], ...] | None = None
-        self._made: Made
+        self._build = build
+        self._signatures: tuple[tuple[int, int, int], ...] | None = None
+        self._value: Value
 
-    def get(self) -> Made:
-        """Return it, up to date. Raises CredentialError where a file is absent or unfit."""
+    def get(self) -> Value:
+        """Return the value of the present files. Raises CredentialError if a file is absent or not usable."""
         try:
-            seen = tuple(_signature(file) for file in self._files)
+            signatures = tuple(_signature(file) for file in self._files)
         except OSError as error:
             raise CredentialError(f"{error.filename}: {error.strerror}") from error
-        if seen != self._seen:
-            self._made = self._make()
-            self._seen = seen
-        return self._made
+        if signatures != self._signatures:
+            self._value = self._build()
+            self._signatures = signatures
+        return self._value
 
 
 def _signature(file: Path) -> tuple[int, int, int]:
-    status = os.stat(file)  # noqa: PTH116  follows the symlink that a mounted secret swaps
+    status = os.stat(file)  # noqa: PTH116  follows the symlink that Kubernetes swaps
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
@@ -66,7 +66,7 @@ def read_secret(file: Path) -> str:
 
 
 def tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    """Return a context that verifies servers and shows the client's certificate. Raises CredentialError."""
+    """Return a context that verifies servers and presents the client certificate. Raises CredentialError."""
     file = tls.ca
     try:
         context = ssl.create_default_context(cafile=tls.ca)
@@ -79,5 +79,5 @@ def tls_context(tls: TlsFiles) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Stand in for OpenSSL's own prompt, which would wait for somebody at the terminal."""
+    """Replace OpenSSL's prompt, which would wait for input at a terminal."""
     raise ValueError("the key is encrypted; allowed: a key without a password")

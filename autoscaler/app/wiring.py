@@ -21,7 +21,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
-from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
+from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.range.recent import RecentHistory
 from autoscaler.adapters.scrape.gateways import GatewayScraper
@@ -94,15 +94,15 @@ async def open_sources(
         prometheus = PrometheusSource(
             settings.prometheus,
             clock,
-            front_queries=lambda: _wakeups(policies.book),
+            wake_up_queries=lambda: _wakeups(policies.book),
             gateway_namespaces=settings.gateway_namespaces,
         )
         sources.append(await stack.enter_async_context(prometheus))
     return sources
 
 
-def _wakeups(book: PolicyBook) -> tuple[FrontQuery, ...]:
-    return tuple(FrontQuery(name, query, name == book.default) for name, query in book.wakeup_queries().items())
+def _wakeups(book: PolicyBook) -> tuple[WakeUpQuery, ...]:
+    return tuple(WakeUpQuery(name, query, name == book.default) for name, query in book.wakeup_queries().items())
 
 
 async def connect_cluster(

@@ -1,4 +1,4 @@
-"""Names of extended resources: which are devices that run models, which are certainly none, and what is not known.
+"""Names of extended resources: which are accelerators, which are not, and which are unknown.
 
 Sources: the READMEs of the vendors' device plugins, GKE for TPUs, the AWS Neuron documentation, and the Kubernetes 1.36
 documentation of DRA (extended resources). kube-state-metrics writes names as labels, `nvidia_com_gpu`.
@@ -40,7 +40,7 @@ ACCELERATORS: Mapping[str, str] = MappingProxyType(
         "ibm.com": r"spyre_[pv]f",
     }
 )
-"""By domain, what follows it, as it is and in a label. One unit is one device, or one slice of a device."""
+"""Regular expression for the name after the domain, also in its form as a label. A unit is a device or a slice."""
 
 OTHER_DOMAINS = (
     "rdma",
@@ -56,14 +56,14 @@ OTHER_DOMAINS = (
     "smarter-devices",  # fuse, kvm
     "devices.kubevirt.io",
 )
-"""Domains of which nothing is an accelerator."""
+"""Domains without accelerators."""
 
 BY_CLASS = "deviceclass.resource.kubernetes.io"
-"""Domain of the extended resource that every DeviceClass of DRA has: a GPU, or a network card."""
+"""Domain of the extended resource of a DRA DeviceClass, which may be a GPU or a network card."""
 
 
-class Sort(Enum):
-    """What a resource is, by its name."""
+class ResourceKind(Enum):
+    """The kind of a resource, by its name."""
 
     ACCELERATOR = "accelerator"
     OTHER = "other"
@@ -75,21 +75,21 @@ _LABELS = {f"{re.sub(r'[^0-9A-Za-z]', '_', domain)}_": domain for domain in ACCE
 _MIG = re.compile(r"mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
 
 
-@lru_cache(maxsize=4096)  # it is asked for every container of every pod
-def sort_of(resource: str) -> Sort:
-    """Say what a resource is. Names without a domain are Kubernetes' own: cpu, memory, hugepages-2Mi."""
+@lru_cache(maxsize=4096)  # called for every container of every pod
+def resource_kind(resource: str) -> ResourceKind:
+    """Return the kind of a resource. Kubernetes' own names have no domain: cpu, memory, hugepages-2Mi."""
     domain, slash, rest = resource.partition("/")
     if domain in _ACCELERATORS and _ACCELERATORS[domain].fullmatch(rest):
-        return Sort.ACCELERATOR
+        return ResourceKind.ACCELERATOR
     if domain == BY_CLASS:
-        return Sort.UNKNOWN
+        return ResourceKind.UNKNOWN
     if not slash or domain in OTHER_DOMAINS or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
-        return Sort.OTHER
-    return Sort.UNKNOWN
+        return ResourceKind.OTHER
+    return ResourceKind.UNKNOWN
 
 
 def is_accelerator(resource: str) -> bool:
-    return sort_of(resource) is Sort.ACCELERATOR
+    return resource_kind(resource) is ResourceKind.ACCELERATOR
 
 
 def labels() -> str:
@@ -98,7 +98,7 @@ def labels() -> str:
 
 
 def from_label(label: str) -> str:
-    """Return the accelerator that a label names: `nvidia_com_mig_3g_40gb` is nvidia.com/mig-3g.40gb; "": none."""
+    """Return the accelerator in a label: nvidia.com/mig-3g.40gb for `nvidia_com_mig_3g_40gb`; "" for none."""
     for prefix, domain in _LABELS.items():
         rest = label.removeprefix(prefix)
         if rest != label and _ACCELERATORS[domain].fullmatch(rest):

@@ -1,7 +1,7 @@
-"""What the inference engines call their metrics: one row per engine, read by the scraper and the Prometheus adapter.
+"""Names of the metrics of inference engines: one row per engine, for the scraper and the Prometheus adapter.
 
-A new engine or a renamed metric is a change in this table and nowhere else. Units are converted here (`Series.scale`),
-so every column arrives in the unit `core.samples.PodSamples` states.
+A new engine or a renamed metric is a change in this table only. Units are converted here (`Series.scale`), so each
+column has the unit that `core.model.samples.PodSamples` states.
 
 Sources: vLLM 0.6.0 to 0.33.0 (`vllm/engine/metrics.py`, `vllm/v1/metrics/loggers.py`), SGLang 0.4.0 to 0.5.23, TGI
 v3.3.7, TensorRT-LLM `trtllm-serve`, Triton with the TensorRT-LLM backend, the observability page of NIM for LLMs 1.x;
@@ -17,49 +17,49 @@ from types import MappingProxyType
 
 from autoscaler.catalog.series import Fold, Readings, Series, counter, first, renamed
 
-# How a column is read is the same for every engine; those not named here are read as they are.
-# Readings of the moment, which a server may not know: one that is negative makes the whole unknown, since a sum with or
-# without it would be too small.
+# Columns are read in the same way for every engine; those not listed here are read as they are.
+# Gauges can be unknown to a server: a negative one makes the whole reading unknown, because a sum with or without it
+# would be too small.
 GAUGES = frozenset({"running", "waiting", "kv_usage", "max_running"})
-QUANTILES = frozenset({"ttft_s", "itl_s"})  # read as a quantile of a histogram
-# Read as the count within an objective of a histogram: the column of `core.samples.Objectives` that sets the limit.
+QUANTILES = frozenset({"ttft_s", "itl_s"})  # quantiles of histograms
+# Counts within an objective, from histograms: the column of `core.model.samples.Objectives` with the limit.
 WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s", "prefill_met": "ttft_s"})
-# Of these, read as the count up to the next bound above the objective: what is beyond it is too late for certain.
+# Those counted up to the next bound above the objective: requests beyond it certainly miss it.
 ROUNDED_UP = frozenset({"prefill_met"})
-UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost where an engine does not tell, and worth a line
+UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost without the column, to be reported
     {
         "ttft_met": "TTFT misses are neither learned by load nor counted against the error budget",
         "itl_met": "ITL misses are neither learned by load nor counted against the error budget",
     }
 )
 DEFAULT_ENGINE, DEFAULT_PORT = "vllm", 8000
-START_TIME = "process_start_time_seconds"  # of any engine: changes when a process starts again in the same pod
-HISTOGRAMS = QUANTILES | WITHIN.keys()  # whose rows name a histogram, without `_bucket`
+START_TIME = "process_start_time_seconds"  # of any engine; changes when the process restarts
+HISTOGRAMS = QUANTILES | WITHIN.keys()  # their rows name a histogram, without `_bucket`
 
-# The largest believable reading; beyond it (and below 0) a reading is unknown. Columns not named here have no limit.
+# Largest possible readings; beyond them, and below 0, a reading is unknown. Other columns have no limit.
 LIMITS: Mapping[str, float] = MappingProxyType({"kv_usage": 1.0, "asleep": 1.0})
 
 
 @dataclass(frozen=True)
 class Engine:
-    """How one engine is read."""
+    """How to read one engine."""
 
     name: str
-    readings: Mapping[str, Readings]  # column of PodSamples to alternatives; an absent column is not told by the engine
+    readings: Mapping[str, Readings]  # alternatives by column of PodSamples; the engine does not report absent columns
     path: str = "/metrics"
-    port: int = DEFAULT_PORT  # unless its options or its container say another
-    model_label: str = ""  # label with the name of the model; "": the engine does not tell
-    served_label: str = ""  # that label, if it holds the name that the command line gives to the model
-    load_path: str = ""  # endpoint that answers {"server_load": n}; "": the engine has none
+    port: int = DEFAULT_PORT  # unless options or the container state another
+    model_label: str = ""  # label with the name of the model; "" if there is none
+    served_label: str = ""  # that label, if the command line sets its value
+    load_path: str = ""  # endpoint that returns {"server_load": n}; "" if there is none
 
     def series(self) -> tuple[Series, ...]:
-        """Return every row of the table, nested ones included, each once."""
+        """Return all rows of the engine with nested ones, each once."""
         rows = (part for readings in self.readings.values() for row in readings for part in row.parts())
         return tuple(dict.fromkeys(rows))
 
     @cached_property
     def histograms(self) -> Mapping[Readings, tuple[str, ...]]:
-        """The columns that are read from histograms, by the readings that name them: TTFT is read for several."""
+        """The columns that are read from a histogram, by its readings: several columns use the TTFT histogram."""
         found: dict[Readings, tuple[str, ...]] = {}
         for column, readings in self.readings.items():
             if column in HISTOGRAMS:
@@ -67,13 +67,13 @@ class Engine:
         return MappingProxyType(found)
 
     def renamed(self, *renames: Callable[[str], str]) -> Engine:
-        """Return this engine with its names as each of `renames` gives them, those of the first one first."""
+        """Return this engine under the names of each of `renames`, in that order."""
         readings = {column: renamed(rows, *renames) for column, rows in self.readings.items()}
         return replace(self, readings=MappingProxyType(readings))
 
 
-# The router of vLLM's production stack exposes the engines' own names with a label `server`: not an engine. Every
-# engine sets `model_name`, and a scrape job may give its targets a label `server` of its own.
+# The router of vLLM's production stack exposes the engines' names with a label `server` and is not an engine. Every
+# engine sets `model_name`, and a scrape job may add a label `server` to its targets.
 _ROUTER = ("server", "model_name")
 
 
@@ -85,9 +85,9 @@ def _vllm_counter(name: str) -> Readings:
     return _vllm(f"{name}_total", name)
 
 
-# Prompt tokens that this engine computed: what came from a cache, or from another pod with its KV cache, is no prefill
-# here. From 0.16 on they are told apart by source. Before, hits are counted when a request is scheduled, a little
-# earlier than its prompt, so that the difference may go back by a request.
+# Prompt tokens that this engine computed. Tokens from a cache, or from another pod with its KV cache, are no prefill
+# here. From 0.16 on they are separated by source. Before, hits are counted when a request is scheduled, slightly before
+# its prompt, so the difference may decrease by one request.
 _VLLM_COMPUTED = (
     Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)),)),
     *(
@@ -110,10 +110,10 @@ VLLM = Engine(
     readings=MappingProxyType(
         {
             "running": _vllm("vllm:num_requests_running"),
-            # From 0.20 on this is the capacity and the deferred queue together: both hold a pod that must not shrink.
-            # 0.6 to 0.9 (V0) count requests swapped out to the CPU apart.
+            # From 0.20 on this includes the deferred queue; a pod with either must not be removed.
+            # 0.6 to 0.9 (V0) count requests swapped out to the CPU separately.
             "waiting": (Series("vllm:num_requests_waiting", foreign=_ROUTER, plus=_vllm("vllm:num_requests_swapped")),),
-            # awake = 0 is sleep of any level; level 0 sets none of the other states.
+            # awake = 0 is sleep of any level; level 0 sets no other state.
             "asleep": (
                 Series(
                     "vllm:engine_sleep_state",
@@ -131,10 +131,10 @@ VLLM = Engine(
             "ttft_met": _vllm("vllm:time_to_first_token_seconds"),
             "gap_s": _vllm("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
             "gaps": _vllm("vllm:inter_token_latency_seconds_count", "vllm:time_per_output_token_seconds_count"),
-            # One value for each request, from 0.11 on; `time_per_output_token` has one for each token.
+            # One value per request, from 0.11 on; `time_per_output_token` has one per token.
             "itl_judged": _vllm("vllm:request_time_per_output_token_seconds_count"),
             "itl_met": _vllm("vllm:request_time_per_output_token_seconds"),
-            # Scheduled to first token: the queue is not in it.
+            # From scheduling to the first token, without the queue.
             "prefill_judged": _vllm("vllm:request_prefill_time_seconds_count"),
             "prefill_met": _vllm("vllm:request_prefill_time_seconds"),
             "preemptions": _vllm_counter("vllm:num_preemptions"),
@@ -151,7 +151,7 @@ def _sglang(*names: str, fold: Fold = Fold.SUM, repeated: tuple[str, ...] = ()) 
 
 
 def _sglang_queue(name: str) -> Series:
-    """Where requests have priorities a queue is told as a whole, priority="", and once more for each of them."""
+    """With priorities, a queue is reported as a whole with priority="", and again per priority."""
     return _sglang(name, repeated=("priority",))[0]
 
 
@@ -186,7 +186,7 @@ SGLANG = Engine(
                 for row in _sglang("prompt_tokens_total", "prompt_tokens")
             ),
             "generation_tokens": _sglang("generation_tokens_total", "generation_tokens"),
-            "finished": _sglang("num_requests_total", "num_requests"),  # aborted ones are counted in it
+            "finished": _sglang("num_requests_total", "num_requests"),  # includes aborted ones
             "first_tokens": _sglang("time_to_first_token_seconds_count"),
             "ttft_met": _sglang("time_to_first_token_seconds"),
             "gap_s": _sglang("inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"),
@@ -213,7 +213,7 @@ TGI = Engine(
             "running": first("tgi_batch_current_size"),
             "waiting": first("tgi_queue_size"),
             "prompt_tokens": first("tgi_request_input_length_sum"),
-            "generation_tokens": first("tgi_request_generated_tokens_sum"),  # moves when a request ends
+            "generation_tokens": first("tgi_request_generated_tokens_sum"),  # increases when a request ends
             "finished": (
                 Series(
                     "tgi_request_success",
@@ -222,7 +222,7 @@ TGI = Engine(
             ),
             "rejections": (Series("tgi_request_failure", where=(("err", ("overloaded",)),)),),
             "steps": (_tgi_batches("decode", plus=(_tgi_batches("prefill"),)),),
-            # Of a request, prefill included (inference time / tokens): no mean gap to hold against an objective.
+            # Per request with prefill (inference time / tokens), so it cannot be compared with an objective.
             "itl_s": first("tgi_request_mean_time_per_token_duration"),
         }
     ),
@@ -240,7 +240,7 @@ _TRTLLM = Engine(
             "finished": counter("trtllm_request_success"),
             "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
             "ttft_met": first("trtllm_time_to_first_token_seconds"),
-            # One value for each request of two tokens or more, so there is no sum over the gaps of tokens.
+            # One value per request of two tokens or more, so there is no sum over token gaps.
             "itl_judged": first("trtllm_time_per_output_token_seconds_count"),
             "itl_met": first("trtllm_time_per_output_token_seconds"),
             "ttft_s": first("trtllm_time_to_first_token_seconds"),
@@ -248,7 +248,7 @@ _TRTLLM = Engine(
         }
     ),
 )
-# Release candidates of 1.1 have no prefix. NIM has such names as well, and calls the usage of its cache otherwise.
+# Release candidates of 1.1 have no prefix. NIM uses the same names, except for the usage of its cache.
 _BARE = _TRTLLM.renamed(str, lambda name: name.removeprefix("trtllm_"))
 TRTLLM = replace(
     _BARE,
@@ -258,7 +258,7 @@ TRTLLM = replace(
     },
 )
 
-# NIM for LLMs 1.x. It does not say whether its histogram of gaps counts tokens or requests.
+# NIM for LLMs 1.x. Its documentation does not state whether its histogram of gaps counts tokens or requests.
 NIM = Engine(
     name="nim",
     path="/v1/metrics",
@@ -283,7 +283,7 @@ NIM = Engine(
     ),
 )
 
-# Every model of an ensemble counts a request once: pre-processing, engine, post-processing and the ensemble itself.
+# Each model of an ensemble counts a request: pre-processing, engine, post-processing and the ensemble itself.
 _ENSEMBLE = ("model", "version")
 
 
@@ -293,7 +293,7 @@ def _triton_requests(kind: str) -> Series:
 
 TRITON = Engine(
     name="triton",
-    port=8002,  # of metrics; requests come in at others
+    port=8002,  # for metrics; requests use other ports
     model_label="model",
     readings=MappingProxyType(
         {

@@ -1,8 +1,7 @@
-"""What is seen in front of the workloads: gateways and routers, their metrics, and which workload a series is about.
+"""Gateways and routers in front of workloads: the names of their metrics, and how their labels name a workload.
 
-A gateway is alive while a workload has no pod, so its metrics are what wakes a workload from zero. One row per product;
-the scraper and the Prometheus adapter both read by these rows and both use `read_front`, so a request held in a gateway
-means the same wherever it was seen. Labels are untrusted: what they name is looked up, and a hostile one finds nothing.
+A gateway runs while a workload has no pod, so its metrics wake a workload from zero. There is one row per product.
+`adapters.gateways` maps the series to workloads.
 
 Sources: llm-d-router `docs/metrics.md` and gateway-api-inference-extension v1.5.0, KEDA http-add-on v0.15.0, vLLM
 production-stack 0.1.12, Dynamo 1.6.1, Knative serving v0.50.0; Istio, Envoy and ingress-nginx by their standard names;
@@ -23,33 +22,33 @@ from autoscaler.catalog.series import MOVED, Readings, Series, counter, first
 
 @dataclass(frozen=True)
 class Key:
-    """One way in which the labels of a series name a workload: by its model, or by a name and perhaps a namespace."""
+    """Labels of a series that name a workload: its model, or its name and perhaps its namespace."""
 
     model: str = ""  # label with the model's name
     name: str = ""  # label with the name of the workload or of its service
-    namespace: str = ""  # label with their namespace; "": the name alone must do
-    pattern: re.Pattern[str] | None = None  # takes `name` and perhaps `namespace` out of the value of the label `name`
-    suffix: str = ""  # what the workload's name has behind the label's
+    namespace: str = ""  # label with their namespace; "" if there is none
+    pattern: re.Pattern[str] | None = None  # extracts `name` and perhaps `namespace` from the label `name`
+    suffix: str = ""  # to append to the label for the name of the workload
 
     def labels(self) -> tuple[str, ...]:
-        """Return the labels this key looks at."""
+        """Return the labels that this key reads."""
         return tuple(label for label in (self.model, self.name, self.namespace) if label)
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """How one product is read. Both readings are alternatives in order; `keys` are tried in order."""
+    """How to read one product. `waiting` and `arrivals` are alternatives in order; so are `keys`."""
 
     name: str
     keys: tuple[Key, ...]
     waiting: Readings = ()  # gauges: requests held
-    arrivals: Readings = ()  # counters: requests that arrived, whether or not anybody could serve them
-    waiting_includes_served: bool = False  # the gauge is the queue while no pod serves; while one does, nothing is held
-    same_arrivals: bool = False  # the alternatives of `arrivals` count the same requests, some perhaps in part
-    refuses_unserved: bool = False  # holds requests for pods that serve, and none without: then its 0 says nothing
+    arrivals: Readings = ()  # counters: requests that arrived, whether or not a pod could serve them
+    waiting_includes_served: bool = False  # the gauge is a queue only while no pod serves
+    same_arrivals: bool = False  # the alternatives of `arrivals` count the same requests, some only a part
+    refuses_unserved: bool = False  # it holds requests only while pods serve, so its 0 means nothing
 
     def labels(self) -> tuple[str, ...]:
-        """Return every label a query must keep for this row: of keys and filters, each with its `exported_` form."""
+        """Return the labels that a query must keep for this row, each with its `exported_` form."""
         rows = (part for row in (*self.waiting, *self.arrivals) for part in row.parts())
         plain = [label for key in self.keys for label in key.labels()] + [
             label for row in rows for label, _ in row.where
@@ -81,7 +80,7 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
     {
         row.name: row
         for row in (
-            # Emits old and new names beside each other. Needs the feature gate flowControl to hold requests.
+            # Exposes old and new names together. Holds requests only with the feature gate flowControl.
             Gateway(
                 "llm-d-epp",
                 keys=_EPP_KEYS,
@@ -112,7 +111,7 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 waiting=first("kn_revision_request_queued"),
                 arrivals=counter("activator_request_count"),
             ),
-            # The router's vllm:num_requests_* are the engines' own gauges again; only the counter is its own.
+            # The router repeats the engines' vllm:num_requests_*; only this counter is its own.
             Gateway(
                 "production-stack",
                 keys=(Key(model="model"),),
@@ -123,8 +122,8 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 keys=(Key(model="model"),),
                 arrivals=counter("dynamo_frontend_requests_started") + counter("dynamo_frontend_requests"),
             ),
-            # The client's side counts also what found no healthy upstream (flags UH, NR); so does a waypoint, the
-            # reporter of ambient meshes. One request may be told by each of them, and by the server's side.
+            # The client side also counts requests without a healthy upstream (flags UH, NR). So does a waypoint, the
+            # reporter of ambient meshes. Each of them, and the server side, may report the same request.
             Gateway(
                 "istio",
                 keys=(
@@ -141,7 +140,7 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 ),
                 same_arrivals=True,
             ),
-            # A request that finds no healthy endpoint gets a 503; it is in none_healthy and not in upstream_rq_total.
+            # A request without a healthy endpoint gets a 503; none_healthy counts it, upstream_rq_total does not.
             Gateway(
                 "envoy",
                 keys=tuple(Key(name="envoy_cluster_name", pattern=pattern) for pattern in _CLUSTERS),
@@ -156,19 +155,19 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                 keys=(Key(name="service", namespace="namespace"), Key(name="ingress", namespace="namespace")),
                 arrivals=first("nginx_ingress_controller_requests"),
             ),
-            # Counts a request before a worker is chosen. Its gauges count requests that workers have already.
+            # Counts a request before a worker is chosen. Its gauges count requests that are at workers.
             Gateway(
                 "sglang-router",
                 keys=(Key(model="model"), Key(model="model_id")),
                 arrivals=first("smg_router_requests_total", "sgl_router_requests_total"),
             ),
-            # Counts a request when it has ended, also one that failed. Its gauge of requests names no model.
+            # Counts a request when it ends, also if it failed. Its gauge of requests names no model.
             Gateway(
                 "litellm",
                 keys=(Key(model="requested_model"),),
                 arrivals=counter("litellm_proxy_total_requests_metric"),
             ),
-            # Its total names no model in some versions; these two do.
+            # In some versions its total names no model; these two do.
             Gateway(
                 "aibrix",
                 keys=(Key(model="model"),),
@@ -176,13 +175,13 @@ GATEWAYS: Mapping[str, Gateway] = MappingProxyType(
                     Series("gateway_request_model_success_total", plus=first("gateway_request_model_fail_total")),
                 ),
             ),
-            # Before 3.0 the metric was called by the status code. A request that finds no upstream counts, as a 503.
+            # Before 3.0 the metric was kong_http_status. A request without an upstream counts as a 503.
             Gateway(
                 "kong",
                 keys=tuple(Key(name="service", pattern=pattern) for pattern in _KONG_SERVICES),
                 arrivals=first("kong_http_requests_total", "kong_http_status"),
             ),
-            # Measured when an answer ends. Requests that find no backend are told by Envoy itself.
+            # Counted when a response ends. Envoy itself reports requests without a backend.
             Gateway(
                 "envoy-ai-gateway",
                 keys=(Key(model="gen_ai_request_model"), Key(model="gen_ai_original_model")),
@@ -203,7 +202,7 @@ def metric_names() -> frozenset[str]:
     )
 
 
-# Where gateways for a whole cluster are usually installed, by the documentation of each.
+# Namespaces in which gateways for a whole cluster are usually installed, by the documentation of each.
 GATEWAY_NAMESPACES: tuple[str, ...] = (
     "agentgateway-system",
     "aibrix-system",
@@ -226,6 +225,6 @@ GATEWAY_NAMESPACES: tuple[str, ...] = (
     "projectcontour",
 )
 
-# Labels in which a scrape writes the namespace of its target. A target can write those that its scrape does not, so
-# where they differ all of them must be believed. Moved labels (`exported_namespace`) are the target's own words.
-HOME_LABELS = ("namespace", "kubernetes_namespace", "k8s_namespace_name")
+# Labels in which a scrape writes the namespace of its target. A target can set those that its scrape does not, so all
+# of them must be trusted. Moved labels (`exported_namespace`) are set by the target and do not count.
+NAMESPACE_LABELS = ("namespace", "kubernetes_namespace", "k8s_namespace_name")

@@ -1,14 +1,10 @@
-"""What a GPU costs: list prices as a default, and how a slice shares the price of its card.
-
-Used to choose among the variants of a service, where only ratios matter. Prices of one GPU differ fivefold between
-providers, so `--price PRODUCT=USD` states real ones.
-"""
+"""List prices of GPUs. Providers differ fivefold, so `--price PRODUCT=USD` states the real ones."""
 
 from __future__ import annotations
 
-# Of 2026-07-20: on demand, AWS us-east-1, an instance's price over its GPUs; GB200: Azure, 2026-06-18.
+# As of 2026-07-20: on demand, AWS us-east-1, an instance's price over its GPUs; GB200: Azure, 2026-06-18.
 LIST_PRICES: tuple[tuple[str, float, float], ...] = (
-    # what the product's name holds, USD per GPU-hour, GB; the first that fits counts
+    # pattern in the product name, USD per GPU-hour, GB of memory; the first match counts
     ("GB200", 27.04, 186),
     ("B300", 17.80, 270),
     ("B200", 14.24, 180),

@@ -1,7 +1,6 @@
-"""How one reading is taken out of the samples of one scrape: the row format that all tables of metric names share.
+"""Format of the rows in tables of metrics: which samples make a reading, and how they are combined.
 
-The tables are data for two readers, the direct scraper and the Prometheus adapter; neither knows a metric by name.
-What a row means is fixed here, so both come to the same number.
+The scraper evaluates rows directly, the Prometheus adapter compiles them to PromQL; both give the same number.
 """
 
 from __future__ import annotations
@@ -14,43 +13,43 @@ from functools import cached_property
 Labels = Mapping[str, str]
 SeriesByName = Mapping[str, Sequence[tuple[Labels, float]]]  # sample name to its series, of one pod or one gateway
 
-# Labels (namespace, pod) by which a backend may name the pod that a series is about. One backend may hold all of them,
-# so each series is judged alone: the first pair whose second label is set decides.
+# Pairs of labels (namespace, pod) that may name the pod of a series. One backend may use all of them, so for each
+# series the first pair whose second label is set decides.
 POD_LABELS: tuple[tuple[str, str], ...] = (
-    # Prometheus moves a series' own labels here without `honor_labels`; `pod` is then the exporter or collector.
+    # Without `honor_labels`, Prometheus moves a series' own labels here; `pod` is then the exporter or collector.
     ("exported_namespace", "exported_pod"),
     ("pod_namespace", "pod_name"),  # DCGM exporter with --use-old-namespace
     ("k8s_namespace_name", "k8s_pod_name"),  # resource attributes of OpenTelemetry; `pod` may be the collector
     ("namespace", "pod"),
-    ("kubernetes_namespace", "kubernetes_pod_name"),  # of older scrape configurations
+    ("kubernetes_namespace", "kubernetes_pod_name"),  # older scrape configurations
 )
 
 
 def is_moved(labels: Labels) -> bool:
-    """Say whether a series names its pod in its own words, or a collector's, and not by its scrape's `pod`."""
+    """Return whether labels of the exporter or a collector name the pod, instead of the `pod` of the scrape."""
     return any(labels.get(pod) for _, pod in POD_LABELS[: POD_LABELS.index(("namespace", "pod"))])
 
 
 def pod_of(labels: Labels) -> tuple[str, str] | None:
-    """Return (namespace, name) of the pod that a series is about; None: its labels do not say."""
+    """Return (namespace, name) of the pod that a series is about; None if its labels name none."""
     for namespace, pod in POD_LABELS:
         if labels.get(pod):
             return (labels[namespace], labels[pod]) if labels.get(namespace) else None
     return None
 
 
-MOVED = "exported_"  # Prometheus puts it before a label of a series that its scrape target has, too
+MOVED = "exported_"  # prefix that Prometheus adds to labels which the scrape target has, too
 
 
 def own_label(labels: Labels, name: str) -> str:
-    """Return a label as the exporter wrote it, wherever a Prometheus without `honor_labels` keeps it; "": absent."""
+    """Return a label as the exporter wrote it, also if Prometheus moved it; "" if absent."""
     return labels.get(f"{MOVED}{name}") or labels.get(name, "")
 
 
-# Those of engines that scrape jobs, which know models and engines as well, give their targets.
+# Labels of engines that scrape jobs may also give to targets.
 _ALSO_OF_TARGETS = ("engine", "engine_type", "dp_rank", "model_name", "model", "version", "priority")
-# Labels by which the series of one pod differ in earnest; `instance` parts two servers in one pod. Series that
-# differ in other labels repeat one number: ranks of a tensor-, pipeline- or context-parallel group, processes (`pid`),
+# Labels that tell series of one pod apart; `instance` separates two servers in one pod. Series that differ only in
+# other labels repeat one number: ranks of a tensor-, pipeline- or context-parallel group, processes (`pid`) and
 # Prometheus replicas.
 DISTINCT = (
     "instance",
@@ -72,7 +71,7 @@ DISTINCT = (
 
 
 class Fold(StrEnum):
-    """How the series of one pod (engines, data-parallel ranks, adapters, reasons) become one number."""
+    """How the series of one pod (engines, data-parallel ranks, adapters, reasons) are combined."""
 
     SUM = "sum"
     MAX = "max"
@@ -80,36 +79,38 @@ class Fold(StrEnum):
 
 @dataclass(frozen=True)
 class Series:
-    """One reading: which samples, and how they become one number.
+    """One reading: which samples it uses, and how they are combined.
 
-    Nothing is read without `beside`. Computed in this order: keep the series that pass `where` and are not `foreign`;
-    among those that are equal in their `DISTINCT` labels, `repeated` ones left out, keep the largest; `fold` the rest;
-    add each of `plus` that is present; subtract each of `minus` that is known; then `1 - value` if `inverted`; then
-    multiply by `scale`. A reading is present if `name` or one of `plus` is.
+    Without `beside` there is no reading. The steps are: keep the series that pass `where` and are not `foreign`; among
+    series equal in their `DISTINCT` labels, without `repeated`, keep the largest; `fold` the rest; add each of `plus`
+    that is present; subtract each of `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A
+    reading is present if `name` or one of `plus` is.
     """
 
-    name: str  # as exposed, `_total`, `_sum` and `_count` included; of a histogram read as quantile, without `_bucket`
+    name: str  # as exposed, with `_total`, `_sum` or `_count`; for histograms without `_bucket`
     fold: Fold = Fold.SUM
-    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # label and the values it may have; "" is an absent label
-    beside: str = ""  # metric of the same pod without which a name that products share is not believed
-    foreign: tuple[str, str] | None = None  # a series with the first label and without the second is another product's
-    repeated: tuple[str, ...] = ()  # of the `DISTINCT` labels, those whose series all report the same thing here
-    plus: tuple[Series, ...] = ()  # further readings to add where they are present
-    minus: tuple[tuple[Series, ...], ...] = ()  # further readings to subtract, each with its alternatives
-    inverted: bool = False  # a gauge of the opposite
-    scale: float = 1.0  # to the column's unit
+    where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # labels and their allowed values; "" is an absent label
+    beside: str = ""  # metric that the pod must also have, for names that several products use
+    foreign: tuple[str, str] | None = (
+        None  # series with the first label and without the second belong to another product
+    )
+    repeated: tuple[str, ...] = ()  # `DISTINCT` labels whose series repeat one number here
+    plus: tuple[Series, ...] = ()  # readings to add if they are present
+    minus: tuple[tuple[Series, ...], ...] = ()  # readings to subtract, each with its alternatives
+    inverted: bool = False  # the gauge measures the opposite
+    scale: float = 1.0  # to the unit of the column
 
     def accepts(self, labels: Labels) -> bool:
-        """Say whether a series with these labels passes `where`, and is not `foreign`."""
+        """Return whether a series with these labels passes `where` and is not `foreign`."""
         if self.foreign and labels.get(self.foreign[0]) and not labels.get(self.foreign[1]):
             return False
-        if not self.where:  # of most rows, and this is asked of every series of every pod
+        if not self.where:  # the common case, called for every series of every pod
             return True
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
     @cached_property
     def apart(self) -> tuple[str, ...]:
-        """The labels whose values tell series apart that are folded; those equal in them repeat one number."""
+        """The labels that tell series apart before `fold`; series equal in them repeat one number."""
         return tuple(label for label in DISTINCT if label.removeprefix(MOVED) not in self.repeated)
 
     def parts(self) -> tuple[Series, ...]:
@@ -118,43 +119,43 @@ class Series:
         return (self, *(part for row in rows for part in row.parts()))
 
     def renamed(self, rename: Callable[[str], str]) -> Series:
-        """Return this row under the names that `rename` gives, with the rows it adds or subtracts."""
+        """Return this row, and the rows it adds or subtracts, with renamed metrics."""
         return self.each(lambda row: replace(row, name=rename(row.name), beside=rename(row.beside)))
 
     def each(self, change: Callable[[Series], Series]) -> Series:
-        """Return this row, and the rows it adds or subtracts, as `change` makes each of them."""
+        """Apply `change` to this row and to the rows it adds or subtracts."""
         plus = tuple(part.each(change) for part in self.plus)
         minus = tuple(tuple(row.each(change) for row in readings) for readings in self.minus)
         return replace(change(self), plus=plus, minus=minus)
 
 
-Readings = tuple[Series, ...]  # alternatives in order: the first that is present wins, they are never added together
+Readings = tuple[Series, ...]  # alternatives in order; the first that is present counts
 
 
 def first(*names: str, fold: Fold = Fold.SUM) -> Readings:
-    """Make plain alternatives that differ in name only."""
+    """Return alternatives that differ only in name."""
     return tuple(Series(name, fold) for name in names)
 
 
 def counter(name: str) -> Readings:
-    """Make the alternatives for a counter named without its suffix: with `_total`, and bare as some pipelines do."""
+    """Return the alternatives for a counter: with `_total`, and without it as in some pipelines."""
     return first(f"{name}_total", name)
 
 
 def names_of(readings: Readings) -> tuple[str, ...]:
-    """Return the names of all metrics that the readings take, each once."""
+    """Return the names of all metrics in the readings, each once."""
     return tuple(dict.fromkeys(part.name for row in readings for part in row.parts()))
 
 
 def beside_of(readings: Readings) -> tuple[str, ...]:
-    """Return the names of the metrics that must be beside some of the readings."""
+    """Return the names of the metrics in `beside`."""
     return tuple(dict.fromkeys(part.beside for row in readings for part in row.parts() if part.beside))
 
 
 def renamed(readings: Readings, *renames: Callable[[str], str]) -> Readings:
-    """Return the alternatives with names as each of `renames` gives them, those of the first one first, each once.
+    """Return the alternatives under the names of each of `renames`, in that order, each once.
 
-    What a row subtracts may have any of these names: rows that differ in name only stay so.
+    Subtracted rows get all names as alternatives, so that rows which differ only in name still do.
     """
 
     def variant(row: Series, rename: Callable[[str], str]) -> Series:

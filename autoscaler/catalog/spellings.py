@@ -1,4 +1,4 @@
-"""How platforms spell the names of engines' metrics, and names that look like an engine's and are read nowhere.
+"""How platforms spell the names of engine metrics, and hints for names that look like an engine's and are not read.
 
 Sources: KServe's PodMonitor renames `vllm:x` to `kserve_vllm:x`; Ray Serve exports `ray_vllm:x` or `ray_vllm_x`;
 pipelines that allow no colon in a name write `vllm_x`.
@@ -17,14 +17,14 @@ from autoscaler.catalog.engines import ENGINES, Engine
 PLATFORMS = ("kserve_", "ray_")
 OPTION = "--metric-prefix"
 
-# Of each engine, the metric that shows that it answered; bare names, which many products have, are not among them.
+# The metrics that show that an engine reports, without names that many products use.
 _MARKS = {row.name: engine.name for engine in ENGINES.values() for row in engine.readings["running"] if not row.beside}
 LOOKS_LIKE = "|".join(name.replace(":", "[:_]") for name in _MARKS)
 _MARK = re.compile(rf"(?P<prefix>[a-zA-Z0-9_:]{{0,64}}?)(?P<mark>{LOOKS_LIKE})")
 
 
 class Spelling(NamedTuple):
-    """How one pipeline writes names."""
+    """The spelling of metric names in one pipeline."""
 
     prefix: str = ""
     colon: str = ":"
@@ -33,7 +33,7 @@ class Spelling(NamedTuple):
         return self.prefix + self.colon
 
     def name(self, name: str) -> str:
-        """Return the name as it is spelled here; "" stays."""
+        """Return the name in this spelling; "" stays ""."""
         return self.prefix + name.replace(":", self.colon) if name else ""
 
 
@@ -41,25 +41,25 @@ PLAIN = Spelling()
 
 
 def all_spellings(stated: Iterable[str] = ()) -> tuple[Spelling, ...]:
-    """Return every spelling that is looked for; `stated` are prefixes beside those of platforms."""
+    """Return all spellings to look for. stated: prefixes in addition to those of platforms."""
     return tuple(Spelling(prefix, colon) for prefix in dict.fromkeys(("", *PLATFORMS, *stated)) for colon in ":_")
 
 
 @lru_cache(maxsize=64)
 def engines_spelled(spellings: tuple[Spelling, ...]) -> Mapping[str, Engine]:
-    """Return the table of engines with their names in each of these spellings, those of the first one first."""
+    """Return the table of engines with their names in each of these spellings, in that order."""
     return MappingProxyType({name: spelled(engine, spellings) for name, engine in ENGINES.items()})
 
 
 def spelled(engine: Engine, spellings: Iterable[Spelling]) -> Engine:
-    """Return an engine with its names in each of these spellings, those of the first one first."""
+    """Return an engine with its names in each of these spellings, in that order."""
     return engine.renamed(*(spelling.name for spelling in spellings))
 
 
-def near_miss(name: str, spellings: Sequence[Spelling], engine: str = "") -> str:
-    """Return what to say of a metric whose name looks like an engine's; "": nothing.
+def unread_name_hint(name: str, spellings: Sequence[Spelling], engine: str = "") -> str:
+    """Return a hint for a metric whose name looks like an engine's and is not read; "" if there is none.
 
-    spellings: in which names are read. engine: the one that is read here; "": all are.
+    spellings: of the names that are read. engine: the engine that is read; "" for all.
     """
     match = _MARK.fullmatch(name)
     if match is None:

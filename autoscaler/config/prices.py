@@ -1,4 +1,7 @@
-"""What a GPU costs: prices that the operator states, else list prices."""
+"""Prices of GPUs: stated by the operator, else list prices. A slice costs a share of its card.
+
+Prices are only compared among the variants of a service, so only their ratios matter.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ _COMPUTE_SLICES = 7
 
 
 def price_per_hour(pool: Pool, stated: Mapping[str, float]) -> float:
-    """Return what one device of a pool costs per hour; NaN: unknown.
+    """Return the price of one device of a pool per hour; NaN if unknown.
 
-    stated: prices by product, as the operator gives them. A slice costs its larger share, of memory or of compute:
+    stated: prices by product. A slice costs its larger share, of memory or of compute:
     3g.40gb of an 80 GB card is 4/8 of the memory and 3/7 of the compute, so half the price.
     """
     size_gb = math.nan
@@ -39,18 +42,18 @@ def price_per_hour(pool: Pool, stated: Mapping[str, float]) -> float:
 
 
 class Prices:
-    """Groups variants and prices them; the last answer is kept while workloads and pools stay the same objects."""
+    """Groups variants and prices them; caches the result while workloads and pools are the same objects."""
 
     def __init__(self, stated: Mapping[str, float]) -> None:
         self._stated = stated
-        self._seen: tuple[Any, ...] = ()
+        self._inputs: tuple[Any, ...] = ()
         self._variants = Variants(np.empty(0, dtype=np.int64), np.empty(0))
 
     def variants(self, fleet: Fleet) -> Variants:
-        """Return which workloads serve together, and the cost of their replicas."""
-        seen = (fleet.workloads, fleet.pools, fleet.pool, fleet.gpus_per_replica)
-        if len(self._seen) != len(seen) or any(a is not b for a, b in zip(self._seen, seen, strict=True)):
-            self._seen, self._variants = seen, self._group(fleet)
+        """Return which workloads are variants of one service, and the cost of their replicas."""
+        inputs = (fleet.workloads, fleet.pools, fleet.pool, fleet.gpus_per_replica)
+        if len(self._inputs) != len(inputs) or any(a is not b for a, b in zip(self._inputs, inputs, strict=True)):
+            self._inputs, self._variants = inputs, self._group(fleet)
         return self._variants
 
     def _group(self, fleet: Fleet) -> Variants:

@@ -191,7 +191,7 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
                 if query.slow is slow:
                     found = decode_vector(versions[number % VERSIONS][query.expression])
                     if query.column == "time_s":
-                        groups.gather(found.labels, fleet)
+                        groups.update(found.labels, fleet)
                     groups.column(found) if query.grouped else join.column(found)
             took[slow].append(cpu_s() - began)
     return statistics.median(took[False][1:]), statistics.median(took[True][1:])

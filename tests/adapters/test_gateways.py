@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.adapters.gateways import Reporters, WorkloadNames, read_front
+from autoscaler.adapters.gateways import TrustedNamespaces, WorkloadLookup, read_gateways
 from autoscaler.catalog.gateways import GATEWAY_NAMESPACES, GATEWAYS, metric_names
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from tests.core import world
@@ -28,11 +28,11 @@ TWO = (workload("qwen", model="Qwen/Qwen3-8B"), workload("phi", model="microsoft
 
 
 def waiting(workloads: Fleet, name: str, *series: tuple[dict[str, str], float]) -> list[float]:
-    return read_front(workloads, {name: series}, {})[0].tolist()
+    return read_gateways(workloads, {name: series}, {})[0].tolist()
 
 
 def arrivals(workloads: Fleet, name: str, *series: tuple[dict[str, str], float]) -> list[float]:
-    return read_front(workloads, {}, {name: series})[1].tolist()
+    return read_gateways(workloads, {}, {name: series})[1].tolist()
 
 
 def same(found: list[float], expected: list[float]) -> bool:
@@ -55,7 +55,7 @@ def test_the_flow_control_queue_of_llm_d_is_read_under_its_new_and_its_old_name(
 def test_both_names_of_the_llm_d_queue_beside_each_other_are_not_added() -> None:
     series = [({"inference_pool": "qwen"}, 4.0)]
     both = {"llm_d_epp_flow_control_queue_size": series, "inference_extension_flow_control_queue_size": series}
-    assert same(read_front(fleet(*TWO), both, {})[0].tolist(), [4.0, NAN])
+    assert same(read_gateways(fleet(*TWO), both, {})[0].tolist(), [4.0, NAN])
 
 
 @pytest.mark.parametrize("name", ["llm_d_epp_request_total", "inference_objective_request_total"])
@@ -83,7 +83,7 @@ def test_the_dynamo_frontend_is_read_where_requests_begin() -> None:
     started = [({"model": "Qwen/Qwen3-8B"}, 2.0)]
     done = [({"model": "Qwen/Qwen3-8B", "status": "success"}, 9.0)]
     both = {"dynamo_frontend_requests_started_total": started, "dynamo_frontend_requests_total": done}
-    assert same(read_front(fleet(*TWO), {}, both)[1].tolist(), [2.0, NAN])
+    assert same(read_gateways(fleet(*TWO), {}, both)[1].tolist(), [2.0, NAN])
     assert same(arrivals(fleet(*TWO), "dynamo_frontend_requests_total", *done), [9.0, NAN])
 
 
@@ -131,7 +131,7 @@ def test_an_envoy_cluster_is_understood_in_the_spelling_of_each_control_plane(cl
         "envoy_cluster_upstream_rq_total": [(labels, 1.0)],
         "envoy_cluster_upstream_cx_none_healthy": [(labels, 3.0)],  # those that found no backend are not in the first
     }
-    assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
+    assert same(read_gateways(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
 
 
 def test_that_envoy_holds_nothing_does_not_say_that_it_would_without_a_pod() -> None:
@@ -187,7 +187,7 @@ def test_arrivals_are_known_when_a_router_names_the_workload(name: str, labels: 
 
 def test_requests_of_aibrix_that_succeed_and_fail_are_added() -> None:
     rates = {f"gateway_request_model_{end}_total": [({"model": "Qwen/Qwen3-8B"}, 2.0)] for end in ("success", "fail")}
-    assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
+    assert same(read_gateways(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
 
 
 def test_every_row_of_the_table_is_covered_by_a_test_above() -> None:
@@ -250,7 +250,7 @@ def test_several_gateways_in_front_of_one_workload_are_added() -> None:
         "vllm:num_incoming_requests_total": [({"model": "Qwen/Qwen3-8B"}, 1.0)],
         "nginx_ingress_controller_requests": [({"namespace": "llm", "service": "qwen"}, 2.0)],
     }
-    assert same(read_front(fleet(*TWO), {}, rates)[1].tolist(), [3.0, NAN])
+    assert same(read_gateways(fleet(*TWO), {}, rates)[1].tolist(), [3.0, NAN])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
@@ -265,14 +265,14 @@ def test_a_value_that_is_no_count_is_left_out(bad: float) -> None:
     st.dictionaries(st.sampled_from(sorted({f for g in GATEWAYS.values() for f in g.labels()})), st.text(max_size=80))
 )
 def test_hostile_labels_find_nobody_or_somebody_but_never_break(labels: dict[str, str]) -> None:
-    names = WorkloadNames(fleet(*TWO))
+    names = WorkloadLookup(fleet(*TWO))
     for gateway in GATEWAYS.values():
         assert set(names.rows(gateway.keys, labels)) <= {0, 1}
 
 
 def test_a_label_value_of_a_megabyte_is_looked_at_briefly() -> None:
     labels = {"envoy_cluster_name": "outbound|1|" + "a-" * 500_000 + ".svc"}
-    assert WorkloadNames(fleet(*TWO)).rows(GATEWAYS["envoy"].keys, labels) == ()
+    assert WorkloadLookup(fleet(*TWO)).rows(GATEWAYS["envoy"].keys, labels) == ()
 
 
 def test_a_query_keeps_every_label_that_a_row_looks_at() -> None:
@@ -295,8 +295,8 @@ NEIGHBOURS = fleet(
 
 
 def told(series: tuple[dict[str, str], float], *believed: str) -> tuple[list[float], str]:
-    reporters = Reporters((*GATEWAY_NAMESPACES, *believed))
-    return read_front(NEIGHBOURS, {QUEUE: [series]}, {}, reporters)[0].tolist(), reporters.problem()
+    trusted = TrustedNamespaces((*GATEWAY_NAMESPACES, *believed))
+    return read_gateways(NEIGHBOURS, {QUEUE: [series]}, {}, trusted)[0].tolist(), trusted.problem()
 
 
 def test_a_neighbour_takes_nothing_when_it_is_named_like_a_pool() -> None:
@@ -342,13 +342,13 @@ def test_a_key_that_names_a_namespace_counts_there_alone_when_it_is_believed() -
     members = fleet(workload("chat", "victim"), workload("chat", "attacker"))
     labels = {"destination_workload": "chat", "destination_workload_namespace": "victim", "reporter": "source"}
     rates = {"istio_requests_total": [({**labels, "namespace": home}, 2.0) for home in ("istio-ingress", "attacker")]}
-    reporters = Reporters()
-    assert same(read_front(members, {}, rates, reporters)[1].tolist(), [2.0, NAN])
-    assert "namespace attacker" in reporters.problem()
+    trusted = TrustedNamespaces()
+    assert same(read_gateways(members, {}, rates, trusted)[1].tolist(), [2.0, NAN])
+    assert "namespace attacker" in trusted.problem()
 
 
 def test_many_unbelieved_namespaces_make_one_line() -> None:
-    reporters = Reporters()
+    trusted = TrustedNamespaces()
     for number in range(50):
-        reporters.refuse(frozenset({f"n{number:02}"}), "a/b")
-    assert reporters.problem().startswith("series from namespace n00, n01, n02 and 47 more are about")
+        trusted.record_ignored(frozenset({f"n{number:02}"}), "a/b")
+    assert trusted.problem().startswith("series from namespace n00, n01, n02 and 47 more are about")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from autoscaler.catalog.accelerators import Sort, from_label, labels, sort_of
+from autoscaler.catalog.accelerators import ResourceKind, from_label, labels, resource_kind
 
 ACCELERATORS = [
     "nvidia.com/gpu",
@@ -31,7 +31,7 @@ ACCELERATORS = [
 @pytest.mark.parametrize("resource", ACCELERATORS)
 def test_an_accelerator_is_known_by_its_name_and_its_label(resource: str):
     label = re.sub(r"\W", "_", resource)
-    assert sort_of(resource) is Sort.ACCELERATOR
+    assert resource_kind(resource) is ResourceKind.ACCELERATOR
     assert re.fullmatch(labels(), label)
     assert from_label(label) == resource
 
@@ -39,21 +39,21 @@ def test_an_accelerator_is_known_by_its_name_and_its_label(resource: str):
 @pytest.mark.parametrize(
     ("resource", "sort"),
     [
-        ("cpu", Sort.OTHER),
-        ("hugepages-1Gi", Sort.OTHER),
-        ("kubernetes.io/batch-cpu", Sort.OTHER),
-        ("rdma/hca_shared_devices", Sort.OTHER),
-        ("vpc.amazonaws.com/efa", Sort.OTHER),
-        ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", Sort.UNKNOWN),
-        ("example.com/gpu", Sort.UNKNOWN),
-        ("nvidia.com/gpumem", Sort.UNKNOWN),
-        ("gpu.intel.com/i915_monitoring", Sort.UNKNOWN),
-        ("huawei.com/Ascend910A-memory", Sort.UNKNOWN),
-        ("koordinator.sh/gpu", Sort.UNKNOWN),
+        ("cpu", ResourceKind.OTHER),
+        ("hugepages-1Gi", ResourceKind.OTHER),
+        ("kubernetes.io/batch-cpu", ResourceKind.OTHER),
+        ("rdma/hca_shared_devices", ResourceKind.OTHER),
+        ("vpc.amazonaws.com/efa", ResourceKind.OTHER),
+        ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", ResourceKind.UNKNOWN),
+        ("example.com/gpu", ResourceKind.UNKNOWN),
+        ("nvidia.com/gpumem", ResourceKind.UNKNOWN),
+        ("gpu.intel.com/i915_monitoring", ResourceKind.UNKNOWN),
+        ("huawei.com/Ascend910A-memory", ResourceKind.UNKNOWN),
+        ("koordinator.sh/gpu", ResourceKind.UNKNOWN),
     ],
 )
-def test_what_is_no_accelerator_or_not_known_is_told_apart(resource: str, sort: Sort):
-    assert sort_of(resource) is sort
+def test_what_is_no_accelerator_or_not_known_is_told_apart(resource: str, sort: ResourceKind):
+    assert resource_kind(resource) is sort
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Which pod and which device a DCGM series is about, under every convention of labels."""
 
-from autoscaler.catalog.gpus import ACTIVITY, FB_FREE, FB_USED, device_of, metric_names, most
+from autoscaler.catalog.gpus import ACTIVITY, FB_FREE, FB_USED, device_of, max_value, metric_names
 from autoscaler.catalog.series import pod_of
 
 
@@ -46,8 +46,8 @@ def test_old_names_come_before_those_of_dcgm_4_6_and_gpu_util_is_never_read() ->
 def test_blank_values_of_dcgm_are_never_believed() -> None:
     blanks = [float(2**power) + mark for power in (31, 47, 63) for mark in range(-16, -10)]
     blanks += [140737488355328.0 + mark for mark in range(5)]
-    assert not any(blank <= most(name) for blank in blanks for name in metric_names())
-    assert most(FB_USED) == most(FB_FREE) > 2 * 288 * 1024
+    assert not any(blank <= max_value(name) for blank in blanks for name in metric_names())
+    assert max_value(FB_USED) == max_value(FB_FREE) > 2 * 288 * 1024
 
 
 def test_a_device_is_one_when_two_exporters_call_its_host_differently() -> None:

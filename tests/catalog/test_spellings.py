@@ -3,7 +3,7 @@
 import pytest
 
 from autoscaler.catalog.engines import ENGINES
-from autoscaler.catalog.spellings import PLAIN, Spelling, all_spellings, engines_spelled, near_miss, spelled
+from autoscaler.catalog.spellings import PLAIN, Spelling, all_spellings, engines_spelled, spelled, unread_name_hint
 
 
 def test_names_are_those_of_the_engine_when_nothing_is_said() -> None:
@@ -47,10 +47,10 @@ def test_every_name_follows_its_spelling(spelling: Spelling, name: str) -> None:
     ],
 )
 def test_a_name_that_is_nearly_read_is_told_with_what_helps(name: str, said: str) -> None:
-    assert near_miss(name, all_spellings()) == said
-    assert near_miss(name, all_spellings(("x_", "t:"))) == ""
+    assert unread_name_hint(name, all_spellings()) == said
+    assert unread_name_hint(name, all_spellings(("x_", "t:"))) == ""
 
 
 def test_another_engine_is_named_when_one_is_expected() -> None:
-    assert "of engine sglang; state the engine" in near_miss("sglang:num_running_reqs", all_spellings(), "vllm")
-    assert near_miss("sglang:num_running_reqs", all_spellings(), "sglang") == ""
+    assert "of engine sglang; state the engine" in unread_name_hint("sglang:num_running_reqs", all_spellings(), "vllm")
+    assert unread_name_hint("sglang:num_running_reqs", all_spellings(), "sglang") == ""

@@ -1,4 +1,4 @@
-"""Who we are to the server: the Authorization header and the TLS context for the next request."""
+"""Authorization header and TLS context for requests to a Prometheus server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Credentials:
     """The Authorization header and TLS context for the next request."""
 
     def __init__(self, settings: PrometheusSettings, user_in_url: bool = False) -> None:
-        """Raises ValueError where the settings contradict themselves."""
+        """Raises ValueError if the settings contradict each other."""
         names = {name.lower() for name, _ in settings.headers}
         chosen = [
             *(["a user name in the URL"] if user_in_url else []),
@@ -43,13 +43,13 @@ class Credentials:
         self._context = Rotating(files, lambda: tls_context(tls)) if settings.url.startswith("https:") else None
 
     def authorization(self) -> str | None:
-        """Return the Authorization header; None: send none. Raises CredentialError."""
+        """Return the Authorization header, or None. Raises CredentialError."""
         return self._authorization.get() if self._authorization else None
 
     def context(self) -> ssl.SSLContext | bool:
-        """Return the TLS context, or what stands for the library's own over plain HTTP. Raises CredentialError.
+        """Return the TLS context; True over plain HTTP. Raises CredentialError.
 
-        A context made anew is another object, so connections of the old one are not used again.
+        A new context is a new object, so connections made with the old one are not used again.
         """
         return self._context.get() if self._context else True
 

@@ -1,8 +1,7 @@
-"""From the bytes of an answer to numbers: instant vectors, quickly, with the labels left as the bytes they came in.
+"""Decodes the body of a response to an instant query into a vector. HTTP and the meaning of labels are elsewhere.
 
-An answer of 80,000 series is 8 MB. Its labels are the same at every tick, so they are not parsed here: each series
-keeps its `metric` object as raw bytes, and whoever joins it to pods remembers what those bytes meant. HTTP and what
-the labels mean do not belong here.
+A response of 80,000 series is 8 MB. Its labels are the same at every tick, so they are not parsed here. Each series
+keeps its `metric` object as raw bytes, and the code that joins it to pods caches what the bytes mean.
 Source: Prometheus HTTP API, "Instant queries" and "Expression query result formats".
 """
 
@@ -15,24 +14,24 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 
-MAX_NOTES = 8  # warnings of one answer that are kept
+MAX_NOTES = 8  # warnings and infos kept of one response
 MAX_NOTE_CHARACTERS = 300
-MAX_PAGE_BYTES = 8 << 10  # of what is no answer; its first words say what it is
+MAX_PAGE_BYTES = 8 << 10  # of a body that is not JSON; its first words are reported
 
 
 class UnreadableAnswer(Exception):
-    """The body is not an answer to an instant query that yields a vector; the message says what it is instead."""
+    """The body is not a response with an instant vector; the message says what it is."""
 
 
 @dataclass(frozen=True)
 class Vector:
     """One instant vector."""
 
-    time_s: float  # Unix time of the evaluation, by the server's clock; NaN: no series, so no time
-    labels: list[bytes]  # [N], each series' labels as the JSON object that was sent
+    time_s: float  # Unix time of the evaluation by the server's clock; NaN if there is no series
+    labels: list[bytes]  # [N], the labels of each series as the JSON object received
     values: FloatColumn  # float64[N]
-    partial: bool = False  # the server said that something is missing: an absent series is unknown, a sum may be low
-    notes: tuple[str, ...] = ()  # what the server remarked: warnings first, then infos
+    partial: bool = False  # the server reported missing data: an absent series is unknown, a sum may be too low
+    notes: tuple[str, ...] = ()  # remarks of the server: warnings first, then infos
 
 
 class _Sample(msgspec.Struct, array_like=True, gc=False):
@@ -42,7 +41,7 @@ class _Sample(msgspec.Struct, array_like=True, gc=False):
 
 class _Series(msgspec.Struct, gc=False):
     metric: msgspec.Raw
-    value: _Sample | None = None  # None: a native histogram, which is no single number
+    value: _Sample | None = None  # None for a native histogram
 
 
 class _Data(msgspec.Struct, gc=False):
@@ -73,14 +72,14 @@ class _Envelope(msgspec.Struct, gc=False):
 _ANSWER = msgspec.json.Decoder(_Answer, strict=False)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _LABELS = msgspec.json.Decoder(dict[str, str])
-_INFINITE = b',"+Inf"]'  # as the API writes it; the decoder knows "Infinity" alone
+_INFINITE = b',"+Inf"]'  # as the API writes it; the decoder accepts only "Infinity"
 
 
 def decode_vector(body: bytes) -> Vector:
-    """Decode the answer to an instant query. Raises UnreadableAnswer for whatever is not a vector.
+    """Decode the response to an instant query. Raises UnreadableAnswer if it is not a vector.
 
-    Native histogram samples are left out: they are no single number. An answer with `warnings` counts as partial,
-    since Thanos tells of missing stores in no other way.
+    Samples of native histograms are left out, since they are not single numbers. A response with `warnings` counts as
+    partial, because Thanos reports missing stores only there.
     """
     try:
         answer = _decode(body)
@@ -108,34 +107,34 @@ def _decode(body: bytes) -> _Answer:
     except msgspec.ValidationError:
         if _INFINITE not in body:
             raise
-    # In valid JSON these bytes are never inside a string, where their quotes would have backslashes.
+    # Valid JSON never has these bytes inside a string, because quotes are escaped there.
     return _ANSWER.decode(body.replace(_INFINITE, b',"Infinity"]'))
 
 
 def _explain(body: bytes, error: Exception | None) -> str:
-    """Say what a body is that is no vector."""
+    """Describe a body that is not a vector."""
     try:
         envelope = _ENVELOPE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         is_json = body.lstrip().startswith((b"{", b"["))
-        return f"not an answer of the query API: {clean(str(fault)) if is_json else _words(body) or 'no text'}"
+        return f"not an answer of the query API: {clean(str(fault)) if is_json else _page_text(body) or 'no text'}"
     if envelope.status != "success":
-        return _said(envelope) or f"status {clean(envelope.status)!r}, not 'success'"
+        return _error_text(envelope) or f"status {clean(envelope.status)!r}, not 'success'"
     if envelope.data is not None and envelope.data.result_type != "vector":
         return f"the result is a {clean(envelope.data.result_type)}, not a vector"
     return f"not an answer of the query API: {clean(str(error))}"
 
 
 def decode_error(body: bytes) -> str:
-    """Return what a refusal says: errorType and error of the API, else the text of a proxy's page; "" for nothing."""
+    """Return the error text of a refusal: that of the API, else the text of a proxy's page; "" if there is none."""
     try:
-        return _said(_ENVELOPE.decode(body))
+        return _error_text(_ENVELOPE.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _words(body)
+        return _page_text(body)
 
 
 def parse_labels(raw: bytes) -> dict[str, str]:
-    """Return one series' labels; empty where they are not an object of strings."""
+    """Return the labels of one series; {} if they are not an object of strings."""
     try:
         return _LABELS.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -143,16 +142,16 @@ def parse_labels(raw: bytes) -> dict[str, str]:
 
 
 def clean(text: str) -> str:
-    """Make a foreign text fit for one log line: blanks for control characters, and no longer than a line or two."""
+    """Make untrusted text printable on one line of at most `MAX_NOTE_CHARACTERS`."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text[:4096]).split())
     return line if len(line) <= MAX_NOTE_CHARACTERS else line[: MAX_NOTE_CHARACTERS - 1] + "…"
 
 
-def _said(envelope: _Envelope) -> str:
+def _error_text(envelope: _Envelope) -> str:
     return clean(": ".join(filter(None, [envelope.error_type, envelope.error])))
 
 
-def _words(page: bytes) -> str:
-    """Return what a page says that some other server made, without its tags."""
+def _page_text(page: bytes) -> str:
+    """Return the text of an HTML page without its tags."""
     parts = page[:MAX_PAGE_BYTES].decode(errors="replace").split("<")
     return clean(" ".join([parts[0], *(part.partition(">")[2] for part in parts[1:])]))

@@ -1,6 +1,6 @@
-"""Pods that a backend shows more than once: read by several scrape jobs, or of one name in several clusters.
+"""Pods that a backend reports more than once: scraped by several jobs, or with one name in several clusters.
 
-Such a pod counts once. Which reading counts is for the callers to say; that others were left out is worded here.
+Such a pod counts once. The callers choose which series counts; this module describes the duplicates.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from autoscaler.catalog.series import POD_LABELS, Labels
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.table.columns import IntColumn
 
-MAX_LOOKED_AT = 2_000  # series of pods seen twice whose labels are looked at; of the others only the number is told
-NAMED = 3  # jobs or clusters named in one line
+MAX_INSPECTED = 2_000  # series of duplicate pods whose labels are parsed
+MAX_NAMED = 3  # jobs or clusters named in one line
 
 Name = tuple[str, str]  # (namespace, pod)
 Found = TypeVar("Found", str, "Cluster")
@@ -30,17 +30,17 @@ class Cluster(NamedTuple):
     label: str
 
 
-class Seen(NamedTuple):
-    """One way in which a backend shows a pod."""
+class SeriesOrigin(NamedTuple):
+    """The scrape that a series of a pod comes from."""
 
     job: str
     cluster: Cluster | None
     pod_label: str  # the label that names the pod
 
 
-def seen(labels: Labels) -> Seen:
-    """Return how a series shows its pod."""
-    return Seen(
+def origin_of(labels: Labels) -> SeriesOrigin:
+    """Return which scrape a series comes from."""
+    return SeriesOrigin(
         job=labels.get("exported_job") or labels.get("job", ""),
         cluster=cluster_of(labels),
         pod_label=next((pod for _, pod in POD_LABELS if labels.get(pod)), ""),
@@ -48,62 +48,64 @@ def seen(labels: Labels) -> Seen:
 
 
 def cluster_of(labels: Labels) -> Cluster | None:
-    """Return the cluster that a series names; None: it names none."""
+    """Return the cluster that a series names, or None."""
     return next((Cluster(labels[label], label) for label in CLUSTER_LABELS if labels.get(label)), None)
 
 
-def doubled(vector: Vector, rows: IntColumn, fleet: Fleet) -> dict[Name, set[Seen]]:
-    """Return how the pods are seen that several series of one answer are about; see `PodJoin.rows` for `rows`."""
-    times = np.bincount(rows[rows >= 0], minlength=len(fleet.pods))
-    found: dict[Name, set[Seen]] = {}
-    if not (times > 1).any():
+def find_duplicates(vector: Vector, rows: IntColumn, fleet: Fleet) -> dict[Name, set[SeriesOrigin]]:
+    """Return the origins of pods that have several series in one answer. rows: as `PodJoin.rows` returns them."""
+    series_per_pod = np.bincount(rows[rows >= 0], minlength=len(fleet.pods))
+    found: dict[Name, set[SeriesOrigin]] = {}
+    if not (series_per_pod > 1).any():
         return found
-    twice = (rows >= 0) & (times[rows] > 1)
-    for index in np.flatnonzero(twice)[:MAX_LOOKED_AT].tolist():
+    duplicate = (rows >= 0) & (series_per_pod[rows] > 1)
+    for index in np.flatnonzero(duplicate)[:MAX_INSPECTED].tolist():
         pod = fleet.pods[rows[index]]
-        found.setdefault((pod.namespace, pod.name), set()).add(seen(parse_labels(vector.labels[index])))
+        found.setdefault((pod.namespace, pod.name), set()).add(origin_of(parse_labels(vector.labels[index])))
     return found
 
 
-def tell_doubles(pods: Mapping[Name, set[Seen]]) -> tuple[str, ...]:
-    """Say which pods are seen twice, and why: a line for clusters, one for jobs, and one for ways to name a pod."""
+def describe_duplicates(pods: Mapping[Name, set[SeriesOrigin]]) -> tuple[str, ...]:
+    """Describe duplicate pods: one line each for several clusters, several jobs and several pod labels."""
     lines: list[str] = []
-    rest = {name: ways for name, ways in pods.items() if len(ways) > 1}
-    clusters = {name: {way.cluster for way in ways if way.cluster} for name, ways in rest.items()}
-    if of_clusters := {name: values for name, values in clusters.items() if len(values) > 1}:
-        lines.append(tell_clusters("pod", of_clusters))
-    rest = {name: ways for name, ways in rest.items() if name not in of_clusters}
-    jobs = {name: {way.job for way in ways} for name, ways in rest.items()}
-    if of_jobs := {name: values for name, values in jobs.items() if len(values) > 1}:
-        pod, more, values = _first(of_jobs)
+    several = {name: origins for name, origins in pods.items() if len(origins) > 1}
+    clusters = {name: {each.cluster for each in origins if each.cluster} for name, origins in several.items()}
+    if in_clusters := {name: values for name, values in clusters.items() if len(values) > 1}:
+        lines.append(describe_clusters("pod", in_clusters))
+    several = {name: origins for name, origins in several.items() if name not in in_clusters}
+    jobs = {name: {each.job for each in origins} for name, origins in several.items()}
+    if in_jobs := {name: values for name, values in jobs.items() if len(values) > 1}:
+        pod, more, values = _first(in_jobs)
         lines.append(
-            f"pod {pod}{more} is read by {len(values)} scrape jobs ({_some(values)}); it counts once, as the job says "
-            "that shows the most"
+            f"pod {pod}{more} is read by {len(values)} scrape jobs ({_some(values)}); it counts once, with "
+            "the largest reading"
         )
-    if others := {name: {way.pod_label for way in ways} for name, ways in rest.items() if name not in of_jobs}:
+    if others := {
+        name: {each.pod_label for each in origins} for name, origins in several.items() if name not in in_jobs
+    }:
         pod, more, values = _first(others)
         lines.append(f"pod {pod}{more} is named by the labels {_some(values)} of different series; it counts once")
     return tuple(lines)
 
 
-def tell_clusters(kind: str, found: Mapping[Name, Iterable[Cluster]]) -> str:
-    """Say that things of one name are of several clusters, and how to choose one."""
+def describe_clusters(kind: str, found: Mapping[Name, Iterable[Cluster]]) -> str:
+    """Describe pods, workloads or metrics that several clusters have under one name, and how to choose a cluster."""
     name, more, clusters = _first(found)
     chosen = clean(clusters[0].name).replace("'", "").replace('"', "")
     example = f'{clusters[0].label}="{chosen}"'
     return (
         f"{kind} {name}{more} has series of {len(clusters)} clusters ({_some([each.name for each in clusters])}), "
-        f"which are taken for one; choose a cluster, for example --prometheus-selector '{example}'"
+        f"which count as one; choose a cluster, for example --prometheus-selector '{example}'"
     )
 
 
 def _first(found: Mapping[Name, Iterable[Found]]) -> tuple[str, str, list[Found]]:
-    """Return the first name for people, how many more there are, and what was found of the first."""
+    """Return the first name, a text for how many more there are, and the values of the first, sorted."""
     name = min(found)
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return clean("/".join(filter(None, name))), more, sorted(found[name])
 
 
 def _some(values: list[str]) -> str:
-    more = f" and {len(values) - NAMED} more" if len(values) > NAMED else ""
-    return ", ".join(clean(value) or "none" for value in values[:NAMED]) + more
+    more = f" and {len(values) - MAX_NAMED} more" if len(values) > MAX_NAMED else ""
+    return ", ".join(clean(value) or "none" for value in values[:MAX_NAMED]) + more

@@ -1,15 +1,16 @@
-"""What to do where a managed backend refuses a query: its requests are signed, or carry tokens that live for an hour.
+"""Advice for managed backends, which want signed requests or tokens that live for an hour.
 
-Proxies of the providers do that; a proxy's URL is then the server's. Sources: the documentation of each.
+A proxy of the provider signs requests or adds the token; its URL then replaces that of the server.
+Sources: the documentation of each provider.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
-REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+REFUSAL_STATUSES = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
-# By the end of the host's name.
+# By the suffix of the host name.
 _ADVICE = {
     ".amazonaws.com": "requests must be signed with SigV4: run aws-sigv4-proxy and give its URL instead",
     ".googleapis.com": "requests need a Google access token: run the frontend of Google Managed Prometheus and give "
@@ -20,7 +21,7 @@ _ADVICE = {
 
 
 def advice(host: str | None, status: int) -> str:
-    """Return what helps where a host refused with a status of HTTP, to stand behind the refusal; "": nothing known."""
-    if status not in REFUSED or not host:
+    """Return advice to append to a refusal with this HTTP status; "" if there is none."""
+    if status not in REFUSAL_STATUSES or not host:
         return ""
     return next((f"; {text}" for end, text in _ADVICE.items() if f".{host.lower()}".endswith(end)), "")

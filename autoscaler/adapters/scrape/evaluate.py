@@ -1,4 +1,4 @@
-"""Computes one reading of a row of the catalog from the samples of one scrape."""
+"""Evaluates a row of the catalog on the samples of one scrape. The Prometheus adapter compiles rows instead."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from autoscaler.catalog.series import Fold, Labels, Readings, Series, SeriesByName
 
 PROCESS, RANK = "pid", "tp_rank"
-MOST_PID_DIGITS = 10  # Linux counts to 2**22
+MOST_PID_DIGITS = 10  # Linux has at most 2**22 processes
 
 
 def read(readings: Readings, series: SeriesByName) -> float:
-    """Return the first of the alternatives that the samples answer; NaN: none is present, or its value is not a count.
+    """Return the first known alternative; NaN if there is none.
 
-    A value that is NaN, infinite or negative makes its alternative unknown: a sum without it would be too small.
+    A sample that is NaN, infinite or negative makes its alternative unknown, because a sum without it would be too
+    small.
     """
     for row in readings:
         value = _read_row(row, series)
@@ -24,33 +25,33 @@ def read(readings: Readings, series: SeriesByName) -> float:
 
 
 def _read_row(row: Series, series: SeriesByName) -> float | None:
-    """Return the value of one alternative; None: absent; NaN: present, but no count."""
+    """Return the value of one alternative; None if absent, NaN if unknown."""
     if row.beside and not series.get(row.beside):
         return None
-    values = [(labels, _count(value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
+    values = [(labels, _if_count(value)) for labels, value in series.get(row.name, ()) if row.accepts(labels)]
     added = [value for part in row.plus if (value := _read_row(part, series)) is not None]
     if not values and not added:
         return None
-    numbers = [value for _, value in values] if len(values) < 2 else _once(row, values)
+    numbers = [value for _, value in values] if len(values) < 2 else _merge_repeats(row, values)
     value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
     value += sum(added)
     value -= sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
     if row.inverted:
         value = 1.0 - value
-    return _count(value * row.scale)
+    return _if_count(value * row.scale)
 
 
-def _once(row: Series, values: Sequence[tuple[Labels, float]]) -> list[float]:
+def _merge_repeats(row: Series, values: Sequence[tuple[Labels, float]]) -> list[float]:
     """Return the largest value of each group of series that repeat one number."""
-    once: dict[tuple[str, ...], float] = {}
-    for labels, value in _alive(values):
+    merged: dict[tuple[str, ...], float] = {}
+    for labels, value in _drop_dead_processes(values):
         key = tuple(labels.get(label, "") for label in row.apart)
-        once[key] = _largest((once.get(key, 0.0), value))
-    return list(once.values())
+        merged[key] = _largest((merged.get(key, 0.0), value))
+    return list(merged.values())
 
 
-def _alive(values: Sequence[tuple[Labels, float]]) -> Sequence[tuple[Labels, float]]:
-    """Leave out what dead processes left behind: a rank is one process, so of several the highest `pid` lives."""
+def _drop_dead_processes(values: Sequence[tuple[Labels, float]]) -> Sequence[tuple[Labels, float]]:
+    """Drop series of dead processes. A rank is one process, so of several the one with the highest `pid` is alive."""
     if not any(PROCESS in labels and RANK in labels for labels, _ in values):
         return values
     newest: dict[frozenset[tuple[str, str]], tuple[int, tuple[Labels, float]]] = {}
@@ -63,10 +64,10 @@ def _alive(values: Sequence[tuple[Labels, float]]) -> Sequence[tuple[Labels, flo
     return [kept for _, kept in newest.values()]
 
 
-def _count(value: float) -> float:
+def _if_count(value: float) -> float:
     return value if 0 <= value < math.inf else math.nan
 
 
 def _largest(values: Sequence[float]) -> float:
-    """Return the largest; NaN if one of them is."""
+    """Return the largest value; NaN if any is NaN."""
     return math.nan if any(math.isnan(value) for value in values) else max(values, default=0.0)

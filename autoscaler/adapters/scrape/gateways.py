@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
-from autoscaler.adapters.gateways import add_known, read_front
+from autoscaler.adapters.gateways import add_known, read_gateways
 from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition
 from autoscaler.adapters.scrape.reading import start_time_s
 from autoscaler.adapters.scrape.tally import Tally
@@ -93,7 +93,7 @@ class GatewayScraper:
             increases = self._increases(gateway, answers[url], now_s)
             if now_s - gateway.fell_s <= counter_falls.TOLD_S:
                 tally.note(public(url), counter_falls.WORDS)
-            here_waiting, here_arrived = read_front(fleet, series, increases)
+            here_waiting, here_arrived = read_gateways(fleet, series, increases)
             known = ~np.isnan(here_waiting) | ~np.isnan(here_arrived)
             gateway.workloads = frozenset(fleet.workload_id[known].tolist())
             waiting = add_known(waiting, here_waiting)

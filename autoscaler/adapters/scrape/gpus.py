@@ -98,7 +98,7 @@ def _fill(
         for labels, value in samples:
             pod = pod_of(labels)
             row = row_of.get(pod) if pod else None
-            if row is not None and 0 <= value <= gpus.most(name):
+            if row is not None and 0 <= value <= gpus.max_value(name):
                 readings.setdefault(name, {}).setdefault(row, {})[gpus.device_of(labels)] = value
     found = {"fb_usage": _largest(gpus.FB_RATIO, readings) | _framebuffer(readings)}
     found |= {column: _largest(rows, readings) for column, rows in gpus.ACTIVITY.items()}

@@ -24,7 +24,7 @@ from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape.tally import Tally
 from autoscaler.catalog.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
-from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, near_miss
+from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, unread_name_hint
 from autoscaler.config.annotations import PREFIX, SCHEMES
 from autoscaler.config.findings import foreign_models
 from autoscaler.config.settings import ScrapeSettings
@@ -194,7 +194,7 @@ class PodScraper:
     def _resembling(self, engine: Engine, body: bytes) -> str:
         """Return what may explain that nothing of an engine is in a body."""
         found = _NAME.search(body, 0, LOOKED_AT_BYTES)
-        line = near_miss(found[1].decode(), self._spellings, engine.name) if found else ""
+        line = unread_name_hint(found[1].decode(), self._spellings, engine.name) if found else ""
         return f": {line or 'are its statistics off (--disable-log-stats), or not on (--enable-metrics)?'}"
 
     async def _ask(self, known: _Known, url: URL) -> Answer:

@@ -43,7 +43,7 @@ def replay(
         check_longer(f"{namespace}/{name}", round(end_s - start_s), setting.learn_s)
     console = Console(stderr=True)
     with Bar(f"reading {namespace}/{name}", console) as told:
-        reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, told=told)
+        reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, progress=told)
         past = asyncio.run(reading)  # this alone: within a loop, Ctrl-C would wait for what computes
     return replay_past(setting, past, f"{namespace}/{name}")
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
+from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
@@ -65,12 +65,12 @@ class Server:
 
     @asynccontextmanager
     async def source(
-        self, clock: HandClock | None = None, queries: Callable[[], tuple[FrontQuery, ...]] = tuple, **settings: object
+        self, clock: HandClock | None = None, queries: Callable[[], tuple[WakeUpQuery, ...]] = tuple, **settings: object
     ) -> AsyncIterator[PrometheusSource]:
         async with (
             serving(self.answer) as url,
             PrometheusSource(
-                PrometheusSettings(url=url, **settings), clock or HandClock(), front_queries=queries
+                PrometheusSettings(url=url, **settings), clock or HandClock(), wake_up_queries=queries
             ) as source,
         ):
             yield source

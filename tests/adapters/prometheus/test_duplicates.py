@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
-from autoscaler.adapters.prometheus.duplicates import Cluster, doubled, tell_clusters, tell_doubles
+from autoscaler.adapters.prometheus.duplicates import Cluster, describe_clusters, describe_duplicates, find_duplicates
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS
 from tests.adapters.prometheus.fleets import fleet_of
@@ -17,7 +17,7 @@ def told(*labels: dict[str, str]) -> tuple[str, ...]:
     answer = decode_vector(vector(*((each, 1) for each in labels)).encode())
     join = PodJoin()
     join.align(FLEET)
-    return tell_doubles(doubled(answer, join.rows(answer.labels), FLEET))
+    return describe_duplicates(find_duplicates(answer, join.rows(answer.labels), FLEET))
 
 
 def test_nothing_is_told_when_each_pod_has_one_series():
@@ -27,8 +27,7 @@ def test_nothing_is_told_when_each_pod_has_one_series():
 def test_jobs_are_named_when_two_read_one_pod():
     twice = [{**pod(name), "job": job} for name in ("a-0", "b-0") for job in ("podmonitor", "auto")]
     assert told(*twice, {**pod("a-1"), "job": "auto"}) == (
-        "pod llm/a-0 and 1 more is read by 2 scrape jobs (auto, podmonitor); "
-        "it counts once, as the job says that shows the most",
+        "pod llm/a-0 and 1 more is read by 2 scrape jobs (auto, podmonitor); it counts once, with the largest reading",
     )
 
 
@@ -40,7 +39,7 @@ def test_original_jobs_are_named_when_federation_moved_them():
 @pytest.mark.parametrize("label", CLUSTER_LABELS)
 def test_clusters_are_named_when_both_have_the_pod(label: str):
     (line,) = told(*({**pod("a-0"), label: name, "job": name} for name in ("stage", "prod")))
-    assert line.startswith("pod llm/a-0 has series of 2 clusters (prod, stage), which are taken for one; ")
+    assert line.startswith("pod llm/a-0 has series of 2 clusters (prod, stage), which count as one; ")
     assert line.endswith(f"--prometheus-selector '{label}=\"prod\"'")
 
 
@@ -53,7 +52,7 @@ def test_hostile_labels_stay_one_short_line():
     (line,) = told(*({**pod("a-0"), "job": f"{number}\n" + "x" * 10_000} for number in range(50)))
     assert len(line) < 1500
     assert "\n" not in line
-    assert tell_clusters("pod", {("n", "p"): {Cluster("a\"'; rm", "cluster"), Cluster("b", "cluster")}}).endswith(
+    assert describe_clusters("pod", {("n", "p"): {Cluster("a\"'; rm", "cluster"), Cluster("b", "cluster")}}).endswith(
         "'cluster=\"a; rm\"'"
     )
 
@@ -63,4 +62,4 @@ def test_a_flood_of_doubles_is_looked_at_in_part():
     fleet = fleet_of({"llm/p": names})
     answer = decode_vector(vector(*(({**pod(name), "job": job}, 1) for name in names for job in "xy")).encode())
     rows = np.repeat(np.arange(5000), 2)
-    assert 100 < len(doubled(answer, rows, fleet)) <= 2000
+    assert 100 < len(find_duplicates(answer, rows, fleet)) <= 2000

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.prometheus.owners import named_like, of_model, owner_of, pods_of, pods_of_any
+from autoscaler.adapters.prometheus.owners import (
+    model_workload,
+    name_in_pods,
+    owner_of,
+    pod_name_patterns,
+    pod_name_patterns_of_any,
+)
 from autoscaler.core.model.fleet import WorkloadRef
 
 REPLICA_SETS = {("llm", "llama-7d9c5b6f4"): ("Deployment", "llama"), ("llm", "canary-5b"): ("Rollout", "canary")}
@@ -60,13 +66,13 @@ def test_the_owner_is_read_from_a_pods_name_when_kubernetes_cut_it(name: str, po
     assert len(pod) <= 63
     ref = owner_of("llm", pod, "model", ("", ""), {})
     assert ref.kind == "Deployment"
-    assert ref.name == named_like(name) == (name if len(name) < 58 else name[:58])
+    assert ref.name == name_in_pods(name) == (name if len(name) < 58 else name[:58])
 
 
 @given(LONG_NAMES, HASHES, SUFFIXES)
 def test_pods_are_found_by_their_names_when_kubernetes_cut_them(name: str, pod_hash: str, suffix: str):
     pod = pod_of_deployment(name, pod_hash, suffix)
-    for expressions in (pods_of(name), pods_of_any([name, "other"])):
+    for expressions in (pod_name_patterns(name), pod_name_patterns_of_any([name, "other"])):
         assert any(re.fullmatch(each, pod) for each in expressions)
         assert any(re.fullmatch(each, f"{name}-7") for each in expressions)
 
@@ -96,4 +102,4 @@ def test_a_controller_that_nobody_can_scale_is_not_taken():
     ],
 )
 def test_a_model_gives_a_name_fit_for_an_address(model: str, name: str):
-    assert of_model("job", model).name == name
+    assert model_workload("job", model).name == name

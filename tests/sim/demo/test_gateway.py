@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.adapters.gateways import read_front
+from autoscaler.adapters.gateways import read_gateways
 from autoscaler.catalog.gateways import metric_names
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.sim.demo import gateway
@@ -20,7 +20,7 @@ def front(plant: Plant) -> tuple[FloatColumn, FloatColumn]:
         for sample in family.samples:
             if sample.name in metric_names():
                 series.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return read_front(plant.fleet(), series, series)
+    return read_gateways(plant.fleet(), series, series)
 
 
 def test_requests_held_for_a_workload_at_zero_are_seen_once_though_both_spellings_show_them() -> None:

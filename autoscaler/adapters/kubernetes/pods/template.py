@@ -12,7 +12,7 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.objects import Container, PodSpec, Probe
 from autoscaler.adapters.kubernetes.pods.command_line import Served, all_of, as_port, reported, served, states_model
 from autoscaler.adapters.kubernetes.scheduling import Needs, Toleration, read_needs
-from autoscaler.catalog.accelerators import BY_CLASS, Sort, sort_of
+from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.config.findings import shown
 from autoscaler.core.model.fleet import ServedNames
@@ -57,7 +57,7 @@ NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
 
 def read_template(spec: PodSpec) -> Facts:
     needs = _needs(spec)
-    counts = {name: count for name, count in needs.items() if sort_of(name) is Sort.ACCELERATOR}
+    counts = {name: count for name, count in needs.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
     unclear = _unclear(spec, counts, sorted(needs.keys() - counts.keys()))
     engine = engine_container(spec)
     stated = served(engine) if engine is not None else Served()
@@ -137,10 +137,10 @@ def _device_rank(container: Container) -> tuple[float, bool]:
         return 0.0, False
     known, others = 0.0, bool(resources.claims)
     for name, count in {**(resources.limits or {}), **(resources.requests or {})}.items():
-        sort = sort_of(name)
-        if sort is not Sort.OTHER and count != "0":
+        sort = resource_kind(name)
+        if sort is not ResourceKind.OTHER and count != "0":
             others = True
-            known += _count(count) if sort is Sort.ACCELERATOR and _count(count) > 0 else 0.0
+            known += _count(count) if sort is ResourceKind.ACCELERATOR and _count(count) > 0 else 0.0
     return known, others
 
 
@@ -172,7 +172,7 @@ def _requests(container: Container) -> Resources:
 
 
 def _devices(stated: Mapping[str, str | int | float]) -> Resources:
-    found = {name: _count(count) for name, count in stated.items() if sort_of(name) is not Sort.OTHER}
+    found = {name: _count(count) for name, count in stated.items() if resource_kind(name) is not ResourceKind.OTHER}
     return {name: count for name, count in found.items() if count != 0}
 
 

@@ -1,6 +1,6 @@
-"""From what one look at the metrics saw to a Fleet: workloads and pods numbered once, and remembered for a while.
+"""Keeps the workloads and pods found by discovery, with stable ids, and forgets them after a while.
 
-No query and no label is read here. What was seen is untrusted: how much of it is followed is bounded.
+This module reads no query results and no labels. Its input is untrusted, so workloads and pods are bounded.
 """
 
 from __future__ import annotations
@@ -13,123 +13,124 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, Name, PodFacts
-from autoscaler.adapters.prometheus.owners import leaders_of, of_leader, of_model, owner_of
+from autoscaler.adapters.prometheus.owners import leader_worker_set_of, leaders_of, model_workload, owner_of
 from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
 
-FORGET_S = 3600.0  # a workload of which nothing was seen for so long is gone
-MISSED_S = 300.0  # a pod that an incomplete look left out stays for so long
+FORGET_S = 3600.0  # a workload without any sign for this long is forgotten
+MISSED_S = 300.0  # a pod missing from incomplete passes is kept this long
 MAX_WORKLOADS = 20_000
 MAX_PODS = 200_000
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """What one look saw."""
+class DiscoveryResult:
+    """The result of one discovery pass."""
 
-    reporting: dict[Name, tuple[str, str]]  # pods from which an engine reports: engine and model
-    pods: dict[Name, PodFacts]  # of kube-state-metrics; empty: it is not there
+    reporting: dict[Name, tuple[str, str]]  # engine and model, by pod that reports
+    pods: dict[Name, PodFacts]  # from kube-state-metrics; empty if it is not scraped
     controllers: Controllers
-    gpus: dict[Name, Counter[Pool]]  # devices that each pod holds, by DCGM
-    whole: bool  # nothing failed and nothing was partial: what was not seen is gone
-    targets: frozenset[Name] = frozenset()  # of those that report, scrape targets, (job, instance): no pod is known
+    gpus: dict[Name, Counter[Pool]]  # devices of each pod, from DCGM
+    complete: bool  # no query failed or was partial, so anything missing is gone
+    targets: frozenset[Name] = frozenset()  # reporting scrape targets without a pod, (job, instance)
 
 
 @dataclass
-class _Found:
-    """What is remembered of a workload."""
+class _KnownWorkload:
+    """State kept about a workload."""
 
-    number: int
+    id: int
     workload: Workload
-    seen_s: float
-    replicas: float = math.nan  # spec.replicas; NaN: not told
+    found_s: float
+    replicas: float = math.nan  # spec.replicas; NaN if unknown
     gpus: float = math.nan
     pool: int = -1
 
 
 @dataclass
-class _Member:
-    """What is remembered of a pod."""
+class _KnownPod:
+    """State kept about a pod."""
 
-    number: int
+    id: int
     ref: WorkloadRef
     facts: PodFacts
-    seen_s: float
+    found_s: float
 
 
-class Roster:
-    """Everything found so far. Workloads and pods get ascending numbers that are never given twice."""
+class Inventory:
+    """All workloads and pods found so far. Ids ascend and are never reused."""
 
     def __init__(self) -> None:
-        self._found: dict[WorkloadRef, _Found] = {}  # in ascending order of numbers, as all dicts here
-        self._members: dict[Name, _Member] = {}
+        self._workloads_by_ref: dict[WorkloadRef, _KnownWorkload] = {}  # in ascending order of ids, as all dicts here
+        self._pods: dict[Name, _KnownPod] = {}
         self._pools: dict[Pool, int] = {}
-        self._leaders: dict[Name, Name] = {}  # of workers, which are no replicas of their own
-        self._workers: dict[Name, list[Name]] = {}  # likewise, by leader
-        self._led: set[WorkloadRef] = set()  # LeaderWorkerSets whose workers were seen
+        self._leaders: dict[Name, Name] = {}  # leader of each worker; workers are not replicas
+        self._workers: dict[Name, list[Name]] = {}  # workers of each leader
+        self._leader_worker_sets: set[WorkloadRef] = set()  # LeaderWorkerSets whose workers were found
         self._workloads: tuple[Workload, ...] = ()
-        self._given = 0
+        self._last_id = 0
 
-    def full(self) -> bool:
-        """Say whether something may have been left out because the bounds were reached."""
-        return len(self._members) >= MAX_PODS or len(self._found) >= MAX_WORKLOADS
+    def is_full(self) -> bool:
+        """Return whether a bound was reached, so that workloads or pods may be left out."""
+        return len(self._pods) >= MAX_PODS or len(self._workloads_by_ref) >= MAX_WORKLOADS
 
     def owner(self, name: Name) -> WorkloadRef | None:
         """Return the workload of a pod."""
-        member = self._members.get(name)
+        member = self._pods.get(name)
         return member.ref if member else None
 
     def namespaces(self) -> set[str]:
-        """Return where something was found."""
-        return {ref.namespace for ref in self._found}
+        """Return the namespaces of all workloads."""
+        return {ref.namespace for ref in self._workloads_by_ref}
 
-    def silent(self) -> list[WorkloadRef]:
-        """Return the workloads that have no pod, of which nobody says that they should have none."""
-        manned = {member.ref for member in self._members.values()}
-        return [ref for ref, found in self._found.items() if ref not in manned and math.isnan(found.replicas)]
+    def workloads_without_pods(self) -> list[WorkloadRef]:
+        """Return the workloads that have no pod and whose spec.replicas is unknown."""
+        with_pods = {member.ref for member in self._pods.values()}
+        return [
+            ref for ref, found in self._workloads_by_ref.items() if ref not in with_pods and math.isnan(found.replicas)
+        ]
 
-    def update(self, sighting: Sighting, now_s: float) -> None:
-        """Take in what was seen at a time of the tick."""
-        self._see_groups(sighting)
-        for name, (engine, model) in sorted(sighting.reporting.items()):
+    def update(self, result: DiscoveryResult, now_s: float) -> None:
+        """Add the result of a pass. now_s: on the clock of the tick."""
+        self._update_groups(result)
+        for name, (engine, model) in sorted(result.reporting.items()):
             if name in self._leaders:
                 continue
-            facts = self._facts(name, sighting) or self._remembered(name, sighting) or PodFacts(ready=True)
-            ref = self._ref(name, model, sighting)
-            if self._saw_workload(ref, engine, model, now_s):
-                self._saw_pod(name, ref, facts, now_s)
-        for name, facts in sorted(
-            sighting.pods.items()
-        ):  # on their way: no engine is heard yet, but the owner is known
-            if name in sighting.reporting or name in self._leaders:
+            facts = self._facts(name, result) or self._previous_facts(name, result) or PodFacts(ready=True)
+            ref = self._ref(name, model, result)
+            if self._update_workload(ref, engine, model, now_s):
+                self._update_pod(name, ref, facts, now_s)
+        # Pods that start report no engine yet, but their owner is known.
+        for name, facts in sorted(result.pods.items()):
+            if name in result.reporting or name in self._leaders:
                 continue
-            if (ref := self._ref(name, "", sighting)) in self._found:
-                self._saw_pod(name, ref, facts, now_s)
-        self._hear_replicas(sighting, now_s)
-        self._hear_gpus(sighting)
-        self._forget(sighting.whole, now_s)
+            if (ref := self._ref(name, "", result)) in self._workloads_by_ref:
+                self._update_pod(name, ref, facts, now_s)
+        self._update_replicas(result, now_s)
+        self._update_gpus(result)
+        self._forget(result.complete, now_s)
 
     def fleet(self, now_s: float, tick_s: Callable[[float], float]) -> Fleet:
-        """Return the snapshot; `tick_s` turns Unix times of the server into times of the tick."""
-        rows = {ref: row for row, ref in enumerate(self._found)}
-        found, members = list(self._found.values()), list(self._members.values())
+        """Return the snapshot. tick_s: converts Unix times of the server to times of the tick."""
+        rows = {ref: row for row, ref in enumerate(self._workloads_by_ref)}
+        found, members = list(self._workloads_by_ref.values()), list(self._pods.values())
         workloads = tuple(each.workload for each in found)
         if workloads != self._workloads:
-            self._workloads = workloads  # the same object while nothing changes: who compares it is quick
+            self._workloads = workloads  # the same object while nothing changes, so comparisons are fast
         pod_workload = np.array([rows[member.ref] for member in members], dtype=np.int64)
         ready = np.array([member.facts.ready for member in members], dtype=bool)
         spec = np.array([each.replicas for each in found], dtype=np.float64)
         return Fleet(
             time_s=now_s,
             workloads=self._workloads,
-            workload_id=np.array([each.number for each in found], dtype=np.int64),
+            workload_id=np.array([each.id for each in found], dtype=np.int64),
             replicas=np.where(np.isnan(spec), np.bincount(pod_workload[ready], minlength=len(found)), spec),
             paused=np.zeros(len(found), dtype=bool),
             other_owner=("",) * len(found),
             gpus_per_replica=np.array([each.gpus for each in found], dtype=np.float64),
             pool=np.array([each.pool for each in found], dtype=np.int64),
             obstacles=Obstacles.none(len(found), listed=False),
-            pods=tuple(Pod(namespace, name) for namespace, name in self._members),
-            pod_id=np.array([member.number for member in members], dtype=np.int64),
+            pods=tuple(Pod(namespace, name) for namespace, name in self._pods),
+            pod_id=np.array([member.id for member in members], dtype=np.int64),
             pod_workload=pod_workload,
             pod_ready=ready,
             pod_terminating=np.array([member.facts.terminating for member in members], dtype=bool),
@@ -145,104 +146,106 @@ class Roster:
             pool_gpus=np.full(len(self._pools), np.nan),
         )
 
-    def _ref(self, name: Name, model: str, sighting: Sighting) -> WorkloadRef:
+    def _ref(self, name: Name, model: str, result: DiscoveryResult) -> WorkloadRef:
         namespace, pod = name
-        if name in sighting.targets:
-            return of_model(namespace, model or namespace)
-        facts = sighting.pods.get(name)
+        if name in result.targets:
+            return model_workload(namespace, model or namespace)
+        facts = result.pods.get(name)
         controller = facts.controller if facts else ("", "")
-        ref = owner_of(namespace, pod, model, controller, sighting.controllers.of_replica_set)
-        if ref.kind == "StatefulSet" and (led := of_leader(namespace, pod)) in self._led:
+        ref = owner_of(namespace, pod, model, controller, result.controllers.of_replica_set)
+        if ref.kind == "StatefulSet" and (led := leader_worker_set_of(namespace, pod)) in self._leader_worker_sets:
             return led
         return ref
 
-    def _see_groups(self, sighting: Sighting) -> None:
+    def _update_groups(self, result: DiscoveryResult) -> None:
         """Find the workers of LeaderWorkerSets by their names."""
-        pods = sighting.reporting.keys() | sighting.pods.keys() | sighting.gpus.keys()
-        self._leaders = leaders_of(pods - sighting.targets)
+        pods = result.reporting.keys() | result.pods.keys() | result.gpus.keys()
+        self._leaders = leaders_of(pods - result.targets)
         self._workers = {}
         for worker, leader in self._leaders.items():
             self._workers.setdefault(leader, []).append(worker)
-        self._led = {of_leader(*leader) for leader in self._workers}
+        self._leader_worker_sets = {leader_worker_set_of(*leader) for leader in self._workers}
 
-    def _facts(self, name: Name, sighting: Sighting) -> PodFacts | None:
-        """Return what is known of a pod; of a leader, that it is as ready as the worst pod of its group."""
-        facts = sighting.pods.get(name)
+    def _facts(self, name: Name, result: DiscoveryResult) -> PodFacts | None:
+        """Return the facts about a pod. A leader is ready only if all its workers are."""
+        facts = result.pods.get(name)
         if facts is None or not facts.ready:
             return facts
-        workers = map(sighting.pods.get, self._workers.get(name, ()))
+        workers = map(result.pods.get, self._workers.get(name, ()))
         return replace(facts, ready=all(worker is None or worker.ready for worker in workers))
 
-    def _remembered(self, name: Name, sighting: Sighting) -> PodFacts | None:
-        """Return what was known of a pod that an incomplete look says nothing about."""
-        return self._members[name].facts if name in self._members and not sighting.whole else None
+    def _previous_facts(self, name: Name, result: DiscoveryResult) -> PodFacts | None:
+        """Return the previous facts about a pod if the pass is incomplete."""
+        return self._pods[name].facts if name in self._pods and not result.complete else None
 
-    def _saw_workload(self, ref: WorkloadRef, engine: str, model: str, now_s: float) -> bool:
-        """Remember it; False: there are too many."""
-        found = self._found.get(ref)
+    def _update_workload(self, ref: WorkloadRef, engine: str, model: str, now_s: float) -> bool:
+        """Add or update a workload; return False if there are too many."""
+        found = self._workloads_by_ref.get(ref)
         if found is None:
-            if len(self._found) >= MAX_WORKLOADS:
+            if len(self._workloads_by_ref) >= MAX_WORKLOADS:
                 return False
             workload = Workload(ref, model=model, engine=engine)
-            found = self._found[ref] = _Found(self._number(), workload, now_s)
-        elif found.seen_s < now_s and (found.workload.engine, found.workload.model) != (engine, model):
-            found.workload = found.workload._replace(engine=engine, model=model)  # of its first pod; others may differ
-        found.seen_s = now_s
+            found = self._workloads_by_ref[ref] = _KnownWorkload(self._next_id(), workload, now_s)
+        elif found.found_s < now_s and (found.workload.engine, found.workload.model) != (engine, model):
+            found.workload = found.workload._replace(
+                engine=engine, model=model
+            )  # from its first pod; others may differ
+        found.found_s = now_s
         return True
 
-    def _saw_pod(self, name: Name, ref: WorkloadRef, facts: PodFacts, now_s: float) -> None:
-        member = self._members.get(name)
+    def _update_pod(self, name: Name, ref: WorkloadRef, facts: PodFacts, now_s: float) -> None:
+        member = self._pods.get(name)
         if member is not None and (member.ref != ref or facts.created_s > member.facts.created_s):
-            del self._members[name]  # another pod of the same name, as StatefulSets make them
+            del self._pods[name]  # another pod with the same name, as in StatefulSets
             member = None
         if facts.ended:
-            self._members.pop(name, None)
+            self._pods.pop(name, None)
         elif member is not None:
-            member.facts, member.seen_s = facts, now_s
-        elif len(self._members) < MAX_PODS:
-            self._members[name] = _Member(self._number(), ref, facts, now_s)
+            member.facts, member.found_s = facts, now_s
+        elif len(self._pods) < MAX_PODS:
+            self._pods[name] = _KnownPod(self._next_id(), ref, facts, now_s)
 
-    def _hear_replicas(self, sighting: Sighting, now_s: float) -> None:
-        for ref, found in self._found.items():
-            kind = "StatefulSet" if ref.kind == "LeaderWorkerSet" else ref.kind  # that makes its leaders
-            spec = sighting.controllers.replicas.get((ref.namespace, kind, ref.name), math.nan)
+    def _update_replicas(self, result: DiscoveryResult, now_s: float) -> None:
+        for ref, found in self._workloads_by_ref.items():
+            kind = "StatefulSet" if ref.kind == "LeaderWorkerSet" else ref.kind  # which creates its leaders
+            spec = result.controllers.replicas.get((ref.namespace, kind, ref.name), math.nan)
             if not math.isnan(spec):
-                found.seen_s = now_s
-            if sighting.whole or not math.isnan(spec):
+                found.found_s = now_s
+            if result.complete or not math.isnan(spec):
                 found.replicas = spec
 
-    def _hear_gpus(self, sighting: Sighting) -> None:
-        """Learn devices per replica and pool, from the pod that holds the most."""
+    def _update_gpus(self, result: DiscoveryResult) -> None:
+        """Update devices per replica and pool from the pod with the most devices."""
         most: dict[WorkloadRef, tuple[int, Pool]] = {}
-        for name, member in self._members.items():
-            held = _held(name, member.facts, sighting)
+        for name, member in self._pods.items():
+            devices = _devices(name, member.facts, result)
             for worker in self._workers.get(name, ()):
-                held += _held(worker, sighting.pods.get(worker), sighting)
-            for pool, count in held.items():
+                devices += _devices(worker, result.pods.get(worker), result)
+            for pool, count in devices.items():
                 most[member.ref] = max(most.get(member.ref, (count, pool)), (count, pool))
         for ref, (count, pool) in most.items():
-            found = self._found[ref]
-            if not sighting.whole and count < found.gpus:
-                continue  # those that hold more may have been left out
+            found = self._workloads_by_ref[ref]
+            if not result.complete and count < found.gpus:
+                continue  # pods with more devices may be missing
             found.pool = self._pools.setdefault(pool, len(self._pools))
             found.gpus = float(count)
 
-    def _forget(self, whole: bool, now_s: float) -> None:
-        for ref in [ref for ref, found in self._found.items() if now_s - found.seen_s > FORGET_S]:
-            del self._found[ref]
-        kept_s = 0.0 if whole else MISSED_S
-        self._members = {
+    def _forget(self, complete: bool, now_s: float) -> None:
+        for ref in [ref for ref, found in self._workloads_by_ref.items() if now_s - found.found_s > FORGET_S]:
+            del self._workloads_by_ref[ref]
+        kept_s = 0.0 if complete else MISSED_S
+        self._pods = {
             name: member
-            for name, member in self._members.items()
-            if now_s - member.seen_s <= kept_s and member.ref in self._found
+            for name, member in self._pods.items()
+            if now_s - member.found_s <= kept_s and member.ref in self._workloads_by_ref
         }
 
-    def _number(self) -> int:
-        self._given += 1
-        return self._given
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
 
 
-def _held(name: Name, facts: PodFacts | None, sighting: Sighting) -> Counter[Pool]:
-    """Return the devices of a pod: those that DCGM sees, else those that it requests."""
+def _devices(name: Name, facts: PodFacts | None, result: DiscoveryResult) -> Counter[Pool]:
+    """Return the devices of a pod: those that DCGM reports, else those that it requests."""
     requested = facts.gpus if facts is not None else {}
-    return Counter(sighting.gpus.get(name) or {Pool(resource): count for resource, count in requested.items()})
+    return Counter(result.gpus.get(name) or {Pool(resource): count for resource, count in requested.items()})

@@ -1,6 +1,6 @@
-"""What kube-state-metrics says about pods and their controllers, where it is scraped. It is optional everywhere.
+"""Reads pods and their controllers from kube-state-metrics, which is optional.
 
-Both queries are bounded to the namespaces in which an engine reports or has reported.
+Both queries are restricted to namespaces in which an engine reports or has reported.
 Source: kube-state-metrics v2.20 `docs/metrics`.
 """
 
@@ -22,7 +22,7 @@ Name = tuple[str, str]  # (namespace, name)
 
 _CONTROLLED = 'owner_is_controller=~"|true"'
 _DEVICES = f'resource=~"{accelerator_labels()}"'
-# By metric: what its series must pass.
+# Label matchers, by metric.
 _POD_METRICS = {
     "kube_pod_owner": _CONTROLLED,
     "kube_pod_created": "",
@@ -67,11 +67,11 @@ _NAMESPACE = re.compile(r"[a-z0-9-]{1,63}")
 
 @dataclass
 class PodFacts:
-    """One pod; times are Unix times, NaN where unknown."""
+    """Facts about one pod. Times are Unix times, NaN if unknown."""
 
     controller: Name = ("", "")  # (kind, name)
     ready: bool = False
-    ended: bool = False  # Failed or Succeeded: its object is left, its devices are free
+    ended: bool = False  # Failed or Succeeded; its devices are free
     terminating: bool = False
     blocked: Blocked = Blocked.NO
     created_s: float = math.nan
@@ -83,17 +83,18 @@ class PodFacts:
 
 @dataclass
 class _Containers:
-    """What is said of the containers of a pod, by name."""
+    """Facts about the containers of a pod, by container name."""
 
     devices: dict[tuple[str, str], float] = field(default_factory=dict)  # requested, by container and resource
-    before: dict[str, float] = field(default_factory=dict)  # requested by the init container with most, by resource
+    before: dict[str, float] = field(default_factory=dict)  # requested by the largest init container, by resource
     started_s: dict[str, float] = field(default_factory=dict)
     restarted: set[str] = field(default_factory=set)
 
-    def tell(self, pod: PodFacts) -> None:
-        """Tell of a pod what only all of its containers say. The engine's is the one with devices, where that is known.
+    def apply_to(self, pod: PodFacts) -> None:
+        """Set the facts of a pod that depend on all its containers.
 
-        An engine that was started again says only when that was.
+        The engine's container is the one that requests devices. After a restart only the time of the restart is known,
+        so the start time of the pod is unknown.
         """
         for (_, resource), count in self.devices.items():
             pod.gpus[resource] = pod.gpus.get(resource, 0.0) + count
@@ -102,13 +103,13 @@ class _Containers:
         engines = {container for container, _ in self.devices}
         engines &= self.started_s.keys() | self.restarted
         started_s = [at_s for name, at_s in self.started_s.items() if not engines or name in engines]
-        again = self.restarted & engines if engines else self.restarted
-        pod.started_s = max(started_s) if started_s and not again else math.nan
+        restarted = self.restarted & engines if engines else self.restarted
+        pod.started_s = max(started_s) if started_s and not restarted else math.nan
 
 
 @dataclass(frozen=True)
 class Controllers:
-    """What is known of the objects above the pods."""
+    """Facts about the controllers of pods."""
 
     of_replica_set: dict[Name, Name]  # (kind, name) of the owner, by (namespace, ReplicaSet)
     replicas: dict[tuple[str, str, str], float]  # spec.replicas, by (namespace, kind, name)
@@ -117,14 +118,14 @@ class Controllers:
 def pods_query(engines: str, silent: Sequence[str] = ()) -> str:
     """Return the query for the pods of all namespaces in which `engines`, a vector expression, has a series.
 
-    silent: further namespaces, where none has one any more; what is no name of a namespace is left out.
+    silent: further namespaces, without such series; invalid names are left out.
     """
-    return _within(_POD_METRICS, _POD_LABELS, engines, silent)
+    return _query(_POD_METRICS, _POD_LABELS, engines, silent)
 
 
 def controllers_query(engines: str, silent: Sequence[str] = ()) -> str:
     """Return the query for ReplicaSets and spec.replicas in the same namespaces."""
-    return _within(_OWNER_METRICS, _OWNER_LABELS, engines, silent)
+    return _query(_OWNER_METRICS, _OWNER_LABELS, engines, silent)
 
 
 def read_pods(vector: Vector) -> dict[Name, PodFacts]:
@@ -132,14 +133,14 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
     pods: dict[Name, PodFacts] = {}
     containers: dict[Name, _Containers] = {}
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = _own(parse_labels(raw))
+        labels = _own_labels(parse_labels(raw))
         namespace, name, metric = labels.get("namespace", ""), labels.get("pod", ""), labels.get(METRIC, "")
         if not namespace or not name or not math.isfinite(value):
             continue
         pod = pods.setdefault((namespace, name), PodFacts())
         if "container_" in metric:
             of_pod = containers.setdefault((namespace, name), _Containers())
-            _hear_container(pod, of_pod, metric, labels, value)
+            _update_container(pod, of_pod, metric, labels, value)
         elif metric == "kube_pod_owner":
             pod.controller = labels.get("owner_kind", ""), labels.get("owner_name", "")
         elif metric == "kube_pod_status_ready":
@@ -152,15 +153,15 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
             pod.blocked = Blocked.UNSCHEDULABLE if value == 1 else pod.blocked
         elif metric in _TIMES:
             setattr(pod, _TIMES[metric], value)
-    for of_name, told in containers.items():
-        told.tell(pods[of_name])
+    for pod_name, of_pod in containers.items():
+        of_pod.apply_to(pods[pod_name])
     return pods
 
 
-def _hear_container(
+def _update_container(
     pod: PodFacts, containers: _Containers, metric: str, labels: Mapping[str, str], value: float
 ) -> None:
-    """Take in a series of one container."""
+    """Update the facts from a series of one container."""
     container, resource = labels.get("container", ""), from_label(labels.get("resource", ""))
     if metric == "kube_pod_container_status_waiting_reason":
         pod.blocked = _BLOCKED.get(labels.get("reason", ""), pod.blocked) if value == 1 else pod.blocked
@@ -176,14 +177,14 @@ def _hear_container(
 
 
 def read_controllers(vector: Vector) -> Controllers:
-    """Return the owners of ReplicaSets, and how many replicas are asked for."""
+    """Return the owners of ReplicaSets and the spec.replicas of controllers."""
     of_replica_set: dict[Name, Name] = {}
     replicas: dict[tuple[str, str, str], float] = {}
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        labels = _own(parse_labels(raw))
+        labels = _own_labels(parse_labels(raw))
         namespace = labels.get("namespace", "")
         if replica_set := labels.get("replicaset"):
-            if labels.get("owner_name"):  # "<none>" kinds of bare ReplicaSets are simply not in the table of kinds
+            if labels.get("owner_name"):  # "<none>" for ReplicaSets without an owner, which is no known kind
                 of_replica_set[namespace, replica_set] = labels.get("owner_kind", ""), labels["owner_name"]
         elif 0 <= value < math.inf:
             for kind, label in (("Deployment", "deployment"), ("StatefulSet", "statefulset")):
@@ -192,33 +193,34 @@ def read_controllers(vector: Vector) -> Controllers:
     return Controllers(of_replica_set, replicas)
 
 
-def _own(labels: dict[str, str]) -> dict[str, str]:
-    """Return the labels that kube-state-metrics itself gave a series: without `honor_labels` some were moved."""
+def _own_labels(labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels as kube-state-metrics wrote them; without `honor_labels` some were moved."""
     if not labels.get(_MOVED):
         return labels
     moved = {name.removeprefix(_PREFIX): text for name, text in labels.items() if name.startswith(_PREFIX)}
     return {**labels, **moved}
 
 
-def _within(metrics: Mapping[str, str], labels: tuple[str, ...], engines: str, silent: Sequence[str]) -> str:
-    """Compile a query for both ways in which kube-state-metrics may be scraped: its labels kept, and moved."""
-    here = f"group by (namespace) ({in_namespaces(engines)})"
-    there = f'label_replace({here}, "{_MOVED}", "$1", "namespace", "(.+)")'
+def _query(metrics: Mapping[str, str], labels: tuple[str, ...], engines: str, silent: Sequence[str]) -> str:
+    """Return a query that works whether the scrape kept the labels of kube-state-metrics or moved them."""
+    kept = f"group by (namespace) ({in_namespaces(engines)})"
+    moved = f'label_replace({kept}, "{_MOVED}", "$1", "namespace", "(.+)")'
     names = [name for name in silent if _NAMESPACE.fullmatch(name)]
     alternatives = []
     for label, matcher, present in (
-        ("namespace", f'{_MOVED}=""', here),
-        (_MOVED, f'{_MOVED}!=""', there),
+        ("namespace", f'{_MOVED}=""', kept),
+        (_MOVED, f'{_MOVED}!=""', moved),
     ):
-        alternatives.append(f"({_all(metrics, matcher)}) and on ({label}) {present}")
+        alternatives.append(f"({_series_of(metrics, matcher)}) and on ({label}) {present}")
         if names:
-            alternatives.append(_all(metrics, f'{matcher},{label}=~"{"|".join(names)}"'))
-    kept = ("namespace", *labels)
-    by = ", ".join((METRIC, *kept, *(_PREFIX + label for label in kept)))
+            alternatives.append(_series_of(metrics, f'{matcher},{label}=~"{"|".join(names)}"'))
+    plain = ("namespace", *labels)
+    by = ", ".join((METRIC, *plain, *(_PREFIX + label for label in plain)))
     return f"max by ({by}) ({' or '.join(alternatives)})"
 
 
-def _all(metrics: Mapping[str, str], matcher: str) -> str:
+def _series_of(metrics: Mapping[str, str], matcher: str) -> str:
+    """Return an expression for all series of these metrics, with their names in the label `metric`."""
     return " or ".join(
         f'label_replace({name}{{{",".join(filter(None, (matchers, matcher)))}}}, "{METRIC}", "{name}", "", "")'
         for name, matchers in metrics.items()

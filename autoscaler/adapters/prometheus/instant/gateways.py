@@ -1,26 +1,33 @@
-"""What is seen in front of the workloads, out of answers: gateways by their table, and the policies' own expressions.
+"""Reads requests in front of the workloads: from gateways by their table, and from the queries of policies.
 
-A partial answer may lack some of a gateway's replicas, so its zeros are unknown; what it does hold is held at least.
+A partial answer may lack replicas of a gateway, so its zeros are unknown. Its other values are lower bounds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.adapters.gateways import WorkloadNames
-from autoscaler.adapters.prometheus.decode import Vector, parse_labels
-from autoscaler.adapters.prometheus.duplicates import Cluster, cluster_of
+from autoscaler.adapters.gateways import TrustedNamespaces, WorkloadLookup, read_gateways
+from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
+from autoscaler.adapters.prometheus.duplicates import Cluster, cluster_of, describe_clusters
+from autoscaler.adapters.prometheus.instant.query_round import QueryRound
+from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, METRIC
-from autoscaler.catalog.gateways import Key
+from autoscaler.catalog.gateways import GATEWAY_NAMESPACES, Key
 from autoscaler.catalog.series import SeriesByName
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import FrontSamples
 from autoscaler.core.table.columns import FloatColumn
 
-# Labels by which a policy's own expression may name a workload, besides the model: those of kube-state-metrics.
+MAX_WAKE_UP_QUERIES = 32
+MAX_GATEWAY_SERIES = 50_000  # per answer; a mesh may have far more destinations than there are workloads
+
+# Labels by which a policy's query may name a workload, besides the model: those of kube-state-metrics.
 _NAMES = ("deployment", "statefulset", "leaderworkerset", "workload", "service")
 _IN_NAMESPACE = tuple(Key(name=name, namespace="namespace") for name in _NAMES)
 _ANYWHERE = tuple(Key(name=name) for name in _NAMES)
@@ -28,16 +35,88 @@ _BY_MODEL = (Key(model="model_name"), Key(model="model"))
 
 
 @dataclass(frozen=True)
-class FrontQuery:
-    """A policy's `wakeUp.query`: above 0 for a workload, somebody waits for it."""
+class WakeUpQuery:
+    """The `wakeUp.query` of a policy: a value above 0 for a workload means that requests wait for it."""
 
     policy: str
     query: str
-    default: bool = False  # the policy is also that of workloads that name none
+    default: bool = False  # the policy also applies to workloads that name none
 
 
-def by_metric(vector: Vector, limit: int) -> SeriesByName:
-    """Sort the first `limit` series by their label `metric`, which the queries of `queries.front_*` set."""
+class GatewayReader:
+    """Reads what waits and arrives in front of the workloads, at each tick."""
+
+    def __init__(
+        self,
+        wake_up_queries: Callable[[], tuple[WakeUpQuery, ...]],
+        trusted_namespaces: tuple[str, ...],
+        window_s: float,
+    ) -> None:
+        """trusted_namespaces: in addition to `GATEWAY_NAMESPACES`. window_s: range of rates."""
+        self._wake_up_queries = wake_up_queries
+        self._trusted_namespaces = (*GATEWAY_NAMESPACES, *trusted_namespaces)
+        self._window_s = window_s
+
+    async def read(self, query_round: QueryRound, at_s: float, fleet: Fleet) -> FrontSamples:
+        """Return the requests held and arriving for each workload. at_s: Unix time by the server's clock."""
+        arrivals_query = gateway_arrivals_query(self._window_s)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(_query(query_round, at_s, "gateway queues", gateway_queue_query()))
+            arrivals = group.create_task(_query(query_round, at_s, "gateway arrivals", arrivals_query))
+            wake_ups = group.create_task(self._read_wake_ups(query_round, at_s, fleet))
+        held = wake_ups.result()
+        arrivals_per_s = np.full(len(fleet.workloads), np.nan)
+        if waiting.result() or arrivals.result():
+            trusted = TrustedNamespaces(self._trusted_namespaces)
+            gateway_held, arrivals_per_s = read_gateways(fleet, waiting.result(), arrivals.result(), trusted)
+            if problem := trusted.problem():
+                query_round.note("gateways", clean(problem))
+            if clusters := find_gateway_clusters({**waiting.result(), **arrivals.result()}):
+                query_round.note("gateways", describe_clusters("metric", clusters))
+            held = np.fmax(held, gateway_held)  # a policy's query may read the same gauge, so they are not added
+        known = ~np.isnan(held) | ~np.isnan(arrivals_per_s)
+        return FrontSamples(np.where(known, query_round.started_s, np.nan), held, arrivals_per_s)
+
+    async def _read_wake_ups(self, query_round: QueryRound, at_s: float, fleet: Fleet) -> FloatColumn:
+        """Run the query of each policy that has one."""
+        held = np.full(len(fleet.workloads), np.nan)
+        queries = self._wake_up_queries()
+        if len(queries) > MAX_WAKE_UP_QUERIES:
+            problem = f"{len(queries)} policies have one; only the first {MAX_WAKE_UP_QUERIES} count"
+            query_round.note("wakeUp.query", problem)
+            queries = queries[:MAX_WAKE_UP_QUERIES]
+        if not queries:
+            return held
+        lookup = WorkloadLookup(fleet)
+
+        async def read(query: WakeUpQuery) -> FloatColumn:
+            name = f"wakeUp.query of policy {clean(query.policy)}"
+            answer = await query_round.ask(name, query.query, at_s)
+            if answer is None:
+                return np.full(len(fleet.workloads), np.nan)
+            column, problems = read_wake_up(fleet, lookup, query, answer.vector)
+            for problem in problems:
+                query_round.note(name, problem)
+            return column
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(read(query)) for query in queries]
+        for task in tasks:
+            held = np.fmax(held, task.result())
+        return held
+
+
+async def _query(query_round: QueryRound, at_s: float, name: str, expression: str) -> SeriesByName:
+    answer = await query_round.ask(name, expression, at_s)
+    if answer is None:
+        return {}
+    if (found := len(answer.vector.labels)) > MAX_GATEWAY_SERIES:
+        query_round.note(name, f"{found} series; only the first {MAX_GATEWAY_SERIES} count")
+    return group_by_metric(answer.vector, MAX_GATEWAY_SERIES)
+
+
+def group_by_metric(vector: Vector, limit: int) -> SeriesByName:
+    """Group the first `limit` series by their label `metric`, which the gateway queries set."""
     series: dict[str, list[tuple[dict[str, str], float]]] = {}
     for raw, value in zip(vector.labels[:limit], vector.values[:limit].tolist(), strict=True):
         if vector.partial and value == 0:
@@ -47,8 +126,8 @@ def by_metric(vector: Vector, limit: int) -> SeriesByName:
     return series
 
 
-def clusters_of(series: SeriesByName) -> dict[tuple[str, str], set[Cluster]]:
-    """Return, by metric, the clusters whose gateways say something of one name; none where each is of one cluster."""
+def find_gateway_clusters(series: SeriesByName) -> dict[tuple[str, str], set[Cluster]]:
+    """Return the clusters, by metric, whose gateways report series that differ only in the cluster."""
     found: dict[tuple[str, frozenset[tuple[str, str]]], set[Cluster]] = {}
     for metric, rows in series.items():
         for labels, _ in rows:
@@ -58,24 +137,26 @@ def clusters_of(series: SeriesByName) -> dict[tuple[str, str], set[Cluster]]:
     return {(metric, ""): clusters for (metric, _), clusters in found.items() if len(clusters) > 1}
 
 
-def read_wakeup(fleet: Fleet, names: WorkloadNames, query: FrontQuery, vector: Vector) -> tuple[FloatColumn, list[str]]:
-    """Bring the answer to a policy's expression onto the workloads under that policy.
+def read_wake_up(
+    fleet: Fleet, lookup: WorkloadLookup, query: WakeUpQuery, vector: Vector
+) -> tuple[FloatColumn, list[str]]:
+    """Map the answer to a policy's query onto the workloads of that policy.
 
-    Returns float64[W], requests waiting, NaN where nothing is said; and problems, one line each. A series is matched
-    by namespace and name, or by model. A value without labels counts for the only workload of the policy, else not.
+    Returns float64[W], waiting requests, NaN for workloads without a series; and problems, one line each. A series is
+    matched by namespace and name, or by model. A value without labels counts only if the policy has one workload.
     """
     column = np.full(len(fleet.workloads), np.nan)
-    members = [row for row, workload in enumerate(fleet.workloads) if _under(workload.policy, query)]
+    members = [row for row, workload in enumerate(fleet.workloads) if _applies_to(query, workload.policy)]
     if not members or not len(vector.values):
         return column, []
     inside, matched, problems = set(members), False, []
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
-        if not 0 <= value < math.inf or (vector.partial and value == 0):  # NaN fails as well
+        if not 0 <= value < math.inf or (vector.partial and value == 0):  # also false for NaN
             continue
         labels = parse_labels(raw)
         labels.pop("__name__", None)
         if labels:
-            rows = [row for row in _find(names, labels) if row in inside]
+            rows = [row for row in _find(lookup, labels) if row in inside]
         elif len(members) == 1:
             rows = members
         else:
@@ -95,11 +176,11 @@ def read_wakeup(fleet: Fleet, names: WorkloadNames, query: FrontQuery, vector: V
     return column, problems
 
 
-def _under(policy: str, query: FrontQuery) -> bool:
+def _applies_to(query: WakeUpQuery, policy: str) -> bool:
     return policy == query.policy or (query.default and not policy)
 
 
-def _find(names: WorkloadNames, labels: dict[str, str]) -> Sequence[int]:
-    if found := names.rows(_IN_NAMESPACE if labels.get("namespace") else _ANYWHERE, labels):
+def _find(lookup: WorkloadLookup, labels: dict[str, str]) -> Sequence[int]:
+    if found := lookup.rows(_IN_NAMESPACE if labels.get("namespace") else _ANYWHERE, labels):
         return found
-    return names.rows(_BY_MODEL, labels)
+    return lookup.rows(_BY_MODEL, labels)

@@ -1,8 +1,8 @@
-"""Which pod each series is about. Labels are parsed once per series ever; after that their bytes are looked up.
+"""Maps series to pods of the fleet. Labels are parsed once per series; later their bytes are looked up.
 
-Three steps, each remembered on its own: labels to a slot (a pod's name, whether or not such a pod exists, and whether
-moved labels hold it), slot to the pod's id, and id to the row of the present fleet. A pod that comes or goes thus costs
-nothing for the others.
+The lookup has three cached steps: from labels to a slot, from slot to the pod id, from id to the row in the fleet.
+A slot is a pod name, whether or not such a pod exists, and whether moved labels hold the name. A pod that comes or goes
+therefore costs nothing for the others.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from autoscaler.catalog.series import Labels, is_moved
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, find
 
-MAX_REMEMBERED = 1_000_000  # different label sets; past it all are forgotten, so hostile labels cost time, not memory
-ORDERS = 3  # orders of series that are remembered as a whole: both servers keep to one, but for Prometheus' quantiles
+MAX_REMEMBERED = 1_000_000  # label sets cached; beyond it the cache is cleared, so hostile labels cost time, not memory
+ORDERS = 3  # orders of series cached as a include_excluded; only quantiles of Prometheus change their order
 
 LabelSet = frozenset[tuple[str, str]]
 
 
 class LabelSlots:
-    """A number for the labels of each series, as `number` gives it. Labels are parsed once, then their bytes known."""
+    """Maps the labels of series to numbers that `number` assigns; parses each set of labels once."""
 
     def __init__(self, number: Callable[[Labels], int]) -> None:
         self._number = number
         self._slot_of: dict[bytes, int] = {}
-        self._orders: list[tuple[list[bytes], IntColumn]] = []  # the one used last comes last
+        self._orders: list[tuple[list[bytes], IntColumn]] = []  # least recently used first
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -39,7 +39,7 @@ class LabelSlots:
         """Return the number of each series, int64[N]."""
         for place, (known, slots) in enumerate(self._orders):
             if known == labels:
-                self._orders.append(self._orders.pop(place))  # the one used last is forgotten last
+                self._orders.append(self._orders.pop(place))  # move to the end
                 return slots
         slots = np.fromiter(map(self._slot_of.get, labels, repeat(-1)), np.int64, len(labels))
         for index in np.flatnonzero(slots < 0):
@@ -49,74 +49,74 @@ class LabelSlots:
 
 
 class PodJoin:
-    """Brings vectors onto the rows of one fleet after the other. The fleets must come from one source."""
+    """Maps vectors onto the rows of successive fleets, which must come from one source."""
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
-        self._foreign: Mapping[LabelSet, int] = {}  # labels of series to leave out, and the id of their pod
+        self._foreign: Mapping[LabelSet, int] = {}  # labels of excluded series, and the id of their pod
         self._forget()
 
     def _forget(self) -> None:
         self._labels = LabelSlots(lambda labels: self._slot(pod_name(labels), is_moved(labels)))
         self._slot_of_name: dict[tuple[Name, bool], int] = {}
-        self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1: no such pod was ever seen
+        self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1 if there never was such a pod
         self._row_of_slot = self._id_of_slot
-        self._moved = np.zeros(1024, dtype=bool)  # the name of this slot stood in labels that were moved
+        self._moved = np.zeros(1024, dtype=bool)  # whether moved labels hold the name of the slot
         self._pod_ids = np.empty(0, dtype=np.int64)
 
     def align(self, fleet: Fleet) -> None:
-        """Take over the pods of a fleet; call it before `rows` whenever there is another one."""
+        """Take over the pods of a fleet. To be called for each new fleet, before `rows`."""
         if len(self._slot_of_name) + len(self._labels) > self._max_remembered:
             self._forget()
-        _, known = find(fleet.pod_id, self._pod_ids)  # a workload that is governed from now on has older pods
+        _, known = find(fleet.pod_id, self._pod_ids)  # a workload that joins the fleet has older pods
         for row in np.flatnonzero(~known):
             pod = fleet.pods[row]
             for moved in (False, True):
                 slot = self._slot((pod.namespace, pod.name), moved)
                 self._id_of_slot[slot] = fleet.pod_id[row]
         self._pod_ids = fleet.pod_id
-        self._place()
+        self._update_rows()
 
     def rows(self, labels: list[bytes]) -> IntColumn:
-        """Return the row in the fleet of each series, int64[N]; -1: its pod is gone, or it names none."""
+        """Return the row in the fleet of each series, int64[N]; -1 if its pod is gone or it names none."""
         return np.asarray(self._row_of_slot[self._slots(labels)])
 
-    def leave_out(self, foreign: Mapping[LabelSet, int]) -> None:
-        """Let no column have series with exactly these labels. foreign: with the row in the fleet of the pod."""
+    def exclude(self, foreign: Mapping[LabelSet, int]) -> None:
+        """Exclude series with exactly these labels from columns. foreign: row of the pod, by labels."""
         self._foreign = {labels: int(self._pod_ids[row]) for labels, row in foreign.items()}
 
-    def strange(self, labels: list[bytes]) -> BoolColumn:
-        """Say which series are of something else than a pod that is, or was, in the fleet, or are left out; bool[N]."""
+    def is_outside_fleet(self, labels: list[bytes]) -> BoolColumn:
+        """Return which series name no pod that is, or was, in the fleet, or are excluded; bool[N]."""
         slots = self._slots(labels)
         rows = self._row_of_slot[slots]
-        left_out = (rows >= 0) & (self._without_foreign(labels, rows) < 0)
-        return np.asarray((self._id_of_slot[slots] < 0) | left_out)
+        excluded = (rows >= 0) & (self._drop_excluded(labels, rows) < 0)
+        return np.asarray((self._id_of_slot[slots] < 0) | excluded)
 
-    def column(self, vector: Vector, *, whole: bool = False) -> FloatColumn:
-        """Return float64[P]: each pod's value, the largest where several series are about one pod; NaN: none is.
+    def column(self, vector: Vector, *, include_excluded: bool = False) -> FloatColumn:
+        """Return the value of each pod, float64[P]: the largest of its series, NaN if it has none.
 
-        Series of the pod's own scrape count before those whose labels were moved: any pod that is scraped can write
-        labels that Prometheus moves, and name a neighbour. whole: what is to be left out counts as well.
+        Series from the scrape of the pod take precedence over series with moved labels, because any pod can expose
+        such labels and name another pod. include_excluded: excluded series count as well.
         """
         slots = self._slots(vector.labels)
         rows = self._row_of_slot[slots]
-        if not whole:
-            rows = self._without_foreign(vector.labels, rows)
-        here, moved = rows >= 0, self._moved[slots]
+        if not include_excluded:
+            rows = self._drop_excluded(vector.labels, rows)
+        known, moved = rows >= 0, self._moved[slots]
         column = np.full(len(self._pod_ids), np.nan)
-        np.fmax.at(column, rows[here & ~moved], vector.values[here & ~moved])
-        if (here & moved).any():
+        np.fmax.at(column, rows[known & ~moved], vector.values[known & ~moved])
+        if (known & moved).any():
             others = np.full(len(self._pod_ids), np.nan)
-            np.fmax.at(others, rows[here & moved], vector.values[here & moved])
+            np.fmax.at(others, rows[known & moved], vector.values[known & moved])
             column = np.where(np.isnan(column), others, column)
         return column
 
-    def _without_foreign(self, labels: list[bytes], rows: IntColumn) -> IntColumn:
+    def _drop_excluded(self, labels: list[bytes], rows: IntColumn) -> IntColumn:
         if not self._foreign:
             return rows
-        doubtful = np.isin(self._pod_ids, list(self._foreign.values()))
+        candidates = np.isin(self._pod_ids, list(self._foreign.values()))
         kept = rows.copy()
-        for index in np.flatnonzero((rows >= 0) & doubtful[rows]).tolist():
+        for index in np.flatnonzero((rows >= 0) & candidates[rows]).tolist():
             if frozenset(parse_labels(labels[index]).items()) in self._foreign:
                 kept[index] = -1
         return kept
@@ -125,7 +125,7 @@ class PodJoin:
         known = len(self._slot_of_name)
         slots = self._labels.of(labels)
         if len(self._slot_of_name) > known:
-            self._place()
+            self._update_rows()
         return slots
 
     def _slot(self, name: Name, moved: bool) -> int:
@@ -136,6 +136,6 @@ class PodJoin:
         self._moved[slot] = moved
         return slot
 
-    def _place(self) -> None:
+    def _update_rows(self) -> None:
         rows, known = find(self._id_of_slot, self._pod_ids)
         self._row_of_slot = np.where(known, rows, -1)

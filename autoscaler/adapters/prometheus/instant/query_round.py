@@ -1,4 +1,4 @@
-"""One round of queries: a common deadline, a common instant of evaluation, and an account of what came of it."""
+"""One round of queries with a common deadline, and the report about it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from autoscaler.core.model.samples import SourceReport
 from autoscaler.ports import Clock
 
 MAX_PROBLEMS = 8
-NAMED = 2  # queries named in one problem; that there are more is said
+MAX_NAMED = 2  # queries named in one problem
 
 
-class Sampling:
-    """Asks, and never raises for a query that failed: the answer is then None and the report says why."""
+class QueryRound:
+    """Runs queries. A failed query returns None, and the report has the reason."""
 
     def __init__(self, client: PrometheusClient, clock: Clock, deadline_s: float) -> None:
-        """deadline_s: seconds from now in which the whole round must end."""
+        """deadline_s: seconds from now until the end of the whole round."""
         self._client = client
         self._clock = clock
         self.started_s = clock.now_s()
-        self._until_s = asyncio.get_running_loop().time() + deadline_s
+        self._deadline_s = asyncio.get_running_loop().time() + deadline_s
         self._queries = 0
-        self.failed = 0  # queries that brought nothing
+        self.failed = 0  # number of failed queries
         self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
 
     async def ask(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
-        """Ask for a vector; `name` is what problems call the query. at_s: Unix time by the server's clock."""
-        left_s = self._until_s - asyncio.get_running_loop().time()
+        """Query a vector. name: of the query, for problems. at_s: Unix time by the server's clock."""
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
         self._queries += 1
         if left_s <= 0:
             self._fail(name, f"{self._client.name}: not asked, the deadline of the tick has passed")
@@ -41,27 +41,27 @@ class Sampling:
             return None
         vector = answer.vector
         if vector.partial:
-            said = "; ".join(vector.notes) or "isPartial"
-            self.note(name, f"{self._client.name}: partial answer, what is missing is unknown: {said}")
+            notes = "; ".join(vector.notes) or "isPartial"
+            self.note(name, f"{self._client.name}: partial answer, what is missing is unknown: {notes}")
         elif vector.notes:
             self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
         return answer
 
     async def try_ask(self, expression: str) -> Vector:
-        """Ask what a server may refuse: that is no failure, and nothing is said of it. Raises QueryFailed."""
-        left_s = self._until_s - asyncio.get_running_loop().time()
+        """Run a query that the server may refuse; a refusal is not reported. Raises QueryFailed."""
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise QueryFailed("the deadline has passed")
         self._queries += 1
         return (await self._client.query(expression, None, left_s)).vector
 
     def note(self, name: str, problem: str) -> None:
-        """Add a problem; the same one of several queries is told once."""
+        """Add a problem of a query. The same problem of several queries is reported once."""
         self._problems.setdefault(problem, []).append(name)
 
     @property
     def reason(self) -> str:
-        """All problems, without the queries that have them."""
+        """All problems, without the names of the queries."""
         return "; ".join(list(self._problems)[:MAX_PROBLEMS])
 
     def report(self) -> SourceReport:
@@ -79,12 +79,12 @@ class Sampling:
 
 
 def _line(names: list[str], text: str) -> str:
-    more = len(names) - NAMED
-    line = f"{', '.join(names[:NAMED])}{f' and {more} more' if more > 0 else ''}: {text}"
+    more = len(names) - MAX_NAMED
+    line = f"{', '.join(names[:MAX_NAMED])}{f' and {more} more' if more > 0 else ''}: {text}"
     return line if len(line) <= 2 * MAX_NOTE_CHARACTERS else line[: 2 * MAX_NOTE_CHARACTERS - 1] + "…"
 
 
-def by_name(vector: Vector) -> dict[str, float]:
-    """Return the value of each series of an answer by its label `metric`."""
+def values_by_metric(vector: Vector) -> dict[str, float]:
+    """Return the value of each series by its label `metric`."""
     names = (parse_labels(raw).get(METRIC, "") for raw in vector.labels)
     return dict(zip(names, vector.values.tolist(), strict=True))

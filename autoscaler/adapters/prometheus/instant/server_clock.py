@@ -1,8 +1,8 @@
-"""The server's clock beside the tick's: from one to the other without trusting that the two machines agree.
+"""Converts between the clock of the server and the clock of the tick, which may disagree.
 
-Prometheus stamps samples with its own wall clock. An answer tells what that clock said while we waited for it, which
-bounds the offset between the clocks by the time the request took. The offset is held as long as the bounds allow it:
-the same sample, seen by two ticks, must have the same time, or counters would seem to stand still between the two.
+Prometheus stamps samples with its own wall clock. A response shows the time of that clock between request and response,
+so the offset is known up to the duration of the request. The offset is kept as long as it is within these bounds.
+Otherwise one sample could get different times in two ticks, and its counters would seem to have stopped between them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from autoscaler.core.table.columns import FloatColumn
 
 Seconds = TypeVar("Seconds", float, FloatColumn)
 
-SLACK_S = 0.25  # bounds may be missed by so much before the offset moves: drift and rounding are no clock step
+SLACK_S = 0.25  # drift and rounding beyond the bounds that does not move the offset
 
 
 class ServerClock:
-    """Offset between the server's Unix time and the clock of the tick. Unknown until the first answer."""
+    """Offset between the Unix time of the server and the clock of the tick. Unknown until the first answer."""
 
     def __init__(self) -> None:
         self._offset_s = math.nan
@@ -28,12 +28,12 @@ class ServerClock:
     def known(self) -> bool:
         return not math.isnan(self._offset_s)
 
-    def hear(self, answer: Answer) -> None:
-        """Learn from an answer that was evaluated at the server's own now. One without a series says no time."""
+    def update(self, answer: Answer) -> None:
+        """Update the offset from an answer evaluated at the server's now. An answer without series has no time."""
         server_s = answer.vector.time_s
         if not math.isfinite(server_s):
             return
-        rounding_s = 1.0 if server_s == int(server_s) else 0.001  # VictoriaMetrics cuts its now to whole seconds
+        rounding_s = 1.0 if server_s == int(server_s) else 0.001  # VictoriaMetrics truncates its now to seconds
         low_s, high_s = answer.sent_s - server_s - rounding_s, answer.received_s - server_s
         if not self.known:
             self._offset_s = (low_s + high_s) / 2
@@ -41,9 +41,9 @@ class ServerClock:
             self._offset_s = min(max(self._offset_s, low_s), high_s)
 
     def server_s(self, now_s: float) -> float:
-        """Return the server's Unix time at a time of the tick; NaN while unknown."""
+        """Convert a time of the tick to the Unix time of the server; NaN while unknown."""
         return now_s - self._offset_s
 
     def tick_s(self, unix_s: Seconds) -> Seconds:
-        """Return times of the tick for Unix times of the server; NaN while unknown."""
+        """Convert Unix times of the server to times of the tick; NaN while unknown."""
         return unix_s + self._offset_s

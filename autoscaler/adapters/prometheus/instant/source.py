@@ -1,15 +1,12 @@
-"""Samples from Prometheus: a fixed list of queries for all workloads, joined to the pods of the fleet.
+"""Reads samples from Prometheus at each tick: a fixed list of queries for all workloads, joined to the pods.
 
-How old a reading is: Prometheus answers with the last sample of up to five minutes ago, unless a scrape has failed
-since, which ends the series at once. So a lost remote write or a backend without such marks can show old numbers as
-if they were new. Each pod's own sample time is asked for (`timestamp()`) and given on as `time_s`; whether it is too
-old is for the core to judge. Readings of gateways have no such witness and count as read when they were asked for.
+Age of readings: Prometheus returns the last sample of up to five minutes ago, unless a later scrape failed, which ends
+the series at once. A lost remote write, or a backend without staleness markers, can show old numbers as new. So the
+sample time of each pod is queried too (`timestamp()`) and returned as `time_s`; the core decides whether it is too old.
+Readings of gateways have no sample time and count as read when they were queried.
 
-Requests within an objective are counted by the server (`attained`): a query for each objective that the policies in
-force have, however many workloads share it.
-
-All queries of one tick are evaluated at one instant by the server's clock, so that counters and their times belong
-together. GPU readings and what an engine sets at its start are asked for every `SLOW_PERIOD_S` and carried between.
+All queries of one tick are evaluated at one instant of the server's clock, so that counters and their times match. GPU
+metrics and constants of engines are queried every `SLOW_PERIOD_S` and reused in between.
 """
 
 from __future__ import annotations
@@ -23,18 +20,17 @@ from typing import Self
 
 import numpy as np
 
-from autoscaler.adapters.gateways import Reporters, WorkloadNames, read_front
 from autoscaler.adapters.prometheus.decode import Vector, clean
-from autoscaler.adapters.prometheus.duplicates import doubled, tell_clusters, tell_doubles
+from autoscaler.adapters.prometheus.duplicates import describe_duplicates, find_duplicates
 from autoscaler.adapters.prometheus.instant.client import PrometheusClient
-from autoscaler.adapters.prometheus.instant.foreign_models import Models
-from autoscaler.adapters.prometheus.instant.gateways import FrontQuery, by_metric, clusters_of, read_wakeup
+from autoscaler.adapters.prometheus.instant.foreign_models import ForeignModels
+from autoscaler.adapters.prometheus.instant.gateways import GatewayReader, WakeUpQuery
 from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
-from autoscaler.adapters.prometheus.instant.query_round import Sampling, by_name
+from autoscaler.adapters.prometheus.instant.query_round import QueryRound, values_by_metric
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
-from autoscaler.adapters.prometheus.instant.unread_metrics import STATISTICS, NearMisses
-from autoscaler.adapters.prometheus.instant.within_objective import Attained, tell_uncounted
+from autoscaler.adapters.prometheus.instant.unread_metrics import STATISTICS_HINT, UnreadMetrics
+from autoscaler.adapters.prometheus.instant.within_objective import ObjectiveCounts, report_uncounted
 from autoscaler.adapters.prometheus.promql.conventions import (
     CONVENTIONS,
     Conventions,
@@ -48,44 +44,40 @@ from autoscaler.adapters.prometheus.promql.engines import (
     quantile_queries,
 )
 from autoscaler.adapters.prometheus.promql.expressions import Quantiles
-from autoscaler.adapters.prometheus.promql.gateways import front_arrivals_query, front_waiting_query
 from autoscaler.adapters.prometheus.promql.gpus import GPU_COLUMNS, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET, Identity
 from autoscaler.adapters.prometheus.promql.native_histograms import native_quantile_queries, native_queries
 from autoscaler.catalog.engines import ENGINES, LIMITS, QUANTILES, UNCOUNTED
-from autoscaler.catalog.gateways import GATEWAY_NAMESPACES
-from autoscaler.catalog.series import SeriesByName
 from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.samples import Objectives, PodSamples, Samples
 from autoscaler.core.observe import counter_falls
 from autoscaler.core.table.columns import FloatColumn, IntColumn, find
 from autoscaler.core.table.groupby import Fold
 from autoscaler.ports import Clock
 
 SLOW_PERIOD_S = 30.0
-SLOW_AT_ONCE = 2  # slow queries renewed by one tick, so that no tick has to bear them all
-MAX_CARRIED_S = 300.0  # a slow reading that cannot be renewed is unknown after this
-SCRAPED_BY_S = 90.0  # a pod that is ready for longer has been scraped, if it ever will be
-MOST_SILENT = 3  # workloads whose silence is told
-MAX_FRONT_QUERIES = 32
-MAX_FRONT_SERIES = 50_000  # of one answer; a mesh may have far more destinations than there are workloads
-MEAN_OF_PODS = "the mean of pods, weighted by what each did: names and labels do not tell which of them serve together"
+SLOW_AT_ONCE = 2  # slow queries repeated per tick, so that no tick runs all of them
+MAX_SLOW_AGE_S = 300.0  # older slow readings are unknown
+SCRAPED_BY_S = 90.0  # a pod that has been ready for longer should have been scraped
+MAX_SILENT = 3  # silent workloads named in one report
+
+MEAN_OF_PODS = "the mean of its pods, weighted by their work: names and labels do not show which pods serve together"
 _TIMES = frozenset({"time_s", "gpu_time_s"})
-_OF_GPUS = GPU_COLUMNS | {"gpu_time_s"}
+_FROM_GPUS = GPU_COLUMNS | {"gpu_time_s"}
 
 
 @dataclass(frozen=True)
-class _Carried:
-    """A slow column as it was read, on the pods of that time."""
+class _SlowReading:
+    """A column of a slow query, with the pods at the time it was read."""
 
     pod_id: IntColumn
     column: FloatColumn
     read_s: float
 
-    def on(self, fleet: Fleet) -> FloatColumn:
-        """Return it on the pods of another fleet; NaN for pods that were not there."""
+    def for_fleet(self, fleet: Fleet) -> FloatColumn:
+        """Return the column for the pods of a fleet; NaN for pods that are new since."""
         if not len(self.pod_id):
             return np.full(len(fleet.pods), np.nan)
         rows, known = find(fleet.pod_id, self.pod_id)
@@ -95,37 +87,37 @@ class _Carried:
 class PrometheusSource:
     """A SampleSource over one server: `async with PrometheusSource(settings, clock) as source`.
 
-    The fleets given to `sample` must come from one WorkloadSource, whose pod ids are remembered.
+    The fleets passed to `sample` must come from one WorkloadSource, because pod ids are kept between ticks.
     """
 
     def __init__(
         self,
         settings: PrometheusSettings,
         clock: Clock,
-        front_queries: Callable[[], tuple[FrontQuery, ...]] = lambda: (),
+        wake_up_queries: Callable[[], tuple[WakeUpQuery, ...]] = lambda: (),
         gateway_namespaces: tuple[str, ...] = (),
     ) -> None:
         """Raises ValueError as the client.
 
-        front_queries: the policies' own expressions, asked for at each sampling. gateway_namespaces: whose gateways
-        are believed about workloads of others, besides those of `config.reporters`.
+        wake_up_queries: returns the queries of the policies. gateway_namespaces: namespaces whose gateways are trusted
+        about workloads of other namespaces, in addition to `GATEWAY_NAMESPACES`.
         """
-        self._gateway_namespaces = (*GATEWAY_NAMESPACES, *gateway_namespaces)
         self._client = PrometheusClient(settings, clock)
         self._clock = clock
-        self._front_queries = front_queries
+
         self._window_s = settings.rate_window_s
+        self._gateways = GatewayReader(wake_up_queries, gateway_namespaces, self._window_s)
         self._spellings = all_spellings(settings.metric_prefixes)
-        self._near_misses = NearMisses(self._spellings)
+        self._unread_metrics = UnreadMetrics(self._spellings)
         self._server_clock = ServerClock()
         self._join = PodJoin()
         self._groups = GroupJoin(self._join, POD, Conventions.pod_labels)
-        self._own_too = False  # each pod's own quantiles are asked for as well
+        self._query_each_pod = False  # also query quantiles of single pods
         self._conventions = Conventions()
         self._conventions_s = -np.inf
-        self._carried: dict[str, _Carried] = {}
-        self._attained = Attained()
-        self._models = Models()
+        self._slow_readings: dict[str, _SlowReading] = {}
+        self._objective_counts = ObjectiveCounts()
+        self._models = ForeignModels()
         self._counted = counter_falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
@@ -138,16 +130,16 @@ class PrometheusSource:
         await self._client.__aexit__(kind, error, trace)
 
     async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
-        """Read all columns that Prometheus knows. What fails stays NaN and is told in the one report."""
-        sampling = Sampling(self._client, self._clock, deadline_s)
+        """Read all columns. Columns of failed queries stay NaN, and the report names the failure."""
+        query_round = QueryRound(self._client, self._clock, deadline_s)
         first = not self._server_clock.known
         if first:
-            await self._learn_conventions(sampling)
-        if not self._server_clock.known:  # nothing the server says could be dated
-            sampling.note(CONVENTIONS, "nothing is read before this query is answered")
-            return Samples.nothing(len(fleet.workloads), len(fleet.pods), (sampling.report(),))
+            await self._update_conventions(query_round)
+        if not self._server_clock.known:  # samples could not be dated
+            query_round.note(CONVENTIONS, "nothing is read before this query is answered")
+            return Samples.nothing(len(fleet.workloads), len(fleet.pods), (query_round.report(),))
         self._join.align(fleet)
-        at_s = self._server_clock.server_s(sampling.started_s)
+        at_s = self._server_clock.server_s(query_round.started_s)
         names = [counter_falls.PROCESS_START, *(field.name for field in fields(PodSamples))]
         columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
         answers: list[tuple[PodQuery, Vector]] = []
@@ -155,19 +147,19 @@ class PrometheusSource:
             self._groups = GroupJoin(self._join, POD, self._conventions.pod_labels)
         identities = self._identities(fleet)
         engines = engines_spelled(self._conventions.spellings)
-        await self._models.read(sampling, at_s, engines, identities, self._join, fleet)
-        queries = self._plan(fleet, identities, sampling)
-        due = self._due(queries, sampling.started_s)
+        await self._models.read(query_round, at_s, engines, identities, self._join, fleet)
+        queries = self._pod_queries(fleet, identities, query_round)
+        due = self._due_queries(queries, query_round.started_s)
         async with asyncio.TaskGroup() as group:
-            if not first and sampling.started_s - self._conventions_s >= SLOW_PERIOD_S:
-                group.create_task(self._learn_conventions(sampling), name="prometheus conventions")
+            if not first and query_round.started_s - self._conventions_s >= SLOW_PERIOD_S:
+                group.create_task(self._update_conventions(query_round), name="prometheus conventions")
             for query in queries:
                 ask = not query.slow or query.expression in due
-                reading = self._read_pods(sampling, at_s, query, ask, fleet, columns, answers)
+                reading = self._read_pods(query_round, at_s, query, ask, fleet, columns, answers)
                 group.create_task(reading, name="prometheus pods")
             counts = group.create_task(
-                self._attained.read(
-                    sampling,
+                self._objective_counts.read(
+                    query_round,
                     at_s,
                     engines,
                     identities,
@@ -178,95 +170,96 @@ class PrometheusSource:
                 ),
                 name="prometheus objectives",
             )
-            front = group.create_task(self._read_front(sampling, at_s, fleet), name="prometheus gateways")
+            front = group.create_task(self._gateways.read(query_round, at_s, fleet), name="prometheus gateways")
         if (fleet.pod_ready & np.isnan(columns["running"])).any():
-            await self._near_misses.tell(sampling)
-        self._tell_strangers(sampling, fleet, columns["running"])
-        self._read_groups(sampling, fleet, columns, answers)
+            await self._unread_metrics.report(query_round)
+        self._report_silent_workloads(query_round, fleet, columns["running"])
+        self._read_groups(query_round, fleet, columns, answers)
         for column, counted in counts.result().items():
-            columns[column] = self._believable(column, counted, sampling.started_s)
+            columns[column] = self._drop_impossible(column, counted, query_round.started_s)
         for column in UNCOUNTED:
-            tell_uncounted(sampling, column, fleet, objectives, columns)
-        columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, sampling.started_s))
-        pods = self._doubt(sampling, fleet, columns)
-        return Samples(pods, front.result(), (sampling.report(),))
+            report_uncounted(query_round, column, fleet, objectives, columns)
+        columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, query_round.started_s))
+        pods = self._reject_false_falls(query_round, fleet, columns)
+        return Samples(pods, front.result(), (query_round.report(),))
 
-    def _doubt(self, sampling: Sampling, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
-        """Make counters unknown that fell although their process stands, and say so."""
+    def _reject_false_falls(self, query_round: QueryRound, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
+        """Make counters unknown that fell without a restart of their process, and report them."""
         start_s = columns.pop(counter_falls.PROCESS_START)
         pods, self._counted = counter_falls.doubt(self._counted, PodSamples(**columns), start_s, fleet, self._window_s)
-        if len(rows := np.flatnonzero(self._counted.told(sampling.started_s))):
+        if len(rows := np.flatnonzero(self._counted.told(query_round.started_s))):
             more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
             pod = fleet.pods[rows[0]]
-            sampling.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {counter_falls.WORDS}")
+            query_round.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {counter_falls.WORDS}")
         return pods
 
-    async def _learn_conventions(self, sampling: Sampling) -> None:
-        """Ask by which labels this backend names pods, and hear the server's clock: it evaluates at its own now.
+    async def _update_conventions(self, query_round: QueryRound) -> None:
+        """Query the conventions of the backend, and update the server's clock from the answer.
 
-        A partial answer may lack the labels that matter: it counts only until there was a whole one, and it is asked
-        again at the next tick.
+        A partial answer may lack labels, so it counts only until there is a complete one, and the query is repeated at
+        the next tick.
         """
-        answer = await sampling.ask(CONVENTIONS, convention_query(self._spellings))
+        answer = await query_round.ask(CONVENTIONS, convention_query(self._spellings))
         if answer is None:
             return
-        self._server_clock.hear(answer)
+        self._server_clock.update(answer)
         if not answer.vector.partial or math.isinf(self._conventions_s):
-            self._conventions = read_conventions(by_name(answer.vector))
+            self._conventions = read_conventions(values_by_metric(answer.vector))
         if not answer.vector.partial:
-            self._conventions_s = sampling.started_s
+            self._conventions_s = query_round.started_s
 
     def _identities(self, fleet: Fleet) -> tuple[Identity, ...]:
-        """Return which labels to read engines by. Scrape targets are read only where they are what was found."""
+        """Return the labels to read engines by. Scrape targets are read only if a discovered workload has no object."""
         found = self._conventions.identities
         if POD in found and all(workload.ref.api_version for workload in fleet.workloads):
             return (POD,)
         return found
 
-    def _plan(self, fleet: Fleet, identities: tuple[Identity, ...], sampling: Sampling) -> list[PodQuery]:
-        """Return the queries for the engines in use. Workloads count only by which engines they name."""
+    def _pod_queries(self, fleet: Fleet, identities: tuple[Identity, ...], query_round: QueryRound) -> list[PodQuery]:
+        """Return the queries for the engines in use."""
         queries: list[PodQuery] = []
-        together, alone = Quantiles(self._window_s, self._groups.pairs), Quantiles(self._window_s)
+        per_group, per_pod = Quantiles(self._window_s, self._groups.pairs), Quantiles(self._window_s)
         for name in sorted({workload.engine for workload in fleet.workloads}):
             if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
-                    queries += engine_queries(engine, identity, together)
-                    queries += quantile_queries(engine, identity, alone) if self._own_too else ()
+                    queries += engine_queries(engine, identity, per_group)
+                    queries += quantile_queries(engine, identity, per_pod) if self._query_each_pod else ()
                     queries.append(process_start_query(engine, identity))
-                    queries += self._models.queries(engine, identity, alone)
+                    queries += self._models.queries(engine, identity, per_pod)
                     if self._conventions.native:
-                        queries += native_queries(engine, identity, together)
-                        queries += native_quantile_queries(engine, identity, alone) if self._own_too else ()
+                        queries += native_queries(engine, identity, per_group)
+                        queries += native_quantile_queries(engine, identity, per_pod) if self._query_each_pod else ()
             else:
-                sampling.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
+                query_round.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
         if self._conventions.gpus:
             queries += gpu_queries(POD)
-        if TARGET not in identities and (nameless := self._conventions.nameless):
-            many = (
-                "series of engines name no pod and are" if nameless > 1 else "series of an engine names no pod and is"
-            )
-            sampling.note(CONVENTIONS, f"{nameless:.0f} {many} left out: give them the labels namespace and pod")
+        if TARGET not in identities and (series_without_pod := self._conventions.series_without_pod):
+            several = "series of engines name no pod and are"
+            found = several if series_without_pod > 1 else "series of an engine names no pod and is"
+            problem = f"{series_without_pod:.0f} {found} left out: give them the labels namespace and pod"
+            query_round.note(CONVENTIONS, problem)
         return queries
 
-    def _due(self, queries: list[PodQuery], now_s: float) -> set[str]:
-        """Choose which slow queries to ask: those never answered, and of the others the few that wait longest."""
+    def _due_queries(self, queries: list[PodQuery], now_s: float) -> set[str]:
+        """Return the slow queries to run: those never answered, and the `SLOW_AT_ONCE` that are overdue longest."""
+        readings = self._slow_readings
         slow = [query.expression for query in queries if query.slow]
-        self._carried = {expression: self._carried[expression] for expression in slow if expression in self._carried}
-        overdue = [each for each in self._carried if self._age_s(each, now_s) >= SLOW_PERIOD_S]
-        overdue.sort(key=lambda expression: self._carried[expression].read_s)  # of equals, the list's order decides
-        return {each for each in slow if each not in self._carried} | set(overdue[:SLOW_AT_ONCE])
+        self._slow_readings = readings = {each: readings[each] for each in slow if each in readings}
+        overdue = [each for each in readings if self._age_s(each, now_s) >= SLOW_PERIOD_S]
+        overdue.sort(key=lambda each: readings[each].read_s)  # stable: equal ones stay in the order of the list
+        return {each for each in slow if each not in readings} | set(overdue[:SLOW_AT_ONCE])
 
     def _age_s(self, expression: str, now_s: float) -> float:
-        return now_s - self._carried[expression].read_s if expression in self._carried else math.inf
+        return now_s - self._slow_readings[expression].read_s if expression in self._slow_readings else math.inf
 
     def _oldest_gpu_s(self, queries: list[PodQuery], now_s: float) -> float:
-        """Return when the oldest GPU column in use was asked for: their one time must not promise more than that."""
+        """Return when the oldest GPU column in use was queried, since all GPU columns share one time."""
         ages_s = [self._age_s(query.expression, now_s) for query in queries if query.column in GPU_COLUMNS]
-        return now_s - max((age_s for age_s in ages_s if age_s < MAX_CARRIED_S), default=0.0)
+        return now_s - max((age_s for age_s in ages_s if age_s < MAX_SLOW_AGE_S), default=0.0)
 
     async def _read_pods(
         self,
-        sampling: Sampling,
+        query_round: QueryRound,
         at_s: float,
         query: PodQuery,
         ask: bool,
@@ -274,55 +267,56 @@ class PrometheusSource:
         columns: dict[str, FloatColumn],
         answers: list[tuple[PodQuery, Vector]],
     ) -> None:
-        """Fill one column where it is still unknown: several engines may fill the same.
+        """Fill the unknown values of one column, since several engines may fill the same column.
 
-        What `_read_groups` needs, once all are read, goes to `answers`.
+        Adds to `answers` what `_read_groups` needs later.
         """
-        carried = self._carried.get(query.expression)
+        reading = self._slow_readings.get(query.expression)
         if ask:
-            answer = await sampling.ask(query.column, query.expression, at_s)
+            answer = await query_round.ask(query.column, query.expression, at_s)
             if answer is not None:
                 if query.grouped or (query.column == "time_s" and not query.models):
                     answers.append((query, answer.vector))
                 if query.grouped:
                     return
                 if query.column == "running":
-                    for line in tell_doubles(doubled(answer.vector, self._join.rows(answer.vector.labels), fleet)):
-                        sampling.note(query.column, line)
-                whole = bool(query.models) or query.column in _OF_GPUS
-                column = self._join.column(answer.vector, whole=whole)
+                    rows = self._join.rows(answer.vector.labels)
+                    for line in describe_duplicates(find_duplicates(answer.vector, rows, fleet)):
+                        query_round.note(query.column, line)
+                include_excluded = bool(query.models) or query.column in _FROM_GPUS
+                column = self._join.column(answer.vector, include_excluded=include_excluded)
                 if query.models:
-                    column = np.where(self._models.rows(query.models, fleet), column, np.nan)
-                column = self._believable(query.column, column, sampling.started_s)
-                carried = _Carried(fleet.pod_id, column, sampling.started_s)
+                    column = np.where(self._models.has_models(query.models, fleet), column, np.nan)
+                column = self._drop_impossible(query.column, column, query_round.started_s)
+                reading = _SlowReading(fleet.pod_id, column, query_round.started_s)
                 if query.slow:
-                    self._carried[query.expression] = carried
-        if carried is not None and sampling.started_s - carried.read_s < MAX_CARRIED_S:
+                    self._slow_readings[query.expression] = reading
+        if reading is not None and query_round.started_s - reading.read_s < MAX_SLOW_AGE_S:
             known = columns[query.column]
-            columns[query.column] = np.where(np.isnan(known), carried.on(fleet), known)
+            columns[query.column] = np.where(np.isnan(known), reading.for_fleet(fleet), known)
 
     def _read_groups(
         self,
-        sampling: Sampling,
+        query_round: QueryRound,
         fleet: Fleet,
         columns: dict[str, FloatColumn],
         answers: list[tuple[PodQuery, Vector]],
     ) -> None:
         """Fill in the quantiles of groups of pods.
 
-        Pods of mixed groups keep their own, which are asked for from the next sampling on; so do all where the server
-        drops native histograms that get another label (Prometheus 2.42 does, 3 does not).
+        Pods of mixed groups keep quantiles of their own, which are queried from the next tick on. The same holds for
+        all pods if the server drops native histograms with an added label (Prometheus 2.42 does, 3 does not).
         """
         members = [labels for query, vector in answers if not query.grouped for labels in vector.labels]
-        mixed = self._groups.gather(members, fleet)
+        mixed = self._groups.update(members, fleet)
         grouped = {column: np.full(len(fleet.pods), np.nan) for column in sorted(QUANTILES)}
         series = 0
         for query, vector in answers:
             if query.grouped:
                 series += len(vector.labels)
-                found = self._believable(query.column, self._groups.column(vector), sampling.started_s)
+                found = self._drop_impossible(query.column, self._groups.column(vector), query_round.started_s)
                 grouped[query.column] = np.where(np.isnan(grouped[query.column]), found, grouped[query.column])
-        self._own_too = bool(mixed.any()) or (self._conventions.native and series == 0)
+        self._query_each_pod = bool(mixed.any()) or (self._conventions.native and series == 0)
         of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
         for column, values in grouped.items():
             columns[column] = np.where(np.isnan(values), columns[column], values)
@@ -330,88 +324,33 @@ class PrometheusSource:
             if len(several):
                 more = f" and {len(several) - 1} more" if len(several) > 1 else ""
                 first = clean(str(fleet.workloads[several[0]].ref))
-                sampling.note(column, f"{first}{more}: {MEAN_OF_PODS}")
+                query_round.note(column, f"{first}{more}: {MEAN_OF_PODS}")
 
-    def _tell_strangers(self, sampling: Sampling, fleet: Fleet, running: FloatColumn) -> None:
-        """Say so when metrics and cluster do not meet: else all workloads would be held, and nothing would say why."""
-        if sampling.failed:
+    def _report_silent_workloads(self, query_round: QueryRound, fleet: Fleet, running: FloatColumn) -> None:
+        """Report ready pods and workloads without metrics, which would otherwise be held without a reason shown."""
+        if query_round.failed:
             return
-        unasked = self._near_misses.unasked
+        not_searched = self._unread_metrics.not_searched
         if fleet.pod_ready.any() and np.isnan(running).all():
             targets = POD not in self._conventions.identities
             labels = "job and instance" if targets else "namespace and pod"
             needed = "; series of engines have no label pod: give them the labels namespace and pod"
             advice = needed if targets else ""
-            sampling.note(
-                "running", f"no series has labels {labels} that name a ready pod of the fleet{advice}{unasked}"
+            query_round.note(
+                "running", f"no series has labels {labels} that name a ready pod of the fleet{advice}{not_searched}"
             )
             return
-        old = fleet.pod_ready & ~(fleet.pod_ready_s > sampling.started_s - SCRAPED_BY_S)
+        old = fleet.pod_ready & ~(fleet.pod_ready_s > query_round.started_s - SCRAPED_BY_S)
         rows = len(fleet.workloads)
         ready, silent = (
             np.bincount(fleet.pod_workload[pods], minlength=rows) for pods in (old, old & np.isnan(running))
         )
-        for row in np.flatnonzero((ready > 0) & (silent == ready))[:MOST_SILENT]:
+        for row in np.flatnonzero((ready > 0) & (silent == ready))[:MAX_SILENT]:
             workload = fleet.workloads[row]
             problem = f"no ready pod of {clean(str(workload.ref))} reports a metric of {clean(workload.engine)}"
-            sampling.note("running", f"{problem}: is it scraped, and {STATISTICS}{unasked}")
+            query_round.note("running", f"{problem}: is it scraped, and {STATISTICS_HINT}{not_searched}")
 
-    def _believable(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
-        """Turn what no server can mean into unknown, and times into those of the tick, none of them in the future."""
+    def _drop_impossible(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:
+        """Make impossible values unknown, and convert times to the clock of the tick, at most `now_s`."""
         column = np.where((column >= 0) & (column <= LIMITS.get(name, np.finfo(np.float64).max)), column, np.nan)
-        return np.minimum(self._server_clock.tick_s(column), now_s) if name in _TIMES else column  # NaN stays NaN
-
-    async def _read_front(self, sampling: Sampling, at_s: float, fleet: Fleet) -> FrontSamples:
-        async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(self._gateways(sampling, at_s, "gateway queues", front_waiting_query()))
-            arrivals = group.create_task(
-                self._gateways(sampling, at_s, "gateway arrivals", front_arrivals_query(self._window_s))
-            )
-            wakeups = group.create_task(self._read_wakeups(sampling, at_s, fleet))
-        held = wakeups.result()
-        arrivals_per_s = np.full(len(fleet.workloads), np.nan)
-        if waiting.result() or arrivals.result():
-            reporters = Reporters(self._gateway_namespaces)
-            gateway_held, arrivals_per_s = read_front(fleet, waiting.result(), arrivals.result(), reporters)
-            if problem := reporters.problem():
-                sampling.note("gateways", clean(problem))
-            if clusters := clusters_of({**waiting.result(), **arrivals.result()}):
-                sampling.note("gateways", tell_clusters("metric", clusters))
-            held = np.fmax(held, gateway_held)  # the same requests, it may be: an expression over a gateway's gauge
-        known = ~np.isnan(held) | ~np.isnan(arrivals_per_s)
-        return FrontSamples(np.where(known, sampling.started_s, np.nan), held, arrivals_per_s)
-
-    async def _gateways(self, sampling: Sampling, at_s: float, name: str, expression: str) -> SeriesByName:
-        answer = await sampling.ask(name, expression, at_s)
-        if answer is None:
-            return {}
-        if (found := len(answer.vector.labels)) > MAX_FRONT_SERIES:
-            sampling.note(name, f"{found} series; only the first {MAX_FRONT_SERIES} count")
-        return by_metric(answer.vector, MAX_FRONT_SERIES)
-
-    async def _read_wakeups(self, sampling: Sampling, at_s: float, fleet: Fleet) -> FloatColumn:
-        """Ask each policy's own expression: one query for each policy that has one."""
-        held = np.full(len(fleet.workloads), np.nan)
-        queries = self._front_queries()
-        if len(queries) > MAX_FRONT_QUERIES:
-            sampling.note("wakeUp.query", f"{len(queries)} policies have one; only the first {MAX_FRONT_QUERIES} count")
-            queries = queries[:MAX_FRONT_QUERIES]
-        if not queries:
-            return held
-        names = WorkloadNames(fleet)
-
-        async def ask(query: FrontQuery) -> FloatColumn:
-            name = f"wakeUp.query of policy {clean(query.policy)}"
-            answer = await sampling.ask(name, query.query, at_s)
-            if answer is None:
-                return np.full(len(fleet.workloads), np.nan)
-            column, problems = read_wakeup(fleet, names, query, answer.vector)
-            for problem in problems:
-                sampling.note(name, problem)
-            return column
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask(query)) for query in queries]
-        for task in tasks:
-            held = np.fmax(held, task.result())
-        return held
+        return np.minimum(self._server_clock.tick_s(column), now_s) if name in _TIMES else column  # keeps NaN

@@ -1,7 +1,7 @@
-"""What the backend has that could be an engine's and is read nowhere: asked now and then, told until asked again.
+"""Metrics in the backend that look like those of an engine and are not read, with a hint that helps to read them.
 
-Managed backends refuse an expression on names, as the query for them is one. They are not asked again, and `unasked`
-says so to those who miss something.
+The query for names uses an expression on names, which managed backends refuse. They are then not asked again, and
+`not_searched` explains it where metrics are missing.
 """
 
 from __future__ import annotations
@@ -12,71 +12,75 @@ from itertools import chain
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.instant.client import QueryFailed
-from autoscaler.adapters.prometheus.instant.query_round import Sampling
+from autoscaler.adapters.prometheus.instant.query_round import QueryRound
 from autoscaler.adapters.prometheus.pod_labels import pod_name
-from autoscaler.adapters.prometheus.promql.engines import engines_presence
+from autoscaler.adapters.prometheus.promql.engines import engine_presence
 from autoscaler.adapters.prometheus.promql.expressions import by
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.series import POD_LABELS
-from autoscaler.catalog.spellings import LOOKS_LIKE, OPTION, Spelling, near_miss, spelled
+from autoscaler.catalog.spellings import LOOKS_LIKE, OPTION, Spelling, spelled, unread_name_hint
 
 PERIOD_S = 300.0
-MOST_TOLD = 3
+MAX_REPORTED = 3
 NAMES = f'group by (__name__) ({{__name__=~".+({LOOKS_LIKE})"}})'
 REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
-UNASKED = f"; the server refuses to look for names with an unknown prefix, which {OPTION} states"
-STATISTICS = "are its statistics off (--disable-log-stats), or not on (--enable-metrics)?"
-_WEB = 'http_requests_total{handler=~"/v1/completions|/v1/chat/completions"}'  # of vLLM's web server, always there
+NOT_SEARCHED = f"; the server refuses to look for names with an unknown prefix, which {OPTION} states"
+STATISTICS_HINT = "are its statistics off (--disable-log-stats), or not on (--enable-metrics)?"
+# vLLM's web server always reports this.
+_WEB = 'http_requests_total{handler=~"/v1/completions|/v1/chat/completions"}'
 
 
-def mute_query(spellings: tuple[Spelling, ...]) -> str:
-    """Return the query for pods that serve completions while no engine reports from them."""
+def unreported_pods_query(spellings: tuple[Spelling, ...]) -> str:
+    """Return the query for pods that serve completions and report no engine metrics."""
     pod = (*chain.from_iterable(POD_LABELS), "instance")
-    engines = engines_presence(spelled(engine, spellings) for engine in ENGINES.values())
+    engines = engine_presence(spelled(engine, spellings) for engine in ENGINES.values())
     return f"group {by(*pod)} ({_WEB}) unless on ({', '.join(pod)}) ({engines})"
 
 
-class NearMisses:
-    """Says in problems what was found, and what may help that it is read."""
+class UnreadMetrics:
+    """Queries such metrics every `PERIOD_S` and reports them with a hint."""
 
     def __init__(self, spellings: tuple[Spelling, ...], *, pods: bool = False) -> None:
-        """spellings: in which names are read. pods: look for pods without an engine, too."""
+        """spellings: of the names that are read. pods: also report pods without engine metrics."""
         self._spellings = spellings
         self._pods = pods
-        self.unasked = ""  # words to stand behind what is missing: names were not looked for; "": they were
+        self.not_searched = ""  # text to append to a report of missing metrics if names were not searched
         self._asked_s = -math.inf
         self._lines: tuple[str, ...] = ()
 
-    async def tell(self, sampling: Sampling) -> None:
-        """Add what was found to the problems of a round."""
-        if sampling.started_s - self._asked_s >= PERIOD_S:
-            self._asked_s = sampling.started_s
-            self._lines = (*await self._names(sampling), *(await self._mute(sampling) if self._pods else ()))
+    async def report(self, query_round: QueryRound) -> None:
+        """Add the hints to the problems of a round."""
+        if query_round.started_s - self._asked_s >= PERIOD_S:
+            self._asked_s = query_round.started_s
+            unreported = await self._unreported_pods(query_round) if self._pods else ()
+            self._lines = (*await self._names(query_round), *unreported)
         for line in self._lines:
-            sampling.note("names", line)
+            query_round.note("names", line)
 
-    async def _names(self, sampling: Sampling) -> tuple[str, ...]:
-        if self.unasked:
+    async def _names(self, query_round: QueryRound) -> tuple[str, ...]:
+        if self.not_searched:
             return ()
         try:
-            found = await sampling.try_ask(NAMES)
+            found = await query_round.try_ask(NAMES)
         except QueryFailed as error:
-            self.unasked = UNASKED if error.status in REFUSALS else ""
+            self.not_searched = NOT_SEARCHED if error.status in REFUSALS else ""
             return ()
         names = sorted(parse_labels(raw).get("__name__", "") for raw in found.labels)
-        return tuple(filter(None, (near_miss(name, self._spellings) for name in names)))[:MOST_TOLD]
+        return tuple(filter(None, (unread_name_hint(name, self._spellings) for name in names)))[:MAX_REPORTED]
 
-    async def _mute(self, sampling: Sampling) -> tuple[str, ...]:
+    async def _unreported_pods(self, query_round: QueryRound) -> tuple[str, ...]:
         try:
-            return _tell_mute(await sampling.try_ask(mute_query(self._spellings)))
+            return _describe_unreported(await query_round.try_ask(unreported_pods_query(self._spellings)))
         except QueryFailed:
             return ()
 
 
-def _tell_mute(vector: Vector) -> tuple[str, ...]:
+def _describe_unreported(vector: Vector) -> tuple[str, ...]:
     names = sorted({"/".join(pod_name(parse_labels(raw))) for raw in vector.labels})
     lines = tuple(
-        f"{clean(name)} serves completions and reports no metric of an engine: {STATISTICS}" for name in names
+        f"{clean(name)} serves completions and reports no metric of an engine: {STATISTICS_HINT}" for name in names
     )
-    more = len(lines) - MOST_TOLD
-    return (*lines[:MOST_TOLD], f"and {more} more serve completions without an engine's metrics") if more > 0 else lines
+    more = len(lines) - MAX_REPORTED
+    return (
+        (*lines[:MAX_REPORTED], f"and {more} more serve completions without an engine's metrics") if more > 0 else lines
+    )

@@ -1,4 +1,4 @@
-"""Building blocks of PromQL: selectors, aggregations, joins of alternatives."""
+"""Building blocks of PromQL: selectors, aggregations and alternatives joined by `or`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from autoscaler.adapters.prometheus.promql.labels import PART, Identity
-from autoscaler.adapters.prometheus.promql.pod_groups import Pairs, group_labels, grouped
+from autoscaler.adapters.prometheus.promql.pod_groups import LabelPairs, group_labels, with_group_label
 from autoscaler.catalog.series import POD_LABELS, Series
 
 QUANTILE = 0.95
@@ -14,49 +14,49 @@ QUANTILE = 0.95
 
 @dataclass(frozen=True)
 class Quantiles:
-    """How quantiles are asked for: over a window, of groups of pods or of each pod alone."""
+    """How quantiles are queried: over which window, and per group of pods or per pod."""
 
     window_s: float
-    pairs: Pairs | None = None  # what names pods, see `groups`; None: each pod alone
+    pairs: LabelPairs | None = None  # labels that name pods, see `pod_groups`; None: a quantile per pod
 
 
 def in_namespaces(series: str) -> str:
-    """Return an expression for the same series with their pods' namespaces under `namespace`, whatever named them."""
+    """Return an expression that copies the namespace of each pod to the label `namespace`."""
     for namespace, _ in reversed(POD_LABELS):
         if namespace != "namespace":
             series = f'label_replace({series}, "namespace", "$1", "{namespace}", "(.+)")'
     return series
 
 
-def summed(row: Series, series: str, identity: Identity) -> str:
-    """Add up the series of each pod, those once that repeat one number."""
+def sum_by_pod(row: Series, series: str, identity: Identity) -> str:
+    """Sum the series of each pod; series that repeat one number count once."""
     return f"sum {by(*identity)} (max {by(*identity, *row.apart)} ({series}))"
 
 
 def keep_all(vectors: Sequence[str]) -> str:
-    """Join vectors so that all their series stay: `or` drops a series whose labels its left side has."""
+    """Join vectors and keep all series: a plain `or` drops a series whose labels its left side has."""
     labelled = (f'label_replace({vector}, "{PART}", "{number}", "", "")' for number, vector in enumerate(vectors[1:]))
-    return either([vectors[0], *labelled])
+    return or_join([vectors[0], *labelled])
 
 
-def pooled(vector: str, identity: Identity, pairs: Pairs | None, *more: str) -> str:
-    """Add up series for each group of pods, or for each pod. more: labels that keep series apart."""
+def sum_by_group(vector: str, identity: Identity, pairs: LabelPairs | None, *more: str) -> str:
+    """Sum series per group of pods, or per pod if `pairs` is None. more: further labels to group by."""
     if pairs is None:
         return f"sum {by(*identity, *more)} ({vector})"
-    return f"sum {by(*group_labels(identity, pairs), *more)} ({grouped(vector, identity, pairs)})"
+    return f"sum {by(*group_labels(identity, pairs), *more)} ({with_group_label(vector, identity, pairs)})"
 
 
 def selectors(row: Series, name: str) -> tuple[str, ...]:
-    """Return the selectors for the series of a row under one name; no series passes two of them."""
+    """Return selectors for the series of a row under one name. No series matches two of them."""
     matchers = [
         f'{label}="{allowed[0]}"' if len(allowed) == 1 else f'{label}=~"{"|".join(allowed)}"'
         for label, allowed in row.where
     ]
-    ways = [matchers]
+    alternatives = [matchers]
     if row.foreign is not None:
         mark, own = row.foreign
-        ways = [[f'{own}!=""', *ways[0]], [f'{own}="",{mark}=""', *ways[0]]]
-    return tuple(f"{name}{{{','.join(way)}}}" if way else name for way in ways)
+        alternatives = [[f'{own}!=""', *matchers], [f'{own}="",{mark}=""', *matchers]]
+    return tuple(f"{name}{{{','.join(each)}}}" if each else name for each in alternatives)
 
 
 def scaled(expression: str, scale: float) -> str:
@@ -67,7 +67,8 @@ def by(*labels: str) -> str:
     return f"by ({', '.join(dict.fromkeys(labels))})"
 
 
-def either(alternatives: Iterable[str]) -> str:
+def or_join(alternatives: Iterable[str]) -> str:
+    """Join expressions by `or`."""
     return " or ".join(alternatives)
 
 

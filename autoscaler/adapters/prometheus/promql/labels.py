@@ -1,4 +1,4 @@
-"""Labels that name pods, targets and clusters in series, and labels that our queries add."""
+"""Labels that name pods, scrape targets and clusters in series, and labels that the queries add."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from autoscaler.catalog.series import POD_LABELS
 
 METRIC = "metric"  # label that keeps the name of a metric through functions that drop `__name__`
 
-PART = "part"  # label that parts the series which are added to others
+PART = "part"  # label that keeps series apart which `or` would drop
 
-Where = tuple[tuple[str, tuple[str, ...]], ...]  # label and the values it may have
-# The second is OpenTelemetry's; the others those that fleets of clusters give their metrics.
+Matchers = tuple[tuple[str, tuple[str, ...]], ...]  # (label, allowed values) pairs
+# `k8s_cluster_name` is OpenTelemetry's; the others are usual in installations of many clusters.
 CLUSTER_LABELS = (
     "cluster",
     "k8s_cluster_name",
@@ -22,11 +22,15 @@ CLUSTER_LABELS = (
     "clusterID",
     "managed_cluster",
 )
-SCRAPE_LABELS = ("job", "exported_job", *CLUSTER_LABELS)  # of who scraped a pod: all of its engines have the same
-Identity = tuple[str, ...]  # the labels that name a pod, and say who scraped it
+SCRAPE_LABELS = (
+    "job",
+    "exported_job",
+    *CLUSTER_LABELS,
+)  # they name the scrape of a pod, and are equal for all engines in it
+Identity = tuple[str, ...]  # labels that name a pod and the scrape it comes from
 POD: Identity = (*chain.from_iterable(POD_LABELS), *SCRAPE_LABELS)
-TARGET: Identity = ("job", "instance", *CLUSTER_LABELS)  # of a plain scrape configuration, which knows no pods
-NO_POD: Where = tuple((pod, ("",)) for _, pod in POD_LABELS)  # what passes names no pod
+TARGET: Identity = ("job", "instance", *CLUSTER_LABELS)  # for plain scrape configurations, which know no pods
+NO_POD: Matchers = tuple((pod, ("",)) for _, pod in POD_LABELS)  # matches series that name no pod
 
 
-PLACE = "place"  # label that tells devices without a UUID apart
+PLACE = "place"  # label that tells apart devices without a UUID, and gateways outside of pods

@@ -1,6 +1,6 @@
-"""Puts the label matchers of the settings into every selector of a query, whether the query is ours or a policy's.
+"""Adds the label matchers of the settings to every selector of a query, also of queries in policies.
 
-Only so much of PromQL is read as tells selectors from the rest: texts, comments, numbers, lists of labels, functions.
+The tokenizer only tells selectors from strings, comments, numbers, label lists and functions.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _OPENING = {"(": ")", "[": "]", "{": "}"}
 
 
 @lru_cache(maxsize=512)
-def narrow(expression: str, matchers: str) -> str:
-    """Return the expression with `matchers` (see `config.matchers`) in each of its selectors; "" leaves it as it is."""
+def add_matchers(expression: str, matchers: str) -> str:
+    """Return the expression with `matchers` (see `config.matchers`) added to each selector."""
     if not matchers:
         return expression
     tokens = [(match.lastgroup or "", match[0]) for match in _TOKENS.finditer(expression)]
-    told = [index for index, (kind, _) in enumerate(tokens) if kind != "blank"]
-    after = {index: tokens[later][1] for index, later in pairwise(told)}
+    significant = [index for index, (kind, _) in enumerate(tokens) if kind != "blank"]
+    after = {index: tokens[later][1] for index, later in pairwise(significant)}
     written: list[str] = []
-    closing: list[str] = []  # of what is open
-    last = ""  # the token before this one
+    closing: list[str] = []  # closing brackets of the open ones
+    last = ""  # the previous token
     for index, (kind, text) in enumerate(tokens):
         if kind == "blank":
             written.append(text)
@@ -58,5 +58,5 @@ def narrow(expression: str, matchers: str) -> str:
 
 
 def _more(last: str, matchers: str) -> str:
-    """Return the matchers as they follow the last token within braces."""
+    """Return the matchers as written after the last token within braces."""
     return matchers if last in ("{", ",") else f",{matchers}"

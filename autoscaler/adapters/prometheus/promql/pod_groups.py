@@ -1,54 +1,52 @@
-"""Pods whose histograms the server adds up before it takes a quantile: those whose names say that they serve together.
+"""Groups of pods that serve together, by their names: the server sums their histograms before it takes a quantile.
 
-The 95th percentile of a workload is that of all its requests, and no mean of its pods' own. It takes the buckets of all
-pods, some 20 series for each; so the server adds them up, and answers with one series for each group of pods. It knows
-a pod's workload by the pod's name alone, without what a controller appends to it.
+The 95th percentile of a workload covers all its requests; a mean over pods would be wrong. It needs the buckets of all
+pods, some 20 series each, so the server sums them and returns one series per group. The server knows the workload of
+a pod only by the pod name without the suffix that a controller appends. Namespaces, jobs and clusters separate groups.
 
-Names can mislead. Which pods are in a group is told by the series that name each pod: a group with pods of two
-workloads, or with a pod that never was in the fleet, is mixed, and its quantile is nobody's. Everything else that tells
-series apart (namespaces, scrape jobs, clusters) tells groups apart too.
+Names can be ambiguous. `GroupJoin` detects groups with pods of several workloads.
 """
 
 from __future__ import annotations
 
 import re
 
-from autoscaler.adapters.prometheus.owners import SERVES_WITH
+from autoscaler.adapters.prometheus.owners import POD_NAME_PREFIX
 from autoscaler.catalog.series import Labels
 
-GROUP = "group"  # label that names the group of a series
-_TARGETS = "targets"  # of a job, whose series name no pod
-_SERVES_WITH = re.compile(SERVES_WITH)
+GROUP = "group"  # label with the name of the group
+_TARGETS = "targets"  # group of all targets of a job without pods
+_POD_NAME_PREFIX = re.compile(POD_NAME_PREFIX)
 
-Pairs = tuple[tuple[str, str], ...]  # of `POD_LABELS`, those that name pods in a backend
-Group = tuple[str, ...]  # the group's name, and all other labels that tell series apart
+LabelPairs = tuple[tuple[str, str], ...]  # pairs of `POD_LABELS` that name pods in a backend
+Group = tuple[str, ...]  # name of the group, and the values of all other identifying labels
 
 
-def grouped(vector: str, identity: tuple[str, ...], pairs: Pairs) -> str:
-    """Return an expression for the same series with the name of their group, by the labels that name their pods."""
+def with_group_label(vector: str, identity: tuple[str, ...], pairs: LabelPairs) -> str:
+    """Return an expression that adds the label `group`, from the labels that name pods."""
     if "instance" in identity:
         return f'label_replace({vector}, "{GROUP}", "{_TARGETS}", "instance", ".+")'
-    for _, pod in reversed(pairs):  # the first pair is written last: it decides
-        vector = f'label_replace({vector}, "{GROUP}", "$1$2$3", "{pod}", "{SERVES_WITH}")'
+    for _, pod in reversed(pairs):  # the first pair is written last, so it takes precedence
+        vector = f'label_replace({vector}, "{GROUP}", "$1$2$3", "{pod}", "{POD_NAME_PREFIX}")'
     return vector
 
 
-def group_labels(identity: tuple[str, ...], pairs: Pairs) -> tuple[str, ...]:
-    """Return the labels of a group of pods that `identity` names."""
+def group_labels(identity: tuple[str, ...], pairs: LabelPairs) -> tuple[str, ...]:
+    """Return the labels that identify a group of pods."""
     members = {"instance", *(pod for _, pod in pairs)}
     return (*(label for label in identity if label not in members), GROUP)
 
 
-def group_of(labels: Labels, identity: tuple[str, ...], pairs: Pairs) -> Group:
-    """Return the group of a series, be it of a pod or of the whole group; see `grouped`."""
+def group_of(labels: Labels, identity: tuple[str, ...], pairs: LabelPairs) -> Group:
+    """Return the group of a series of a pod or of a group; see `with_group_label`."""
     *others, _ = group_labels(identity, pairs)
-    return (_name(labels, pairs), *(labels.get(label, "") for label in others))
+    return (_group_name(labels, pairs), *(labels.get(label, "") for label in others))
 
 
-def _name(labels: Labels, pairs: Pairs) -> str:
+def _group_name(labels: Labels, pairs: LabelPairs) -> str:
     if GROUP in labels:
         return labels[GROUP]
     for _, label in pairs:
-        if (pod := labels.get(label)) and (found := _SERVES_WITH.fullmatch(pod)):
+        if (pod := labels.get(label)) and (found := _POD_NAME_PREFIX.fullmatch(pod)):
             return "".join(filter(None, found.groups()))
     return _TARGETS if labels.get("instance") else ""

@@ -1,8 +1,8 @@
-"""Requests within an objective, counted by the server from its histograms: which buckets, and in which query.
+"""Expressions for the number of requests within an objective, computed by the server from histogram buckets.
 
-A histogram has some 20 buckets for each pod, of which an objective needs the one or two around it. Fetched are not even
-these: the server interpolates between them, so each objective costs one series for each pod, however it lies. Which
-bounds there are is asked now and then, for operators may set their own. Asking and joining do not belong here.
+A histogram has some 20 buckets per pod, of which an objective needs the one or two around it. The server interpolates
+between them, so each objective costs one series per pod. The bounds are queried now and then, because operators may
+configure their own.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from autoscaler.catalog.series import Readings
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import Part, part_within
 
-MAX_BOUNDS = 256  # of one histogram, over all versions of an engine
-MAX_OBJECTIVES = 12  # of one histogram: each is a query of every tick
-MAX_SERIES = 320_000  # of one histogram in one tick, so that large fleets with many objectives stay within their time
-MAX_CONFIGURATIONS = 4  # different sets of bounds that are told apart
-MAX_CUTS = 3  # pairs of bounds tried for one objective; VictoriaMetrics refuses queries of more than 16 KiB
-MAX_SURE = 24  # bounds up to an objective that are looked at for the pods which have none of these pairs
+MAX_BOUNDS = 256  # per histogram, over all versions of an engine
+MAX_OBJECTIVES = 12  # per histogram; each is a query at every tick
+MAX_SERIES = 320_000  # per histogram and tick; bounds the time that large fleets with many objectives take
+MAX_CONFIGURATIONS = 4  # different sets of bounds that are distinguished
+MAX_PARTS = 3  # pairs of bounds tried for one objective; VictoriaMetrics refuses queries of more than 16 KiB
+MAX_SURE = 24  # bounds below an objective that are tried for pods with none of these pairs
 
-_BOUND = re.compile(r"[0-9.eE+-]{1,24}")  # what may stand in a query
+_BOUND = re.compile(r"[0-9.eE+-]{1,24}")  # bounds that may become part of a query
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The finite bounds that the histograms of all pods have, together."""
+    """The finite bounds of the histograms of all pods."""
 
     values_s: FloatColumn  # float64[B], ascending
-    series: FloatColumn  # float64[B], how many have it
-    spellings: tuple[tuple[str, ...], ...]  # [B], as the label `le` may be written
-    histograms: float  # how many there are: all series have the last bound, +Inf
+    series: FloatColumn  # float64[B], number of histograms with this bound
+    spellings: tuple[tuple[str, ...], ...]  # [B], texts of the label `le`
+    histograms: float  # number of histograms: each has the bound +Inf
 
     @classmethod
     def none(cls) -> Bounds:
-        """No histogram is known."""
+        """Return bounds of no histogram."""
         return cls(np.empty(0), np.empty(0), (), 0.0)
 
 
 def read_bounds(vector: Vector, scale: float) -> Bounds:
-    """Return the bounds in the answer to `queries.bounds_query`; what is not a number is left out.
+    """Return the bounds in the answer to `bounds_query`; bounds that are not numbers are left out.
 
-    scale: of the histogram's unit to seconds.
+    scale: seconds per unit of the histogram.
     """
     found: dict[float, dict[str, float]] = {}
     histograms = 0.0
@@ -63,16 +63,16 @@ def read_bounds(vector: Vector, scale: float) -> Bounds:
     return Bounds(
         values_s=np.array(bounds) * scale,
         series=np.array([sum(found[bound].values()) for bound in bounds]),
-        # Both usual spellings beside those seen: a server that was upgraded a minute ago writes the other one.
+        # A server that was just upgraded uses the other usual text, so both are added.
         spellings=tuple(tuple(sorted({*found[bound], f"{bound:g}", repr(bound)})) for bound in bounds),
         histograms=histograms,
     )
 
 
-def commonest(objectives_s: FloatColumn, pods: int) -> tuple[list[float], int]:
-    """Return the objectives to count for, at most as many as a tick can bear, and how many workloads have another.
+def most_common(objectives_s: FloatColumn, pods: int) -> tuple[list[float], int]:
+    """Return the most common objectives, as many as one tick may query, and the number of workloads left out.
 
-    objectives_s: float64[W], NaN: none.
+    objectives_s: float64[W], NaN for none.
     """
     values, workloads = np.unique(objectives_s[np.isfinite(objectives_s)], return_counts=True)
     most = max(min(MAX_OBJECTIVES, MAX_SERIES // max(pods, 1)), 1)
@@ -81,44 +81,44 @@ def commonest(objectives_s: FloatColumn, pods: int) -> tuple[list[float], int]:
 
 
 def count_expression(column: str, readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
-    """Return an expression for a column of `config.engines.WITHIN`, a series for each pod; "": nothing to ask."""
+    """Return an expression for a column of `catalog.engines.WITHIN`, one series per pod; "" if no bound is usable."""
     express = rounded_up_expression if column in ROUNDED_UP else within_expression
     return express(readings, identity, objective_s, bounds)
 
 
 def within_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
-    """Return an expression for how many observations were within an objective, a series for each pod; "": no bounds.
+    """Return an expression for the observations within an objective, one series per pod; "" without bounds.
 
-    Where all pods have the same bounds it is what `core.histogram.count_within` computes. Where operators set bounds of
-    their own, or versions differ, each pod gets the count by the closest bounds that it has of a few likely pairs; a
-    pod that has none of them counts what is certainly within: the most that any of its buckets up to the objective has.
+    If all pods have the same bounds, it computes the same as `core.table.histogram.count_within`. Otherwise several
+    likely pairs of bounds are tried, the closest first, and each pod uses the first pair that it has. A pod without any
+    of them counts only observations that are certainly within: its highest bucket below the objective.
     """
-    cuts = _cuts(objective_s, bounds)
-    expressions = [_interpolated(readings, identity, part, bounds) for part in cuts]
-    alike = bool(np.all(bounds.series == bounds.histograms))
-    sure = int(np.searchsorted(bounds.values_s, objective_s, side="right"))  # so many bounds are within
-    if sure and not (alike and cuts):
-        nearest = bounds.spellings[sure - 1 : sure] if alike else bounds.spellings[max(sure - MAX_SURE, 0) : sure]
+    parts = _candidate_parts(objective_s, bounds)
+    expressions = [_interpolated(readings, identity, part, bounds) for part in parts]
+    same_bounds = bool(np.all(bounds.series == bounds.histograms))
+    sure = int(np.searchsorted(bounds.values_s, objective_s, side="right"))  # number of bounds within the objective
+    if sure and not (same_bounds and parts):
+        nearest = bounds.spellings[sure - 1 : sure] if same_bounds else bounds.spellings[max(sure - MAX_SURE, 0) : sure]
         spellings = [text for spelled in nearest for text in spelled]
         expressions.append(bucket_expression(readings, spellings, identity))
     return " or ".join(expressions)
 
 
 def rounded_up_expression(readings: Readings, identity: Identity, objective_s: float, bounds: Bounds) -> str:
-    """Return an expression for how many observations were not beyond an objective for certain; "": no bound is so high.
+    """Return an expression for the observations not certainly beyond an objective; "" if no bound is that high.
 
-    It counts up to `core.histogram.bound_above`; where bounds differ, up to the lowest such bound that a pod has.
+    It counts up to `core.table.histogram.bound_above`; if bounds differ, up to the lowest such bound of each pod.
     """
     above = bounds.spellings[int(np.searchsorted(bounds.values_s, objective_s)) :]
-    alike = bool(np.all(bounds.series == bounds.histograms))
-    few = above[: 1 if alike else MAX_CUTS]
+    same_bounds = bool(np.all(bounds.series == bounds.histograms))
+    few = above[: 1 if same_bounds else MAX_PARTS]
     return " or ".join(bucket_expression(readings, spelled, identity) for spelled in few)
 
 
-def _cuts(objective_s: float, bounds: Bounds) -> list[Part]:
-    """Return how an objective may lie among the bounds of one pod, the closest bounds first.
+def _candidate_parts(objective_s: float, bounds: Bounds) -> list[Part]:
+    """Return likely pairs of bounds around an objective, the closest first.
 
-    Bounds that equally many series have are likely to be those of one configuration, those that all have of each.
+    Bounds with equally many series likely belong to one configuration. Bounds that all series have belong to each.
     """
     numbers, having = np.unique(bounds.series, return_counts=True)
     usual = [np.ones(len(bounds.series), dtype=bool)]
@@ -126,19 +126,19 @@ def _cuts(objective_s: float, bounds: Bounds) -> list[Part]:
         usual += [bounds.series >= number, (bounds.series == number) | (bounds.series == bounds.histograms)]
     parts = {part_within(objective_s, bounds.values_s[mask]) for mask in usual}
     whole = {part for part in parts if part is not None and objective_s <= part.above}
-    return sorted(whole, key=lambda part: part.above - part.below)[:MAX_CUTS]
+    return sorted(whole, key=lambda part: part.above - part.below)[:MAX_PARTS]
 
 
 def _interpolated(readings: Readings, identity: Identity, part: Part, bounds: Bounds) -> str:
-    """Compile one part of a histogram: whole buckets, and a fraction of the next."""
+    """Compile the sum of the buckets below an objective and a fraction of the next bucket."""
     spelled = dict(zip(bounds.values_s.tolist(), bounds.spellings, strict=True))
 
-    def weighed(bound_s: float, fraction: float) -> str:
+    def weighted(bound_s: float, fraction: float) -> str:
         bucket = bucket_expression(readings, spelled[bound_s], identity)
         return f"({bucket})" if fraction == 1 else f"({bucket}) * {fraction!r}"
 
-    below = weighed(part.below, 1 - part.fraction) if part.below in spelled else ""
-    above = weighed(part.above, part.fraction) if part.fraction else ""
+    below = weighted(part.below, 1 - part.fraction) if part.below in spelled else ""
+    above = weighted(part.above, part.fraction) if part.fraction else ""
     return " + ".join(filter(None, (below, above)))
 
 

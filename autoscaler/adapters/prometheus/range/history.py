@@ -1,7 +1,7 @@
-"""The past of one workload from a server that speaks the Prometheus API, for replay.
+"""Reads the history of one workload for `replay`.
 
-It is read in a thread of its own (`ranges`): history is asked for once, in pieces, and no tick waits for it. Each
-scrape is dated by its own sample time (`timestamp()`), so that what a server repeats over a hole is not taken for news.
+The reader blocks and runs in a thread; history is queried once, in pieces. Each scrape is dated by its own sample time
+(`timestamp()`), so that values which a server repeats over a gap do not count as new.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.decode import clean
-from autoscaler.adapters.prometheus.duplicates import Seen, seen, tell_doubles
-from autoscaler.adapters.prometheus.owners import owner_of, pods_of
+from autoscaler.adapters.prometheus.duplicates import SeriesOrigin, describe_duplicates, origin_of
+from autoscaler.adapters.prometheus.owners import owner_of, pod_name_patterns
 from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
 from autoscaler.adapters.prometheus.promql.conventions import read_spellings, spellings_query
 from autoscaler.adapters.prometheus.promql.labels import METRIC
@@ -25,13 +25,13 @@ from autoscaler.adapters.prometheus.range.queries import (
     latency_query,
     naming_query,
     neighbours_query,
-    of_pods,
     read_naming,
+    restrict_to_pods,
     sampled_query,
     series_query,
     subtracted_query,
 )
-from autoscaler.adapters.prometheus.range.reader import RangeReader, beside
+from autoscaler.adapters.prometheus.range.reader import RangeReader, run_in_thread
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.spellings import all_spellings, spelled
 from autoscaler.config.settings import PrometheusSettings
@@ -51,17 +51,17 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Unavailable
 
-ENGINE = ENGINES["vllm"]  # whose history is read
-SPELLING_MOMENTS = 24  # at which it is asked how names are spelled, of all that the server has
-PIECE_POINTS = 1000  # steps asked for at once; Prometheus refuses more than 11,000
-MOST_COUNT = 1e15  # beyond it a float does not hold every whole number, and nobody counted so far
-LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns read from histograms: TTFT, ITL of requests, of tokens
-LATENCY_WINDOW_S = 60.0  # at least; longer where the steps are
-WHOLE_S = 1.0  # the library asks for whole seconds
+ENGINE = ENGINES["vllm"]  # the only engine whose history is read
+SPELLING_MOMENTS = 24  # evaluations of the query for the spelling of names
+PIECE_POINTS = 1000  # steps per query; Prometheus refuses more than 11,000
+MAX_COUNT = 1e15  # beyond it floats do not hold every whole number
+LATENCIES = ("ttft_met", "itl_met", "itl_s")  # columns from histograms: TTFT, ITL per request, ITL per token
+LATENCY_WINDOW_S = 60.0  # at least; longer if the steps are
+MIN_STEP_S = 1.0  # the library only takes whole seconds
 COLUMNS = ("running", "waiting", *COUNTERS)
-CACHED = "cached_prompt_tokens"  # prompt tokens that were not computed, where `prompt_tokens` has them
-Told = Callable[[float], None]
-Points = dict[float, float]  # value by the time it was asked for
+CACHED = "cached_prompt_tokens"  # cached prompt tokens, to be subtracted from `prompt_tokens`
+Progress = Callable[[float], None]
+Points = dict[float, float]  # value by the time of evaluation
 _Labels = frozenset[tuple[str, str]]
 
 
@@ -69,7 +69,7 @@ class PrometheusHistory:
     """Reads history: `await PrometheusHistory(settings).read("ns", "name", start_s, end_s)`."""
 
     def __init__(self, settings: PrometheusSettings) -> None:
-        """Raises ValueError where the settings contradict themselves."""
+        """Raises ValueError if the settings contradict each other."""
         self._settings = settings
         self._credentials = Credentials(settings)
 
@@ -82,17 +82,17 @@ class PrometheusHistory:
         *,
         step_s: float = 15.0,
         deadline_s: float = 600.0,
-        told: Told = lambda _share: None,
+        progress: Progress = lambda _share: None,
     ) -> Past:
-        """Return what the server knows of workload `namespace`/`name` between two Unix times, in steps of `step_s`.
+        """Return the history of workload `namespace`/`name` between two Unix times, in steps of `step_s`.
 
-        told: how much has been read, 0..1. Raises Unavailable where the server cannot be asked, refuses, or knows
-        nothing of the workload; ValueError for an interval that makes no sense.
+        progress: called with the share that has been read, 0..1. Raises Unavailable if the server cannot be reached,
+        refuses, or has no series of the workload; ValueError for an invalid interval.
         """
         start_s, end_s = float(math.floor(start_s)), float(math.ceil(end_s))
         steps = (end_s - start_s) / step_s
-        if step_s < WHOLE_S or step_s != round(step_s):
-            raise ValueError(f"--step is {show_duration(step_s)}; allowed: whole seconds, at least {WHOLE_S:g}s")
+        if step_s < MIN_STEP_S or step_s != round(step_s):
+            raise ValueError(f"--step is {show_duration(step_s)}; allowed: whole seconds, at least {MIN_STEP_S:g}s")
         if not 2 <= steps <= MOST_STEPS:
             raise ValueError(
                 f"from --start to --end are {show_duration(end_s - start_s)}, {steps:,.0f} "
@@ -101,14 +101,16 @@ class PrometheusHistory:
         reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:
             async with asyncio.timeout(deadline_s):
-                return await beside(self._read, reading, (namespace, pods_of(name)), start_s, end_s, step_s, told)
+                return await run_in_thread(
+                    self._read, reading, (namespace, pod_name_patterns(name)), start_s, end_s, step_s, progress
+                )
         except TimeoutError:
             raise Unavailable(f"{reading.name}: history was not read within {deadline_s:g} s") from None
         except _NoSeries as missing:
             raise Unavailable(
                 f"{reading.name}: no series of {ENGINE.name} for workload {namespace}/{name} between "
                 f"{_when(start_s)} and {_when(end_s)}; looked for the label namespace {namespace!r} and a pod "
-                f"named like the pods of {name!r}; {_others(namespace, missing.pods)}"
+                f"named like the pods of {name!r}; {_other_pods(namespace, missing.pods)}"
             ) from None
         finally:
             reading.close()
@@ -120,24 +122,24 @@ class PrometheusHistory:
         start_s: float,
         end_s: float,
         step_s: float,
-        told: Told,
+        progress: Progress,
     ) -> Past:
-        """Read all pieces, one after the other: history is in no hurry, and the server has other users.
+        """Read all pieces, one after the other, to spare the server.
 
-        pods: their namespace, and expressions for their names.
+        pods: their namespace, and regular expressions for their names.
         """
         window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
         windows = math.ceil((end_s - start_s) / window_s)
-        look_s = max(math.ceil((end_s - start_s) / PIECE_POINTS), WHOLE_S)
-        moments_s = max(math.ceil((end_s - start_s) / SPELLING_MOMENTS), WHOLE_S)
+        look_s = max(math.ceil((end_s - start_s) / PIECE_POINTS), MIN_STEP_S)
+        moments_s = max(math.ceil((end_s - start_s) / SPELLING_MOMENTS), MIN_STEP_S)
         spelling = spellings_query(all_spellings(self._settings.metric_prefixes))
         asked = reading.ask(spelling, start_s, end_s, moments_s)
-        of_names = spelled(ENGINE, read_spellings(row["metric"].get(METRIC, "") for row in asked))
-        asked = reading.ask(naming_query(of_names, *pods), start_s, end_s, look_s)
+        engine_as_spelled = spelled(ENGINE, read_spellings(row["metric"].get(METRIC, "") for row in asked))
+        asked = reading.ask(naming_query(engine_as_spelled, *pods), start_s, end_s, look_s)
         naming = read_naming(row["metric"] for row in asked)
         plan: list[tuple[str, str, float, float]] = []
         for pair in naming:
-            engine = of_pods(of_names, pair, *pods)
+            engine = restrict_to_pods(engine_as_spelled, pair, *pods)
             plan.append(("time_s", sampled_query(engine), step_s, start_s))
             plan += [(name, series_query(engine, name), step_s, start_s) for name in COLUMNS if name in engine.readings]
             plan.append((CACHED, subtracted_query(engine, "prompt_tokens"), step_s, start_s))
@@ -156,17 +158,21 @@ class PrometheusHistory:
             for row in reading.ask(expression, from_s, to_s, every_s):
                 points = read[name].setdefault(frozenset(row["metric"].items()), {})
                 new = dict(row["values"].tolist())
-                if name in LATENCIES:  # of all pods that one pair of labels names: those of another pair are others
+                if name in LATENCIES:  # add pods that another pair of labels names
                     new = {at_s: value + points.get(at_s, 0.0) for at_s, value in new.items()}
                 points.update(new)
-            told((number + 1) / len(pieces))
-        engines, doubled = _engines(read, start_s, end_s)
+            progress((number + 1) / len(pieces))
+        engines, duplicates = _engines(read, start_s, end_s)
         if not engines:
-            asked = reading.ask(neighbours_query(of_names, pods[0]), start_s, end_s, look_s)
+            asked = reading.ask(neighbours_query(engine_as_spelled, pods[0]), start_s, end_s, look_s)
             raise _NoSeries(tuple(sorted(filter(None, {row["metric"].get(METRIC, "") for row in asked}))))
         columns = gather(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
-        problems = (*_problems(engines, columns["pods"], step_s), *seen_late(start_s, engines), *tell_doubles(doubled))
+        problems = (
+            *_problems(engines, columns["pods"], step_s),
+            *seen_late(start_s, engines),
+            *describe_duplicates(duplicates),
+        )
         if not len(itl.counts) and len(itl_of_tokens.counts):
             itl, problems = itl_of_tokens, (*problems, "no histogram of ITL per request: shares of ITL are of tokens")
         return Past(
@@ -181,15 +187,15 @@ class PrometheusHistory:
 
 
 class _NoSeries(LookupError):
-    """No pod of the workload is known."""
+    """No pod of the workload was found."""
 
     def __init__(self, pods: tuple[str, ...]) -> None:
-        """pods: of other workloads of its namespace."""
+        """pods: pods of other workloads in the namespace."""
         self.pods = pods
 
 
-def _others(namespace: str, pods: tuple[str, ...]) -> str:
-    """Say which pods there are instead."""
+def _other_pods(namespace: str, pods: tuple[str, ...]) -> str:
+    """Describe the pods that exist instead."""
     if not pods:
         return "no pod of that namespace is known"
     workload = owner_of(namespace, pods[0], "", ("", ""), {})
@@ -199,12 +205,12 @@ def _others(namespace: str, pods: tuple[str, ...]) -> str:
 
 def _engines(
     read: Mapping[str, Mapping[_Labels, Points]], start_s: float, end_s: float
-) -> tuple[list[EngineSeries], dict[Name, set[Seen]]]:
-    """Put the columns of each engine side by side on its own scrapes.
+) -> tuple[list[EngineSeries], dict[Name, set[SeriesOrigin]]]:
+    """Align the columns of each engine on the times of its scrapes.
 
-    The labels of `running` tell engines apart; the series of other columns have these and more. Where labels change,
-    one engine ends and another begins in the same pod: those that follow each other are one. A pod that two jobs read
-    at the same time counts as the one that began first read it; returned with the engines is how such pods were seen.
+    The labels of `time_s` tell engines apart; the series of other columns have these labels and more. If labels change,
+    one engine ends and another begins in the same pod; successive engines are joined. If two jobs read a pod at the
+    same time, the job that began first counts. Returns the engines, and the origins of duplicate pods.
     """
     names = frozenset(name for labels in read["time_s"] for name, _ in labels)
     by_engine: dict[str, dict[_Labels, list[Points]]] = {}
@@ -212,45 +218,45 @@ def _engines(
         found = by_engine.setdefault(column, {})
         for labels, points in read[column].items():
             found.setdefault(frozenset(item for item in labels if item[0] in names), []).append(points)
-    ended: dict[Name, list[tuple[Seen, EngineSeries]]] = {}
-    doubled: dict[Name, set[Seen]] = {}
+    ended: dict[Name, list[tuple[SeriesOrigin, EngineSeries]]] = {}
+    duplicates: dict[Name, set[SeriesOrigin]] = {}
     for labels, stamped in sorted(read["time_s"].items(), key=lambda item: (min(item[1].values()), sorted(item[0]))):
         asked = np.array(sorted(stamped))
         sampled = np.array([stamped[at] for at in asked.tolist()])
         new = np.concatenate([[True], np.diff(sampled) > 0])
-        new &= (sampled >= start_s - MOST_AGE_S) & (sampled <= end_s + 1.0)
+        new &= (sampled >= start_s - MAX_AGE_S) & (sampled <= end_s + 1.0)
         if not new.any():
             continue
         named = dict(labels)
-        name, how = pod_name(named), seen(named)
+        name, origin = pod_name(named), origin_of(named)
         columns = {column: _sum(by_engine[column].get(labels, []), asked[new]) for column in COLUMNS}
         cached = _sum(by_engine[CACHED].get(labels, []), asked[new])
-        columns["prompt_tokens"] = _less(columns["prompt_tokens"], cached)
+        columns["prompt_tokens"] = _subtract(columns["prompt_tokens"], cached)
         engine = EngineSeries(pod=name[1], time_s=sampled[new], **columns)
         chain = ended.setdefault(name, [])
-        if others := {way for way, other in chain if way != how and other.time_s[-1] >= engine.time_s[0]}:
-            doubled.setdefault(name, set()).update(others, {how})
+        if others := {first for first, other in chain if first != origin and other.time_s[-1] >= engine.time_s[0]}:
+            duplicates.setdefault(name, set()).update(others, {origin})
             continue
         before = next((at for at, (_, other) in enumerate(chain) if other.time_s[-1] < engine.time_s[0]), None)
         if before is None:
-            chain.append((how, engine))
+            chain.append((origin, engine))
         else:
-            chain[before] = how, _joined(chain[before][1], engine)
-    return [engine for chain in ended.values() for _, engine in chain], doubled
+            chain[before] = origin, _join(chain[before][1], engine)
+    return [engine for chain in ended.values() for _, engine in chain], duplicates
 
 
 def _sum(series: list[Points], asked: FloatColumn) -> FloatColumn:
-    """Sum series at the times asked for; NaN where none of them is known."""
+    """Sum series at the times of evaluation; NaN where none has a value."""
     total = np.full(len(asked), np.nan)
     for points in series:
         values = np.array([points.get(at, math.nan) for at in asked.tolist()])
-        values = np.where((values >= 0) & (values <= MOST_COUNT), values, np.nan)
+        values = np.where((values >= 0) & (values <= MAX_COUNT), values, np.nan)
         total = np.where(np.isnan(total), values, total + np.nan_to_num(values))
     return total
 
 
-def _less(counter: FloatColumn, part: FloatColumn) -> FloatColumn:
-    """Return a counter without the part of it that another one counts, which may be ahead of it; both float64[n]."""
+def _subtract(counter: FloatColumn, part: FloatColumn) -> FloatColumn:
+    """Subtract from a counter the growth of another counter, which may be ahead of it; both float64[n]."""
     if np.isnan(part).all() or np.isnan(counter).all():
         return counter
     whole, less = filled(counter), filled(part)
@@ -258,19 +264,19 @@ def _less(counter: FloatColumn, part: FloatColumn) -> FloatColumn:
     return np.concatenate([[max(whole[0] - less[0], 0.0)], grown]).cumsum()
 
 
-def _joined(one: EngineSeries, other: EngineSeries) -> EngineSeries:
+def _join(one: EngineSeries, other: EngineSeries) -> EngineSeries:
     columns = ("time_s", *COLUMNS)
     return EngineSeries(
         one.pod, **{name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in columns}
     )
 
 
-MOST_AGE_S = 300.0
-"""How old a sample may be that a server still shows: Prometheus' look-back."""
+MAX_AGE_S = 300.0
+"""Age up to which a server returns a sample: the lookback delta of Prometheus."""
 
 
 def _latencies(read: Mapping[_Labels, Points], start_s: float, window_s: float, windows: int) -> Latencies:
-    """Turn bucket series into a histogram per window; bounds that are no number are left out."""
+    """Turn bucket series into one histogram per window; bounds that are not numbers are left out."""
     by_bound = {dict(labels).get("le", ""): points for labels, points in read.items()}
     bounds = sorted((bound, text) for text in by_bound if not math.isnan(bound := _bound(text)))
     if not bounds or not math.isinf(bounds[-1][0]):
@@ -279,7 +285,7 @@ def _latencies(read: Mapping[_Labels, Points], start_s: float, window_s: float, 
     for column, (_, text) in enumerate(bounds):
         for at_s, value in by_bound[text].items():
             window = round((at_s - start_s) / window_s) - 1
-            if 0 <= window < windows and 0 <= value <= MOST_COUNT:
+            if 0 <= window < windows and 0 <= value <= MAX_COUNT:
                 counts[window, column] = value
     return Latencies(np.array([bound for bound, _ in bounds]), counts)
 

@@ -1,7 +1,7 @@
-"""Range queries through prometheus-api-client: bounded in time and size, failures worded without secrets.
+"""Range queries through prometheus-api-client, bounded in time and size.
 
-The library blocks, so a thread of its own asks. It puts a query into the address of the request, which proxies bound to
-some kilobytes. It does not hand on a server's warnings, so a partial answer cannot be told from a whole one.
+The library blocks, so it is used in a thread. It puts the query into the URL, which proxies limit to some kilobytes.
+It drops warnings of the server, so a partial answer cannot be recognized. Error messages contain no secrets.
 """
 
 from __future__ import annotations
@@ -25,56 +25,60 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
 from autoscaler.adapters.prometheus.decode import clean
-from autoscaler.adapters.prometheus.managed_backends import REFUSED, advice
-from autoscaler.adapters.prometheus.promql.matchers import narrow
+from autoscaler.adapters.prometheus.managed_backends import REFUSAL_STATUSES, advice
+from autoscaler.adapters.prometheus.promql.matchers import add_matchers
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Unavailable
 
-MOST_SERIES = 20_000  # of one answer
-MOST_BYTES = 128 << 20  # of one answer, as it is after decompression
+MAX_SERIES = 20_000  # per response
+MAX_BYTES = 128 << 20  # per response, after decompression
 BLOCK_BYTES = 1 << 20
 
-_AS_BYTES = re.compile(r"\(b(['\"])(.*)\1\)", re.DOTALL)  # the library shows a body as Python does
+_AS_BYTES = re.compile(r"\(b(['\"])(.*)\1\)", re.DOTALL)  # the library formats a body with repr()
 NO_ANSWER = "HTTP 200, but no answer to a range query"
 
 Result = TypeVar("Result")
-Rows = list[dict[str, Any]]  # series: "metric", labels, and "values", float64[n, 2], Unix time and value, n at least 1
+Rows = list[
+    dict[str, Any]
+]  # per series: "metric", its labels, and "values", float64[n, 2], Unix time and value, n >= 1
 
 
-async def beside(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function that blocks, in a thread that nobody waits for once it is given up, even when the process ends.
+async def run_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a blocking function in a daemon thread; after cancellation the thread is abandoned.
 
-    After `asyncio.to_thread` the loop waits at its end for what still runs: Ctrl-C would have to wait for a server.
+    With `asyncio.to_thread` the event loop waits for the thread at exit, so Ctrl-C would wait for a server.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
-    def tell(set_it: Callable[[Any], None], what: object) -> None:
+    def finish(set_result: Callable[[Any], None], result: object) -> None:
         if not future.done():
-            set_it(what)
+            set_result(result)
 
     def work() -> None:
         try:
-            told: tuple[Callable[[Any], None], object] = future.set_result, function(*arguments)
-        except BaseException as error:  # it is raised where the result is awaited
-            told = future.set_exception, error
-        with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
-            loop.call_soon_threadsafe(tell, *told)
+            outcome: tuple[Callable[[Any], None], object] = future.set_result, function(*arguments)
+        except BaseException as error:  # raised at the await
+            outcome = future.set_exception, error
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(finish, *outcome)
 
     threading.Thread(target=work, name="history", daemon=True).start()
     return await future
 
 
 class RangeReader:
-    """A connection for one reading of history, and its deadline; used by one thread."""
+    """Runs range queries until a deadline. Not thread-safe."""
 
     def __init__(self, settings: PrometheusSettings, credentials: Credentials, deadline_s: float) -> None:
         self._settings = settings
         self._deadline_s = deadline_s
         self._secrets: list[str] = []
         session = _BoundedSession(deadline_s)
-        session.trust_env = False  # no proxy and no .netrc of the environment: a token goes where the settings say
+        session.trust_env = (
+            False  # no proxy and no .netrc of the environment, so a token only goes to the configured server
+        )
         session.max_redirects = 0
         tls = settings.tls
         session.verify = str(tls.ca) if tls.ca else True
@@ -89,8 +93,8 @@ class RangeReader:
             session=session,
             retry=urllib3.Retry(
                 total=2,
-                read=False,  # a server that is too slow is not asked again
-                respect_retry_after_header=False,  # it may name an hour
+                read=False,  # a slow server is not queried again
+                respect_retry_after_header=False,  # it may be an hour
                 backoff_factor=0.5,
                 allowed_methods=None,
                 status_forcelist=(429, 503, 504),
@@ -100,9 +104,9 @@ class RangeReader:
         )
 
     def ask(self, expression: str, start_s: float, end_s: float, step_s: float) -> Rows:
-        """Return the series of one range query. Raises Unavailable; its message holds no secret.
+        """Return the series of one range query. Raises Unavailable; its message has no secret.
 
-        start_s, end_s: Unix times by the server's clock. The library asks for whole seconds.
+        start_s, end_s: Unix times by the server's clock, in whole seconds.
         """
         left_s = self._deadline_s - time.monotonic()
         if left_s <= 0:
@@ -112,7 +116,7 @@ class RangeReader:
                 self._secrets = [authorization.partition(" ")[2]]
                 self._client.headers = {**dict(self._settings.headers), "Authorization": authorization}
             rows = self._client.custom_query_range(
-                narrow(expression, self._settings.selector),
+                add_matchers(expression, self._settings.selector),
                 datetime.fromtimestamp(start_s, UTC),
                 datetime.fromtimestamp(max(end_s, start_s), UTC),
                 f"{step_s:g}",
@@ -122,12 +126,17 @@ class RangeReader:
         except requests.JSONDecodeError as error:
             raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
         except (PrometheusApiClientException, requests.RequestException, CredentialError, OSError) as error:
-            raise Unavailable(f"{self.name}: {self._harmless(error)}") from error
-        except (KeyError, TypeError, ValueError, RecursionError) as error:  # JSON of another shape, too deep, too long
+            raise Unavailable(f"{self.name}: {self._describe_error(error)}") from error
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:  # JSON of an unexpected shape, too deep or too long
             raise Unavailable(f"{self.name}: {NO_ANSWER}") from error
-        if not isinstance(rows, list) or len(rows) > MOST_SERIES:
+        if not isinstance(rows, list) or len(rows) > MAX_SERIES:
             found = f"{len(rows)} series" if isinstance(rows, list) else "no series"
-            raise Unavailable(f"{self.name}: the answer has {found}; allowed: at most {MOST_SERIES}")
+            raise Unavailable(f"{self.name}: the answer has {found}; allowed: at most {MAX_SERIES}")
         if not all(isinstance(row, dict) and _has_labels(row) and isinstance(row.get("values"), list) for row in rows):
             raise Unavailable(f"{self.name}: {NO_ANSWER}")
         try:
@@ -138,10 +147,10 @@ class RangeReader:
     def close(self) -> None:
         self._client.close()
 
-    def _harmless(self, error: Exception) -> str:
-        """Word a failure without the URL, which may hold a password, and without credentials."""
+    def _describe_error(self, error: Exception) -> str:
+        """Describe a failure without the URL, which may contain a password, and without credentials."""
         match error:
-            case _TooLong():
+            case _ResponseTooLong():
                 return str(error)
             case requests.exceptions.InvalidHeader():
                 return "a header that is given cannot be sent (not shown: it may be a secret)"
@@ -156,7 +165,7 @@ class RangeReader:
         text = clean(_AS_BYTES.sub(r"(\2)", str(error)) or type(error).__name__)
         for secret in filter(None, self._secrets):
             text = text.replace(secret, "***")
-        refused = next((status for status in REFUSED if f"Status Code {status:d}" in text), None)
+        refused = next((status for status in REFUSAL_STATUSES if f"Status Code {status:d}" in text), None)
         return text + (advice(self._host, refused) if refused else "")
 
 
@@ -166,23 +175,23 @@ def _has_labels(row: dict[str, Any]) -> bool:
 
 
 def _points(values: list[Any]) -> FloatColumn:
-    """Return the points of a series, float64[n, 2]: time, value. Raises ValueError."""
-    wanted = "of a series, values must be pairs of time and number"
+    """Return the points of a series, float64[n, 2], time and value. Raises ValueError."""
+    expected = "values of a series must be pairs of time and number"
     try:
         points = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{wanted}: {error}") from error
+        raise ValueError(f"{expected}: {error}") from error
     if points.shape[1:] != (2,) or not np.isfinite(points[:, 0]).all():
-        raise ValueError(f"{wanted}: found {values[0] if values else 'none'}")
+        raise ValueError(f"{expected}: found {values[0] if values else 'none'}")
     return points
 
 
-class _TooLong(requests.RequestException):
-    """An answer beyond the bound."""
+class _ResponseTooLong(requests.RequestException):
+    """The response is longer than allowed."""
 
 
 class _BoundedSession(requests.Session):
-    """Reads each answer itself, up to a size and a time: the library would read whatever comes, however slowly."""
+    """Bounds the size and the time of each response, which the library does not."""
 
     def __init__(self, deadline_s: float) -> None:
         """deadline_s: on the monotonic clock."""
@@ -205,11 +214,11 @@ class _BoundedSession(requests.Session):
 
     def _read(self, raw: Any, until_s: float) -> bytes:
         parts, size = [], 0
-        while part := raw.read1(BLOCK_BYTES, decode_content=True):  # no more than has come
+        while part := raw.read1(BLOCK_BYTES, decode_content=True):  # returns what has arrived
             parts.append(part)
             size += len(part)
-            if size > MOST_BYTES:
-                raise _TooLong(f"the answer is longer than {MOST_BYTES:,} bytes")
+            if size > MAX_BYTES:
+                raise _ResponseTooLong(f"the answer is longer than {MAX_BYTES:,} bytes")
             if time.monotonic() > until_s:
                 raise requests.ReadTimeout
         return b"".join(parts)

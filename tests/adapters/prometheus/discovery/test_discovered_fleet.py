@@ -130,8 +130,8 @@ async def test_where_metrics_name_no_pods_it_is_told_what_stands_for_them():
     ):
         assert [str(each.ref) for each in workloads.fleet().workloads] == ["inference/llama"]
         assert (await told(workloads)).problems == (
-            "labels that name pods: series of engines have none, so each scrape target counts as a pod, and all that "
-            "serve one model in one job as a workload; the labels namespace and pod would tell more",
+            "labels that name pods: series of engines have none, so each scrape target counts as a pod, and all "
+            "targets of one job with one model as a workload; add the labels namespace and pod to tell more apart",
         )
 
 

@@ -22,7 +22,7 @@ from tests.harness.victoria_metrics import victoria_metrics
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-SATURATED = (Path(__file__).parents[2] / "data/vllm/saturated.prom").read_text()
+SATURATED = (Path(__file__).parents[3] / "data/vllm/saturated.prom").read_text()
 LLAMA = ("llama-7d9c5b6f4-x2x8k", "llama-7d9c5b6f4-b4b4b")
 # What kube-state-metrics v2.20 shows, by its own reference: one Deployment of two pods, one of which is on its way,
 # a StatefulSet that reports, and a database beside them.
@@ -244,6 +244,5 @@ async def test_each_series_is_judged_alone_when_one_backend_names_pods_in_severa
     read = {pod.name: value for pod, value in zip(fleet.pods, samples.pods.waiting, strict=True)}
     assert {name: value for name, value in read.items() if value > 0} == {TWICE: 30, FEDERATED: 30, COLLECTED: 30}
     assert samples.reports[0].problems == (
-        f"running: pod llm/{TWICE} is read by 2 scrape jobs (a, b); "
-        "it counts once, as the job says that shows the most",
+        f"running: pod llm/{TWICE} is read by 2 scrape jobs (a, b); it counts once, with the largest reading",
     )

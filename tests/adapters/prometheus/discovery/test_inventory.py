@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.adapters.prometheus.discovery import inventory as roster_module
-from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, Roster, Sighting
+from autoscaler.adapters.prometheus.discovery import inventory as inventory_module
+from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, DiscoveryResult, Inventory
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, PodFacts
 from autoscaler.core.model.fleet import Blocked, Fleet, Pool, WorkloadRef
 
@@ -18,18 +18,18 @@ LLAMA = WorkloadRef("llm", "llama")
 H100 = Pool("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3")
 
 
-def sighting(*reporting: tuple[str, str], **fields) -> Sighting:
-    return replace(Sighting(dict.fromkeys(reporting, ENGINE), {}, NOTHING, {}, whole=True), **fields)
+def result(*reporting: tuple[str, str], **fields) -> DiscoveryResult:
+    return replace(DiscoveryResult(dict.fromkeys(reporting, ENGINE), {}, NOTHING, {}, complete=True), **fields)
 
 
-def snapshot(roster: Roster, now_s: float = 0.0) -> Fleet:
-    return roster.fleet(now_s, lambda unix_s: unix_s - 1000)
+def snapshot(inventory: Inventory, now_s: float = 0.0) -> Fleet:
+    return inventory.fleet(now_s, lambda unix_s: unix_s - 1000)
 
 
 def test_without_kube_state_metrics_the_pods_that_report_are_the_ready_replicas():
-    roster = Roster()
-    roster.update(sighting(A, B), 0)
-    fleet = snapshot(roster)
+    inventory = Inventory()
+    inventory.update(result(A, B), 0)
+    fleet = snapshot(inventory)
     assert [(each.ref, each.model, each.engine) for each in fleet.workloads] == [(LLAMA, "llama-3", "vllm")]
     assert fleet.replicas.tolist() == [2]
     assert fleet.pod_ready.all()
@@ -42,11 +42,11 @@ def group(*pods: str) -> list[tuple[str, str]]:
 
 def test_workers_of_a_leader_are_one_replica_with_it():
     """A LeaderWorkerSet of three groups of two, of which the last has no worker that reports."""
-    roster = Roster()
+    inventory = Inventory()
     leaders, workers = group("deepseek-0", "deepseek-1", "deepseek-2"), group("deepseek-0-1", "deepseek-1-1")
     eight = {name: Counter({H100: 8}) for name in (*leaders, *workers)}
-    roster.update(sighting(*leaders, *workers, gpus=eight), 0)
-    fleet = snapshot(roster)
+    inventory.update(result(*leaders, *workers, gpus=eight), 0)
+    fleet = snapshot(inventory)
     (workload,) = fleet.workloads
     assert (workload.ref.kind, workload.ref.name) == ("LeaderWorkerSet", "deepseek")
     assert fleet.replicas.tolist() == [3]
@@ -55,23 +55,23 @@ def test_workers_of_a_leader_are_one_replica_with_it():
 
 
 def test_a_replica_of_several_pods_is_as_ready_as_its_worst_pod():
-    roster = Roster()
+    inventory = Inventory()
     leader, worker = group("deepseek-0", "deepseek-0-1")
     facts = {
         leader: PodFacts(("StatefulSet", "deepseek"), ready=True),
         worker: PodFacts(("StatefulSet", "deepseek-0"), ready=False),
     }
     controllers = Controllers({}, {("llm", "StatefulSet", "deepseek"): 4})  # by which its leaders are made
-    roster.update(sighting(leader, pods=facts, controllers=controllers), 0)
-    fleet = snapshot(roster)
+    inventory.update(result(leader, pods=facts, controllers=controllers), 0)
+    fleet = snapshot(inventory)
     assert [each.ref.kind for each in fleet.workloads] == ["LeaderWorkerSet"]
     assert (fleet.replicas.tolist(), fleet.pod_ready.tolist()) == ([4], [False])
 
 
 def test_stateful_sets_with_names_that_end_in_numbers_are_no_groups():
-    roster = Roster()
-    roster.update(sighting(*group("llama-0", "llama-0-0", "llama-0-1", "qwen-2-1")), 0)
-    assert sorted((each.ref.kind, each.ref.name) for each in snapshot(roster).workloads) == [
+    inventory = Inventory()
+    inventory.update(result(*group("llama-0", "llama-0-0", "llama-0-1", "qwen-2-1")), 0)
+    assert sorted((each.ref.kind, each.ref.name) for each in snapshot(inventory).workloads) == [
         ("StatefulSet", "llama"),
         ("StatefulSet", "llama-0"),
         ("StatefulSet", "qwen-2"),
@@ -79,13 +79,13 @@ def test_stateful_sets_with_names_that_end_in_numbers_are_no_groups():
 
 
 def test_numbers_ascend_and_never_come_again():
-    roster = Roster()
-    roster.update(sighting(A), 0)
-    first = snapshot(roster)
-    roster.update(sighting(B), 10)
-    second = snapshot(roster)
-    roster.update(sighting(A, B), 20)
-    third = snapshot(roster)
+    inventory = Inventory()
+    inventory.update(result(A), 0)
+    first = snapshot(inventory)
+    inventory.update(result(B), 10)
+    second = snapshot(inventory)
+    inventory.update(result(A, B), 20)
+    third = snapshot(inventory)
     assert first.workload_id.tolist() == second.workload_id.tolist() == third.workload_id.tolist()
     assert third.pod_id.tolist() == sorted({*second.pod_id.tolist(), *third.pod_id.tolist()})
     assert third.pod_id[0] == second.pod_id[0]
@@ -99,9 +99,9 @@ def test_a_pod_on_its_way_counts_for_the_workload_that_its_owner_names():
         ("llm", "postgres-0"): PodFacts(("StatefulSet", "postgres"), ready=True),
     }
     controllers = Controllers({("llm", "rs"): ("Deployment", "chat")}, {("llm", "Deployment", "chat"): 5})
-    roster = Roster()
-    roster.update(sighting(A, pods=facts, controllers=controllers), 100)
-    fleet = snapshot(roster)
+    inventory = Inventory()
+    inventory.update(result(A, pods=facts, controllers=controllers), 100)
+    fleet = snapshot(inventory)
     assert [each.ref.name for each in fleet.workloads] == ["chat"]
     assert fleet.replicas.tolist() == [5]
     assert fleet.pod_ready.tolist() == [True, False]
@@ -113,99 +113,99 @@ def test_a_pod_on_its_way_counts_for_the_workload_that_its_owner_names():
 
 def test_a_pod_of_the_same_name_that_was_created_anew_is_another_pod():
     pod = ("llm", "mixtral-0")
-    roster = Roster()
-    roster.update(sighting(pod, pods={pod: PodFacts(created_s=1000, ready=True)}), 0)
-    before = snapshot(roster)
-    roster.update(sighting(pod, pods={pod: PodFacts(created_s=1500)}), 10)
-    after = snapshot(roster)
+    inventory = Inventory()
+    inventory.update(result(pod, pods={pod: PodFacts(created_s=1000, ready=True)}), 0)
+    before = snapshot(inventory)
+    inventory.update(result(pod, pods={pod: PodFacts(created_s=1500)}), 10)
+    after = snapshot(inventory)
     assert after.pod_id[0] > before.pod_id[0]
     assert len(after.pods) == 1
 
 
 def test_pods_that_ended_are_no_replicas_on_their_way():
-    roster = Roster()
-    roster.update(sighting(A, pods={A: PodFacts(ready=True), B: PodFacts(ended=True)}), 0)
-    assert [pod.name for pod in snapshot(roster).pods] == [A[1]]
+    inventory = Inventory()
+    inventory.update(result(A, pods={A: PodFacts(ready=True), B: PodFacts(ended=True)}), 0)
+    assert [pod.name for pod in snapshot(inventory).pods] == [A[1]]
 
 
 def test_what_an_incomplete_look_leaves_out_stays_for_a_while_as_it_was():
-    roster = Roster()
+    inventory = Inventory()
     facts = {A: PodFacts(ready=True, created_s=1000), B: PodFacts(created_s=1001)}
-    roster.update(sighting(A, pods=facts), 0)
-    roster.update(sighting(A, whole=False), 10)
-    assert snapshot(roster).pod_created_s.tolist() == [0, 1]
-    roster.update(sighting(A, whole=False), MISSED_S + 20)
-    assert [pod.name for pod in snapshot(roster).pods] == [A[1]]
+    inventory.update(result(A, pods=facts), 0)
+    inventory.update(result(A, complete=False), 10)
+    assert snapshot(inventory).pod_created_s.tolist() == [0, 1]
+    inventory.update(result(A, complete=False), MISSED_S + 20)
+    assert [pod.name for pod in snapshot(inventory).pods] == [A[1]]
 
 
 def test_a_workload_without_pods_stays_at_zero_and_is_forgotten_in_the_end():
-    roster = Roster()
-    roster.update(sighting(A), 0)
-    roster.update(sighting(), 10)
-    assert snapshot(roster).replicas.tolist() == [0]
-    roster.update(sighting(), FORGET_S + 1)
-    assert snapshot(roster).workloads == ()
+    inventory = Inventory()
+    inventory.update(result(A), 0)
+    inventory.update(result(), 10)
+    assert snapshot(inventory).replicas.tolist() == [0]
+    inventory.update(result(), FORGET_S + 1)
+    assert snapshot(inventory).workloads == ()
 
 
 def test_a_workload_that_stands_at_zero_in_the_cluster_is_not_forgotten():
     at_zero = Controllers({}, {("llm", "Deployment", "llama"): 0})
-    roster = Roster()
-    roster.update(sighting(A, controllers=at_zero), 0)
-    roster.update(sighting(controllers=at_zero), 3 * FORGET_S)
-    assert snapshot(roster).replicas.tolist() == [0]
+    inventory = Inventory()
+    inventory.update(result(A, controllers=at_zero), 0)
+    inventory.update(result(controllers=at_zero), 3 * FORGET_S)
+    assert snapshot(inventory).replicas.tolist() == [0]
 
 
 def test_gpus_per_replica_and_their_pool_come_from_the_devices_that_a_pod_holds():
-    roster = Roster()
-    roster.update(sighting(A, B, gpus={A: Counter({H100: 2})}), 0)
-    fleet = snapshot(roster)
+    inventory = Inventory()
+    inventory.update(result(A, B, gpus={A: Counter({H100: 2})}), 0)
+    fleet = snapshot(inventory)
     assert fleet.gpus_per_replica.tolist() == [2]
     assert fleet.pools == (H100,)
     assert fleet.pool.tolist() == [0]
 
 
 def test_when_all_pods_hold_fewer_gpus_a_replica_has_fewer_and_an_incomplete_look_does_not_say_so():
-    roster = Roster()
-    roster.update(sighting(A, gpus={A: Counter({H100: 4})}), 0)
-    roster.update(sighting(A, B, gpus={A: Counter({H100: 4}), B: Counter({H100: 2})}), 10)  # is rolled out
-    assert snapshot(roster).gpus_per_replica.tolist() == [4]
-    roster.update(sighting(B, gpus={B: Counter({H100: 2})}, whole=False), 20)
-    assert snapshot(roster).gpus_per_replica.tolist() == [4]
-    roster.update(sighting(B, gpus={B: Counter({H100: 2})}), 30)
-    assert snapshot(roster).gpus_per_replica.tolist() == [2]
-    roster.update(sighting(B), 40)
-    assert snapshot(roster).gpus_per_replica.tolist() == [2]
+    inventory = Inventory()
+    inventory.update(result(A, gpus={A: Counter({H100: 4})}), 0)
+    inventory.update(result(A, B, gpus={A: Counter({H100: 4}), B: Counter({H100: 2})}), 10)  # is rolled out
+    assert snapshot(inventory).gpus_per_replica.tolist() == [4]
+    inventory.update(result(B, gpus={B: Counter({H100: 2})}, complete=False), 20)
+    assert snapshot(inventory).gpus_per_replica.tolist() == [4]
+    inventory.update(result(B, gpus={B: Counter({H100: 2})}), 30)
+    assert snapshot(inventory).gpus_per_replica.tolist() == [2]
+    inventory.update(result(B), 40)
+    assert snapshot(inventory).gpus_per_replica.tolist() == [2]
 
 
 def test_without_device_metrics_the_requests_of_the_pod_tell():
-    roster = Roster()
+    inventory = Inventory()
     facts = {A: PodFacts(ready=True, gpus={"nvidia.com/mig-3g.40gb": 1.0})}
-    roster.update(sighting(A, pods=facts), 0)
-    fleet = snapshot(roster)
+    inventory.update(result(A, pods=facts), 0)
+    fleet = snapshot(inventory)
     assert fleet.pools == (Pool("nvidia.com/mig-3g.40gb"),)
     assert fleet.gpus_per_replica.tolist() == [1]
 
 
 def test_where_metrics_know_no_pods_targets_with_one_model_are_one_workload():
-    roster = Roster()
+    inventory = Inventory()
     targets = ("vllm", "10.0.0.1:8000"), ("vllm", "10.0.0.2:8000")
-    roster.update(sighting(*targets, targets=frozenset(targets)), 0)
-    fleet = snapshot(roster)
+    inventory.update(result(*targets, targets=frozenset(targets)), 0)
+    fleet = snapshot(inventory)
     assert [each.ref for each in fleet.workloads] == [WorkloadRef("vllm", "llama-3", "Model", "")]
     assert len(fleet.pods) == 2
 
 
 def test_the_same_workloads_are_the_same_tuple():
-    roster = Roster()
-    roster.update(sighting(A), 0)
-    first = snapshot(roster)
-    roster.update(sighting(A, B), 10)
-    assert snapshot(roster).workloads is first.workloads
+    inventory = Inventory()
+    inventory.update(result(A), 0)
+    first = snapshot(inventory)
+    inventory.update(result(A, B), 10)
+    assert snapshot(inventory).workloads is first.workloads
 
 
 def test_a_flood_of_names_is_followed_up_to_a_bound():
-    flood = {("llm", f"w{number}-0"): ENGINE for number in range(roster_module.MAX_WORKLOADS + 10)}
-    roster = Roster()
-    roster.update(replace(sighting(), reporting=flood), 0)
-    assert roster.full()
-    assert len(snapshot(roster).workloads) == roster_module.MAX_WORKLOADS
+    flood = {("llm", f"w{number}-0"): ENGINE for number in range(inventory_module.MAX_WORKLOADS + 10)}
+    inventory = Inventory()
+    inventory.update(replace(result(), reporting=flood), 0)
+    assert inventory.is_full()
+    assert len(snapshot(inventory).workloads) == inventory_module.MAX_WORKLOADS

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from autoscaler.adapters.gateways import WorkloadNames
+from autoscaler.adapters.gateways import WorkloadLookup
 from autoscaler.adapters.prometheus.decode import decode_vector
-from autoscaler.adapters.prometheus.instant.gateways import FrontQuery, by_metric, read_wakeup
+from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery, group_by_metric, read_wake_up
 from tests.adapters.prometheus.fleets import fleet_of
 from tests.adapters.prometheus.responses import vector
 
@@ -15,7 +15,7 @@ NAN = np.nan
 
 def woken(*series: tuple[dict[str, str], object], policy: str = "batch", default: bool = False, **more: object):
     found = decode_vector(vector(*series, **more).encode())
-    column, problems = read_wakeup(FLEET, WorkloadNames(FLEET), FrontQuery(policy, "q", default), found)
+    column, problems = read_wake_up(FLEET, WorkloadLookup(FLEET), WakeUpQuery(policy, "q", default), found)
     return column.tolist(), problems
 
 
@@ -36,7 +36,7 @@ def test_another_namespace_is_not_ours():
 def test_the_model_tells_too():
     fleet = fleet_of({"llm/chat": []}, model="llama-3", policy="batch")
     found = decode_vector(vector(({"model_name": "llama-3"}, 2)).encode())
-    column, _ = read_wakeup(fleet, WorkloadNames(fleet), FrontQuery("batch", "q"), found)
+    column, _ = read_wake_up(fleet, WorkloadLookup(fleet), WakeUpQuery("batch", "q"), found)
     assert column.tolist() == [2]
 
 
@@ -49,9 +49,9 @@ def test_workloads_of_other_policies_are_left_alone():
 def test_the_default_policy_counts_for_workloads_that_name_none():
     fleet = fleet_of({"llm/chat": []})
     found = decode_vector(vector(({}, 2)).encode())
-    column, _ = read_wakeup(fleet, WorkloadNames(fleet), FrontQuery("interactive", "q", default=True), found)
+    column, _ = read_wake_up(fleet, WorkloadLookup(fleet), WakeUpQuery("interactive", "q", default=True), found)
     assert column.tolist() == [2]
-    column, _ = read_wakeup(fleet, WorkloadNames(fleet), FrontQuery("interactive", "q"), found)
+    column, _ = read_wake_up(fleet, WorkloadLookup(fleet), WakeUpQuery("interactive", "q"), found)
     assert np.isnan(column).all()
 
 
@@ -78,5 +78,5 @@ def test_what_nobody_can_wait_is_unknown(value: str):
 
 def test_series_of_gateways_are_sorted_by_the_label_that_names_their_metric():
     found = decode_vector(vector(({"metric": "a", "x": "1"}, 1), ({"metric": "b"}, 2), ({"metric": "a"}, 0)).encode())
-    assert by_metric(found, 9) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
-    assert by_metric(found, 1) == {"a": [({"x": "1"}, 1.0)]}
+    assert group_by_metric(found, 9) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
+    assert group_by_metric(found, 1) == {"a": [({"x": "1"}, 1.0)]}

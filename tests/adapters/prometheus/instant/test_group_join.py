@@ -14,7 +14,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.source import MEAN_OF_PODS, PrometheusSource
 from autoscaler.adapters.prometheus.owners import owner_of
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET
-from autoscaler.adapters.prometheus.promql.pod_groups import group_of, grouped
+from autoscaler.adapters.prometheus.promql.pod_groups import group_of, with_group_label
 from autoscaler.catalog.series import POD_LABELS
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
@@ -179,7 +179,7 @@ def test_everything_but_the_pods_name_tells_groups_apart():
     moved = {"namespace": "llm", "pod": "collector-0", "exported_namespace": "llm", "exported_pod": "a-0"}
     assert group_of(moved, POD, POD_LABELS)[0] == "a"
     assert group_of({"job": "x", "instance": "1"}, TARGET, POD_LABELS)[0] == "targets"
-    assert re.findall(r'"(\w+)", "\(', grouped("up", POD, POD_LABELS[2:4])) == ["pod", "k8s_pod_name"]
+    assert re.findall(r'"(\w+)", "\(', with_group_label("up", POD, POD_LABELS[2:4])) == ["pod", "k8s_pod_name"]
 
 
 def test_what_the_server_calls_a_group_is_the_same_group():

@@ -2,7 +2,7 @@
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.client import PrometheusClient
-from autoscaler.adapters.prometheus.instant.query_round import MAX_PROBLEMS, Sampling
+from autoscaler.adapters.prometheus.instant.query_round import MAX_PROBLEMS, QueryRound
 from autoscaler.config.settings import PrometheusSettings
 from tests.harness.process import free_port
 
@@ -13,28 +13,28 @@ def client() -> PrometheusClient:
 
 async def test_after_the_deadline_nothing_is_asked():
     async with client() as prometheus:
-        sampling = Sampling(prometheus, SystemClock(), deadline_s=0)
-        assert await sampling.ask("running", "up") is None
-    report = sampling.report()
+        query_round = QueryRound(prometheus, SystemClock(), deadline_s=0)
+        assert await query_round.ask("running", "up") is None
+    report = query_round.report()
     assert (report.queries, report.failed) == (1, 1)
     assert report.problems[0].endswith("not asked, the deadline of the tick has passed")
 
 
 async def test_one_problem_of_many_queries_is_one_line_that_names_two():
-    sampling = Sampling(client(), SystemClock(), deadline_s=1)
+    query_round = QueryRound(client(), SystemClock(), deadline_s=1)
     for name in ("running", "waiting", "ttft_s", "itl_s"):
-        sampling.note(name, "no connection")
-    sampling.note("running", "something else")
-    assert sampling.report().problems == (
+        query_round.note(name, "no connection")
+    query_round.note("running", "something else")
+    assert query_round.report().problems == (
         "running, waiting and 2 more: no connection",
         "running: something else",
     )
 
 
 async def test_problems_are_few_and_short():
-    sampling = Sampling(client(), SystemClock(), deadline_s=1)
+    query_round = QueryRound(client(), SystemClock(), deadline_s=1)
     for number in range(100):
-        sampling.note("running", f"{number} " + "x" * 10_000)
-    problems = sampling.report().problems
+        query_round.note("running", f"{number} " + "x" * 10_000)
+    problems = query_round.report().problems
     assert len(problems) == MAX_PROBLEMS
     assert all(len(problem) <= 600 for problem in problems)

@@ -10,9 +10,9 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
+from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
-from autoscaler.adapters.prometheus.instant.unread_metrics import mute_query
+from autoscaler.adapters.prometheus.instant.unread_metrics import unreported_pods_query
 from autoscaler.adapters.scrape.evaluate import read
 from autoscaler.catalog.engines import ENGINES, QUANTILES
 from autoscaler.catalog.spellings import all_spellings
@@ -28,7 +28,7 @@ from tests.harness.victoria_metrics import victoria_metrics
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-RECORDED = Path(__file__).parents[2] / "data/vllm"
+RECORDED = Path(__file__).parents[3] / "data/vllm"
 PODS = {
     "llm/tiny": ["tiny-saturated", "tiny-twice", "tiny-moving"],
     "llm/dp": ["dp-0"],
@@ -129,9 +129,9 @@ class Scene(NamedTuple):
     endpoints: ExpositionServer
     fleet: Fleet
 
-    def source(self, *queries: FrontQuery) -> PrometheusSource:
+    def source(self, *queries: WakeUpQuery) -> PrometheusSource:
         settings = PrometheusSettings(url=self.server.url, rate_window_s=60)
-        return PrometheusSource(settings, SystemClock(), front_queries=lambda: queries)
+        return PrometheusSource(settings, SystemClock(), wake_up_queries=lambda: queries)
 
     def value(self, samples: Samples, pod: str, column: str) -> float:
         row = [each.name for each in self.fleet.pods].index(pod)
@@ -196,7 +196,7 @@ def expected(text: str, column: str) -> float:
     return read(ENGINES["vllm"].readings[column], series)
 
 
-async def sampled(scene: Scene, *queries: FrontQuery) -> Samples:
+async def sampled(scene: Scene, *queries: WakeUpQuery) -> Samples:
     async with scene.source(*queries) as source:
         samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
     assert [report.failed for report in samples.reports] == [0], samples.reports
@@ -256,7 +256,7 @@ async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(scene: Sc
 
 
 async def test_a_server_is_found_when_its_engine_reports_nothing(scene: Scene):
-    found = await scene.server.query(mute_query(all_spellings(("x_",))))
+    found = await scene.server.query(unreported_pods_query(all_spellings(("x_",))))
     assert [series["metric"]["pod"] for series in found] == ["mute-0"]
 
 
@@ -356,7 +356,7 @@ async def test_arrivals_at_the_router_are_a_rate_for_the_workload_with_that_mode
 
 
 async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
-    query = FrontQuery(
+    query = WakeUpQuery(
         "standard",
         'sum by (namespace, deployment) (label_replace(up{job="epp"}, "deployment", "silent", "", ""))',
         True,
@@ -366,7 +366,7 @@ async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
 
 
 async def test_an_invalid_expression_of_one_policy_harms_nothing_else(scene: Scene):
-    async with scene.source(FrontQuery("broken", "sum by (", False)) as source:
+    async with scene.source(WakeUpQuery("broken", "sum by (", False)) as source:
         samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
     assert scene.value(samples, "tiny-saturated", "waiting") == 30
     (report,) = samples.reports

@@ -7,10 +7,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from autoscaler.adapters.prometheus.instant.gateways import FrontQuery
+from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import (
     MAX_CARRIED_S,
-    MAX_FRONT_QUERIES,
+    MAX_WAKE_UP_QUERIES,
     SLOW_PERIOD_S,
     PrometheusSource,
 )
@@ -56,7 +56,7 @@ async def test_the_number_of_queries_for_one_workload_is_that_for_a_thousand():
 
 
 async def test_each_engine_in_use_adds_its_own_queries_and_each_policys_expression_one():
-    async def asked(fleet: Fleet, *queries: FrontQuery) -> int:
+    async def asked(fleet: Fleet, *queries: WakeUpQuery) -> int:
         server = Server()
         async with server.source(queries=lambda: queries) as source:
             await source.sample(fleet, objectives(fleet), 5)
@@ -64,7 +64,7 @@ async def test_each_engine_in_use_adds_its_own_queries_and_each_policys_expressi
 
     one = await asked(fleet_of({"llm/a": []}, engine="tgi"))
     assert await asked(fleet_of({"llm/a": [], "llm/b": []}, engine="tgi")) == one
-    assert await asked(fleet_of({"llm/a": []}, engine="tgi"), FrontQuery("x", "up")) == one + 1
+    assert await asked(fleet_of({"llm/a": []}, engine="tgi"), WakeUpQuery("x", "up")) == one + 1
     assert await asked(fleet_of({"llm/a": []}, engine="vllm")) > one
 
 
@@ -358,18 +358,18 @@ async def test_an_empty_gateway_of_a_partial_answer_is_unknown_and_not_empty():
 async def test_a_gateway_and_a_policys_expression_about_one_queue_are_not_added():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     server = Server(**{"flow_control_queue_size": vector((queue, 3)), "my_queue": vector(({}, 5))})
-    async with server.source(queries=lambda: (FrontQuery("standard", "my_queue", True),)) as source:
+    async with server.source(queries=lambda: (WakeUpQuery("standard", "my_queue", True),)) as source:
         samples = await source.sample(fleet_of({"llm/cold": []}), objectives(fleet_of({"llm/cold": []})), 5)
     assert samples.front.waiting.tolist() == [5]
 
 
 async def test_more_expressions_than_allowed_are_refused_and_told():
-    queries = tuple(FrontQuery(f"p{number}", f"up{number}") for number in range(MAX_FRONT_QUERIES + 3))
+    queries = tuple(WakeUpQuery(f"p{number}", f"up{number}") for number in range(MAX_WAKE_UP_QUERIES + 3))
     server = Server()
     async with server.source(queries=lambda: queries) as source:
         samples = await source.sample(FLEET, objectives(FLEET), 5)
-    assert sum(form["query"].startswith("up") for form in server.asked) == MAX_FRONT_QUERIES
-    assert f"only the first {MAX_FRONT_QUERIES} count" in " ".join(report(samples).problems)
+    assert sum(form["query"].startswith("up") for form in server.asked) == MAX_WAKE_UP_QUERIES
+    assert f"only the first {MAX_WAKE_UP_QUERIES} count" in " ".join(report(samples).problems)
 
 
 @pytest.mark.parametrize("series", [[(pod("stranger-0"), 4)], []])
@@ -400,7 +400,9 @@ async def test_a_fleet_without_workloads_is_no_reason_to_fail():
 async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
     conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))
     server = Server(**{**healthy(), "engine/pod": conventions})
-    async with server.source(queries=lambda: (FrontQuery("p", "my_queue", True),), selector='cluster="prod"') as source:
+    async with server.source(
+        queries=lambda: (WakeUpQuery("p", "my_queue", True),), selector='cluster="prod"'
+    ) as source:
         await source.sample(FLEET, objectives(FLEET), 5)
     assert any("my_queue" in form["query"] for form in server.asked)
     for form in server.asked:

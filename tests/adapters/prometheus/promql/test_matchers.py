@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoscaler.adapters.prometheus.promql.matchers import narrow
+from autoscaler.adapters.prometheus.promql.matchers import add_matchers
 from tests.adapters.prometheus.promql.test_queries import every_query, without_texts
 from tests.harness.process import require_binary
 
@@ -43,13 +43,13 @@ ONE = 'c="p"'
     ],
 )
 def test_matchers_are_in_every_selector_when_an_expression_has_it(written: str, narrowed: str):
-    assert narrow(written, ONE) == narrowed
-    assert narrow(written, "") == written
+    assert add_matchers(written, ONE) == narrowed
+    assert add_matchers(written, "") == written
 
 
 @pytest.mark.integration
 def test_every_query_stays_valid_when_it_is_narrowed(tmp_path: Path):
-    texts = [narrow(text, 'cluster="prod",team!~"te(st)+"') for text in every_query()]
+    texts = [add_matchers(text, 'cluster="prod",team!~"te(st)+"') for text in every_query()]
     rules = [{"record": f"r{number}", "expr": text} for number, text in enumerate(texts)]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": rules}]}))

@@ -15,14 +15,14 @@ from autoscaler.adapters.prometheus.promql.conventions import (
 from autoscaler.adapters.prometheus.promql.engines import (
     bounds_query,
     bucket_expression,
+    engine_presence,
     engine_queries,
-    engines_presence,
     models_query,
     process_start_query,
-    seen_engines_query,
+    reporting_pods_query,
 )
 from autoscaler.adapters.prometheus.promql.expressions import Quantiles
-from autoscaler.adapters.prometheus.promql.gateways import front_arrivals_query, front_waiting_query
+from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.gpus import devices_query, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET
 from autoscaler.adapters.prometheus.range.queries import (
@@ -64,7 +64,7 @@ def test_every_name_is_asked_for_in_every_spelling(name: str, spellings: tuple[S
 
 
 def test_every_name_of_gateways_and_gpus_is_asked_for():
-    front = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", front_waiting_query() + front_arrivals_query(120)))
+    front = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", gateway_queue_query() + gateway_arrivals_query(120)))
     assert front >= gateways.metric_names()
     text = " ".join(query.expression for query in gpu_queries(POD))
     assert set(re.findall(r"DCGM_\w+", text)) == set(gpus.metric_names())
@@ -84,11 +84,11 @@ def every_query() -> list[str]:
     texts += [
         convention_query(all_spellings(("x_",))),
         spellings_query(all_spellings()),
-        front_waiting_query(),
-        front_arrivals_query(60),
+        gateway_queue_query(),
+        gateway_arrivals_query(60),
     ]
-    texts += [devices_query(), seen_engines_query(engines)]
-    texts += [make(engines_presence(engines), ["gone"]) for make in (pods_query, controllers_query)]
+    texts += [devices_query(), reporting_pods_query(engines)]
+    texts += [make(engine_presence(engines), ["gone"]) for make in (pods_query, controllers_query)]
     past = of_pods(ENGINES["vllm"], ("namespace", "pod"), "llm", pods)
     texts += [subtracted_query(past, "prompt_tokens")]
     texts += [naming_query(ENGINES["vllm"], "llm", pods), sampled_query(past), latency_query(past, "ttft_met", 60)]

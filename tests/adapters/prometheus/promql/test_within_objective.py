@@ -11,7 +11,7 @@ from autoscaler.adapters.prometheus.promql.within_objective import (
     MAX_BOUNDS,
     MAX_OBJECTIVES,
     Bounds,
-    commonest,
+    most_common,
     read_bounds,
     rounded_up_expression,
     within_expression,
@@ -107,13 +107,13 @@ def test_a_query_stays_short_and_whole_however_many_bounds_there_are(name: str, 
 
 def test_the_commonest_objectives_are_chosen_and_the_workloads_left_out_are_counted():
     objectives_s = np.array([*np.repeat(1.0, 5), *np.repeat(0.15, 7), *np.linspace(2, 3, 20), np.nan])
-    chosen, left_out = commonest(objectives_s, pods=100)
+    chosen, left_out = most_common(objectives_s, pods=100)
     assert chosen[:2] == [0.15, 1.0]
     assert (len(chosen), left_out) == (MAX_OBJECTIVES, 20 + 2 - MAX_OBJECTIVES)
-    assert commonest(np.full(3, np.nan), 100) == ([], 0)
+    assert most_common(np.full(3, np.nan), 100) == ([], 0)
 
 
 def test_a_large_fleet_is_counted_for_fewer_objectives_but_always_for_one():
     objectives_s = np.linspace(1, 2, 12)
-    assert len(commonest(objectives_s, pods=80_000)[0]) == 4
-    assert len(commonest(objectives_s, pods=10_000_000)[0]) == 1
+    assert len(most_common(objectives_s, pods=80_000)[0]) == 4
+    assert len(most_common(objectives_s, pods=10_000_000)[0]) == 1

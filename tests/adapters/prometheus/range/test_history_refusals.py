@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from autoscaler.adapters.prometheus.range.history import PrometheusHistory
-from autoscaler.adapters.prometheus.range.reader import MOST_BYTES
+from autoscaler.adapters.prometheus.range.reader import MAX_BYTES
 from autoscaler.config.settings import PrometheusSettings, TlsFiles
 from autoscaler.ports import Unavailable
 from tests.harness.process import free_port
@@ -65,12 +65,24 @@ def answer_of(result: object) -> str:
         (200, answer_of([{"metric": {}}]), "HTTP 200, but no answer to a range query"),
         (200, answer_of({}), "the answer has no series"),
         (200, answer_of([{"metric": {}, "values": []}] * 20_001), "20001 series; allowed: at most 20000"),
-        (200, answer_of([{"metric": {}, "values": [5]}]), "of a series, values must be pairs of time and number"),
-        (200, answer_of([{"metric": {}, "values": [[None, None]]}]), "values must be pairs of time and number"),
+        (200, answer_of([{"metric": {}, "values": [5]}]), "must be pairs of time and number"),
+        (
+            200,
+            answer_of([{"metric": {}, "values": [[None, None]]}]),
+            "must be pairs of time and number",
+        ),
         (200, answer_of([{"metric": {}, "values": [[START_S, "abc"]]}]), "could not convert string to float: 'abc'"),
-        (200, answer_of([{"metric": {}, "values": [[START_S, 10**400]]}]), "values must be pairs of time and number"),
+        (
+            200,
+            answer_of([{"metric": {}, "values": [[START_S, 10**400]]}]),
+            "must be pairs of time and number",
+        ),
         (200, answer_of("LONG").replace('"LONG"', "1" * 5000), "HTTP 200, but no answer to a range query"),
-        (200, answer_of([{"metric": {}, "values": []}]), "values must be pairs of time and number: found none"),
+        (
+            200,
+            answer_of([{"metric": {}, "values": []}]),
+            "must be pairs of time and number: found none",
+        ),
         (200, "[" * 100_000, "HTTP 200, but no answer to a range query"),
         (200, answer_of([]), "no series of vllm for workload team/llama between 2023-11-14T22:13:20Z"),
     ],
@@ -165,7 +177,7 @@ async def test_a_server_that_names_an_hour_to_wait_is_not_waited_for() -> None:
 
 
 async def test_a_gzip_bomb_is_refused_at_the_bound() -> None:
-    bomb = gzip.compress(bytes(MOST_BYTES + 1), compresslevel=1)
+    bomb = gzip.compress(bytes(MAX_BYTES + 1), compresslevel=1)
 
     async def explode(_request: web.Request) -> web.Response:
         return web.Response(body=bomb, headers={"Content-Encoding": "gzip"})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from autoscaler.adapters.prometheus.range.recent import MOST_PODS, PART_PODS, STEP_S, RecentHistory
+from autoscaler.adapters.prometheus.range.recent import BATCH_PODS, MAX_PODS, STEP_S, RecentHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet, Pod, Workload, WorkloadRef
@@ -266,7 +266,7 @@ async def test_the_largest_workloads_come_first_and_what_was_read_in_time_counts
 @pytest.mark.slow
 async def test_more_pods_than_there_is_room_for_are_not_read():
     names = [("team", f"model-{row}") for row in range(31)]
-    sizes = [MOST_PODS + 1, *[100] * 30]
+    sizes = [MAX_PODS + 1, *[100] * 30]
     pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(sizes[row])]
     server = Server([(namespace, pod) for namespace, pod, _ in pods])
 
@@ -277,15 +277,15 @@ async def test_more_pods_than_there_is_room_for_are_not_read():
 
     async with serving(answer) as url:
         found = await read(url, cluster(names, pods))
-    assert MOST_PODS - PART_PODS < len(found.pod) <= MOST_PODS
+    assert MAX_PODS - BATCH_PODS < len(found.pod) <= MAX_PODS
     assert 0 not in found.pod_workload
-    assert found.problem == f"no more than {MOST_PODS} pods are read from history"
+    assert found.problem == f"no more than {MAX_PODS} pods are read from history"
 
 
 async def refusing(refused: Sequence[str]) -> tuple[Recent, Server]:
     """Read workloads of one query each from a server to which some of them are too much."""
     names = [("team", f"model-{row}") for row in range(4)]
-    pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(PART_PODS)]
+    pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(BATCH_PODS)]
     server = Server()
 
     async def answer(request: web.Request) -> web.Response:
