@@ -1,7 +1,7 @@
 """The snapshot: what outlives a process, under names of its own, and how it comes onto the rows of another process.
 
 A snapshot has what was learned over a long time: capacity, cold starts, lengths, the record of each strategy. Columns
-that follow the present begin anew (`columns.Present`). Pods are left out: their counters give a rate again with the
+that follow the present begin anew (`columns.Transient`). Pods are left out: their counters give a rate again with the
 second reading, and a rate over the pause would not be one of now. Manual overrides are carried beside it.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from autoscaler.core.model.fleet import Fleet, Workload
 from autoscaler.core.planner.select import Rules
 from autoscaler.core.state import Memory, WorkloadMemory, align
-from autoscaler.core.table.columns import MOMENT, OF_FAMILY, replace
+from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, replace
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
 Column = npt.NDArray[np.floating[Any]]
@@ -81,7 +81,7 @@ SIGNATURE, STRATEGIES = (
     tuple(
         name
         for name, place in SCHEMA.items()
-        if place.startswith("rules.") and OF_FAMILY in Rules.marks()[place.removeprefix("rules.")]
+        if place.startswith("rules.") and PER_STRATEGY_SET in Rules.marks()[place.removeprefix("rules.")]
     ),
 )
 """Columns about the strategies: they mean something only together, and only with the same strategies."""
@@ -117,7 +117,7 @@ def take(memory: Memory, workloads: Sequence[Workload], now_s: float, wall_s: fl
 
     workloads: those of the tick that gave this memory. now_s, wall_s: its time, on both clocks.
     """
-    columns, moments = _columns(memory), _marked(MOMENT)
+    columns, moments = _columns(memory), _marked(TIMESTAMP)
     stored = {name: now_s - columns[place] if place in moments else columns[place] for name, place in SCHEMA.items()}
     return Snapshot(tuple(map(key_of, workloads)), wall_s, stored)
 
@@ -141,7 +141,7 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
     known = row >= 0
     then_s = now_s - max(wall_s - snapshot.wall_s, 0.0)  # a wall clock that was set back puts nothing into the future
 
-    stored, moments, columns = snapshot.columns, _marked(MOMENT), _columns(memory)
+    stored, moments, columns = snapshot.columns, _marked(TIMESTAMP), _columns(memory)
     if SIGNATURE in stored and all(name in stored for name in STRATEGIES):
         same_strategies = known & (stored[SIGNATURE][row] == columns[SCHEMA[SIGNATURE]])
     else:
@@ -155,8 +155,8 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
         restored[QUEUED] = np.where(same_strategies, restored[MISSED], columns[QUEUED])
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= then_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
-    workloads = memory.workloads.changed(restored, "workloads.")
-    rules = memory.all_rules().changed(restored, "rules.")
+    workloads = memory.workloads.with_columns(restored, "workloads.")
+    rules = memory.all_rules().with_columns(restored, "rules.")
     return replace(memory, pods=pods, workloads=workloads).with_rules(rules), int(np.count_nonzero(known))
 
 

@@ -19,8 +19,8 @@ from autoscaler.core.planner.pod_work import PodWork
 from autoscaler.core.planner.replica_speed import Engine
 from autoscaler.core.planner.scale_to_zero import Zero
 from autoscaler.core.planner.select import Rules
-from autoscaler.core.table.columns import Columns, FloatColumn, IntColumn, MomentColumn, Present, find, replace
-from autoscaler.core.table.sliding_window import Window
+from autoscaler.core.table.columns import Columns, FloatColumn, IntColumn, TimestampColumn, Transient, find_ids, replace
+from autoscaler.core.table.sliding_window import SlidingWindow
 
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` whose rates are kept; the row order of `PodMemory.counter`."""
@@ -35,7 +35,7 @@ Table = TypeVar("Table", bound=Columns)
 class PodMemory(Columns):
     """Per pod, to turn counters into rates, and to see whether its requests move."""
 
-    time_s: MomentColumn  # float64[P], time of the last reading
+    time_s: TimestampColumn  # float64[P], time of the last reading
     counter: FloatColumn  # float64[C, P], the last reading
     increase: FloatColumn  # float64[C, P], increases, older ones fading; NaN: not two readings in a row
     covered_s: FloatColumn  # float64[P], seconds those increases cover, fading alike
@@ -53,24 +53,24 @@ class PodMemory(Columns):
 class WorkloadMemory(Columns):
     """Per workload; every field [W] or a Window over W."""
 
-    last_tick_s: Present[MomentColumn]  # time of the last tick that saw it
-    trusted_since_s: Present[MomentColumn]  # since when it has been watched without a long gap in trust
-    last_trusted_s: Present[MomentColumn]  # time of the last trusted tick; NaN: none
-    last_busy_s: Present[MomentColumn]  # last moment with work, or of not knowing
-    last_refused_s: Present[MomentColumn]  # last moment at which a pod had refused requests; NaN: never
-    gateway_s: MomentColumn  # last moment at which its gateway told something; NaN: never. State files call it so
-    last_queued_s: Present[MomentColumn]  # last moment with a queue; NaN: never
-    last_beside_s: Present[MomentColumn]  # last moment at which others had work beside stuck pods; NaN: never
-    last_gateway_moved_s: Present[
-        MomentColumn
+    last_tick_s: Transient[TimestampColumn]  # time of the last tick that saw it
+    trusted_since_s: Transient[TimestampColumn]  # since when it has been watched without a long gap in trust
+    last_trusted_s: Transient[TimestampColumn]  # time of the last trusted tick; NaN: none
+    last_busy_s: Transient[TimestampColumn]  # last moment with work, or of not knowing
+    last_refused_s: Transient[TimestampColumn]  # last moment at which a pod had refused requests; NaN: never
+    gateway_s: TimestampColumn  # last moment at which its gateway told something; NaN: never. State files call it so
+    last_queued_s: Transient[TimestampColumn]  # last moment with a queue; NaN: never
+    last_beside_s: Transient[TimestampColumn]  # last moment at which others had work beside stuck pods; NaN: never
+    last_gateway_moved_s: Transient[
+        TimestampColumn
     ]  # last moment at which nothing waited at its gateway, or an engine worked
-    last_pressed_s: Present[MomentColumn]  # last moment at which a queue lasted longer than it may; NaN: never
-    last_forecast_s: Present[MomentColumn]  # when it spoke, or load was unknown; NaN: nobody served since
-    in_flight: Present[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
-    arrivals_per_s: Present[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero
-    arriving_s: Present[FloatColumn]  # seconds that this average is of, since something was in flight
-    lasting: Present[FloatColumn]  # replicas that load without its queue asked for, averaged likewise
-    batch: Present[FloatColumn]  # running requests of an awake replica, averaged over as long as ITL reaches back
+    last_pressed_s: Transient[TimestampColumn]  # last moment at which a queue lasted longer than it may; NaN: never
+    last_forecast_s: Transient[TimestampColumn]  # when it spoke, or load was unknown; NaN: nobody served since
+    in_flight: Transient[FloatColumn]  # requests running and waiting at the last tick; NaN: unknown
+    arrivals_per_s: Transient[FloatColumn]  # requests, averaged over about one cold start; noise may take it below zero
+    arriving_s: Transient[FloatColumn]  # seconds that this average is of, since something was in flight
+    lasting: Transient[FloatColumn]  # replicas that load without its queue asked for, averaged likewise
+    batch: Transient[FloatColumn]  # running requests of an awake replica, averaged over as long as ITL reaches back
     written_tokens: FloatColumn  # generated tokens over many minutes, older ones fading
     served_requests: FloatColumn  # the requests they belong to, fading alike
     cold_start_mean_s: FloatColumn  # NaN: none seen
@@ -80,8 +80,10 @@ class WorkloadMemory(Columns):
     learned_s: FloatColumn  # seconds of load that capacity was learned from
     loaded_idle_s: FloatColumn  # replica-seconds
 
-    wanted_lately: Present[Window]  # replicas; the highest over scaleDown.stabilization, the lowest over scaleUp's
-    counts_lately: Present[Window]  # of replicas; the highest over scaleDown.per, the lowest over scaleUp.per
+    wanted_lately: Transient[
+        SlidingWindow
+    ]  # replicas; the highest over scaleDown.stabilization, the lowest over scaleUp's
+    counts_lately: Transient[SlidingWindow]  # of replicas; the highest over scaleDown.per, the lowest over scaleUp.per
 
     zero: Zero  # what going to zero would have cost
     struggle: Struggle  # how long it has had replicas that do not come
@@ -89,7 +91,7 @@ class WorkloadMemory(Columns):
     @classmethod
     def blank(cls, rows: int) -> WorkloadMemory:
         none = dict.fromkeys(("learned_s", "loaded_idle_s", "written_tokens", "served_requests"), np.zeros(rows))
-        return super().blank(rows).changed(none)
+        return super().blank(rows).with_columns(none)
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ class Memory:
         """Return what these pods showed when they were counted last; ids ascending."""
         found = replace(PodWork.blank(len(pod_id)), pod_id=pod_id)
         for work in self.work:
-            place, known = find(pod_id, work.pod_id)
-            found = found.put(np.flatnonzero(known), work.take(place[known]))
+            place, known = find_ids(pod_id, work.pod_id)
+            found = found.with_rows(np.flatnonzero(known), work.take(place[known]))
         return found
 
     def with_group(self, number: int, rules: Rules, work: PodWork) -> Memory:
@@ -204,8 +206,8 @@ class Memory:
 
     def _brought_up(self, table: Table, rows: IntColumn, early: Table) -> Table:
         """Return a table of these rows with those in it that were judged out of turn."""
-        place, known = find(self.workload_id[rows], self.early.workload_id)
-        return table.put(np.flatnonzero(known), early.take(place[known])) if known.any() else table
+        place, known = find_ids(self.workload_id[rows], self.early.workload_id)
+        return table.with_rows(np.flatnonzero(known), early.take(place[known])) if known.any() else table
 
 
 def align(memory: Memory, fleet: Fleet) -> Memory:
@@ -235,6 +237,8 @@ def _moved(table: Table, before: IntColumn, after: IntColumn) -> Table:
     blank = type(table).blank(len(after))
     if len(before) == 0:
         return blank
-    row, known = find(after, before)
+    row, known = find_ids(after, before)
     old = table.columns()
-    return blank.changed({place: np.where(known, old[place][..., row], new) for place, new in blank.columns().items()})
+    return blank.with_columns(
+        {place: np.where(known, old[place][..., row], new) for place, new in blank.columns().items()}
+    )

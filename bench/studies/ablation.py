@@ -83,7 +83,7 @@ def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
 
     def follow(known: select.Rules, seen: Seen) -> select.Rules:
         cost = np.where(forbidden, np.float32(np.inf), known.paper.cost)
-        return replace(plain(known.changed({"paper.cost": cost}), seen), paper=known.paper)
+        return replace(plain(known.with_columns({"paper.cost": cost}), seen), paper=known.paper)
 
     return (select, "follow", follow), ANY_FOLLOWED
 

@@ -14,7 +14,7 @@ from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.catalog.engines import VLLM
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision
-from autoscaler.core.table.histogram import Window, pooled_quantile
+from autoscaler.core.table.histogram import HistogramWindow, pooled_quantile
 from tests.core.world import Story, fleet
 
 DATA = Path(__file__).parent.parent / "data" / "vllm"
@@ -43,7 +43,7 @@ class Client(NamedTuple):
 @cache
 def series(name: str) -> tuple[Moment, ...]:
     """The recorded series: each second the columns, with latency quantiles over the last minute."""
-    moments, windows = [], {"ttft_s": Window(), "itl_s": Window()}
+    moments, windows = [], {"ttft_s": HistogramWindow(), "itl_s": HistogramWindow()}
     with gzip.open(DATA / f"{name}-timeseries.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
             read = columns(line["text"])

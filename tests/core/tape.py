@@ -19,7 +19,7 @@ from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.catalog.engines import VLLM
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.spec import Spec
-from autoscaler.core.table.histogram import Window, pooled_quantile
+from autoscaler.core.table.histogram import HistogramWindow, pooled_quantile
 from tests.core.recordings import DATA, QUANTILE_WINDOW_S
 from tests.core.world import Story, fleet, world
 
@@ -77,7 +77,7 @@ class Reader:
 
     def __init__(self, rules: Spec) -> None:
         self._objectives = {"ttft_s": float(rules.ttft_objective_s[0]), "itl_s": float(rules.itl_objective_s[0])}
-        self._windows = {"ttft_s": Window(), "itl_s": Window()}
+        self._windows = {"ttft_s": HistogramWindow(), "itl_s": HistogramWindow()}
 
     def read(self, time_s: float, text: str) -> dict[str, float]:
         exposition = parse(text.encode(), reading.wanted(VLLM))

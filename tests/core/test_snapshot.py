@@ -14,7 +14,7 @@ from autoscaler.core.model.types import Signal
 from autoscaler.core.planner.select import Rules
 from autoscaler.core.planner.strategies import EVERY_S, SIGNATURE
 from autoscaler.core.state import Memory, PodMemory, WorkloadMemory, align
-from autoscaler.core.table.columns import MOMENT, OF_FAMILY, PRESENT, Columns
+from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, TRANSIENT, Columns
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
@@ -50,7 +50,7 @@ DURATIONS = {
     "workloads.zero.rest_s",
     "workloads.zero.waking_s",
 }
-"""Columns of memory that end in `_s` and are no moments: every other one must be a MomentColumn."""
+"""Columns of memory that end in `_s` and are no moments: every other one must be a TimestampColumn."""
 
 NOW_S, LATER_S = 1_000.0, 50_000.0  # on the clocks of two processes
 SAVED_S = 1_800_000_000.0  # Unix time
@@ -62,7 +62,7 @@ def columns(memory):
         for table in part if isinstance(part, tuple) else [part]:
             if isinstance(table, Columns):
                 for place, column in table.columns().items():
-                    yield f"{name}.{place}", column, MOMENT in table.marks()[place]
+                    yield f"{name}.{place}", column, TIMESTAMP in table.marks()[place]
 
 
 def marked(table, mark):
@@ -85,13 +85,13 @@ def test_every_lasting_column_of_workloads_has_one_name_in_the_schema():
     tables = {"workloads": WorkloadMemory, "rules": Rules}
     assert tables.keys() == {field.name for field in fields(Memory)} - {"workload_id", "pod_id"} - NOT_STORED
     lasting = {
-        f"{name}.{place}" for name, table in tables.items() for place in table.marks().keys() - marked(table, PRESENT)
+        f"{name}.{place}" for name, table in tables.items() for place in table.marks().keys() - marked(table, TRANSIENT)
     }
     assert sorted(snapshot.SCHEMA.values()) == sorted(lasting - {snapshot.QUEUED})
 
 
 def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
-    """A new one: declare it a MomentColumn, or name it among DURATIONS."""
+    """A new one: declare it a TimestampColumn, or name it among DURATIONS."""
     in_seconds = {place for place in IS_MOMENT if place.endswith("_s")}
     assert {place for place in in_seconds if not IS_MOMENT[place]} == DURATIONS
 
@@ -154,7 +154,7 @@ def filled(seen: Fleet, seed: int) -> Memory:
     random = np.random.default_rng(seed)
 
     def fill(table):
-        return table.changed({n: random.random(c.shape).astype(c.dtype) for n, c in table.columns().items()})
+        return table.with_columns({n: random.random(c.shape).astype(c.dtype) for n, c in table.columns().items()})
 
     memory = align(Memory.empty(), seen)
     rules = replace(fill(memory.all_rules()), family=np.full(len(seen.workloads), SIGNATURE))
@@ -195,7 +195,7 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
         assert column.dtype == snapshot.blank()[stored].dtype, place
     for one, other in ((there.workloads, own.workloads), (there.all_rules(), own.all_rules())):
-        for name in marked(type(one), PRESENT):
+        for name in marked(type(one), TRANSIENT):
             np.testing.assert_array_equal(one.columns()[name], other.columns()[name], err_msg=name)
             assert one.columns()[name].dtype == other.columns()[name].dtype, name
 
@@ -211,7 +211,7 @@ def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_a
         del columns[snapshot.SIGNATURE if lacking == "no family" else "shadow_fleets.replica_s"]
     there, count = snapshot.restore(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
-    for name in marked(Rules, OF_FAMILY):
+    for name in marked(Rules, PER_STRATEGY_SET):
         np.testing.assert_array_equal(there.all_rules().columns()[name], own.all_rules().columns()[name], err_msg=name)
     np.testing.assert_array_equal(there.all_rules().engine.steps, saved.columns["replica.step_time_sums"])
     # Or fresh paper would keep replicas of a fleet that was found on another day, for ten cold starts.

@@ -13,7 +13,7 @@ from autoscaler.core.planner.pod_work import PodWork
 from autoscaler.core.planner.select import Rules
 from autoscaler.core.state import GROUPS, Early, Memory, PodMemory, WorkloadMemory
 from autoscaler.core.table import sliding_window
-from autoscaler.core.table.sliding_window import Window
+from autoscaler.core.table.sliding_window import SlidingWindow
 from tests.core.world import Story, fleet, spec
 
 ids = st.lists(st.integers(0, 30), unique=True, max_size=12).map(sorted)
@@ -22,7 +22,7 @@ ids = st.lists(st.integers(0, 30), unique=True, max_size=12).map(sorted)
 def mark(table, row_ids):
     """The same table with the id of its row in every cell."""
     numbers = np.array(row_ids, dtype=float)
-    return table.changed({n: np.broadcast_to(numbers, c.shape).copy() for n, c in table.columns().items()})
+    return table.with_columns({n: np.broadcast_to(numbers, c.shape).copy() for n, c in table.columns().items()})
 
 
 def marked(workload_ids, pod_ids):
@@ -128,10 +128,10 @@ def test_nothing_is_copied_while_nothing_moves():
 def test_windows_move_with_their_rows():
     length = np.array([60.0, 60.0])
     values, nothing = np.array([5.0, 9.0]), np.full(2, np.nan)
-    pushed, _, _ = sliding_window.follow(Window.blank(2), values, values, 100.0, length, length)
+    pushed, _, _ = sliding_window.update(SlidingWindow.blank(2), values, values, 100.0, length, length)
     before = replace(marked([1, 2], []), workloads=replace(WorkloadMemory.blank(2), wanted_lately=pushed))
     after = state.align(before, cluster([0, 2], [])).workloads.wanted_lately
-    _, *extremes = sliding_window.follow(after, nothing, nothing, 101.0, length, length)
+    _, *extremes = sliding_window.update(after, nothing, nothing, 101.0, length, length)
     np.testing.assert_array_equal(extremes, [[np.nan, 9], [np.nan, 9]])
 
 

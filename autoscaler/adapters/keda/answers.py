@@ -18,7 +18,7 @@ from autoscaler.adapters.keda.metric_value import Published, Tolerance, publish
 from autoscaler.adapters.keda.refusals import Refusals
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.types import Observation
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find_ids
 from autoscaler.ports import Change, ChangeStatus, Clock, Leadership, Outcome, TickRecord
 
 NOBODY_LEADS = "no replica is known to lead; the next leader answers"
@@ -236,7 +236,7 @@ def _moved(old: _Snapshot, workload_id: IntColumn) -> _Table:
     """Bring rows to where their workloads are now; NaN for those that are new."""
     if not len(old.workload_id):
         return _Table.filled(len(workload_id))
-    place, same = find(workload_id, old.workload_id)
+    place, same = find_ids(workload_id, old.workload_id)
     taken = old.table.take(place)
     return _Table(*(np.where(same, column, np.nan) for column in vars(taken).values()))
 

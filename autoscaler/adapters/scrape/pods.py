@@ -32,7 +32,7 @@ from autoscaler.core.model.fleet import Fleet, Pod
 from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
 from autoscaler.core.observe import counter_falls
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.core.table.histogram import Histogram, Window, pooled_quantile
+from autoscaler.core.table.histogram import Histogram, HistogramWindow, pooled_quantile
 from autoscaler.ports import Clock
 
 QUANTILE = 0.95
@@ -56,7 +56,7 @@ class _Known:
     asked_s: float = -math.inf  # when it was last asked
     silent: bool = False  # and brought nothing
     start_time_s: float = math.nan
-    windows: dict[str, Window] = field(default_factory=dict)
+    windows: dict[str, HistogramWindow] = field(default_factory=dict)
     tracks_load: bool = False  # /load has been seen to count
     probe_after_s: float = -math.inf  # when to ask /load again whether it counts
 
@@ -213,7 +213,7 @@ class PodScraper:
             if column not in histograms:
                 known.windows.pop(column, None)
                 continue
-            window = known.windows.get(column, Window())
+            window = known.windows.get(column, HistogramWindow())
             known.windows[column] = window.push(now_s, histograms[column], self._settings.window_s)
 
     async def _held(self, known: _Known, values: Mapping[str, float], exposition: Exposition, tally: Tally) -> float:
@@ -237,7 +237,7 @@ class PodScraper:
         return load if load > 0 or (known.tracks_load and one_process) else math.nan
 
 
-def _fill_quantiles(table: FloatColumn, windows: Mapping[int, Mapping[str, Window]], fleet: Fleet) -> None:
+def _fill_quantiles(table: FloatColumn, windows: Mapping[int, Mapping[str, HistogramWindow]], fleet: Fleet) -> None:
     """Write into the cells of each pod the latency quantiles of its workload: of what all of these pods observed.
 
     windows: of each pod that was read, by its row and by column.

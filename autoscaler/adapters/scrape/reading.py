@@ -11,7 +11,7 @@ from autoscaler.adapters.scrape.evaluate import read
 from autoscaler.adapters.scrape.exposition import Exposition, Sample
 from autoscaler.catalog.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, START_TIME, WITHIN, Engine
 from autoscaler.catalog.series import Readings, Series, beside_of, names_of
-from autoscaler.core.table.histogram import Histogram, bound_above, count_within, fold
+from autoscaler.core.table.histogram import Histogram, bound_above, count_within, merge
 
 MAX_BUCKETS = 256  # of one histogram; engines have some 25
 
@@ -111,7 +111,7 @@ def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
     for key, counts in found.items():
         rest = dict(key)
         groups.setdefault(tuple(rest.get(label, "") for label in apart), []).append(_histogram(counts))
-    return fold([max(group, key=_total) for group in groups.values()])
+    return merge([max(group, key=_total) for group in groups.values()])
 
 
 def _histogram(counts: dict[float, float]) -> Histogram:

@@ -6,7 +6,7 @@ import numpy as np
 
 from autoscaler.core.explain import planner_lines
 from autoscaler.core.model.types import Decision, Signal, Stage, TickInput
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, whole
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, ceil_replicas
 
 
 def is_changed(before: FloatColumn, after: FloatColumn) -> BoolColumn:
@@ -14,7 +14,7 @@ def is_changed(before: FloatColumn, after: FloatColumn) -> BoolColumn:
 
     Rounding up to whole replicas is no change, so counts are compared after it.
     """
-    return np.asarray((whole(before) != whole(after)) & ~(np.isnan(before) & np.isnan(after)))
+    return np.asarray((ceil_replicas(before) != ceil_replicas(after)) & ~(np.isnan(before) & np.isnan(after)))
 
 
 class Row:

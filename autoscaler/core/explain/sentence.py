@@ -147,5 +147,5 @@ def _age(row: Row, signal: Signal | None) -> str:
     """Word the age of the oldest engine metrics behind the count; the planner's may be older than the last scrape."""
     age_s = row.observed("age_s")
     if signal is Signal.PLANNER:
-        age_s = float(np.fmax(age_s, row.inp.now_s - float(row.decision.plan.updated_s[row.row])))
+        age_s = float(np.fmax(age_s, row.inp.now_s - float(row.decision.plan.last_updated_s[row.row])))
     return "" if math.isnan(age_s) else f" (metrics up to {seconds(max(age_s, 0.0))} old)"

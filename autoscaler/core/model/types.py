@@ -9,7 +9,7 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.variants import Variants
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, MomentColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn
 
 
 class Signal(IntEnum):
@@ -122,7 +122,7 @@ class Plan(Columns):
     output_token_s: FloatColumn  # time to generate a token, beyond its share of the idle gap
     slots: FloatColumn  # requests that a replica can run at once
     readings: FloatColumn  # of single pods that the step time was fitted on; they do not fade
-    updated_s: MomentColumn  # time of the readings that the plan is based on
+    last_updated_s: TimestampColumn  # time of the readings that the plan is based on
     demand: FloatColumn  # offered load: replicas that the arriving requests keep busy
     work_s: FloatColumn  # busy replica-seconds per request
     strategy: FloatColumn  # selected strategy, its row in the strategy set

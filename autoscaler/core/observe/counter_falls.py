@@ -13,7 +13,15 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, find, replace
+from autoscaler.core.table.columns import (
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    TimestampColumn,
+    find_ids,
+    replace,
+)
 
 GROWING = (
     "generation_tokens",
@@ -60,12 +68,12 @@ class Counted(Columns):
     """The last believed counters of each pod. It knows its rows by id, and stands on no fleet's rows."""
 
     pod_id: IntColumn  # int64[P], ascending
-    time_s: MomentColumn  # float64[P], of the reading; NaN: none
+    time_s: TimestampColumn  # float64[P], of the reading; NaN: none
     start_s: FloatColumn  # float64[P], Unix time at which the process started; NaN: it does not tell
     counter: FloatColumn  # float64[C, P], rows of COUNTERS
     grown: FloatColumn  # float64[C, P], by how much they had grown since the reading before; NaN: unknown
     doubted: BoolColumn  # bool[C, P], what that reading showed is not believed
-    last_fell_s: MomentColumn  # float64[P], the last reading that was not believed; NaN: none
+    last_fell_s: TimestampColumn  # float64[P], the last reading that was not believed; NaN: none
 
     @classmethod
     def blank(cls, rows: int) -> Counted:
@@ -76,9 +84,9 @@ class Counted(Columns):
         """Return it for these pods, ids ascending; blank for those it does not know."""
         if np.array_equal(self.pod_id, pod_id):
             return self
-        place, known = find(pod_id, self.pod_id)
+        place, known = find_ids(pod_id, self.pod_id)
         after = replace(Counted.blank(len(pod_id)), pod_id=pod_id)
-        return after.put(np.flatnonzero(known), self.take(place[known]))
+        return after.with_rows(np.flatnonzero(known), self.take(place[known]))
 
     def told(self, now_s: float) -> BoolColumn:
         """Say of which pods counters fell lately; bool[P]."""

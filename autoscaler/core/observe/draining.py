@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
-from autoscaler.core.table.groupby import Fold
+from autoscaler.core.table.groupby import GroupBy
 
 
 def holding(inp: TickInput, samples: PodSamples) -> BoolColumn:
@@ -32,7 +32,7 @@ def load(
     samples: PodSamples,
     rates: Mapping[str, FloatColumn],
     ended: FloatColumn,
-    of_pods: Fold,
+    by_workload: GroupBy,
 ) -> dict[str, FloatColumn]:
     """Add up what such pods hold and do; columns of `Observation`, float64[W], 0 where there are none.
 
@@ -46,8 +46,8 @@ def load(
         "draining_kv_usage": samples.kv_usage,
     }
     if not holds.any():  # as in most ticks
-        return dict.fromkeys(columns, np.zeros(of_pods.workloads))
-    sums = of_pods.sums([(or_zero(column), holds) for column in columns.values()])
+        return dict.fromkeys(columns, np.zeros(by_workload.workloads))
+    sums = by_workload.sum([(or_zero(column), holds) for column in columns.values()])
     return dict(zip(columns, sums, strict=True))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Blocked, Fleet
 from autoscaler.core.model.types import Observation, TickInput
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, MomentColumn, Present, or_zero
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
 MISSING_S = 10.0
 """A replica that does not exist for so long, while no other starts, is not on its way: controllers create pods within
@@ -31,12 +31,12 @@ FIRST_SETBACK_S, LONGEST_SETBACK_S = 300.0, 3600.0
 class Struggle(Columns):
     """How long each workload has had replicas that do not come; float64[W]."""
 
-    pods: Present[FloatColumn]  # at the last tick
-    ready: Present[FloatColumn]  # at the last tick
-    missing_since_s: Present[MomentColumn]  # NaN: all replicas exist, or others are starting
-    stuck_since_s: Present[MomentColumn]  # NaN: no replica is blocked
-    setback_s: Present[FloatColumn]  # length of the last setback; NaN: none since a replica last became ready
-    setback_since_s: Present[MomentColumn]  # last moment at which replicas were stuck
+    pods: Transient[FloatColumn]  # at the last tick
+    ready: Transient[FloatColumn]  # at the last tick
+    missing_since_s: Transient[TimestampColumn]  # NaN: all replicas exist, or others are starting
+    stuck_since_s: Transient[TimestampColumn]  # NaN: no replica is blocked
+    setback_s: Transient[FloatColumn]  # length of the last setback; NaN: none since a replica last became ready
+    setback_since_s: Transient[TimestampColumn]  # last moment at which replicas were stuck
 
 
 @dataclass(frozen=True)

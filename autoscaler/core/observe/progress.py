@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, MomentColumn, or_zero, replace
-from autoscaler.core.table.groupby import Fold
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
+from autoscaler.core.table.groupby import GroupBy
 
 COUNTS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "prompt_tokens", "rejections")
 """Counters of which any that moves is progress."""
@@ -49,17 +49,17 @@ RATE_WINDOW_S = 30.0
 class Progress(Columns):
     """What each pod showed at its last reading, and since when; float64[P]."""
 
-    last_read_s: MomentColumn  # that reading; NaN: none
+    last_read_s: TimestampColumn  # that reading; NaN: none
     counted: FloatColumn  # its counters, added up
     held: FloatColumn  # requests running and waiting
     still: FloatColumn  # readings in a row without progress
-    last_moved_s: MomentColumn  # the last reading with progress, or without requests; NaN: none
-    last_grown_s: MomentColumn  # the last reading at which a pod without progress held more requests; NaN: none
+    last_moved_s: TimestampColumn  # the last reading with progress, or without requests; NaN: none
+    last_grown_s: TimestampColumn  # the last reading at which a pod without progress held more requests; NaN: none
     tokens: FloatColumn  # counter, generated tokens
     written: FloatColumn  # tokens since work began, older ones fading
     worked_s: FloatColumn  # seconds in which they were written, fading alike
     began: FloatColumn  # 1 where work began between the two readings that those seconds lie between
-    apart_since_s: MomentColumn  # since when its queue has not shrunk while most others have none; NaN: it is not so
+    apart_since_s: TimestampColumn  # since when its queue has not shrunk while most others have none; NaN: it is not so
     apart_waiting: FloatColumn  # requests waiting then
 
     @classmethod
@@ -100,13 +100,13 @@ def follow(before: Progress, samples: PodSamples) -> Progress:
     return Progress(**{name: np.where(taken, column, getattr(before, name)) for name, column in new.items()})
 
 
-def compare(progress: Progress, samples: PodSamples, of_pods: Fold, counts: BoolColumn) -> Progress:
+def compare(progress: Progress, samples: PodSamples, by_workload: GroupBy, counts: BoolColumn) -> Progress:
     """Compare the queue of each pod with those of its workload. counts: bool[P], pods that move and are awake."""
     queueing = counts & (samples.waiting > QUEUED * samples.running)
     if not queueing.any() and np.isnan(progress.apart_since_s).all():  # as in most ticks
         return progress
-    queues, pods = of_pods.counts([queueing, counts])
-    few = queueing & (2 * queues <= pods)[of_pods.pod_workload]
+    queues, pods = by_workload.count([queueing, counts])
+    few = queueing & (2 * queues <= pods)[by_workload.pod_workload]
     holds = few & (samples.waiting >= progress.apart_waiting)
     return replace(
         progress,

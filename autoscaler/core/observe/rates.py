@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core.model.samples import FrontSamples, PodSamples
 from autoscaler.core.planner.pod_work import COUNTED
 from autoscaler.core.state import COUNTERS, PodMemory
-from autoscaler.core.table.columns import FloatColumn, fitting, replace, stacked
+from autoscaler.core.table.columns import FloatColumn, cache_sized_slices, replace, stack_rows
 
 RATE_WINDOW_S = 30.0
 """Time constant of rates. Long enough for two scrapes of the usual 15 s, short against a cold start."""
@@ -50,9 +50,9 @@ def believe(samples: Table, now_s: float) -> Table:
     for name in TIMES & columns.keys():
         near = np.abs(columns[name] - now_s) <= MOST_AGE_S
         doubtful[name] = np.where(near, np.minimum(columns[name], now_s), np.nan)
-    for some in fitting(len(_NAMES[type(samples)]), len(samples.time_s)):
+    for some in cache_sized_slices(len(_NAMES[type(samples)]), len(samples.time_s)):
         names, largest = _NAMES[type(samples)][some], _LARGEST[type(samples)][some]
-        values = stacked([columns[name] for name in names])
+        values = stack_rows([columns[name] for name in names])
         untrue = (values < 0) | (values > largest)
         if untrue.any():
             doubtful |= zip(names, np.where(untrue, np.nan, values), strict=True)
@@ -82,8 +82,8 @@ def rates(samples: PodSamples, memory: PodMemory) -> tuple[PodMemory, FloatColum
     counter, increase, mean, grown = (np.empty_like(memory.increase) for _ in range(4))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         most, share, whole = MOST_PER_S * step_s, weight_s / step_s, covered_s / step_s
-        for row in fitting(len(COUNTERS), len(step_s)):
-            now = stacked([getattr(samples, name) for name in COUNTERS[row]])
+        for row in cache_sized_slices(len(COUNTERS), len(step_s)):
+            now = stack_rows([getattr(samples, name) for name in COUNTERS[row]])
             before, past = memory.counter[row], memory.increase[row]
             delta = now - before
             back = delta < 0

@@ -18,8 +18,8 @@ from autoscaler.core.observe import draining, progress
 from autoscaler.core.observe import rates as readings
 from autoscaler.core.observe.progress import Progress
 from autoscaler.core.state import COUNTERS, Memory, WorkloadMemory
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace, within
-from autoscaler.core.table.groupby import Fold
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, clip, or_zero, replace
+from autoscaler.core.table.groupby import GroupBy
 
 OUTPUT_LENGTH_WINDOW_S = 1200.0
 """Time constant of tokens per request: lengths drift over tens of minutes, and few requests must not make them jump."""
@@ -75,12 +75,12 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     """Understand one set of samples. Memory must be aligned to the fleet."""
     fleet, workloads, elapsed_s = inp.fleet, memory.workloads, inp.now_s - memory.workloads.last_tick_s
     samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
-    of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
+    by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
     pace = progress.follow(memory.pods.progress, samples)
     stands = progress.stuck(pace, samples)
     pods = _classify(inp, samples, memory, stands)
     counts = pods.reporting & ~pods.stuck
-    samples, pace, queues_apart = _without_apart(inp.now_s, samples, pace, of_pods, counts)
+    samples, pace, queues_apart = _without_apart(inp.now_s, samples, pace, by_workload, counts)
 
     pod_memory, *counted = readings.rates(samples, memory.pods)
     rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
@@ -90,13 +90,13 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     asleep = pods.reporting & (samples.asleep > 0)
     # A sleeping engine's own gauges stay where they are whatever it holds; only /load tells.
     hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
-    running, waiting, *of_counters = of_pods.totals(
+    running, waiting, *of_counters = by_workload.sum_known(
         [samples.running, samples.waiting + hidden, *rates.values()], counts
     )
-    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, of_pods, pods)
+    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, by_workload, pods)
     cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
     standstill, watched = _standstill(
-        inp, samples, front, pace, pods, counts & worked, of_pods, workloads, cold_start_s
+        inp, samples, front, pace, pods, counts & worked, by_workload, workloads, cold_start_s
     )
     none_moves = (standstill["stuck"] > 0) & np.isnan(running)
     running, waiting = np.where(none_moves, 0.0, running), np.where(none_moves, 0.0, waiting)
@@ -111,12 +111,12 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         pod_per_s = np.where(counts & ~asleep, progress.tokens_per_s(pace), np.nan)
         writes = (samples.waiting > 0) & (pod_per_s > readings.NOTHING_PER_S)
         pod_wait_s = np.where(writes, samples.waiting * output_tokens[fleet.pod_workload] / pod_per_s, np.nan)
-    queue_wait_s = np.where(waiting > 0, of_pods.largest(pod_wait_s), waiting)  # no queue: 0; unknown stays unknown
+    queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; unknown stays unknown
     full = _full(samples, pace, counts & ~asleep, pod_wait_s)
 
     of_gpus = _gpus(inp.now_s, samples, pods.serving)
-    all_ended, loaded, active, idle = of_pods.totals([ended, *of_gpus], pods.serving)
-    watched_s = within(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
+    all_ended, loaded, active, idle = by_workload.sum_known([ended, *of_gpus], pods.serving)
+    watched_s = clip(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
     loaded_idle_s = workloads.loaded_idle_s + or_zero(idle) * watched_s
 
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
@@ -124,9 +124,9 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     gateway_s = np.where(gateway_tells, inp.now_s, workloads.gateway_s)
     gateway_silent_s = inp.now_s - gateway_s
     pledged_s = _pledged_s(inp, cold_start_s)
-    (all_pledged_s,) = of_pods.totals([pledged_s], pods.starting)
+    (all_pledged_s,) = by_workload.sum_known([pledged_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
-    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing, of_full = of_pods.counts(
+    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing, of_full = by_workload.count(
         [
             pods.serving,
             pods.starting,
@@ -142,7 +142,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     )
     awake, by_tokens = np.where(asleep, 0.0, 1.0), _by_rate(rates["generation_tokens"])
     # Of latencies all pods have one quantile, unless a source could not tell that they belong together.
-    kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, full_running, full_tokens_per_s = of_pods.means(
+    kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, full_running, full_tokens_per_s = by_workload.mean(
         [
             samples.kv_usage,
             samples.ttft_s,
@@ -163,7 +163,7 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         blocked=blocked,
         missing=np.zeros(len(blocked)),  # of `obstacles`, which needs the time since when
         terminating=terminating,
-        next_ready_s=of_pods.smallest(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
+        next_ready_s=by_workload.min(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
         pledged_s=or_zero(all_pledged_s),
         reporting=reporting,
         joining=joining,
@@ -174,10 +174,10 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         full_running=full_running,
         full_tokens_per_s=full_tokens_per_s,
         batch=batch,
-        age_s=of_pods.largest(pod_age_s),
+        age_s=by_workload.max(pod_age_s),
         running=running,
         waiting=waiting,
-        **draining.load(draining.holding(inp, samples) & ~stands, samples, rates, ended, of_pods),
+        **draining.load(draining.holding(inp, samples) & ~stands, samples, rates, ended, by_workload),
         gateway_waiting=np.where(gateway_heard, front.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_heard, front.arrivals_per_s, np.nan),
         gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
@@ -238,19 +238,19 @@ def _classify(inp: TickInput, samples: PodSamples, memory: Memory, stuck: BoolCo
 
 
 def _without_apart(
-    now_s: float, samples: PodSamples, pace: Progress, of_pods: Fold, counts: BoolColumn
+    now_s: float, samples: PodSamples, pace: Progress, by_workload: GroupBy, counts: BoolColumn
 ) -> tuple[PodSamples, Progress, dict[str, FloatColumn]]:
     """Take away the queues that no other replica can take, and the KV caches that are full for the same reason.
 
     counts: bool[P], pods that report and move. Also returns columns of `Observation`.
     """
-    pace = progress.compare(pace, samples, of_pods, counts & ~(samples.asleep > 0))
+    pace = progress.compare(pace, samples, by_workload, counts & ~(samples.asleep > 0))
     apart = counts & progress.apart(pace)
-    (pods,), (requests,) = of_pods.counts([apart]), of_pods.totals([samples.waiting], apart)
+    (pods,), (requests,) = by_workload.count([apart]), by_workload.sum_known([samples.waiting], apart)
     found = {
         "apart": pods,
         "apart_requests": or_zero(requests),
-        "apart_s": of_pods.smallest(np.where(apart, now_s - pace.apart_since_s, np.nan)),
+        "apart_s": by_workload.min(np.where(apart, now_s - pace.apart_since_s, np.nan)),
     }
     if not apart.any():  # as in most ticks
         return samples, pace, found
@@ -265,7 +265,7 @@ def _standstill(
     pace: Progress,
     pods: Pods,
     working: BoolColumn,
-    of_pods: Fold,
+    by_workload: GroupBy,
     workloads: WorkloadMemory,
     cold_start_s: FloatColumn,
 ) -> tuple[dict[str, FloatColumn], dict[str, FloatColumn]]:
@@ -282,7 +282,7 @@ def _standstill(
     heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     gateway_waits = heard & (front.waiting > 0)
     awake = pods.reporting & ~(samples.asleep > 0)
-    stuck, queueing, growing, works, serves, uncounted = of_pods.counts(
+    stuck, queueing, growing, works, serves, uncounted = by_workload.count(
         [
             pods.stuck,
             pods.stuck & (samples.waiting > 0),
@@ -292,8 +292,8 @@ def _standstill(
             awake & np.isnan(samples.gaps),
         ]
     )
-    stuck_s = of_pods.smallest(np.where(pods.stuck, inp.now_s - pace.last_moved_s, np.nan))
-    (requests,) = of_pods.totals([samples.running + samples.waiting], pods.stuck)
+    stuck_s = by_workload.min(np.where(pods.stuck, inp.now_s - pace.last_moved_s, np.nan))
+    (requests,) = by_workload.sum_known([samples.running + samples.waiting], pods.stuck)
     comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
     last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, workloads.last_beside_s), np.nan)
     replaces = inp.now_s - last_beside_s <= progress.REPLACED_S
@@ -330,7 +330,7 @@ def _full(samples: PodSamples, pace: Progress, awake: BoolColumn, wait_s: FloatC
 
 
 def _learn_cold_start(
-    inp: TickInput, memory: Memory, of_pods: Fold, pods: Pods
+    inp: TickInput, memory: Memory, by_workload: GroupBy, pods: Pods
 ) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
     """Learn the time from created to ready from pods that became ready since the last tick.
 
@@ -347,7 +347,7 @@ def _learn_cold_start(
     seen_ready = np.where(pods.serving, 1.0, memory.pods.seen_ready)
     if not fresh.any():  # as in most ticks
         return workloads.cold_start_mean_s, workloads.cold_start_deviation_s, seen_ready
-    sample = of_pods.smallest(np.where(fresh, took_s, np.nan))
+    sample = by_workload.min(np.where(fresh, took_s, np.nan))
     first = np.isnan(workloads.cold_start_mean_s)
     usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)
     most_s = LONGEST_OF_USUAL * np.maximum(usual_s, SHORT_S)

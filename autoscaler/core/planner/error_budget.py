@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core.planner import miss_curve
 from autoscaler.core.planner.interval import Seen, Step
-from autoscaler.core.table.columns import Columns, FloatColumn, OfObjective, or_zero, within
+from autoscaler.core.table.columns import Columns, FloatColumn, PerObjective, clip, or_zero
 
 BUDGET_S = 86_400.0
 """Time constant of the error budget: of what was missed a day ago 37 % still counts, after three days 5 %. Within so
@@ -33,8 +33,8 @@ STRICTEST, LAXEST = 0.1, 1.3
 class Budget(Columns):
     """What was missed, fading; requests but for what is stated."""
 
-    burnt: OfObjective[FloatColumn]  # that really missed
-    counted: OfObjective[FloatColumn]  # all of which it is known whether they missed
+    burnt: PerObjective[FloatColumn]  # that really missed
+    counted: PerObjective[FloatColumn]  # all of which it is known whether they missed
     served: FloatColumn  # all
     served_s: FloatColumn  # seconds of that
 
@@ -84,5 +84,5 @@ def steered(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> 
         gained = saved / (came_per_s * np.where(saved > 0, SPENT_S, BUDGET_S))
     share = aimed + gained - unavoidable
     share = np.where(np.isnan(share), aimed, share)
-    strictest = within(unavoidable - promised, STRICTEST * promised, AIMED * promised)
-    return within(share, strictest, LAXEST * promised)
+    strictest = clip(unavoidable - promised, STRICTEST * promised, AIMED * promised)
+    return clip(share, strictest, LAXEST * promised)

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscaler.core.planner.pod_work import LONGEST_STEP_S
 from autoscaler.core.planner.strategies import EVERY_S, LEVELS_S, LONGEST_HOLD, OF_LOAD, PREDICTORS, PaperColumn
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, MomentColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
 STEADY = 2
 """Of the levels, the one whose level tells how far demand is off it: long beside a reading, short beside a trend."""
@@ -38,7 +38,7 @@ class Levels(Columns):
     level: FloatColumn  # float64[L, W], of demand over LEVELS_S
     level_s: FloatColumn  # float64[W], seconds of demand that it is of
     unrest: FloatColumn  # float64[W], squared share of its level that demand was off it, times seconds
-    span_since_s: MomentColumn  # float64[W], when the present span of the past began
+    span_since_s: TimestampColumn  # float64[W], when the present span of the past began
     peaks: PaperColumn  # float32[L, PEAKS, W], highest level by span, the present one first
     lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by span
 

@@ -14,7 +14,7 @@ import numpy as np
 from autoscaler.core.planner.interval import Seen
 from autoscaler.core.planner.offered_load import Traffic, queued_s
 from autoscaler.core.planner.pod_work import Tally
-from autoscaler.core.table.columns import Columns, FloatColumn, fitting, or_zero, within
+from autoscaler.core.table.columns import Columns, FloatColumn, cache_sized_slices, clip, or_zero
 
 BINS = 16
 WIDTH = 1 / BINS  # of demand over replicas: the last bin holds all beyond 1, too
@@ -101,7 +101,7 @@ def told(tally: Tally) -> tuple[FloatColumn, FloatColumn]:
 
 def bin_of(load: FloatColumn) -> FloatColumn:
     """Return the bin of demand over replicas; whole numbers."""
-    return within(np.floor(load / WIDTH), 0, BINS - 1)
+    return clip(np.floor(load / WIDTH), 0, BINS - 1)
 
 
 def learn(
@@ -152,7 +152,7 @@ def curve(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> F
     likely = PRIOR_REQUESTS * believed(missed, seen, at_any_load)
     total = np.concatenate([none, np.cumsum(missed + likely, axis=1)], axis=1)
     pooled, lowest = np.empty_like(seen), np.full_like(seen, np.inf)
-    for some in fitting(BINS, seen.size):  # of the bins that runs end at, the last ones first
+    for some in cache_sized_slices(BINS, seen.size):  # of the bins that runs end at, the last ones first
         begin, end = max(BINS - some.stop, 0), BINS - some.start
         gained, of = (sums[:, begin + 1 : end + 1, None] - sums[:, None, :end] for sums in (total, weight))
         with np.errstate(invalid="ignore"):
@@ -173,7 +173,7 @@ def believed(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -
     missed = np.maximum(missed - at_any_load[:, None] * seen, 0.0)
     by_bin, met_by_bin = (each.swapaxes(0, 1)[:, None] for each in (missed, seen - missed))
     told = np.zeros((len(STEEPNESS), *missed[:, 0].shape))
-    for some in fitting(BINS, told.size):
+    for some in cache_sized_slices(BINS, told.size):
         for each in _IF_MISSED[some] * by_bin[some] + _IF_MET[some] * met_by_bin[some]:
             told += each  # by hand: a sum of numpy differs with the number of rows
     likely = np.exp((told - told.max(axis=0)) / CLUSTER)
@@ -208,7 +208,7 @@ def unavoidable(
         of_that = np.maximum(spread / (spread + UNLOADED_REQUESTS * squared), 1 - (variance / share**2) ** 2)
     too_long = np.where(prefill_seen >= FEWEST_PROMPTS, prefill_late / np.maximum(prefill_seen, 1.0), 0.0)
     least = ((missed + CLUSTER) / (seen + CLUSTER)).min(axis=1)
-    ttft, itl = within(np.minimum(or_zero(share * of_that), least), 0.0, 1.0)
+    ttft, itl = clip(np.minimum(or_zero(share * of_that), least), 0.0, 1.0)
     return np.array([np.maximum(ttft, too_long), itl])
 
 

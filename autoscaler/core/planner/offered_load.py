@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.planner.interval import Seen
 from autoscaler.core.planner.pod_work import busy_share
-from autoscaler.core.table.columns import Columns, FloatColumn, Present, or_zero, replace
+from autoscaler.core.table.columns import Columns, FloatColumn, Transient, or_zero, replace
 
 WORK_WINDOW_S = 600.0
 """Time constant of the work of a request: lengths drift over tens of minutes."""
@@ -23,7 +23,7 @@ class Traffic(Columns):
 
     work_s: FloatColumn  # busy replica-seconds, fading
     requests: FloatColumn  # that they served, fading alike
-    demand: Present[FloatColumn]  # replicas kept busy by what comes; NaN: not known now
+    demand: Transient[FloatColumn]  # replicas kept busy by what comes; NaN: not known now
 
     @classmethod
     def blank(cls, rows: int) -> Traffic:

@@ -18,13 +18,13 @@ from autoscaler.core.table.columns import (
     Columns,
     FloatColumn,
     IntColumn,
-    MomentColumn,
-    find,
+    TimestampColumn,
+    clip,
+    find_ids,
     or_zero,
     replace,
-    within,
 )
-from autoscaler.core.table.groupby import Fold
+from autoscaler.core.table.groupby import GroupBy
 
 FEWEST_GAPS = 20.0
 """A mean over fewer gaps says little: one prompt beside them makes it."""
@@ -64,7 +64,7 @@ class PodWork(Columns):
     """What some pods showed when they were counted last. It knows its rows by id, and stands on no fleet's rows."""
 
     pod_id: IntColumn  # int64[P], ascending
-    time_s: MomentColumn  # float64[P], of the reading; NaN: none
+    time_s: TimestampColumn  # float64[P], of the reading; NaN: none
     running: FloatColumn  # float64[P], requests
     waiting: FloatColumn  # float64[P], requests
     counter: FloatColumn  # float64[C, P], rows of COUNTED
@@ -81,14 +81,14 @@ class PodWork(Columns):
         blank = replace(PodWork.blank(len(pod_id)), pod_id=pod_id)
         if not len(self.pod_id):
             return blank
-        place, known = find(pod_id, self.pod_id)
+        place, known = find_ids(pod_id, self.pod_id)
         laid = {n: np.where(known, v[..., place], getattr(blank, n)) for n, v in vars(self).items() if n != "pod_id"}
         return PodWork(pod_id, **laid)
 
     def laid(self, those: PodWork) -> PodWork:
         """Return it with what these showed, as far as it knows them."""
-        place, known = find(those.pod_id, self.pod_id)
-        return self.put(place[known], those.take(np.flatnonzero(known))) if known.any() else self
+        place, known = find_ids(those.pod_id, self.pod_id)
+        return self.with_rows(place[known], those.take(np.flatnonzero(known))) if known.any() else self
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def count(
     with np.errstate(invalid="ignore", over="ignore"):
         run_known, told = (running >= 0) & (running <= MOST_RUNNING), (max_running >= 1) & (max_running <= MOST_RUNNING)
         running_per_s = per_s * np.fmin(running, np.where(told, max_running, np.inf))
-    of_pods, used_known = Fold(pod_row, rows), ~np.isnan(kv_usage)
-    writing_pods, idle_pods, readings, telling, running_told = of_pods.counts(
+    by_workload, used_known = GroupBy(pod_row, rows), ~np.isnan(kv_usage)
+    writing_pods, idle_pods, readings, telling, running_told = by_workload.count(
         [paced, idle, taught, used_known, run_known]
     )
     summed = {
@@ -196,12 +196,12 @@ def count(
         "gap_s": (more["gap_s"], paced),
         "gaps": (more["gaps"], paced),
         "paces_per_s": (per_s, paced),
-        "cached_per_s": (per_s * within(kv_usage, 0.0, 1.0), paced & used_known),
+        "cached_per_s": (per_s * clip(kv_usage, 0.0, 1.0), paced & used_known),
         "running_per_s": (running_per_s, paced & run_known),
         "kv_usage": (kv_usage, used_known),
         "running": (running, run_known),
     }
-    added = list(of_pods.sums([*summed.values(), *((lesson, taught) for lesson in lessons)]))
+    added = list(by_workload.sum([*summed.values(), *((lesson, taught) for lesson in lessons)]))
     sums = dict(zip(summed, added, strict=False))
     sums["arrived"] = np.maximum(sums["arrived"], 0.0)
     sums["kv_usage"], sums["running"] = (
@@ -212,10 +212,10 @@ def count(
         **sums,
         writing_pods=writing_pods,
         idle_pods=idle_pods,
-        shortest_gap_s=of_pods.smallest(np.where(paced, pace_s, np.nan)),
-        most_running=or_zero(of_pods.largest(np.where(run_known, running, np.nan))),
-        full_running=of_pods.largest(np.where(full & run_known, running, np.nan)),
-        slots=of_pods.largest(np.where(told, max_running, np.nan)),
+        shortest_gap_s=by_workload.min(np.where(paced, pace_s, np.nan)),
+        most_running=or_zero(by_workload.max(np.where(run_known, running, np.nan))),
+        full_running=by_workload.max(np.where(full & run_known, running, np.nan)),
+        slots=by_workload.max(np.where(told, max_running, np.nan)),
         readings=readings,
         lessons=np.array(added[len(summed) :]),
     )
@@ -236,7 +236,7 @@ def busy_share(tally: Tally, idle_gap_s: FloatColumn, slots: FloatColumn) -> Flo
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         left = np.fmin(tally.paces_per_s - tally.cached_per_s, tally.paces_per_s - tally.running_per_s / slots)
-        idle = within(idle_gap_s * left, 0.0, tally.writing_pods) + tally.idle_pods
+        idle = clip(idle_gap_s * left, 0.0, tally.writing_pods) + tally.idle_pods
         share = 1 - idle / (tally.writing_pods + tally.idle_pods)
     return np.asarray(np.where(tally.writing_pods > 0, share, np.nan))
 

@@ -14,7 +14,7 @@ import numpy as np
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.planner.pod_work import LONGEST_STEP_S
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Present, or_zero, replace, within
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, clip, or_zero, replace
 
 RESTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
 """Time without work after which a workload goes to zero; one of these."""
@@ -45,18 +45,18 @@ MOST_REQUESTS = 1e6
 class Zero(Columns):
     """What became of each rest on paper; float64[W] unless stated. K rests."""
 
-    in_flight: Present[FloatColumn]  # requests, gateway included, when it was known last; NaN: never
-    quiet_s: Present[FloatColumn]  # since somebody was there
-    waking_s: Present[FloatColumn]  # float64[K, W], until the replica on paper serves
+    in_flight: Transient[FloatColumn]  # requests, gateway included, when it was known last; NaN: never
+    quiet_s: Transient[FloatColumn]  # since somebody was there
+    waking_s: Transient[FloatColumn]  # float64[K, W], until the replica on paper serves
     waited: FloatColumn  # float64[K, W], requests that waited for one, fading
     wakes: FloatColumn  # float64[K, W], fading
     knocked: FloatColumn  # requests that in truth came while nobody served, over the error budget's time
     late: FloatColumn  # those of them that had to wait for longer than TTFT may be
     requests: FloatColumn  # all of them, fading
     counted_s: FloatColumn  # seconds in which they came, fading
-    recent: Present[FloatColumn]  # requests, fading within minutes
-    recent_s: Present[FloatColumn]  # seconds in which they came, fading alike
-    rest_s: Present[FloatColumn]  # after which it goes to zero; NaN: it does not, or a policy states when
+    recent: Transient[FloatColumn]  # requests, fading within minutes
+    recent_s: Transient[FloatColumn]  # seconds in which they came, fading alike
+    rest_s: Transient[FloatColumn]  # after which it goes to zero; NaN: it does not, or a policy states when
 
     @classmethod
     def blank(cls, rows: int) -> Zero:
@@ -74,7 +74,7 @@ def follow(inp: TickInput, observation: Observation, zero: Zero, elapsed_s: Floa
     moving = served + or_zero(observation.gateway_waiting)
     in_flight = moving + or_zero(observation.stuck_requests) + or_zero(observation.apart_requests)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _is_heard(observation)
-    step_s = np.where(known, within(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
+    step_s = np.where(known, clip(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     came = np.fmax(or_zero(in_flight - zero.in_flight) + np.where(known, or_zero(observation.ended), 0), 0)
     came = np.where((step_s > 0) & (came <= MOST_REQUESTS), came, 0.0)
     still = known & (moving == 0) & (came == 0) & ~(observation.draining_requests > 0)

@@ -27,14 +27,14 @@ from autoscaler.core.planner.shadow_fleets import Paper
 from autoscaler.core.planner.step_time import Speed
 from autoscaler.core.planner.strategies import PaperColumn
 from autoscaler.core.table.columns import (
-    OF_OBJECTIVE,
+    PER_OBJECTIVE,
     BoolColumn,
     Columns,
     FloatColumn,
-    MomentColumn,
-    OfFamily,
-    OfObjective,
-    Present,
+    PerObjective,
+    PerStrategySet,
+    TimestampColumn,
+    Transient,
     or_zero,
     replace,
 )
@@ -66,24 +66,26 @@ WORTH = 0.01
 class Rules(Columns):
     """What the rules are judged by, and what they ask for; float64[W] but for the tables."""
 
-    family: OfFamily[FloatColumn]  # `family.SIGNATURE` of the one that the paper is about
-    last_judged_s: Present[MomentColumn]  # when this was brought up to date; NaN: never
-    ttft_objective_s: OfObjective[FloatColumn]  # under which was counted what was missed; NaN: none, as in `Seen`
-    itl_objective_s: OfObjective[FloatColumn]  # likewise
+    family: PerStrategySet[FloatColumn]  # `family.SIGNATURE` of the one that the paper is about
+    last_judged_s: Transient[TimestampColumn]  # when this was brought up to date; NaN: never
+    ttft_objective_s: PerObjective[FloatColumn]  # under which was counted what was missed; NaN: none, as in `Seen`
+    itl_objective_s: PerObjective[FloatColumn]  # likewise
 
     engine: Engine  # how fast a replica is
     traffic: Traffic  # what comes
-    levels: Present[Levels]  # how that ran lately
-    loads: OfObjective[Loads]  # what each load makes miss
+    levels: Transient[Levels]  # how that ran lately
+    loads: PerObjective[Loads]  # what each load makes miss
     budget: Budget  # what was missed
     paper: Paper  # what each rule would have cost and missed
 
-    found: Present[OfObjective[FloatColumn]]  # replicas that served when demand was first known
-    kept_s: OfFamily[FloatColumn]  # to be watched before one of them is given up; once they were they do not change
-    needed: Present[FloatColumn]  # replicas that the load needs since; NaN: not known
-    rule: Present[FloatColumn]  # the one in force; NaN: none yet
-    allowed: Present[FloatColumn]  # share of requests that it may miss
-    replicas: Present[FloatColumn]  # what is asked for; NaN: the rules do not speak
+    found: Transient[PerObjective[FloatColumn]]  # replicas that served when demand was first known
+    kept_s: PerStrategySet[
+        FloatColumn
+    ]  # to be watched before one of them is given up; once they were they do not change
+    needed: Transient[FloatColumn]  # replicas that the load needs since; NaN: not known
+    rule: Transient[FloatColumn]  # the one in force; NaN: none yet
+    allowed: Transient[FloatColumn]  # share of requests that it may miss
+    replicas: Transient[FloatColumn]  # what is asked for; NaN: the rules do not speak
 
     @classmethod
     def blank(cls, rows: int) -> Rules:
@@ -137,7 +139,7 @@ def _of_objective(rules: Rules, seen: Seen) -> Rules:
         return rules
     blank = replace(Rules.blank(len(anew)), **objectives).columns()
     columns, marks = rules.columns(), Rules.marks()
-    return rules.changed({n: np.where(anew, blank[n], columns[n]) for n in columns if OF_OBJECTIVE in marks[n]})
+    return rules.with_columns({n: np.where(anew, blank[n], columns[n]) for n in columns if PER_OBJECTIVE in marks[n]})
 
 
 def _is_close(then_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:

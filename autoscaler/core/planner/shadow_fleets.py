@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core.planner import miss_curve, strategies
 from autoscaler.core.planner.interval import Seen, Step
 from autoscaler.core.planner.strategies import MOST_BUSY, PaperColumn
-from autoscaler.core.table.columns import Columns, FloatColumn, OfFamily, OfObjective, Present
+from autoscaler.core.table.columns import Columns, FloatColumn, PerObjective, PerStrategySet, Transient
 
 FADE_S = 2 * 86_400.0
 """Time constant with which cost and misses of the past are forgotten: a few days."""
@@ -26,14 +26,16 @@ SETTLED_S = 600.0
 class Paper(Columns):
     """What became of each rule; float32[M, W] unless stated. M rules, B bins of the load."""
 
-    watched_s: OfFamily[FloatColumn]  # float64[W], seconds of demand that they lived through, not fading
-    asked: Present[PaperColumn]  # replicas that each asks for since
-    backlog: Present[PaperColumn]  # replica-seconds of work that wait
-    cost: OfFamily[PaperColumn]  # replica-seconds, fading
-    queued: OfFamily[PaperColumn]  # requests that missed in a queue, or before this process began, fading
-    loaded: Present[OfObjective[PaperColumn]]  # float32[M, B, W], the others, by how busy replicas were, fading alike
-    missed: OfFamily[PaperColumn]  # requests that missed, by what is known of loads now
-    arrived: OfFamily[FloatColumn]  # float64[W], all requests, fading alike
+    watched_s: PerStrategySet[FloatColumn]  # float64[W], seconds of demand that they lived through, not fading
+    asked: Transient[PaperColumn]  # replicas that each asks for since
+    backlog: Transient[PaperColumn]  # replica-seconds of work that wait
+    cost: PerStrategySet[PaperColumn]  # replica-seconds, fading
+    queued: PerStrategySet[PaperColumn]  # requests that missed in a queue, or before this process began, fading
+    loaded: Transient[
+        PerObjective[PaperColumn]
+    ]  # float32[M, B, W], the others, by how busy replicas were, fading alike
+    missed: PerStrategySet[PaperColumn]  # requests that missed, by what is known of loads now
+    arrived: PerStrategySet[FloatColumn]  # float64[W], all requests, fading alike
 
     @classmethod
     def blank(cls, rows: int) -> Paper:

@@ -23,7 +23,7 @@ from autoscaler.core.planner.scale_to_zero import Zero
 from autoscaler.core.planner.select import Rules, judge
 from autoscaler.core.planner.strategies import BY_LEVEL, EVERY_S, LEAST, MARGINS, level_for
 from autoscaler.core.state import GROUPS, Memory
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, MomentColumn, or_zero, replace
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, or_zero, replace
 
 
 def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
@@ -101,7 +101,7 @@ def _judge_out_of_turn(
     some = some.only(news | (np.bincount(some.pod_row, minlength=len(some.rows)) == 0))
     counted = memory.work_of(inp.fleet.pod_id[some.pods])
     stands = _stands(counted, memory.pods.progress, some.pods)
-    stays = _unread(inp, counted, some, memory.plan.updated_s[some.rows], stands)
+    stays = _unread(inp, counted, some, memory.plan.last_updated_s[some.rows], stands)
     if stays.all():
         return memory
     tally, after = _count(inp, counted, some, stands)
@@ -120,7 +120,7 @@ def _judge_out_of_turn(
 def _told(observation: Observation, memory: Memory, rows: IntColumn, judged: Rules) -> Memory:
     """Return memory with the forecast of the rows that were judged."""
     told = _plan(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
-    return replace(memory, plan=memory.plan.put(rows, told))
+    return replace(memory, plan=memory.plan.with_rows(rows, told))
 
 
 def _turns(group: int, now_s: float, rules: Rules) -> int:
@@ -158,7 +158,7 @@ def _count(inp: TickInput, counted: PodWork, some: _Some, stands: BoolColumn) ->
 
 
 def _unread(
-    inp: TickInput, counted: PodWork, some: _Some, last_judged_s: MomentColumn, stands: BoolColumn
+    inp: TickInput, counted: PodWork, some: _Some, last_judged_s: TimestampColumn, stands: BoolColumn
 ) -> BoolColumn:
     """Say of whom nothing was read since they were counted, as where others are scraped more often; bool[R].
 
@@ -178,10 +178,10 @@ def _unread(
 def _stay(before: Rules, after: Rules, stays: BoolColumn) -> Rules:
     """Return the rules after, but as before where they stay; bool[R]."""
     columns, old = after.columns(), before.columns()
-    return after.changed({name: np.where(stays, old[name], column) for name, column in columns.items()})
+    return after.with_columns({name: np.where(stays, old[name], column) for name, column in columns.items()})
 
 
-def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: MomentColumn) -> FloatColumn:
+def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: TimestampColumn) -> FloatColumn:
     """Return how many of these pods served in the mean since then; float64[R], R rows judged. All, if since never.
 
     Who became ready only half way has had half a pod's share of the load.
@@ -198,7 +198,7 @@ def _seen(
     memory: Memory,
     tally: Tally,
     some: _Some,
-    last_judged_s: MomentColumn,
+    last_judged_s: TimestampColumn,
 ) -> Seen:
     """Say what the tally of some workloads shows. last_judged_s: float64[R]."""
     spec, rows = inp.spec, some.rows
@@ -243,7 +243,7 @@ def _plan(known: Rules, zero: Zero, rows: IntColumn, cold_start_s: FloatColumn) 
             output_token_s=learned.output_token_s,
             slots=known.engine.slots,
             readings=known.engine.readings,
-            updated_s=known.last_judged_s,
+            last_updated_s=known.last_judged_s,
             demand=known.traffic.demand,
             work_s=request_s(known.traffic),
             strategy=known.rule,

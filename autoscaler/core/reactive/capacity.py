@@ -41,11 +41,11 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
     saturated = observation.full > 0
     # After a large batch the quantile still speaks of it, when few run: that a few are too many would be wrong.
-    batch = ewma.follow(workloads.batch, running, ewma.gain(elapsed_s, BATCH_WINDOW_S))
+    batch = ewma.update(workloads.batch, running, ewma.smoothing_factor(elapsed_s, BATCH_WINDOW_S))
     slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
 
     learning = workloads.learned_s < LEARNING_WINDOW_S
-    gain = ewma.gain(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
+    gain = ewma.smoothing_factor(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
     slots = _slots(inp, len(spec.concurrency))
     concurrency = np.where(np.isnan(workloads.concurrency), PRIOR_CONCURRENCY, workloads.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
@@ -78,7 +78,7 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
 
 
 def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: BoolColumn) -> FloatColumn:
-    return np.where(where, ewma.follow(value, sample, gain), value)
+    return np.where(where, ewma.update(value, sample, gain), value)
 
 
 def _slots(inp: TickInput, rows: int) -> FloatColumn:

@@ -17,7 +17,7 @@ from autoscaler.core.planner.strategies import EVERY_S
 from autoscaler.core.reactive.queue_projection import at_gateway, queued
 from autoscaler.core.state import Memory, WorkloadMemory
 from autoscaler.core.table import ewma
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, whole
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, ceil_replicas, or_zero
 
 LATENCY_LAG_S = 150.0
 """How long latency quantiles still speak of a queue that is gone: a usual histogram window and the age of a reading."""
@@ -63,13 +63,13 @@ def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
     before_s = np.where(quiet, 0.0, before_s)
     arriving_s = np.where(workloads.in_flight >= 0, before_s + or_zero(elapsed_s), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = ewma.gain(elapsed_s, steadiness_s) / ewma.gain(arriving_s, steadiness_s)
+        gain = ewma.smoothing_factor(elapsed_s, steadiness_s) / ewma.smoothing_factor(arriving_s, steadiness_s)
     last_queued_s = np.where(
         queued(observation) | np.isnan(workloads.last_queued_s), inp.now_s, workloads.last_queued_s
     )
     return memory.noting(
         in_flight=in_flight,
-        arrivals_per_s=ewma.follow(workloads.arrivals_per_s, arrivals, gain),
+        arrivals_per_s=ewma.update(workloads.arrivals_per_s, arrivals, gain),
         arriving_s=arriving_s,
         last_queued_s=last_queued_s,
     )
@@ -79,8 +79,8 @@ def follow_lasting(
     inp: TickInput, observation: Observation, without_queue: FloatColumn, remembered: WorkloadMemory
 ) -> FloatColumn:
     """Return what the load asks for without its queue, averaged over about one cold start; float64[W]."""
-    gain = ewma.gain(inp.now_s - remembered.last_tick_s, _steadiness_s(observation))
-    return ewma.follow(remembered.lasting, without_queue, gain)
+    gain = ewma.smoothing_factor(inp.now_s - remembered.last_tick_s, _steadiness_s(observation))
+    return ewma.update(remembered.lasting, without_queue, gain)
 
 
 def follow_forecast(
@@ -247,7 +247,7 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
 
 def beside_forecast(asks: FloatColumn) -> FloatColumn:
     """Return the largest opinion of the other signals, whole; NaN where nobody has one. float64[W]."""
-    return whole(strongest(asks[_BESIDE]))
+    return ceil_replicas(strongest(asks[_BESIDE]))
 
 
 def needed(

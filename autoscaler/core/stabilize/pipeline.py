@@ -15,7 +15,7 @@ from autoscaler.core.planner import scale_to_zero
 from autoscaler.core.reactive import queue_projection, signals
 from autoscaler.core.stabilize import stages as shape
 from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import NOISE, BoolColumn, FloatColumn
+from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _ordered(observation: Observation) -> BoolColumn:
     Where nothing tells it, any start may have its reason.
     """
     untold = (observation.ready == 0) & np.isnan(observation.gateway_waiting)
-    in_time = observation.pledged_s < (OVERDUE - NOISE) * observation.cold_start_s * observation.starting
+    in_time = observation.pledged_s < (OVERDUE - REPLICA_ROUNDING) * observation.cold_start_s * observation.starting
     return np.asarray((observation.starting > 0) & (in_time | untold))
 
 

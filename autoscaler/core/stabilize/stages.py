@@ -9,8 +9,8 @@ import numpy as np
 
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table import sliding_window
-from autoscaler.core.table.columns import NOISE, BoolColumn, FloatColumn, whole
-from autoscaler.core.table.sliding_window import Window
+from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn, ceil_replicas
+from autoscaler.core.table.sliding_window import SlidingWindow
 
 
 def hold_unknown(wanted: FloatColumn, current: FloatColumn, informed: BoolColumn) -> FloatColumn:
@@ -35,21 +35,21 @@ def tolerate(wanted: FloatColumn, current: FloatColumn, tolerance: FloatColumn) 
 
     At 20 replicas and 0.1: 18 to 22 keep 20. Source: Kubernetes HPA, `--horizontal-pod-autoscaler-tolerance`.
     """
-    close = np.abs(wanted - current) <= tolerance * current + NOISE
-    return np.where(close, current, whole(wanted))
+    close = np.abs(wanted - current) <= tolerance * current + REPLICA_ROUNDING
+    return np.where(close, current, ceil_replicas(wanted))
 
 
 def stabilize(
     wanted: FloatColumn,
     current: FloatColumn,
     spec: Spec,
-    remembered: Window,
+    remembered: SlidingWindow,
     now_s: float,
     informed: BoolColumn,
     watched_s: FloatColumn,
     steered: BoolColumn,
     beside: FloatColumn,
-) -> tuple[FloatColumn, Window]:
+) -> tuple[FloatColumn, SlidingWindow]:
     """Shrink only to the most, grow only to the least, that was wanted at any moment of the window.
 
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
@@ -59,7 +59,7 @@ def stabilize(
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
     known = np.where(informed, np.where(steered, beside, wanted), np.nan)
-    remembered, ceiling, floor = sliding_window.follow(
+    remembered, ceiling, floor = sliding_window.update(
         remembered, known, wanted, now_s, spec.down_stabilization_s, spec.up_stabilization_s
     )
     ceiling = np.where(steered, np.fmax(ceiling, wanted), ceiling)
@@ -75,12 +75,12 @@ def kept_for_s(
     stable: FloatColumn,
     wanted: FloatColumn,
     spec: Spec,
-    remembered: Window,
+    remembered: SlidingWindow,
     now_s: float,
     watched_s: FloatColumn,
 ) -> FloatColumn:
     """Return for how long `stabilize` will go on to keep `stable` above `wanted`, float64[W]; NaN: it does not."""
-    high_s = sliding_window.left_s(remembered, stable, now_s, spec.down_stabilization_s)
+    high_s = sliding_window.expires_in_s(remembered, stable, now_s, spec.down_stabilization_s)
     left_s = np.fmax(high_s, spec.down_stabilization_s - watched_s)
     return np.where((stable > wanted) & (left_s > 0), left_s, np.nan)
 
@@ -97,8 +97,8 @@ def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn
 
 
 def limit_rate(
-    wanted: FloatColumn, current: FloatColumn, spec: Spec, remembered: Window, now_s: float
-) -> tuple[FloatColumn, FloatColumn, Window]:
+    wanted: FloatColumn, current: FloatColumn, spec: Spec, remembered: SlidingWindow, now_s: float
+) -> tuple[FloatColumn, FloatColumn, SlidingWindow]:
     """Move by at most one step per period, measured from the count at which the period's other moves began.
 
     Returns what is wanted within that, and the least that one step down allows; float64[W] each.
@@ -108,7 +108,7 @@ def limit_rate(
     does anything from zero, where there is no count to take a fraction of.
     Source: Kubernetes HPA scaling policies.
     """
-    remembered, began_high, began_low = sliding_window.follow(
+    remembered, began_high, began_low = sliding_window.update(
         remembered, current, current, now_s, spec.down_period_s, spec.up_period_s
     )
     up = np.fmax(np.ceil(began_low * spec.up_step_fraction), spec.up_step_replicas)

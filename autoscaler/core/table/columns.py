@@ -1,4 +1,4 @@
-"""Column types, and what every table of columns can do.
+"""Column types, and the operations that every table of columns has.
 
 A table is a frozen dataclass whose array fields share their last axis: one entry per row. Its other fields are tables
 over the same rows. Axis letters are W workloads, P pods, S signals, G stages, K schedule windows. Unknown is NaN.
@@ -22,93 +22,96 @@ Values = TypeVar("Values", np.float64, np.bool_)
 Marked = TypeVar("Marked")
 Table = TypeVar("Table")
 
-FITTING = 4096
-"""Values that fit the processor's cache several times over: so many are taken at once, be they of one column or all."""
+CACHE_VALUES = 4096
+"""Values that one array operation handles at a time. Several such arrays fit the processor's cache."""
 
-NOISE = 1e-6
-"""Of replicas: products of measured fractions carry that much, so that 4.0000001 are 4."""
+REPLICA_ROUNDING = 1e-6
+"""Rounding error of a replica count that is a product of measured fractions: 4.0000001 replicas are 4."""
 
-MOMENT, PRESENT, OF_FAMILY, OF_OBJECTIVE = "moment", "present", "of family", "of objective"
+TIMESTAMP, TRANSIENT = "timestamp", "transient"
+PER_STRATEGY_SET, PER_OBJECTIVE = "per strategy set", "per objective"
 
-MomentColumn = Annotated[FloatColumn, MOMENT]
-"""Times on the clock of the tick, which another process does not share; seconds of any other kind are a FloatColumn.
-Where its name could be that of a length of time it begins with `last_` or ends in `_since_s`."""
+TimestampColumn = Annotated[FloatColumn, TIMESTAMP]
+"""Times on the clock of the tick, which another process does not share. Durations are a FloatColumn.
+If a name could be that of a duration, the name of the timestamp begins with `last_` or ends in `_since_s`."""
 
-Present = Annotated[Marked, PRESENT]
-"""A column, or a table of them, that follows the present within minutes. A restart interrupts the watch that it stands
-for, so it begins anew with a process: nothing shrinks or counts as idle before a full window was watched again."""
+Transient = Annotated[Marked, TRANSIENT]
+"""A column or table that follows the present within minutes, and starts blank in a new process.
+After a restart a full window must pass before a workload shrinks or counts as idle."""
 
-OfObjective = Annotated[Marked, OF_OBJECTIVE]
-"""What means something only with the objectives it was counted under."""
+PerObjective = Annotated[Marked, PER_OBJECTIVE]
+"""A column that is valid only for the objectives under which it was counted."""
 
-OfFamily = Annotated[Marked, OF_FAMILY, OF_OBJECTIVE]
-"""What means something only together, and only with the family of rules and the objectives that it is about."""
+PerStrategySet = Annotated[Marked, PER_STRATEGY_SET, PER_OBJECTIVE]
+"""A column that is valid only for one strategy set and its objectives, and only with the other columns so marked."""
 
 
 class Columns:
-    """Base of tables whose every field is one array over the same rows (the last axis), or another such table."""
+    """Base of tables: each field is an array over the same rows (its last axis), or another table over them."""
 
     @classmethod
     def filled(cls, rows: int, value: float = np.nan) -> Self:
-        """Make a table of `rows` rows with `value` in every field, float64."""
+        """Return a table of `rows` rows with `value` in every field, float64."""
         return cls(**{field.name: np.full(rows, value) for field in fields(cls)})  # type: ignore[arg-type]
 
     @classmethod
     def blank(cls, rows: int) -> Self:
-        """Make a table of `rows` rows that nothing is known of: NaN, and tables that are blank in their way."""
+        """Return a table of `rows` rows without values: NaN in each column; inner tables may differ."""
         unknown = np.full(rows, np.nan)
         return cls(**{name: table.blank(rows) if table else unknown for name, (table, _) in cls._declared().items()})
 
     @classmethod
     def stack(cls, tables: list[Self]) -> Self:
-        """Join tables, at least one, one below the other."""
-        whole = [table.columns() for table in tables]
-        return tables[0].changed({n: np.concatenate([each[n] for each in whole], axis=-1) for n in whole[0]})
+        """Concatenate the rows of tables; at least one table."""
+        every = [table.columns() for table in tables]
+        return tables[0].with_columns(
+            {path: np.concatenate([each[path] for each in every], axis=-1) for path in every[0]}
+        )
 
     def take(self, rows: IntColumn) -> Self:
         """Return the given rows, in the given order."""
-        return self.changed({place: column.take(rows, axis=-1) for place, column in self.columns().items()})
+        return self.with_columns({path: column.take(rows, axis=-1) for path, column in self.columns().items()})
 
-    def put(self, rows: IntColumn, those: Self) -> Self:
-        """Return it with the rows of another such table in the stead of the given ones."""
-        columns = {place: column.copy() for place, column in self.columns().items()}
-        for place, column in those.columns().items():
-            columns[place][..., rows] = column
-        return self.changed(columns)
+    def with_rows(self, rows: IntColumn, values: Self) -> Self:
+        """Return a copy in which the rows of `values` replace the given ones."""
+        columns = {path: column.copy() for path, column in self.columns().items()}
+        for path, column in values.columns().items():
+            columns[path][..., rows] = column
+        return self.with_columns(columns)
 
     def columns(self) -> dict[str, Any]:
-        """Return all columns by place: "cost", and "paper.cost" of the table `paper`."""
+        """Return all columns by path: "cost", and "zero.cost" for the column `cost` of the table `zero`."""
         flat: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Columns):
-                flat |= {f"{name}.{place}": column for place, column in value.columns().items()}
+                flat |= {f"{name}.{path}": column for path, column in value.columns().items()}
             else:
                 flat[name] = value
         return flat
 
-    def changed(self, columns: Mapping[str, Any], within: str = "") -> Self:
-        """Return it with these columns, by place, in the stead of its own. within: place of this table, with a dot."""
+    def with_columns(self, columns: Mapping[str, Any], prefix: str = "") -> Self:
+        """Return a copy in which these columns, by path, replace its own. prefix: path of this table, with a dot."""
         changed = {
-            name: value.changed(columns, f"{within}{name}.")
+            name: value.with_columns(columns, f"{prefix}{name}.")
             if isinstance(value, Columns)
-            else columns.get(within + name, value)
+            else columns.get(prefix + name, value)
             for name, value in vars(self).items()
         }
         return type(self)(**changed)
 
     @classmethod
     def marks(cls) -> dict[str, frozenset[str]]:
-        """Return by place how each column is marked, itself or with a table that it is in."""
+        """Return by path the marks of each column: its own, and those of the tables that hold it."""
         marked: dict[str, frozenset[str]] = {}
         for name, (table, own) in cls._declared().items():
-            within = {f"{name}.{place}": its for place, its in table.marks().items()} if table else {name: frozenset()}
-            marked |= {place: its | own for place, its in within.items()}
+            inner = {f"{name}.{path}": marks for path, marks in table.marks().items()} if table else {name: frozenset()}
+            marked |= {path: marks | own for path, marks in inner.items()}
         return marked
 
     @classmethod
     @cache
     def _declared(cls) -> dict[str, tuple[type[Columns] | None, frozenset[str]]]:
-        """Return of each field the table that it holds, None for a column, and how it is marked."""
+        """Return for each field the type of its table, or None for a column, and its marks."""
         declared: dict[str, tuple[type[Columns] | None, frozenset[str]]] = {}
         for name, hint in get_type_hints(cls, include_extras=True).items():
             kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -117,15 +120,15 @@ class Columns:
         return declared
 
 
-if TYPE_CHECKING:  # by the name of the original, whose fields are checked
-    from dataclasses import replace as replace  # noqa: PLC0414  (handed on, which takes this form)
+if TYPE_CHECKING:  # under the name of the original, so that mypy checks the fields
+    from dataclasses import replace as replace  # noqa: PLC0414  (the form of a re-export)
 else:
 
     def replace(table: Table, **columns: Any) -> Table:
-        """Return it with these columns, by field, in the stead of its own: `dataclasses.replace` for a tick.
+        """Return a copy in which these columns, by field, replace its own: a faster `dataclasses.replace`.
 
-        That one sets field by field, which takes six times as long for two dozen of them. A dataclass that checks what
-        it is given when it is made needs it; here is none. Raises TypeError for a name that is no field.
+        `dataclasses.replace` sets field by field, which takes six times as long for two dozen fields. It is needed
+        only for a dataclass with `__post_init__`. Raises TypeError for an unknown field.
         """
         changed = vars(table) | columns
         if len(changed) > len(vars(table)):
@@ -136,35 +139,35 @@ else:
 
 
 def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
-    """Return the values, 0 where they are unknown. `np.nan_to_num` takes five times as long on few rows."""
+    """Return the values, with 0 for NaN. `np.nan_to_num` takes five times as long on few rows."""
     return np.where(np.isnan(values), 0.0, values)
 
 
-def within(values: FloatColumn, least: FloatColumn | float, most: FloatColumn | float) -> FloatColumn:
-    """Return the values, those beyond these bounds at them; NaN stays. `np.clip` takes twice as long on few rows."""
+def clip(values: FloatColumn, least: FloatColumn | float, most: FloatColumn | float) -> FloatColumn:
+    """Limit the values to least..most; NaN stays. `np.clip` takes twice as long on few rows."""
     return np.minimum(np.maximum(values, least), most)
 
 
-def fitting(columns: int, rows: int) -> Iterator[slice]:
-    """Return the columns of some rows in turn, so many at once as fit the processor's cache, one at least."""
-    at_once = max(FITTING // max(rows, 1), 1)
+def cache_sized_slices(columns: int, rows: int) -> Iterator[slice]:
+    """Return slices that cover the columns in turn, each of CACHE_VALUES values at most, but of at least one column."""
+    at_once = max(CACHE_VALUES // max(rows, 1), 1)
     return (slice(first, first + at_once) for first in range(0, columns, at_once))
 
 
-def stacked(columns: Sequence[npt.NDArray[Values]]) -> npt.NDArray[Values]:
-    """Return columns as the rows of one array: a single one as it is, not copied."""
+def stack_rows(columns: Sequence[npt.NDArray[Values]]) -> npt.NDArray[Values]:
+    """Return columns as the rows of one array; a single column is not copied."""
     return columns[0][None] if len(columns) == 1 else np.array(columns)
 
 
-def find(wanted: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
-    """Return where each of `wanted` stands in `among`, which ascends, and whether it does; 0 where it does not."""
+def find_ids(ids: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
+    """Return the index of each id in `among`, which ascends, and whether it is there; index 0 if it is not."""
     if not len(among):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-    place = np.minimum(among.searchsorted(wanted), len(among) - 1)
-    known = among[place] == wanted
-    return np.where(known, place, 0), known
+        return np.zeros(len(ids), np.int64), np.zeros(len(ids), np.bool_)
+    index = np.minimum(among.searchsorted(ids), len(among) - 1)
+    known = among[index] == ids
+    return np.where(known, index, 0), known
 
 
-def whole(replicas: FloatColumn) -> FloatColumn:
-    """Return how many replicas such fractions of them fill: 3.2 fill 4. NaN stays."""
-    return np.asarray(np.ceil(replicas - NOISE) + 0.0)  # not -0, which is shown with its sign
+def ceil_replicas(replicas: FloatColumn) -> FloatColumn:
+    """Round replicas up, but for rounding errors: 3.2 gives 4, 4.0000001 gives 4. NaN stays."""
+    return np.asarray(np.ceil(replicas - REPLICA_ROUNDING) + 0.0)  # + 0.0 turns -0.0 into 0.0

@@ -1,4 +1,4 @@
-"""Averages that follow a value through irregular time, in one number a row."""
+"""Exponentially weighted moving averages over irregular intervals; one number per row."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from autoscaler.core.table.columns import FloatColumn
 
 
-def gain(elapsed_s: FloatColumn, window_s: FloatColumn | float) -> FloatColumn:
-    """Return how far an average of time constant `window_s` moves in `elapsed_s`; 0..1, NaN where either is unknown.
+def smoothing_factor(elapsed_s: FloatColumn, window_s: FloatColumn | float) -> FloatColumn:
+    """Return the weight, 0..1, of a value that held for `elapsed_s` in an average of time constant `window_s`.
 
-    5 s of 60 s: 0.08; two steps of 5 s move as far as one of 10 s.
+    NaN if either is unknown. 5 s of 60 s give 0.08; two updates of 5 s give the same average as one of 10 s.
     """
     return np.asarray(1 - np.exp(-elapsed_s / window_s))
 
 
-def follow(average: FloatColumn, value: FloatColumn, gain: FloatColumn) -> FloatColumn:
-    """Move an average toward a value; begin with the first, and keep it while the value or the gain is unknown."""
-    moved = np.where(np.isnan(average), value, average + gain * (value - average))
+def update(average: FloatColumn, value: FloatColumn, factor: FloatColumn) -> FloatColumn:
+    """Move the average toward the value by `factor`. The first value starts it; NaN leaves it as it is."""
+    moved = np.where(np.isnan(average), value, average + factor * (value - average))
     return np.where(np.isnan(moved), average, moved)

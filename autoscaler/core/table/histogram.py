@@ -1,7 +1,7 @@
-"""Classic Prometheus histograms: cumulative buckets to quantiles and shares, and the increase over a window.
+"""Classic Prometheus histograms: quantiles and fractions of cumulative buckets, and the increase over a window.
 
-A histogram is a pair: `bounds`, float64[B], ascending upper bounds of which the last is +Inf, and `counts`,
-float64[..., B], cumulative: how many observations were at most that bound. Everything here is pure.
+A histogram is a pair of arrays. `bounds`, float64[B], are ascending upper bounds, the last of which is +Inf. `counts`,
+float64[..., B], are cumulative: the observations that were at most that bound.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autoscaler.core.table.columns import FloatColumn
 
 
 class Histogram(NamedTuple):
-    """One histogram, as read at one moment."""
+    """One histogram, as read at one time."""
 
     bounds: FloatColumn  # float64[B]
     counts: FloatColumn  # float64[B], cumulative
@@ -24,8 +24,8 @@ class Histogram(NamedTuple):
 def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
     """Estimate the `q` quantile (0 < q <= 1) by linear interpolation inside its bucket.
 
-    counts: float64[..., B]. Returns float64[...]: NaN where there are no observations, a count is unknown or there
-    is no finite bound; the highest finite bound where the quantile lies beyond it.
+    counts: float64[..., B]. Returns float64[...]. NaN: there are no observations, a count is unknown, or no bound is
+    finite. If the quantile lies beyond the highest finite bound, that bound is returned.
     Source: `histogram_quantile` of Prometheus, promql/quantile.go.
 
     Example: bounds 1, 2, +Inf and counts 4, 8, 10 give 1.25 for q = 0.5: rank 5 is a quarter into the second bucket.
@@ -34,7 +34,7 @@ def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
         raise ValueError(f"quantile {q:g}, must be above 0 and at most 1")
     if not _usable(bounds):
         return np.full(counts.shape[:-1], np.nan)
-    # Scrapes are not atomic, and folding may break the order.
+    # A scrape is not atomic, and merged counts may not ascend.
     cumulative = np.maximum.accumulate(counts, axis=-1).reshape(-1, len(bounds))
     row, total = np.arange(len(cumulative)), cumulative[:, -1]
     rank = q * total
@@ -45,27 +45,27 @@ def quantile(q: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
     start, end = np.where(first, 0.0, bounds[bucket - 1]), bounds[bucket]
     with np.errstate(divide="ignore", invalid="ignore"):
         value = start + (end - start) * (rank - below) / inside
-    value = np.where(first & (end <= 0), end, value)  # no lower bound to start from
+    value = np.where(first & (end <= 0), end, value)  # this bucket has no lower bound
     value = np.where(np.isinf(end), bounds[-2], value)
     return np.asarray(np.where(total > 0, value, np.nan).reshape(counts.shape[:-1]))
 
 
-class Part(NamedTuple):
-    """Where a limit lies among bounds: how much of which buckets is within it."""
+class LimitPosition(NamedTuple):
+    """The position of a limit among the bounds of a histogram."""
 
-    below: float  # upper bound of the highest bucket that is within as a whole; 0: there is none
-    above: float  # upper bound of the bucket that the limit cuts; `below` where it cuts none
-    fraction: float  # 0..1, how much of that bucket is within
+    below: float  # upper bound of the highest bucket that lies within the limit; 0: none does
+    above: float  # upper bound of the bucket that the limit cuts; equal to `below` if it cuts none
+    fraction: float  # 0..1, of the cut bucket, that lies within the limit
 
 
-def part_within(limit: float, bounds: FloatColumn) -> Part | None:
-    """Find what of a histogram is at most `limit`, by linear interpolation inside its bucket.
+def find_limit(limit: float, bounds: FloatColumn) -> LimitPosition | None:
+    """Find the buckets that lie within `limit`, and by linear interpolation the fraction of the bucket that it cuts.
 
-    bounds: float64[B], ascending; +Inf counts as no bound. Beyond the highest finite bound only what is certainly
-    within counts, so that nothing is flattered. None: no finite bound, or no limit.
+    bounds: float64[B], ascending; +Inf is no bound. A limit beyond the highest finite bound takes the buckets up to
+    that bound only, since observations above it may exceed the limit. None: no bound is finite, or the limit is NaN.
 
-    Example: of bounds 1, 2, +Inf a limit of 1.25 takes all up to 1 and a quarter of what lies between 1 and 2; a limit
-    of 60 takes all up to 2.
+    Example: with bounds 1, 2, +Inf a limit of 1.25 takes the bucket up to 1 and a quarter of the bucket from 1 to 2. A
+    limit of 60 takes the buckets up to 2.
     """
     finite = bounds[np.isfinite(bounds)]
     if np.isnan(limit) or not len(finite):
@@ -73,59 +73,59 @@ def part_within(limit: float, bounds: FloatColumn) -> Part | None:
     bucket = int(np.searchsorted(finite, limit, side="right"))  # first bound above the limit
     below = float(finite[bucket - 1]) if bucket else 0.0
     if bucket == len(finite) or limit <= below:
-        return Part(below, below, 0.0)
+        return LimitPosition(below, below, 0.0)
     above = float(finite[bucket])
-    return Part(below, above, (limit - below) / (above - below))
+    return LimitPosition(below, above, (limit - below) / (above - below))
 
 
 def bound_above(limit: float, bounds: FloatColumn) -> float:
-    """Return the lowest finite bound that is at least `limit`: what lies beyond it lies beyond the limit for certain.
+    """Return the lowest finite bound that is at least `limit`; NaN: there is none, or the limit is NaN.
 
-    NaN without a limit, or where none is so high.
+    Observations above this bound certainly exceed the limit.
     """
     finite = bounds[np.isfinite(bounds)]
-    place = int(np.searchsorted(finite, limit))  # NaN sorts beyond all
-    return float(finite[place]) if place < len(finite) else np.nan
+    index = int(np.searchsorted(finite, limit))  # NaN sorts last
+    return float(finite[index]) if index < len(finite) else np.nan
 
 
 def count_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
-    """Estimate how many observations were at most `limit`, as `part_within` says.
+    """Estimate how many observations were at most `limit`, by linear interpolation as in `find_limit`.
 
-    counts: float64[..., B]. Returns float64[...]; it grows as the counts do, so of counters it is a counter. NaN
-    without a limit or without a finite bound.
+    counts: float64[..., B]. Returns float64[...]; for counters the result is a counter too. NaN: the limit is NaN, or
+    no bound is finite.
     """
-    return count_part(part_within(limit, bounds) if _usable(bounds) else None, bounds, counts)
+    return count_up_to(find_limit(limit, bounds) if _usable(bounds) else None, bounds, counts)
 
 
-def count_part(part: Part | None, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
-    """Estimate how many observations were in `part`, as of `count_within`: for who asks often with the same limit."""
-    if part is None:
+def count_up_to(limit: LimitPosition | None, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate how many observations were at most a limit, as `count_within`, from its known position."""
+    if limit is None:
         return np.full(counts.shape[:-1], np.nan)
-    counts = np.maximum.accumulate(counts, axis=-1)  # scrapes are not atomic, and folding may break the order
-    bucket = int(np.searchsorted(bounds, part.below, side="right")) - 1
+    counts = np.maximum.accumulate(counts, axis=-1)  # a scrape is not atomic, and merged counts may not ascend
+    bucket = int(np.searchsorted(bounds, limit.below, side="right")) - 1
     below = counts[..., bucket] if bucket >= 0 else np.zeros(counts.shape[:-1])
-    return np.asarray(below + (counts[..., bucket + 1] - below) * part.fraction if part.fraction else below)
+    return np.asarray(below + (counts[..., bucket + 1] - below) * limit.fraction if limit.fraction else below)
 
 
-def share_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
-    """Estimate which share of the observations was at most `limit`, float64[...], 0..1; NaN without observations."""
+def fraction_within(limit: float, bounds: FloatColumn, counts: FloatColumn) -> FloatColumn:
+    """Estimate the fraction of observations that were at most `limit`, float64[...], 0..1; NaN without observations."""
     total = np.max(counts, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(total > 0, count_within(limit, bounds, counts) / total, np.nan))
 
 
 def increase(before: FloatColumn, after: FloatColumn) -> FloatColumn:
-    """Return how much counters grew, float64[...]; a counter that went back was reset and counts from 0.
+    """Return the increase of counters, float64[...]. A counter that fell was reset, and has counted from 0 since.
 
-    NaN where either is unknown. Source: `increase` of Prometheus, without its extrapolation.
+    NaN if either reading is unknown. Source: `increase` of Prometheus, without its extrapolation.
     """
     return np.where(after < before, after, after - before)
 
 
-def fold(histograms: Iterable[Histogram]) -> Histogram | None:
-    """Add histograms, of several engines say. Different bounds are added on those they share, where counts are exact.
+def merge(histograms: Iterable[Histogram]) -> Histogram | None:
+    """Add histograms, for example those of several engines. Only common bounds remain, since their counts are exact.
 
-    None without histograms, or without a finite bound in common.
+    None: there are no histograms, or no finite bound is common to all.
     """
     pool = list(histograms)
     if not pool:
@@ -142,45 +142,45 @@ def fold(histograms: Iterable[Histogram]) -> Histogram | None:
     return Histogram(bounds, counts) if _usable(bounds) else None
 
 
-class Window(NamedTuple):
-    """The last stretch of one histogram. Bounded: a few moments are remembered, however often it is read."""
+class HistogramWindow(NamedTuple):
+    """A sliding window over one histogram. It keeps a bounded number of readings, however often it is read."""
 
     bounds: FloatColumn = np.empty(0)
     times_s: tuple[float, ...] = ()  # ascending
-    counts: tuple[FloatColumn, ...] = ()  # one per time
+    counts: tuple[FloatColumn, ...] = ()  # one array per time
 
-    def push(self, now_s: float, reading: Histogram, window_s: float, slots: int = 12) -> Window:
-        """Return the window with `reading` added, reaching back `window_s` seconds, give or take one of its slots.
+    def push(self, now_s: float, reading: Histogram, window_s: float, slots: int = 12) -> HistogramWindow:
+        """Return the window with `reading` added. It reaches back `window_s` seconds, plus or minus one slot.
 
-        The window begins anew where counts are not comparable: other bounds (an upgrade, a changed setting), or a count
-        that went back (a restart, an engine gone), or a gap of more than two windows in the reading.
+        The window restarts when counts cannot be compared. Bounds may change with an upgrade or a setting, and a count
+        falls when an engine restarts or leaves. It also restarts after a gap of more than two windows.
         """
-        restarted = Window(reading.bounds, (now_s,), (reading.counts,))
+        restarted = HistogramWindow(reading.bounds, (now_s,), (reading.counts,))
         if not self.times_s or now_s <= self.times_s[-1] or now_s - self.times_s[-1] > 2 * window_s:
             return restarted
         if not np.array_equal(self.bounds, reading.bounds) or bool(np.any(reading.counts < self.counts[-1])):
             return restarted
         times, counts = self.times_s, self.counts
-        if len(times) > 1 and now_s - times[-2] < window_s / slots:  # the last moment was only passing
+        if len(times) > 1 and now_s - times[-2] < window_s / slots:  # the latest reading does not begin a slot
             times, counts = times[:-1], counts[:-1]
-        keep = sum(time <= now_s - window_s for time in times[1:])  # the first kept is the last before the window
-        return Window(self.bounds, (*times[keep:], now_s), (*counts[keep:], reading.counts))
+        keep = sum(time <= now_s - window_s for time in times[1:])  # the first one kept is the latest before the window
+        return HistogramWindow(self.bounds, (*times[keep:], now_s), (*counts[keep:], reading.counts))
 
     def observed(self) -> Histogram | None:
-        """Return what was observed within the window; None: nothing was, or only one moment is known."""
+        """Return the observations within the window; None: there are none, or the window has only one reading."""
         if len(self.times_s) < 2 or self.counts[-1][-1] <= self.counts[0][-1]:
             return None
         return Histogram(self.bounds, self.counts[-1] - self.counts[0])
 
 
-def pooled_quantile(q: float, windows: Iterable[Window]) -> float:
-    """Estimate the `q` quantile of what was observed within all of these windows together.
+def pooled_quantile(q: float, windows: Iterable[HistogramWindow]) -> float:
+    """Estimate the `q` quantile of the observations of several windows together.
 
-    NaN: nothing was, or the windows in which something was have no bound in common. The mean of their own quantiles is
-    another number: 10 requests of 100 s in one and 90 of 1 s in another have a 95th percentile of 100 s, and the mean
-    of theirs, weighted by requests, is 11 s.
+    NaN: there are no observations, or the windows that have some share no finite bound. A mean of quantiles would be
+    another number. Let one window have 10 requests of 100 s, and another 90 of 1 s. Together their 95th percentile is
+    100 s, while the mean of both percentiles, weighted by requests, is 11 s.
     """
-    pool = fold(found for window in windows if (found := window.observed()) is not None)
+    pool = merge(observed for window in windows if (observed := window.observed()) is not None)
     return float("nan") if pool is None else float(quantile(q, *pool))
 
 

@@ -1,10 +1,9 @@
-"""Extremes over a sliding window, per row, in fixed memory.
+"""Maximum and minimum over a sliding window, per row, in fixed memory.
 
-A window is cut into slots; each slot keeps the extreme of what fell into it, so a window of five minutes costs the
-same as one of five seconds and rows may differ in length. A window covers at least its stated length and at most
-1/15 more: never less, since both stabilization and rate limits promise a minimum. A slot knows the time at which it
-ends, so that what it remembers stays true when a new policy changes the length; it may then be remembered for up to one
-window more.
+A window is cut into slots, and each slot keeps the extremes of its values. So a window of five minutes costs the same
+as one of five seconds, and rows may differ in length. A window covers at least its stated length, because stabilization
+and rate limits promise a minimum, and at most 1/15 more. A slot stores the time at which it ends, so it stays valid
+when a new policy changes the length; its value may then be kept for up to one window more.
 """
 
 from __future__ import annotations
@@ -13,52 +12,52 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.table.columns import Columns, FloatColumn, MomentColumn, or_zero
+from autoscaler.core.table.columns import Columns, FloatColumn, TimestampColumn, or_zero
 
 SLOTS = 16
 
 
 @dataclass(frozen=True)
-class Window(Columns):
-    """The last slots of each row, for its highest value and for its lowest, which may have windows of other lengths."""
+class SlidingWindow(Columns):
+    """The latest slots of each row: of its maximum and of its minimum, whose windows may differ in length."""
 
-    value: FloatColumn  # float64[T, 2, W], highest of the slot, and the lowest negated; NaN: nothing fell into it
-    until_s: MomentColumn  # float64[T, 2, W], when the slot ends; NaN: none yet
+    value: FloatColumn  # float64[T, 2, W], maximum of the slot, and its negated minimum; NaN: no value
+    until_s: TimestampColumn  # float64[T, 2, W], end of the slot; NaN: not used yet
 
     @classmethod
-    def blank(cls, rows: int) -> Window:
+    def blank(cls, rows: int) -> SlidingWindow:
         unknown = np.full((SLOTS, 2, rows), np.nan)
         return cls(unknown, unknown)
 
 
-def follow(
-    window: Window, high: FloatColumn, low: FloatColumn, now_s: float, high_s: FloatColumn, low_s: FloatColumn
-) -> tuple[Window, FloatColumn, FloatColumn]:
-    """Add a value to each row, and return the highest and the lowest of its window too; NaN: it is empty.
+def update(
+    window: SlidingWindow, high: FloatColumn, low: FloatColumn, now_s: float, high_s: FloatColumn, low_s: FloatColumn
+) -> tuple[SlidingWindow, FloatColumn, FloatColumn]:
+    """Add values to each row, and also return the maximum and the minimum of its window; NaN if the window is empty.
 
-    high, low: float64[W], what may be the highest, and the lowest; NaN adds nothing. high_s, low_s: float64[W], how
-    long the windows are.
+    high, low: float64[W], values for the maximum and for the minimum; NaN adds none. high_s, low_s: float64[W],
+    lengths of the windows in seconds.
     """
-    # A window of length 0 still needs a slot: one of a microsecond remembers nothing but the present.
+    # A window of length 0 still needs a slot: one microsecond keeps only the present value.
     slot_s = np.maximum(np.array([high_s, low_s]), 1e-6) / (SLOTS - 1)
-    number = np.floor(now_s / slot_s)  # since time zero, of the slot that is now
+    number = np.floor(now_s / slot_s)  # of the present slot, counted from time zero
     here = or_zero(number % SLOTS).astype(np.int64), np.array([[0], [1]]), np.arange(len(high))
-    # Slots that end within the last SLOTS slots; half a slot of margin keeps rounding out of it.
+    # The window holds slots that end within the last SLOTS slots; half a slot of margin absorbs rounding errors.
     inside = window.until_s > (number - SLOTS + 1.5) * slot_s
     value, until_s = window.value.copy(), window.until_s.copy()
-    # What lies in its place is this very slot, or one that has left the window, or one of another length: then its
-    # value goes on in the new slot.
+    # The array entry holds the present slot, or one that has left the window, or one of another length. A slot of
+    # another length passes its value on to the new slot.
     value[here] = np.fmax(np.where(inside[here], value[here], np.nan), np.array([high, -low]))
     until_s[here] = (number + 1) * slot_s
     inside[here] = ~np.isnan(number)
     highest, lowest = np.fmax.reduce(np.where(inside, value, np.nan), axis=0)
-    return Window(value, until_s), highest, -lowest
+    return SlidingWindow(value, until_s), highest, -lowest
 
 
-def left_s(window: Window, least: FloatColumn, now_s: float, high_s: FloatColumn) -> FloatColumn:
-    """Return how long until no value of `least` or more is in the window for the highest; NaN: none is.
+def expires_in_s(window: SlidingWindow, least: FloatColumn, now_s: float, high_s: FloatColumn) -> FloatColumn:
+    """Return the seconds until all values of `least` or more have left the window of the maximum; NaN: none is in it.
 
-    least: float64[W]. high_s: float64[W], how long the window is.
+    least: float64[W]. high_s: float64[W], length of the window in seconds.
     """
     reached = np.where(window.value[:, 0] >= least, window.until_s[:, 0], np.nan)
     left: FloatColumn = np.fmax.reduce(reached, axis=0) + np.maximum(high_s, 1e-6) - now_s

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core.model.history import Latencies, Past
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.core.table.histogram import quantile, share_within
+from autoscaler.core.table.histogram import fraction_within, quantile
 from autoscaler.lab.replay.case import Goal, Trace, View
 from autoscaler.lab.replay.score import Row, changes
 from autoscaler.lab.replay.trace import MOST_TOKENS
@@ -151,7 +151,7 @@ def _overall(latencies: Latencies) -> FloatColumn:
 
 
 def _met(latencies: Latencies, limit_s: float, counts: FloatColumn) -> float:
-    return math.nan if math.isnan(limit_s) else float(share_within(limit_s, latencies.bounds, counts))
+    return math.nan if math.isnan(limit_s) else float(fraction_within(limit_s, latencies.bounds, counts))
 
 
 def _quantile(q: float, latencies: Latencies, counts: FloatColumn) -> float:
@@ -166,6 +166,6 @@ def _breach_s(past: Past, goal: Goal) -> float:
         return math.nan
     missed = np.zeros(max((len(latencies.counts) for latencies, _ in promised), default=0), np.bool_)
     for latencies, limit_s in promised:
-        share = share_within(limit_s, latencies.bounds, latencies.counts)
+        share = fraction_within(limit_s, latencies.bounds, latencies.counts)
         missed[: len(share)] |= share < goal.attainment - 1e-9
     return float(missed.sum()) * past.window_s

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.table.columns import FloatColumn, find, or_zero
-from autoscaler.core.table.histogram import bound_above, count_part, increase, part_within, quantile
+from autoscaler.core.table.columns import FloatColumn, find_ids, or_zero
+from autoscaler.core.table.histogram import bound_above, count_up_to, find_limit, increase, quantile
 from autoscaler.lab.replay.case import Case, FleetScaler, Outcome, PodRows, Scaler, Totals, View
 from autoscaler.lab.replay.check import check
 from autoscaler.lab.replay.files import Told, untold
@@ -43,9 +43,9 @@ class RunView:
         self._status_of = (-1, -1.0)
         self._pods: PodRows | None = None
         goal = replicas.case.goal
-        self._ttft_goal = part_within(goal.ttft_s, TTFT_BOUNDS)
-        self._itl_goal = part_within(goal.itl_s, GAP_BOUNDS)
-        self._prefill_goal = part_within(bound_above(goal.ttft_s, PREFILL_BOUNDS), PREFILL_BOUNDS)
+        self._ttft_goal = find_limit(goal.ttft_s, TTFT_BOUNDS)
+        self._itl_goal = find_limit(goal.itl_s, GAP_BOUNDS)
+        self._prefill_goal = find_limit(bound_above(goal.ttft_s, PREFILL_BOUNDS), PREFILL_BOUNDS)
 
     @property
     def ready(self) -> int:
@@ -121,18 +121,20 @@ class RunView:
             "generation_tokens": generation_tokens,
             "finished": finished,
             "first_tokens": first_tokens,
-            "ttft_met": count_part(self._ttft_goal, TTFT_BOUNDS, ttft),
+            "ttft_met": count_up_to(self._ttft_goal, TTFT_BOUNDS, ttft),
             "gap_s": gap_s,
             "gaps": gaps[:, -1],
             "itl_judged": mean_gaps[:, -1],
-            "itl_met": count_part(self._itl_goal, GAP_BOUNDS, mean_gaps),
+            "itl_met": count_up_to(self._itl_goal, GAP_BOUNDS, mean_gaps),
             "prefill_judged": prefills[:, -1],
-            "prefill_met": count_part(self._prefill_goal, PREFILL_BOUNDS, prefills),
+            "prefill_met": count_up_to(self._prefill_goal, PREFILL_BOUNDS, prefills),
             "preemptions": preemptions,
             "ttft_s": ttft_s,
             "itl_s": itl_s,
         }
-        place, known = find(ids, scrape.id)  # of an engine that crashed until the next scrape, which does not find it
+        place, known = find_ids(
+            ids, scrape.id
+        )  # of an engine that crashed until the next scrape, which does not find it
         readings = np.full((len(read), len(ids)), np.nan)
         readings[:, known] = np.array(list(read.values()))[:, place[known]]
         return dict(zip(read, readings, strict=True))
@@ -155,7 +157,7 @@ class RunView:
             if found.all() or scrape is last:
                 break
             if last.time_s - scrape.time_s <= LATENCY_WINDOW_S + 1e-9:
-                place, known = find(last.id, scrape.id)
+                place, known = find_ids(last.id, scrape.id)
                 fresh = known & ~found
                 before[fresh] = scrape.counts[place[fresh]]
                 found |= known

@@ -21,7 +21,7 @@ LEARNED = {
     "output_token_s": 1 / 12_500,
     "slots": NAN,
     "readings": 3210.0,
-    "updated_s": 0.0,
+    "last_updated_s": 0.0,
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,

@@ -22,5 +22,5 @@ def test_who_has_a_queue_has_full_slots_if_it_computes_little_and_runs_about_as_
 
 @pytest.mark.parametrize(("days", "slots"), [(20.0, 64.0), (36.0, 32.0)])
 def test_half_as_many_slots_are_believed_within_weeks(days, slots):
-    known = live([3.0] * 100).changed({"engine.most_running": np.full(1, 64.0), "engine.slots": np.full(1, 64.0)})
+    known = live([3.0] * 100).with_columns({"engine.most_running": np.full(1, 64.0), "engine.slots": np.full(1, 64.0)})
     assert slots_after(known, 0.6, 32.0, 32.0, after_s=days * 86_400) == slots

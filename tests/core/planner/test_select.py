@@ -139,7 +139,9 @@ def test_a_rule_is_left_for_one_that_is_cheaper_however_large_the_fines_of_all_a
     cost = rules.paper.cost[:, 0]
     dear = int(cost.argmax())
     assert 0.01 * fines > cost[dear]
-    after = judged(rules.changed({"paper.missed": missed, "rule": np.array([float(dear)])}), seen(4.0, replicas=10))
+    after = judged(
+        rules.with_columns({"paper.missed": missed, "rule": np.array([float(dear)])}), seen(4.0, replicas=10)
+    )
     assert after.paper.cost[int(after.rule[0]), 0] < 0.9 * cost[dear]
 
 
@@ -148,7 +150,7 @@ def test_while_requests_wait_for_too_long_nothing_is_given_up(lived, waiting, ke
     """Another rule has become the cheapest. Ten replicas work at three requests for 0.6 s, at twelve for 2.4 s."""
     rules = lived["waves"]
     cheapest = np.float32(rules.paper.asked.min(axis=1) == rules.paper.asked.min())[:, None]
-    cheap = rules.changed({"paper.cost": (1 - cheapest) * np.float32(1e12), "replicas": np.full(1, 10.0)})
+    cheap = rules.with_columns({"paper.cost": (1 - cheapest) * np.float32(1e12), "replicas": np.full(1, 10.0)})
     after = judged(cheap, seen(4.0, replicas=10, waiting=waiting))
     assert (after.replicas[0] == 10) == kept
     assert judged(cheap, seen(4.0, replicas=10, waiting=waiting, ceiling=7.0)).replicas[0] <= 7
@@ -176,7 +178,7 @@ def test_a_rule_that_is_believed_to_miss_less_than_it_may_has_no_more_left_for_w
     for more, followed in ((0.1 * spared, dear), (-0.1 * spared, cheap)):
         missed = np.zeros_like(rules.paper.missed)
         missed[cheap] = rules.allowed * rules.paper.arrived + more
-        either = rules.changed({"paper.cost": cost, "paper.missed": missed})
+        either = rules.with_columns({"paper.cost": cost, "paper.missed": missed})
         assert R.follow(either, seen(4.0, replicas=10)).rule[0] == followed
 
 
@@ -233,7 +235,7 @@ def test_a_queue_that_is_late_before_a_rule_ever_spoke_asks_for_no_more_than_rul
 def test_after_silence_a_late_queue_keeps_nothing_that_is_not_known_to_have_been_asked_for(before):
     rules = live([4.0] * 100, replicas=10)
     waits = seen(4.0, replicas=10, waiting=200.0, ceiling=1000.0)
-    after = judged(rules.changed({"replicas": np.full(1, before)}), waits)
+    after = judged(rules.with_columns({"replicas": np.full(1, before)}), waits)
     asked = after.paper.asked[int(after.rule[0]), 0]
     assert after.replicas[0] == (asked if math.isnan(before) else max(before, asked))
 

@@ -33,7 +33,8 @@ def test_only_careful_rules_are_followed_by_the_young_however_cheap_the_others_a
     dear = np.where(strategies.CAREFUL[:, None], np.float32(1e9), rules.paper.cost)
     for watched_s, careful in ((R.YOUNG_S - 2 * EVERY_S, True), (R.YOUNG_S, False)):
         after = judged(
-            rules.changed({"paper.cost": dear, "paper.watched_s": np.full(1, watched_s)}), seen(50.0, replicas=FOUND)
+            rules.with_columns({"paper.cost": dear, "paper.watched_s": np.full(1, watched_s)}),
+            seen(50.0, replicas=FOUND),
         )
         assert strategies.CAREFUL[int(after.rule[0])] == careful
 
@@ -87,7 +88,7 @@ def test_whoever_misses_more_than_the_budget_and_some_minutes_of_it_in_advance_g
 def test_calm_for_long_enough_gets_what_the_rule_says():
     rules = live(CALM, replicas=FOUND)
     assert asked_by_rule(rules) > rules.replicas[0]
-    grown = judged(rules.changed({"paper.watched_s": np.full(1, R.CALM_S)}), seen(50.0, replicas=FOUND))
+    grown = judged(rules.with_columns({"paper.watched_s": np.full(1, R.CALM_S)}), seen(50.0, replicas=FOUND))
     assert grown.replicas[0] == asked_by_rule(grown)
 
 
@@ -110,7 +111,7 @@ def test_while_demand_is_not_known_traffic_is_neither_calmer_nor_wilder():
 
 def test_the_young_do_so_also_where_requests_are_no_work():
     """Engines as fast as when idle; a price of nothing is no reason to give anything up."""
-    rules = live([3.0] * 10).changed({"traffic.work_s": np.zeros(1)})
+    rules = live([3.0] * 10).with_columns({"traffic.work_s": np.zeros(1)})
     after = judged(rules, seen(3.0, busy=0.0, tally={"began": 0.0}))
     assert after.traffic.work_s[0] == 0
     assert strategies.describe(int(after.rule[0]))[1] == strategies.LONGEST_HOLD

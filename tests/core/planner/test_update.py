@@ -280,7 +280,7 @@ def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
     story.serve(fleet([2]), 1.7, 600)
     story.serve(fleet([2]), 0.1, 420)
     count = {"rule": np.array([float(BY_MARGIN + place)]), "replicas": np.full(1, max(2.0, COUNTS[place, 0]))}
-    held_s = forecast._held_s(story.memory.all_rules().changed(count), np.array([60.0]))
+    held_s = forecast._held_s(story.memory.all_rules().with_columns(count), np.array([60.0]))
     assert (held_s[0] > 0) == (COUNTS[place, 0] == 1)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.stabilize import stages
-from autoscaler.core.table.sliding_window import Window
+from autoscaler.core.table.sliding_window import SlidingWindow
 from tests.core.world import spec
 
 
@@ -41,7 +41,7 @@ def stabilized(wanted, current, now_s, rules, window=None, watched_s=1e9, inform
         column(wanted),
         column(current),
         rules,
-        window or Window.blank(1),
+        window or SlidingWindow.blank(1),
         now_s,
         np.array([informed]),
         column(watched_s),
@@ -138,7 +138,7 @@ def test_without_scale_to_zero_one_replica_stays():
 
 
 def limited(wanted, current, now_s, rules, window=None):
-    value, _, after = stages.limit_rate(column(wanted), column(current), rules, window or Window.blank(1), now_s)
+    value, _, after = stages.limit_rate(column(wanted), column(current), rules, window or SlidingWindow.blank(1), now_s)
     return value[0], after
 
 

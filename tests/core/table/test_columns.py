@@ -10,26 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.table.columns import (
-    MOMENT,
-    OF_FAMILY,
-    OF_OBJECTIVE,
-    PRESENT,
+    PER_OBJECTIVE,
+    PER_STRATEGY_SET,
+    TIMESTAMP,
+    TRANSIENT,
     Columns,
     FloatColumn,
-    MomentColumn,
-    OfFamily,
-    OfObjective,
-    Present,
-    find,
+    PerObjective,
+    PerStrategySet,
+    TimestampColumn,
+    Transient,
+    ceil_replicas,
+    find_ids,
     replace,
-    whole,
 )
 
 
 @dataclass(frozen=True)
 class Inner(Columns):
-    time_s: MomentColumn
-    count: OfObjective[FloatColumn]  # float64[2, W]
+    time_s: TimestampColumn
+    count: PerObjective[FloatColumn]  # float64[2, W]
 
     @classmethod
     def blank(cls, rows):
@@ -39,9 +39,9 @@ class Inner(Columns):
 @dataclass(frozen=True)
 class Outer(Columns):
     plain: FloatColumn
-    cost: OfFamily[FloatColumn]
+    cost: PerStrategySet[FloatColumn]
     inner: Inner
-    passing: Present[Inner]
+    passing: Transient[Inner]
 
 
 def outer(*numbers):
@@ -77,21 +77,21 @@ def test_rows_are_taken_and_joined_in_all_tables():
 
 def test_columns_that_are_changed_are_those_of_their_place_and_all_else_stays():
     before, other = outer(1.0, 2.0), np.array([7.0, 8.0])
-    after = before.changed({"cost": other, "passing.time_s": other})
+    after = before.with_columns({"cost": other, "passing.time_s": other})
     assert after.cost is after.passing.time_s is other
     assert after.inner.time_s is before.inner.time_s
     assert after.plain is before.plain
-    assert before.changed({"rules.passing.time_s": other}, "rules.").passing.time_s is other
+    assert before.with_columns({"rules.passing.time_s": other}, "rules.").passing.time_s is other
 
 
 def test_a_column_is_marked_as_it_is_itself_and_as_the_table_it_is_in():
     assert Outer.marks() == {
         "plain": set(),
-        "cost": {OF_FAMILY, OF_OBJECTIVE},
-        "inner.time_s": {MOMENT},
-        "inner.count": {OF_OBJECTIVE},
-        "passing.time_s": {MOMENT, PRESENT},
-        "passing.count": {OF_OBJECTIVE, PRESENT},
+        "cost": {PER_STRATEGY_SET, PER_OBJECTIVE},
+        "inner.time_s": {TIMESTAMP},
+        "inner.count": {PER_OBJECTIVE},
+        "passing.time_s": {TIMESTAMP, TRANSIENT},
+        "passing.count": {PER_OBJECTIVE, TRANSIENT},
     }
 
 
@@ -100,13 +100,13 @@ IDS = st.lists(st.integers(0, 20), unique=True)
 
 @given(IDS, IDS)
 def test_ids_are_found_where_they_stand_and_nowhere_else(wanted: list[int], among: list[int]):
-    place, known = find(np.array(wanted, np.int64), np.sort(np.array(among, np.int64)))
+    place, known = find_ids(np.array(wanted, np.int64), np.sort(np.array(among, np.int64)))
     assert known.tolist() == [each in among for each in wanted]
     assert place.tolist() == [sorted(among).index(each) if each in among else 0 for each in wanted]
 
 
 def test_no_replicas_are_none_and_not_less():
-    filled = whole(np.array([0.0, 1e-12, 0.2, 3.2, 4.0000000001, np.nan]))
+    filled = ceil_replicas(np.array([0.0, 1e-12, 0.2, 3.2, 4.0000000001, np.nan]))
     assert filled.tolist()[:5] == [0, 0, 1, 4, 4]
     assert not np.signbit(filled[:5]).any()
     assert np.isnan(filled[5])

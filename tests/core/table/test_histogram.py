@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from autoscaler.core.table.histogram import (
     Histogram,
-    Part,
-    Window,
+    HistogramWindow,
+    LimitPosition,
     bound_above,
     count_within,
-    fold,
+    find_limit,
+    fraction_within,
     increase,
-    part_within,
+    merge,
     pooled_quantile,
     quantile,
-    share_within,
 )
 
 INF = math.inf
@@ -82,7 +82,7 @@ def test_a_share_equals_the_slow_version_in_every_row(
 ) -> None:
     bounds, counts = given
     expected = [plain_share(limit, bounds, row) for row in counts]
-    share = share_within(limit, np.array(bounds), np.array(counts))
+    share = fraction_within(limit, np.array(bounds), np.array(counts))
     np.testing.assert_allclose(share, expected, rtol=1e-12, atol=1e-300)  # below it floats have few digits
 
 
@@ -103,7 +103,7 @@ def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], 
     value = float(quantile(q, bounds, counts))
     if math.isnan(value) or value >= bounds[-2]:
         return  # nothing observed, or in the bucket without an end
-    assert float(share_within(value, bounds, counts)) == pytest.approx(q, abs=1e-9)
+    assert float(fraction_within(value, bounds, counts)) == pytest.approx(q, abs=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
@@ -120,13 +120,13 @@ def test_the_count_within_a_limit_is_its_share_of_all_and_grows_with_the_limit(
 
 def test_a_limit_takes_whole_buckets_and_a_part_of_the_one_it_cuts() -> None:
     bounds = np.array([1.0, 2.0, 4.0, INF])
-    assert part_within(3.0, bounds) == Part(2.0, 4.0, 0.5)
-    assert part_within(0.25, bounds) == Part(0.0, 1.0, 0.25)
-    assert part_within(2.0, bounds) == Part(2.0, 2.0, 0.0)
-    assert part_within(60.0, bounds) == Part(4.0, 4.0, 0.0)
+    assert find_limit(3.0, bounds) == LimitPosition(2.0, 4.0, 0.5)
+    assert find_limit(0.25, bounds) == LimitPosition(0.0, 1.0, 0.25)
+    assert find_limit(2.0, bounds) == LimitPosition(2.0, 2.0, 0.0)
+    assert find_limit(60.0, bounds) == LimitPosition(4.0, 4.0, 0.0)
     assert bound_above(3.0, bounds) == bound_above(4.0, bounds) == 4.0
     assert math.isnan(bound_above(60.0, bounds)) and math.isnan(bound_above(math.nan, bounds))
-    assert part_within(math.nan, bounds) is part_within(1.0, np.array([INF])) is None
+    assert find_limit(math.nan, bounds) is find_limit(1.0, np.array([INF])) is None
 
 
 def test_a_count_within_no_limit_or_without_a_finite_bound_is_unknown() -> None:
@@ -137,13 +137,13 @@ def test_a_count_within_no_limit_or_without_a_finite_bound_is_unknown() -> None:
 def test_nobody_asked_is_no_quantile_and_no_share() -> None:
     bounds, counts = np.array([1.0, 2.0, INF]), np.zeros((3, 3))
     assert np.isnan(quantile(0.95, bounds, counts)).all()
-    assert np.isnan(share_within(1.0, bounds, counts)).all()
+    assert np.isnan(fraction_within(1.0, bounds, counts)).all()
 
 
 def test_all_beyond_the_last_bound_gives_the_highest_finite_bound_and_no_share() -> None:
     bounds, counts = np.array([1.0, 2.0, INF]), np.array([0.0, 0.0, 7.0])
     assert quantile(0.5, bounds, counts) == 2.0
-    assert share_within(100.0, bounds, counts) == 0.0
+    assert fraction_within(100.0, bounds, counts) == 0.0
 
 
 def test_the_example_of_the_docstring_holds() -> None:
@@ -177,7 +177,7 @@ def test_increases_add_up_to_everything_counted_whatever_the_resets(values: list
 
 def test_histograms_of_equal_bounds_are_added() -> None:
     bounds = np.array([1.0, INF])
-    folded = fold([Histogram(bounds, np.array([1.0, 2.0])), Histogram(bounds, np.array([3.0, 5.0]))])
+    folded = merge([Histogram(bounds, np.array([1.0, 2.0])), Histogram(bounds, np.array([3.0, 5.0]))])
     assert folded is not None
     np.testing.assert_array_equal(folded.counts, [4.0, 7.0])
 
@@ -185,15 +185,17 @@ def test_histograms_of_equal_bounds_are_added() -> None:
 def test_histograms_of_other_bounds_are_added_where_both_are_exact() -> None:
     fine = Histogram(np.array([1.0, 2.0, 4.0, INF]), np.array([1.0, 2.0, 3.0, 4.0]))
     coarse = Histogram(np.array([2.0, 8.0, INF]), np.array([10.0, 20.0, 30.0]))
-    folded = fold([fine, coarse])
+    folded = merge([fine, coarse])
     assert folded is not None
     np.testing.assert_array_equal(folded.bounds, [2.0, INF])
     np.testing.assert_array_equal(folded.counts, [12.0, 34.0])
-    assert fold([fine, Histogram(np.array([3.0, INF]), np.array([1.0, 1.0]))]) is None
-    assert fold([]) is None
+    assert merge([fine, Histogram(np.array([3.0, INF]), np.array([1.0, 1.0]))]) is None
+    assert merge([]) is None
 
 
-def push_all(window: Window, readings: list[tuple[float, Histogram]], window_s: float = 60.0) -> Window:
+def push_all(
+    window: HistogramWindow, readings: list[tuple[float, Histogram]], window_s: float = 60.0
+) -> HistogramWindow:
     for now_s, reading in readings:
         window = window.push(now_s, reading, window_s)
     return window
@@ -204,43 +206,43 @@ def reading(*counts: float, bounds: tuple[float, ...] = (1.0, 2.0, INF)) -> Hist
 
 
 def test_a_window_sees_only_what_happened_within_it() -> None:
-    window = push_all(Window(), [(0.0, reading(100, 100, 100)), (10.0, reading(100, 104, 104))])
+    window = push_all(HistogramWindow(), [(0.0, reading(100, 100, 100)), (10.0, reading(100, 104, 104))])
     assert pooled_quantile(0.5, [window]) == 1.5  # the first 100 happened before anybody looked
     window = push_all(window, [(100.0, reading(100, 104, 104)), (150.0, reading(100, 104, 104))])
     assert math.isnan(pooled_quantile(0.5, [window]))  # nobody asked for a minute
 
 
 def test_one_reading_alone_is_no_window() -> None:
-    assert math.isnan(pooled_quantile(0.95, [Window().push(0.0, reading(5, 5, 5), 60.0)]))
+    assert math.isnan(pooled_quantile(0.95, [HistogramWindow().push(0.0, reading(5, 5, 5), 60.0)]))
 
 
 def test_a_restart_in_place_begins_a_new_window() -> None:
-    window = push_all(Window(), [(0.0, reading(900, 1000, 1000)), (5.0, reading(0, 1, 1))])
+    window = push_all(HistogramWindow(), [(0.0, reading(900, 1000, 1000)), (5.0, reading(0, 1, 1))])
     assert math.isnan(pooled_quantile(0.95, [window]))
     assert pooled_quantile(0.5, [window.push(10.0, reading(10, 11, 11), 60.0)]) == 0.5
 
 
 def test_a_change_of_bounds_begins_a_new_window_and_never_mixes() -> None:
-    window = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(5, 9, 9))])
+    window = push_all(HistogramWindow(), [(0.0, reading(0, 0, 0)), (5.0, reading(5, 9, 9))])
     window = window.push(10.0, reading(5, 9, 20, bounds=(1.0, 3.0, INF)), 60.0)
     assert math.isnan(pooled_quantile(0.95, [window]))
     assert pooled_quantile(0.5, [window.push(15.0, reading(15, 19, 30, bounds=(1.0, 3.0, INF)), 60.0)]) == 0.5
 
 
 def test_a_long_silence_begins_a_new_window() -> None:
-    window = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    window = push_all(HistogramWindow(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
     assert math.isnan(pooled_quantile(0.5, [window.push(500.0, reading(50, 54, 54), 60.0)]))
 
 
 def test_a_clock_that_stands_still_or_steps_back_begins_a_new_window() -> None:
-    window = push_all(Window(), [(5.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    window = push_all(HistogramWindow(), [(5.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
     assert math.isnan(pooled_quantile(0.5, [window]))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.05, 30.0), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=200))
 def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple[float, int, int]]) -> None:
-    window, now_s, counts = Window(), 0.0, np.zeros(3)
+    window, now_s, counts = HistogramWindow(), 0.0, np.zeros(3)
     history: list[tuple[float, np.ndarray]] = []
     for pause_s, low, high in steps:
         now_s += pause_s
@@ -273,7 +275,7 @@ def test_windows_together_have_the_quantile_of_one_histogram_of_all_values(
 ) -> None:
     bounds = [0.5, 1.0, 2.0, 4.0, 8.0, INF]
     windows = [
-        push_all(Window(), [(0.0, observed(bounds, before)), (20.0, observed(bounds, before + of_pod))])
+        push_all(HistogramWindow(), [(0.0, observed(bounds, before)), (20.0, observed(bounds, before + of_pod))])
         for of_pod in values
     ]
     whole = observed(bounds, [value for of_pod in values for value in of_pod])
@@ -285,7 +287,7 @@ def test_windows_together_have_the_quantile_of_one_histogram_of_all_values(
 
 
 def test_a_window_in_which_nothing_was_observed_may_have_any_bounds() -> None:
-    busy = push_all(Window(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
+    busy = push_all(HistogramWindow(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
     idle = reading(9, 9, 9, bounds=(3.0, 5.0, INF))
-    assert pooled_quantile(0.5, [busy, push_all(Window(), [(0.0, idle), (5.0, idle)])]) == 1.5
+    assert pooled_quantile(0.5, [busy, push_all(HistogramWindow(), [(0.0, idle), (5.0, idle)])]) == 1.5
     assert math.isnan(pooled_quantile(0.5, []))

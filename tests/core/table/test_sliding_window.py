@@ -5,28 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.table import sliding_window
-from autoscaler.core.table.sliding_window import SLOTS, Window
+from autoscaler.core.table.sliding_window import SLOTS, SlidingWindow
 
 events = st.lists(st.tuples(st.floats(0.01, 50.0), st.floats(-100, 100)), min_size=1, max_size=60)
 
 
 def pushed(kept, values, now_s, lengths_s):
-    return sliding_window.follow(kept, np.array(values), np.array(values), now_s, lengths_s, lengths_s)
+    return sliding_window.update(kept, np.array(values), np.array(values), now_s, lengths_s, lengths_s)
 
 
 def extremes(kept, now_s, length_s):
     """The highest and the lowest of each row; float64[2, W]."""
     nothing = np.full(len(length_s), np.nan)
-    return np.array(sliding_window.follow(kept, nothing, nothing, now_s, length_s, length_s)[1:])
+    return np.array(sliding_window.update(kept, nothing, nothing, now_s, length_s, length_s)[1:])
 
 
 @given(events, st.floats(0.5, 300.0), st.floats(0.5, 300.0))
 def test_extremes_cover_at_least_their_length_and_at_most_a_fifteenth_more(steps, high_s, low_s):
-    now_s, kept, seen = 1000.0, Window.blank(1), []
+    now_s, kept, seen = 1000.0, SlidingWindow.blank(1), []
     for gap_s, value in steps:
         now_s += gap_s
         column = np.array([value])
-        kept, highest, lowest = sliding_window.follow(
+        kept, highest, lowest = sliding_window.update(
             kept, column, column, now_s, np.array([high_s]), np.array([low_s])
         )
         seen.append((now_s, value))
@@ -37,18 +37,18 @@ def test_extremes_cover_at_least_their_length_and_at_most_a_fifteenth_more(steps
 
 
 def test_nothing_pushed_is_unknown():
-    assert np.isnan(extremes(Window.blank(3), 5.0, np.full(3, 60.0))).all()
+    assert np.isnan(extremes(SlidingWindow.blank(3), 5.0, np.full(3, 60.0))).all()
 
 
 def test_unknown_values_leave_no_trace():
-    kept, *_ = pushed(Window.blank(1), [7.0], 10.0, np.array([60.0]))
+    kept, *_ = pushed(SlidingWindow.blank(1), [7.0], 10.0, np.array([60.0]))
     kept, *found = pushed(kept, [np.nan], 11.0, np.array([60.0]))
     assert np.ravel(found).tolist() == [7.0, 7.0]
 
 
 def test_rows_of_different_length_do_not_disturb_each_other():
     length = np.array([10.0, 1000.0])
-    kept, *_ = pushed(Window.blank(2), [5.0, 5.0], 100.0, length)
+    kept, *_ = pushed(SlidingWindow.blank(2), [5.0, 5.0], 100.0, length)
     kept, highest, lowest = pushed(kept, [1.0, 7.0], 150.0, length)
     assert highest.tolist() == [1.0, 7.0]
     assert lowest.tolist() == [1.0, 5.0]
@@ -56,7 +56,7 @@ def test_rows_of_different_length_do_not_disturb_each_other():
 
 def test_a_window_of_length_zero_remembers_only_the_present():
     length = np.array([0.0])
-    kept, *_ = pushed(Window.blank(1), [5.0], 100.0, length)
+    kept, *_ = pushed(SlidingWindow.blank(1), [5.0], 100.0, length)
     kept, highest, _ = pushed(kept, [1.0], 100.5, length)
     assert highest[0] == 1.0
 
@@ -69,7 +69,7 @@ changes = st.lists(
 @given(changes)
 def test_a_changing_length_never_covers_less_than_it_says(steps):
     """A new policy: what was wanted within its window still counts, for up to one window more."""
-    now_s, kept, seen, last_s = 1000.0, Window.blank(1), [], 300.0
+    now_s, kept, seen, last_s = 1000.0, SlidingWindow.blank(1), [], 300.0
     for gap_s, value, length_s in steps:
         now_s, last_s = now_s + gap_s, length_s
         kept, *_ = pushed(kept, [value], now_s, np.array([length_s]))
@@ -84,5 +84,5 @@ def test_a_changing_length_never_covers_less_than_it_says(steps):
 
 def test_a_row_without_a_length_remembers_nothing_and_disturbs_nobody():
     length = np.array([np.nan, 60.0])
-    kept, *_ = pushed(Window.blank(2), [5.0, 6.0], 100.0, length)
+    kept, *_ = pushed(SlidingWindow.blank(2), [5.0, 6.0], 100.0, length)
     np.testing.assert_array_equal(extremes(kept, 101.0, length), [[np.nan, 6.0]] * 2)

@@ -23,7 +23,7 @@ from autoscaler.catalog.engines import Engine
 from autoscaler.catalog.series import MOVED, own_label
 from autoscaler.config.findings import foreign_models
 from autoscaler.core.model.fleet import Fleet, ServedNames
-from autoscaler.core.table.columns import BoolColumn, IntColumn, find
+from autoscaler.core.table.columns import BoolColumn, IntColumn, find_ids
 
 PERIOD_S = 30.0
 MAX_GROUPS = 4  # groups of pods with the same own models beside foreign ones; each group has its own queries
@@ -56,7 +56,7 @@ class ForeignModels:
             self._line, self._own = "", {}
             join.exclude({})
             return
-        new = not find(fleet.pod_id, self._pod_ids)[1].all()
+        new = not find_ids(fleet.pod_id, self._pod_ids)[1].all()
         if new or query_round.started_s - self._asked_s >= PERIOD_S:
             used = sorted({workload.engine for workload in fleet.workloads})
             asked = [engines[name] for name in used if name in engines and engines[name].served_label]

@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.decode import Vector, parse_labels
 from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
 from autoscaler.catalog.series import Labels, is_moved
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, find
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, find_ids
 
 MAX_REMEMBERED = 1_000_000  # label sets cached; beyond it the cache is cleared, so hostile labels cost time, not memory
 ORDERS = 3  # orders of series cached as a include_excluded; only quantiles of Prometheus change their order
@@ -68,7 +68,7 @@ class PodJoin:
         """Take over the pods of a fleet. To be called for each new fleet, before `rows`."""
         if len(self._slot_of_name) + len(self._labels) > self._max_remembered:
             self._forget()
-        _, known = find(fleet.pod_id, self._pod_ids)  # a workload that joins the fleet has older pods
+        _, known = find_ids(fleet.pod_id, self._pod_ids)  # a workload that joins the fleet has older pods
         for row in np.flatnonzero(~known):
             pod = fleet.pods[row]
             for moved in (False, True):
@@ -137,5 +137,5 @@ class PodJoin:
         return slot
 
     def _update_rows(self) -> None:
-        rows, known = find(self._id_of_slot, self._pod_ids)
+        rows, known = find_ids(self._id_of_slot, self._pod_ids)
         self._row_of_slot = np.where(known, rows, -1)

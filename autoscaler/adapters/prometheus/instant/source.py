@@ -53,8 +53,8 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives, PodSamples, Samples
 from autoscaler.core.observe import counter_falls
-from autoscaler.core.table.columns import FloatColumn, IntColumn, find
-from autoscaler.core.table.groupby import Fold
+from autoscaler.core.table.columns import FloatColumn, IntColumn, find_ids
+from autoscaler.core.table.groupby import GroupBy
 from autoscaler.ports import Clock
 
 SLOW_PERIOD_S = 30.0
@@ -80,7 +80,7 @@ class _SlowReading:
         """Return the column for the pods of a fleet; NaN for pods that are new since."""
         if not len(self.pod_id):
             return np.full(len(fleet.pods), np.nan)
-        rows, known = find(fleet.pod_id, self.pod_id)
+        rows, known = find_ids(fleet.pod_id, self.pod_id)
         return np.where(known, self.column[rows], np.nan)
 
 
@@ -317,10 +317,10 @@ class PrometheusSource:
                 found = self._drop_impossible(query.column, self._groups.column(vector), query_round.started_s)
                 grouped[query.column] = np.where(np.isnan(grouped[query.column]), found, grouped[query.column])
         self._query_each_pod = bool(mixed.any()) or (self._conventions.native and series == 0)
-        of_pods = Fold(fleet.pod_workload, len(fleet.workloads))
+        by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
         for column, values in grouped.items():
             columns[column] = np.where(np.isnan(values), columns[column], values)
-            several = np.flatnonzero(of_pods.smallest(columns[column]) < of_pods.largest(columns[column]))
+            several = np.flatnonzero(by_workload.min(columns[column]) < by_workload.max(columns[column]))
             if len(several):
                 more = f" and {len(several) - 1} more" if len(several) > 1 else ""
                 first = clean(str(fleet.workloads[several[0]].ref))

@@ -19,7 +19,7 @@ from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.catalog.engines import ROUNDED_UP
 from autoscaler.catalog.series import Readings
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.core.table.histogram import Part, part_within
+from autoscaler.core.table.histogram import LimitPosition, find_limit
 
 MAX_BOUNDS = 256  # per histogram, over all versions of an engine
 MAX_OBJECTIVES = 12  # per histogram; each is a query at every tick
@@ -115,7 +115,7 @@ def rounded_up_expression(readings: Readings, identity: Identity, objective_s: f
     return " or ".join(bucket_expression(readings, spelled, identity) for spelled in few)
 
 
-def _candidate_parts(objective_s: float, bounds: Bounds) -> list[Part]:
+def _candidate_parts(objective_s: float, bounds: Bounds) -> list[LimitPosition]:
     """Return likely pairs of bounds around an objective, the closest first.
 
     Bounds with equally many series likely belong to one configuration. Bounds that all series have belong to each.
@@ -124,12 +124,12 @@ def _candidate_parts(objective_s: float, bounds: Bounds) -> list[Part]:
     usual = [np.ones(len(bounds.series), dtype=bool)]
     for number in numbers[np.argsort(-having, kind="stable")][:MAX_CONFIGURATIONS]:
         usual += [bounds.series >= number, (bounds.series == number) | (bounds.series == bounds.histograms)]
-    parts = {part_within(objective_s, bounds.values_s[mask]) for mask in usual}
+    parts = {find_limit(objective_s, bounds.values_s[mask]) for mask in usual}
     whole = {part for part in parts if part is not None and objective_s <= part.above}
     return sorted(whole, key=lambda part: part.above - part.below)[:MAX_PARTS]
 
 
-def _interpolated(readings: Readings, identity: Identity, part: Part, bounds: Bounds) -> str:
+def _interpolated(readings: Readings, identity: Identity, part: LimitPosition, bounds: Bounds) -> str:
     """Compile the sum of the buckets below an objective and a fraction of the next bucket."""
     spelled = dict(zip(bounds.values_s.tolist(), bounds.spellings, strict=True))
 
