@@ -1,4 +1,4 @@
-"""What the loop needs from the outside world. Adapters implement these; `adapters.memory` has those of the loop."""
+"""Interfaces between the loop and the outside world. Adapters implement them; `adapters.in_memory` is the simplest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.core.model.recent import Recent
 from autoscaler.core.model.samples import Objectives, Samples
 from autoscaler.core.model.types import Decision, TickInput
-from autoscaler.core.snapshot import Hold, Snapshot
+from autoscaler.core.snapshot import ManualOverride, Snapshot
 
 
 class Unavailable(Exception):
-    """The outside system cannot be asked now. Expected trouble: the tick goes without, or does not happen."""
+    """The outside system cannot be read now. This is expected: the tick goes on without it, or is skipped."""
 
 
 class Unwritable(ValueError):
-    """Standard output takes no more, such as a file on a full disk: nothing that is decided would be seen."""
+    """Standard output takes no more, such as a file on a full disk: no decision would be visible."""
 
 
 class Clock(Protocol):
@@ -34,80 +34,79 @@ class Clock(Protocol):
 
 
 class WorkloadSource(Protocol):
-    """Knows which workloads exist and what their pods are doing."""
+    """Lists the workloads and the state of their pods."""
 
     def fleet(self) -> Fleet:
-        """Return the latest synced snapshot, from memory. Raises Unavailable until the first sync."""
+        """Return the latest synced view, from memory. Raises Unavailable until the first sync."""
         ...
 
 
 class SampleSource(Protocol):
-    """Reads metrics. Partial answers are answers; what is missing is NaN and counted in the report."""
+    """Reads metrics. A partial answer is valid: missing values are NaN and counted in the report."""
 
     async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
-        """Read what can be read within `deadline_s` seconds. Never raises for a reading that failed.
+        """Read metrics within `deadline_s` seconds. Never raises for a reading that failed.
 
-        objectives: of the workloads of this very fleet, so that requests within them can be counted where the
-        histograms are.
+        objectives: of the workloads of this fleet. They are needed to count the requests that met them in histograms.
         """
         ...
 
 
 class HistorySource(Protocol):
-    """Knows what was measured before this process began."""
+    """Reads what was measured before this process started."""
 
     async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
-        """Return what can be read within `deadline_s` seconds of the last `span_s`, the largest workloads first.
+        """Read the last `span_s` seconds within `deadline_s` seconds, the largest workloads first.
 
-        objectives: of the workloads of this very fleet. Raises Unavailable where nothing can be read.
+        objectives: of the workloads of this fleet. Raises Unavailable if nothing can be read.
         """
         ...
 
 
 class StateStore(Protocol):
-    """Keeps what was learned while no process runs."""
+    """Stores learned state between two processes."""
 
     async def load(self) -> Snapshot | None:
-        """Return what was saved last; None: nothing yet. Raises Unavailable for what cannot be used."""
+        """Return the last saved snapshot, or None if there is none. Raises Unavailable if it cannot be used."""
         ...
 
     async def save(self, snapshot: Snapshot) -> None:
-        """Save this from now on. Raises Unavailable; what was saved before then stands."""
+        """Replace the saved snapshot. Raises Unavailable; the previous snapshot then stays."""
         ...
 
 
-class Holds(Protocol):
-    """Knows which workloads are left alone since somebody else changed their count."""
+class ManualOverrides(Protocol):
+    """Workloads that are not scaled for a while, because their count was changed by someone else."""
 
-    def kept(self) -> tuple[Hold, ...]:
-        """Return what another process must know to leave them alone as well."""
+    def snapshot(self) -> tuple[ManualOverride, ...]:
+        """Return the overrides that the next process must respect."""
         ...
 
-    def recall(self, holds: Sequence[Hold]) -> None:
-        """Leave alone what another process did, for the rest of the time."""
+    def restore(self, overrides: Sequence[ManualOverride]) -> None:
+        """Respect the overrides of an earlier process for the rest of their time."""
         ...
 
 
 @dataclass(frozen=True)
 class Change:
-    """One workload whose count should differ from what stands in the cluster."""
+    """One workload whose replica count should differ from the one in the cluster."""
 
     ref: WorkloadRef
     uid: str
     before: int
     after: int
     reason: str  # the sentence of the explanation
-    until_s: float = inf  # moment after which its inputs are too old to shrink on
-    heard: bool = True  # the inputs behind it are fresh, of some pods at least
+    scale_down_until_s: float = inf  # after this moment its inputs are too old to scale down
+    has_fresh_input: bool = True  # at least some pods were read lately
 
 
 class ChangeStatus(Enum):
-    """What became of a change."""
+    """The result of a change."""
 
     APPLIED = "applied"
     RECORDED = "recorded"  # dry-run
     PUBLISHED = "published"  # handed to KEDA
-    CONFLICT = "conflict"  # somebody else changed the count since it was read
+    CONFLICT = "conflict"  # the count was changed by someone else since it was read
     FAILED = "failed"
 
 
@@ -120,7 +119,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TickRecord:
-    """One tick, whole: what every recorder (metrics, page, log, events, KEDA's answers) is made from."""
+    """One complete tick: the source of metrics, page, log, Events and the answers to KEDA."""
 
     number: int
     now_s: float
@@ -132,64 +131,64 @@ class TickRecord:
     outcomes: tuple[Outcome, ...]
     leading: bool
     problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its declarations
-    policy_problems: Mapping[int, str] = field(default_factory=dict)  # of those, with its policy or overrides
+    policy_problems: Mapping[int, str] = field(default_factory=dict)  # those about its policy or overrides
 
 
 class Actuator(Protocol):
-    """Makes it so, or says so. The only way out for a decision."""
+    """Applies or publishes changes. Decisions leave the process only through it."""
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        """Bring about the changes; one outcome each. Never raises for a change that failed."""
+        """Apply the changes; one outcome each. Never raises for a change that failed."""
         ...
 
 
 class Recorder(Protocol):
-    """Keeps or shows what happened. Must not wait, must not raise."""
+    """Stores or shows ticks. Must not wait and must not raise."""
 
     def record(self, tick: TickRecord) -> None: ...
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        """Note a tick that came to nothing."""
+        """Note a tick that ended with an error."""
         ...
 
 
 class Leadership(Protocol):
-    """Whether this process may act. Exactly one does; without other replicas that is always so."""
+    """Whether this process may act. At most one process leads; a single process always does."""
 
     @property
     def leading(self) -> bool: ...
 
     @property
-    def led_elsewhere(self) -> bool:
-        """Whether another process is known to lead. Both are false while no process leads, or that is not known."""
+    def has_other_leader(self) -> bool:
+        """Whether another process is known to lead. False while no leader is known."""
         ...
 
 
 class Wakeup(Protocol):
-    """Interrupts the pause between two ticks: something happened that should not wait."""
+    """Ends the pause between two ticks early."""
 
     def set(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class ScaledObject:
-    """What KEDA's ScaledObject says, as far as it concerns us; untrusted until its source has validated it."""
+    """The fields of a KEDA ScaledObject that the scaler reads; untrusted until its source has validated it."""
 
     namespace: str
     name: str
     target: WorkloadRef
     min_replicas: int  # as KEDA reads it: absent is 0
     max_replicas: int  # absent is 100
-    tolerance_up: float | None  # of its HPA, or as stated while that is not known; None: the controller's default (0.1)
+    tolerance_up: float | None  # of its HPA, else as the ScaledObject states; None: the controller's default (0.1)
     tolerance_down: float | None
     metadata: tuple[tuple[str, str], ...]  # of our trigger
-    alone: bool = True  # no other trigger decides beside ours
-    problem: str = ""  # why it cannot be used, in words; "": it can
+    is_only_trigger: bool = True  # no other trigger or formula decides beside ours
+    problem: str = ""  # why it cannot be used; "": it can
 
 
 class ScaledObjects(Protocol):
-    """Knows the ScaledObjects whose trigger names this scaler."""
+    """Finds the ScaledObjects whose trigger names this scaler."""
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
-        """Return it from memory; None: there is none. Raises Unavailable until the first sync."""
+        """Return a ScaledObject from memory, or None if there is none. Raises Unavailable until the first sync."""
         ...

@@ -36,7 +36,7 @@ class AlwaysLeading:
         return True
 
     @property
-    def led_elsewhere(self) -> bool:
+    def has_other_leader(self) -> bool:
         return False
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.core.snapshot import Column, Hold, Key, Snapshot, blank
+from autoscaler.core.snapshot import Column, Key, ManualOverride, Snapshot, blank
 from autoscaler.ports import Unavailable
 
 MAX_BYTES = 256 << 20
@@ -92,7 +92,7 @@ class _About(msgspec.Struct):
     format: int
     wall_s: float
     workloads: list[Key]
-    holds: list[Hold] = []
+    holds: list[ManualOverride] = []
 
 
 class StateFile:
@@ -129,7 +129,9 @@ class StateFile:
             raise Unavailable(f"{self._path}: {reason[:300] or type(error).__name__}") from error
 
     def _save(self, snapshot: Snapshot) -> None:
-        about = msgspec.json.encode(_About(FORMAT, snapshot.wall_s, list(snapshot.workloads), list(snapshot.holds)))
+        about = msgspec.json.encode(
+            _About(FORMAT, snapshot.wall_s, list(snapshot.workloads), list(snapshot.manual_overrides))
+        )
         members: dict[str, Any] = {ABOUT: np.frombuffer(about, np.uint8), **snapshot.columns}
         size = len(about) + sum(column.nbytes for column in snapshot.columns.values())
         if size > MAX_BYTES or len(about) > MAX_ABOUT_BYTES or len(snapshot.workloads) > MAX_WORKLOADS:

@@ -44,8 +44,8 @@ from autoscaler.daemon.warm_start import LookBack
 from autoscaler.ports import (
     Actuator,
     Clock,
-    Holds,
     Leadership,
+    ManualOverrides,
     Recorder,
     SampleSource,
     WorkloadSource,
@@ -72,7 +72,7 @@ class Parts:
     recorders: list[Recorder] = field(default_factory=list)
     background: list[Background] = field(default_factory=list)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    holds: Holds | None = None
+    manual_overrides: ManualOverrides | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
     problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, in words
     page: str = ""  # URL, once HTTP is served
@@ -137,7 +137,7 @@ async def connect_cluster(
     parts.background.append(("events", events.run))
     if settings.mode is Mode.DIRECT:
         parts.actuator = ScaleActuator(kube, writes, parts.leadership)
-        parts.holds = fleet.hands
+        parts.manual_overrides = fleet.manual_overrides
         return parts
 
     assert settings.keda
@@ -220,7 +220,7 @@ async def restore_memory(
     if settings.prometheus and settings.history:
         history = RecentHistory(settings.prometheus, parts.clock)
         look_back = LookBack(history, parts.workloads, lambda: parts.policies.book, parts.clock)
-    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved, parts.holds)
+    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved, parts.manual_overrides)
     await keeper.begin()
     parts.background.append(("state", keeper.run))
 

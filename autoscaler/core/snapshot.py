@@ -87,13 +87,13 @@ SIGNATURE, STRATEGIES = (
 """Columns about the strategies: they mean something only together, and only with the same strategies."""
 
 
-class Hold(NamedTuple):
-    """A workload that is left alone since somebody else changed its count."""
+class ManualOverride(NamedTuple):
+    """A workload that is not scaled for a while, because its count was changed by someone else."""
 
     uid: str
-    owner: str  # whose change, in words
+    owner: str  # the source of the change, in words
     until_s: float  # Unix time
-    length_s: float  # a further change within this time after the end is one of the same hand
+    duration_s: float  # a change within this time after the end extends the override
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Snapshot:
     workloads: tuple[Key, ...]  # [W]
     wall_s: float  # that moment, Unix time
     columns: Mapping[str, Column]  # [..., W], by their names in SCHEMA
-    holds: tuple[Hold, ...] = ()
+    manual_overrides: tuple[ManualOverride, ...] = ()
 
 
 def key_of(workload: Workload) -> Key:

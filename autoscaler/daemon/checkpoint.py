@@ -15,7 +15,7 @@ import structlog
 
 from autoscaler.core.snapshot import Snapshot
 from autoscaler.daemon.loop import Loop
-from autoscaler.ports import Clock, Holds, StateStore, Unavailable
+from autoscaler.ports import Clock, ManualOverrides, StateStore, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -40,18 +40,18 @@ class Keeper:
         store: StateStore | None,
         otherwise: Callable[[], Awaitable[Snapshot | None]] | None = None,
         told: Callable[[float], None] = lambda _wall_s: None,
-        holds: Holds | None = None,
+        manual_overrides: ManualOverrides | None = None,
     ) -> None:
         """store: None, and nothing is loaded or saved. otherwise: where to learn from if there is no usable state.
 
-        told: is given the Unix time of the state whenever it was saved. holds: None, and nobody's changes are kept.
+        told: is given the Unix time of the state whenever it was saved. manual_overrides: None, and none are saved.
         """
         self._loop = loop
         self._clock = clock
         self._store = store
         self._otherwise = otherwise
         self._told = told
-        self._holds = holds
+        self._manual_overrides = manual_overrides
         self._loading: asyncio.Task[bool] | None = None
         self._failing = False
 
@@ -98,8 +98,8 @@ class Keeper:
             )
             return False
         self._loop.restore(snapshot)
-        if self._holds is not None:
-            self._holds.recall(snapshot.holds)
+        if self._manual_overrides is not None:
+            self._manual_overrides.restore(snapshot.manual_overrides)
         return True
 
     async def _learn(self, otherwise: Callable[[], Awaitable[Snapshot | None]]) -> None:
@@ -117,8 +117,8 @@ class Keeper:
         snapshot = self._loop.snapshot()
         if snapshot is None:  # no tick yet: what another process knew is still the best there is
             return
-        if self._holds is not None:
-            snapshot = replace(snapshot, holds=self._holds.kept())
+        if self._manual_overrides is not None:
+            snapshot = replace(snapshot, manual_overrides=self._manual_overrides.snapshot())
         try:
             await store.save(snapshot)
         except Unavailable as error:

@@ -257,8 +257,8 @@ def differences(
             before=int(inp.fleet.replicas[row]),
             after=int(decision.replicas[row]),
             reason=explain(inp, decision, policies, problems, int(row)).sentence,
-            until_s=float(until_s[row]),
-            heard=bool(heard[row]),
+            scale_down_until_s=float(until_s[row]),
+            has_fresh_input=bool(heard[row]),
         )
         for row in changed
     ]

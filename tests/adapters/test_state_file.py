@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from autoscaler.adapters import state_file
 from autoscaler.adapters.state_file import StateFile
 from autoscaler.core.planner.strategies import SIGNATURE
-from autoscaler.core.snapshot import SCHEMA, Hold, Snapshot, blank, restore
+from autoscaler.core.snapshot import SCHEMA, ManualOverride, Snapshot, blank, restore
 from autoscaler.core.state import Memory
 from autoscaler.ports import Unavailable
 from tests.core.serving import LEARNED, Serving
@@ -103,11 +103,11 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, rows: int, seed: int):
 
 
 def test_whose_changes_are_respected_comes_back_and_need_not_be_there(path: Path):
-    holds = (Hold("uid-0", "a manual change by ü", WALL_S + 300, 300.0),)
-    saved(path, replace(snapshot(1), holds=holds))
-    assert load(path).holds == holds
+    overrides = (ManualOverride("uid-0", "a manual change by ü", WALL_S + 300, 300.0),)
+    saved(path, replace(snapshot(1), manual_overrides=overrides))
+    assert load(path).manual_overrides == overrides
     written(path, members(path) | {"about.npy": about(workloads=[])})  # as an older version wrote it
-    assert load(path).holds == ()
+    assert load(path).manual_overrides == ()
 
 
 def test_columns_that_lie_the_other_way_in_memory_come_back_as_they_were(path: Path):

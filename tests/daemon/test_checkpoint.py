@@ -17,7 +17,7 @@ from autoscaler.adapters.in_memory import (
     MemoryState,
 )
 from autoscaler.config.policy.parse import load
-from autoscaler.core.snapshot import Hold, Snapshot
+from autoscaler.core.snapshot import ManualOverride, Snapshot
 from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Keeper
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Unavailable
@@ -43,16 +43,16 @@ class Clock(LoopClock):
 
 
 @dataclass
-class MemoryHolds:
-    """Whose changes are respected, in memory."""
+class MemoryOverrides:
+    """Manual overrides in memory."""
 
-    holds: tuple[Hold, ...] = ()
+    overrides: tuple[ManualOverride, ...] = ()
 
-    def kept(self):
-        return self.holds
+    def snapshot(self):
+        return self.overrides
 
-    def recall(self, holds):
-        self.holds = tuple(holds)
+    def restore(self, overrides):
+        self.overrides = tuple(overrides)
 
 
 class Process:
@@ -74,8 +74,8 @@ class Process:
             period_s=5.0,
             deadline_s=30.0,
         )
-        self.holds = MemoryHolds()
-        self.keeper = Keeper(self.loop, self.clock, store, otherwise, self.saved.append, self.holds)
+        self.manual_overrides = MemoryOverrides()
+        self.keeper = Keeper(self.loop, self.clock, store, otherwise, self.saved.append, self.manual_overrides)
 
     def fleet(self):
         now_s = self.clock.now_s()
@@ -160,14 +160,17 @@ async def test_what_was_learned_is_in_force_at_the_first_tick_of_the_next_proces
 
 
 async def test_whose_changes_are_respected_is_known_before_the_first_tick_of_the_next_process():
-    store, hold = MemoryState(), Hold("uid", "a manual change by somebody", 1_800_000_900.0, 300.0)
+    store, override = (
+        MemoryState(),
+        ManualOverride("uid", "a manual change by an unknown client", 1_800_000_900.0, 300.0),
+    )
     process = Process(cluster(), {"running": 1.0}, store)
-    process.holds.holds = (hold,)
+    process.manual_overrides.overrides = (override,)
     async with process.running():
         await asyncio.sleep(1)
     later = Process(cluster(), {"running": 1.0}, store)
     await later.keeper.begin()
-    assert later.holds.holds == (hold,)
+    assert later.manual_overrides.overrides == (override,)
 
 
 @pytest.mark.slow

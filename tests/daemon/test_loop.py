@@ -114,7 +114,7 @@ async def test_what_else_is_wrong_with_a_workload_is_told_with_its_tick():
     (tick,) = world.recorder.ticks
     assert (tick.problems, tick.policy_problems) == ({0: "KEDA is refused: x"}, {})
     assert tick.outcomes[0].change.reason.endswith(" But KEDA is refused: x.")
-    assert tick.outcomes[0].change.heard
+    assert tick.outcomes[0].change.has_fresh_input
 
 
 async def test_load_grows_the_workload_in_the_cluster():

@@ -280,7 +280,7 @@ async def test_a_workload_that_a_person_scales_to_zero_stays_there_for_a_while_o
 
     async def held() -> bool:
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        return bool(seen["rival"] == "a manual change by somebody")
+        return bool(seen["rival"] == "a manual change by an unknown client")
 
     async with site.daemon(user, *arguments) as daemon:
         await ticks(daemon, 2)

@@ -154,7 +154,7 @@ class Answers:
 
     def _fresh(self, ref: WorkloadRef) -> _Row:
         if not self.leading:
-            raise NoAnswer(LED_ELSEWHERE if self._leadership.led_elsewhere else NOBODY_LEADS)
+            raise NoAnswer(LED_ELSEWHERE if self._leadership.has_other_leader else NOBODY_LEADS)
         snapshot = self._snapshot
         row = snapshot.rows.get(ref)
         if row is None:
@@ -197,7 +197,7 @@ class Answers:
         return _Snapshot(rows, fleet.workload_id, table, _plain(table))
 
     def _outcome(self, change: Change, refused: str) -> Outcome:
-        if not refused and not change.heard:
+        if not refused and not change.has_fresh_input:
             try:
                 self._fresh(change.ref)
             except NoAnswer as error:

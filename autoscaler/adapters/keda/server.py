@@ -178,7 +178,7 @@ class KedaServer:
     def _wanted(self) -> _Role:
         if self._leadership.leading:
             return _Role.LEADS
-        return _Role.FOLLOWS if self._leadership.led_elsewhere else _Role.WAITS
+        return _Role.FOLLOWS if self._leadership.has_other_leader else _Role.WAITS
 
     async def _take_port(self, role: _Role) -> None:
         """Open the port for a role, the moment it is free of what was there before. Raises CannotServe."""

@@ -126,7 +126,7 @@ class KedaService(ExternalScalerServicer):
                 answer = self._known(target)
                 if answer is not None and (answer.active != told or (answer.active and answer.current == 0)):
                     told = answer.active
-                    if told or scaled_object.alone:
+                    if told or scaled_object.is_only_trigger:
                         yield pb.IsActiveResponse(result=told)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._resend_s):

@@ -1,4 +1,5 @@
-"""Kubernetes: the fleet from list+watch, the scale subresource, events and the leader's lease.
+"""Kubernetes: the fleet from list and watch, the scale subresource, Events and leader election.
 
-Nothing outside this folder knows of API objects; what leaves it are the types of `core.fleet` and `ports`.
+`app` wires the parts `fleet`, `scale`, `events` and `leader_election`. Only this package knows API objects; its callers
+see the types of `core.model` and `ports`.
 """

@@ -1,9 +1,7 @@
-"""Kubernetes Events about what changed: scaled, refused, another owner, a problem, replicas that do not come.
+"""Kubernetes Events of workloads: scaled, refused, another owner, a problem, missing replicas.
 
-`kubectl describe` shows them.
-
-An event that cannot be written is dropped; nothing here waits for the API server while a tick records. The words are
-those of the explanation, cut to what an event may hold.
+`kubectl describe` shows them. Recording a tick never waits for the API server: events are queued, and an event that
+cannot be written is dropped. The text is that of the explanation, cut to the limit of an event.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import numpy as np
 import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
-from autoscaler.adapters.kubernetes.leader_election import micro_time
+from autoscaler.adapters.kubernetes.api.text import micro_time
 from autoscaler.core.explain import pods
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.observe.pending import lacking
@@ -32,17 +30,17 @@ API_ROOT = "/apis/events.k8s.io/v1"
 MERGE_PATCH = "application/merge-patch+json"
 CONTROLLER = "vllm-autoscaler.io/autoscaler"
 NOTE_LIMIT_BYTES = 1000  # the API allows 1 kB
-QUEUE_LIMIT = 1000  # events that wait to be written; beyond it the oldest is dropped
+QUEUE_LIMIT = 1000  # events waiting to be written; beyond it the oldest is dropped
 SERIES_LIMIT = 2000  # events that may still be repeated
-SERIES_S = 360.0  # a repetition later than this is a new event, as in client-go
-TOLD_AFTER_S = 30.0  # replicas that are absent for so long are told: a node that is made for a pod takes its time
-REPEAT_S = 60.0  # a series is written at most this often, with what has been counted meanwhile
+SERIES_S = 360.0  # a repetition after this time is a new event, as in client-go
+REPEAT_S = 60.0  # a series is written at most this often, with its present count
+MISSING_AFTER_S = 30.0  # replicas may be missing for this long without an event: creating a node takes time
 NORMAL, WARNING = "Normal", "Warning"
 NOT_FOUND = 404
 
 
-class _Fact(NamedTuple):
-    """What an event says; equal facts form a series."""
+class _Event(NamedTuple):
+    """The content of an event; equal ones form a series."""
 
     ref: WorkloadRef
     uid: str
@@ -54,198 +52,198 @@ class _Fact(NamedTuple):
 
 @dataclass
 class _Series:
-    """An event that was written, and how often its fact has been seen."""
+    """A written event, and how often it was repeated."""
 
     name: str
     count: int
-    seen_s: float  # last seen, on the clock of the ticks
+    seen_s: float  # last repetition, on the clock of the ticks
     written_s: float
 
 
-class _Said(NamedTuple):
-    """What was last said about a workload, so that only changes are told."""
+class _Reported(NamedTuple):
+    """The last reported state of a workload, so that only changes are reported."""
 
     other_owner: str = ""
     published: int = -1
     problem: str = ""
-    absent: str = ""  # why replicas do not come, without the numbers, which change; "": all come
-    absent_since_s: float = 0.0
-    absent_told: bool = False
+    missing: str = ""  # why replicas are missing, without the numbers, which change; "": none is
+    missing_since_s: float = 0.0
+    missing_reported: bool = False
 
 
 class EventRecorder:
     """Records ticks as Events: implements Recorder. `run` it in a task; without it nothing is written."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
-        self.dropped = 0  # events that were not written, ever
+        self.dropped = 0  # events that were not written, since the start
         self._kube = kube
         self._clock = clock
         self._instance = socket.gethostname()[:128]
-        self._due: deque[tuple[_Fact, float]] = deque()  # with the wall time
+        self._queue: deque[tuple[_Event, float]] = deque()  # with the wall time
         self._ready = asyncio.Event()
-        self._series: OrderedDict[_Fact, _Series] = OrderedDict()
-        self._said: dict[str, _Said] = {}  # by uid
+        self._series: OrderedDict[_Event, _Series] = OrderedDict()
+        self._reported: dict[str, _Reported] = {}  # by uid
         self._failing = False
 
     def record(self, tick: TickRecord) -> None:
-        """Queue what changed in this tick. A follower has nothing to tell."""
-        said = {}
+        """Queue the changes of this tick. A follower reports nothing."""
+        reported = {}
         published = {
             outcome.change.uid: outcome for outcome in tick.outcomes if outcome.status is ChangeStatus.PUBLISHED
         }
-        fleet, absent = tick.input.fleet, _absent(tick)
+        fleet, missing = tick.input.fleet, _find_missing(tick)
         for row, (workload, owner) in enumerate(zip(fleet.workloads, fleet.other_owner, strict=True)):
-            before = self._said.get(workload.uid, _Said())
-            outcome = published.get(workload.uid)
-            problem = (
-                tick.problems.get(row, "") if tick.leading else ""
-            )  # whoever begins to lead tells of all there are
-            now = _Said(owner, outcome.change.after if outcome is not None else before.published, problem)
-            if row in absent and tick.leading:
-                since_s = before.absent_since_s if before.absent else tick.now_s
-                told = before.absent_told and before.absent == absent[row]
-                now = now._replace(absent=absent[row], absent_since_s=since_s, absent_told=told)
-                if not told and tick.now_s - since_s >= TOLD_AFTER_S:
-                    words = pods.not_running(tick.input, tick.decision, row)
-                    self._tell(_missing(workload.ref, workload.uid, words), tick.wall_s)
-                    now = now._replace(absent_told=True)
-            elif before.absent_told and tick.leading:
-                self._tell(_missing(workload.ref, workload.uid, ""), tick.wall_s)
-            if now != _Said():
-                said[workload.uid] = now
+            ref, uid = workload.ref, workload.uid
+            before = self._reported.get(uid, _Reported())
+            outcome = published.get(uid)
+            # A new leader reports all problems, so a follower must not mark them as reported.
+            problem = tick.problems.get(row, "") if tick.leading else ""
+            now = _Reported(owner, outcome.change.after if outcome is not None else before.published, problem)
+            if row in missing and tick.leading:
+                since_s = before.missing_since_s if before.missing else tick.now_s
+                is_reported = before.missing_reported and before.missing == missing[row]
+                now = now._replace(missing=missing[row], missing_since_s=since_s, missing_reported=is_reported)
+                if not is_reported and tick.now_s - since_s >= MISSING_AFTER_S:
+                    text = pods.not_running(tick.input, tick.decision, row)
+                    self._add(_missing_event(ref, uid, text), tick.wall_s)
+                    now = now._replace(missing_reported=True)
+            elif before.missing_reported and tick.leading:
+                self._add(_missing_event(ref, uid, ""), tick.wall_s)
+            if now != _Reported():
+                reported[uid] = now
             if not tick.leading or now == before:
                 continue
             if now.other_owner != before.other_owner:
-                self._tell(_other_owner(workload.ref, workload.uid, owner, before.other_owner), tick.wall_s)
+                self._add(_owner_event(ref, uid, owner, before.other_owner), tick.wall_s)
             if problem != before.problem:
-                self._tell(_problem(workload.ref, workload.uid, problem), tick.wall_s)
+                self._add(_problem_event(ref, uid, problem), tick.wall_s)
             if outcome is not None and now.published != before.published:
-                self._tell(_outcome(outcome, "Recommended", NORMAL), tick.wall_s)
-        self._said = said
+                self._add(_scale_event(outcome, "Recommended", NORMAL), tick.wall_s)
+        self._reported = reported
         for outcome in tick.outcomes if tick.leading else ():
             if outcome.status is ChangeStatus.APPLIED:
-                self._tell(_outcome(outcome, "Scaled", NORMAL), tick.wall_s)
+                self._add(_scale_event(outcome, "Scaled", NORMAL), tick.wall_s)
             elif outcome.status is ChangeStatus.CONFLICT:
-                self._tell(_outcome(outcome, "ScaleConflict", WARNING), tick.wall_s)
+                self._add(_scale_event(outcome, "ScaleConflict", WARNING), tick.wall_s)
             elif outcome.status is ChangeStatus.FAILED:
-                self._tell(_outcome(outcome, "ScaleFailed", WARNING), tick.wall_s)
+                self._add(_scale_event(outcome, "ScaleFailed", WARNING), tick.wall_s)
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        """A tick that came to nothing concerns no single workload: log and metrics tell of it."""
+        """Do nothing: a failed tick concerns no single workload, and log and metrics report it."""
 
     async def run(self) -> None:
-        """Write queued events, one after the other, until cancelled."""
+        """Write queued events one by one until cancelled."""
         while True:
             await self._ready.wait()
-            while self._due:
-                fact, wall_s = self._due.popleft()
-                await self._write(fact, wall_s)
+            while self._queue:
+                event, wall_s = self._queue.popleft()
+                await self._write(event, wall_s)
             self._ready.clear()
 
-    def _tell(self, fact: _Fact, wall_s: float) -> None:
-        if len(self._due) >= QUEUE_LIMIT:
-            self._due.popleft()
+    def _add(self, event: _Event, wall_s: float) -> None:
+        if len(self._queue) >= QUEUE_LIMIT:
+            self._queue.popleft()
             self.dropped += 1
-        self._due.append((fact, wall_s))
+        self._queue.append((event, wall_s))
         self._ready.set()
 
-    async def _write(self, fact: _Fact, wall_s: float) -> None:
+    async def _write(self, event: _Event, wall_s: float) -> None:
         now_s = self._clock.now_s()
-        series = self._series.get(fact)
+        series = self._series.get(event)
         try:
             if series is not None and now_s - series.seen_s < SERIES_S:
                 series.count += 1
                 series.seen_s = now_s
                 if now_s - series.written_s >= REPEAT_S or series.count == 2:
                     series.written_s = now_s
-                    await self._repeat(fact, series, wall_s)
+                    await self._repeat(event, series, wall_s)
                 return
-            name = f"{fact.ref.name[:200].rstrip('-.')}.{secrets.token_hex(8)}"
-            await self._create(fact, name, wall_s)
-            self._series[fact] = _Series(name, 1, now_s, now_s)
-            self._series.move_to_end(fact)
+            name = f"{event.ref.name[:200].rstrip('-.')}.{secrets.token_hex(8)}"
+            await self._create(event, name, wall_s)
+            self._series[event] = _Series(name, 1, now_s, now_s)
+            self._series.move_to_end(event)
             while len(self._series) > SERIES_LIMIT:
                 self._series.popitem(last=False)
         except ApiError as error:
-            self._fail(error)
-            if series is not None and error.status == NOT_FOUND:  # the server forgets events after a while
-                del self._series[fact]
+            self._drop(error)
+            if series is not None and error.status == NOT_FOUND:  # the server deletes events after a while
+                del self._series[event]
             if error.retry_after_s is not None:
                 await self._clock.sleep(min(error.retry_after_s, REPEAT_S))
         else:
             self._failing = False
 
-    async def _create(self, fact: _Fact, name: str, wall_s: float) -> None:
-        namespace = fact.ref.namespace
-        event = {
+    async def _create(self, event: _Event, name: str, wall_s: float) -> None:
+        namespace = event.ref.namespace
+        body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "eventTime": micro_time(wall_s),
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,
-            "action": fact.action,
-            "reason": fact.reason,
-            "type": fact.type,
-            "note": fact.note,
+            "action": event.action,
+            "reason": event.reason,
+            "type": event.type,
+            "note": event.note,
             "regarding": {
-                "apiVersion": fact.ref.api_version,
-                "kind": fact.ref.kind,
+                "apiVersion": event.ref.api_version,
+                "kind": event.ref.kind,
                 "namespace": namespace,
-                "name": fact.ref.name,
-                "uid": fact.uid,
+                "name": event.ref.name,
+                "uid": event.uid,
             },
         }
-        await self._kube.request("POST", object_path(API_ROOT, namespace, "events"), event)
+        await self._kube.request("POST", object_path(API_ROOT, namespace, "events"), body)
 
-    async def _repeat(self, fact: _Fact, series: _Series, wall_s: float) -> None:
+    async def _repeat(self, event: _Event, series: _Series, wall_s: float) -> None:
         patch: dict[str, Any] = {"series": {"count": series.count, "lastObservedTime": micro_time(wall_s)}}
-        path = object_path(API_ROOT, fact.ref.namespace, "events", series.name)
+        path = object_path(API_ROOT, event.ref.namespace, "events", series.name)
         await self._kube.request("PATCH", path, patch, content_type=MERGE_PATCH)
 
-    def _fail(self, error: ApiError) -> None:
+    def _drop(self, error: ApiError) -> None:
         self.dropped += 1
         if not self._failing:
             log.warning("events cannot be written", error=str(error))
         self._failing = True
 
 
-def _outcome(outcome: Outcome, reason: str, severity: str) -> _Fact:
-    """Word an outcome. What failed is told without the sentence, whose numbers change: it fails again next tick."""
+def _scale_event(outcome: Outcome, reason: str, severity: str) -> _Event:
+    """Return the event of a change. A failure omits the explanation, so that repeated failures are merged."""
     change = outcome.change
-    failed = f"{change.before} to {change.after} replicas: {outcome.detail}"
-    note = _note(change.reason if severity == NORMAL else failed)
-    return _Fact(change.ref, change.uid, severity, reason, "Scale", note)
+    failure = f"{change.before} to {change.after} replicas: {outcome.detail}"
+    note = _cut(change.reason if severity == NORMAL else failure)
+    return _Event(change.ref, change.uid, severity, reason, "Scale", note)
 
 
-def _other_owner(ref: WorkloadRef, uid: str, owner: str, before: str) -> _Fact:
+def _owner_event(ref: WorkloadRef, uid: str, owner: str, before: str) -> _Event:
     if owner:
-        note = _note(f"{owner} owns the replica count; it is left alone.")
-        return _Fact(ref, uid, WARNING, "OtherOwnerDetected", "Observe", note)
-    return _Fact(ref, uid, NORMAL, "OtherOwnerGone", "Observe", _note(f"{before} no longer owns the replica count."))
+        note = _cut(f"{owner} owns the replica count; it is left alone.")
+        return _Event(ref, uid, WARNING, "OtherOwnerDetected", "Observe", note)
+    return _Event(ref, uid, NORMAL, "OtherOwnerGone", "Observe", _cut(f"{before} no longer owns the replica count."))
 
 
-def _problem(ref: WorkloadRef, uid: str, problem: str) -> _Fact:
+def _problem_event(ref: WorkloadRef, uid: str, problem: str) -> _Event:
     if problem:
-        return _Fact(ref, uid, WARNING, "ProblemDetected", "Observe", _note(problem))
-    return _Fact(ref, uid, NORMAL, "ProblemGone", "Observe", "Nothing is wrong with its declarations any more.")
+        return _Event(ref, uid, WARNING, "ProblemDetected", "Observe", _cut(problem))
+    return _Event(ref, uid, NORMAL, "ProblemGone", "Observe", "Nothing is wrong with its declarations any more.")
 
 
-def _absent(tick: TickRecord) -> dict[int, str]:
-    """Return by row which kind of replicas do not come, and why, without numbers."""
+def _missing_event(ref: WorkloadRef, uid: str, text: str) -> _Event:
+    if text:
+        return _Event(ref, uid, WARNING, "ReplicasMissing", "Observe", _cut(text))
+    return _Event(ref, uid, NORMAL, "ReplicasComplete", "Observe", "No replica is missing or blocked any more.")
+
+
+def _find_missing(tick: TickRecord) -> dict[int, str]:
+    """Return why replicas are missing, by row and without numbers."""
     observation, words = tick.decision.observation, tick.input.fleet.obstacles.words
     lack = lacking(observation)
     rows = np.flatnonzero((observation.missing > 0) | (lack > 0)).tolist()
     return {row: f"{observation.missing[row] > 0} {lack[row] > 0} {re.sub(r'[0-9]+', '', words[row])}" for row in rows}
 
 
-def _missing(ref: WorkloadRef, uid: str, words: str) -> _Fact:
-    if words:
-        return _Fact(ref, uid, WARNING, "ReplicasMissing", "Observe", _note(words))
-    return _Fact(ref, uid, NORMAL, "ReplicasComplete", "Observe", "No replica is missing or blocked any more.")
-
-
-def _note(text: str) -> str:
-    """Cut to what an event may hold, in bytes and never inside a character."""
+def _cut(text: str) -> str:
+    """Cut a text to the limit of an event in bytes, and never inside a character."""
     raw = text.encode()
     return text if len(raw) <= NOTE_LIMIT_BYTES else raw[: NOTE_LIMIT_BYTES - 3].decode(errors="ignore") + "..."

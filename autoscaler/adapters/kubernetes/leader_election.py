@@ -1,8 +1,8 @@
 """Leader election on a Lease: at most one replica of the daemon acts.
 
-The rules are those of client-go (`tools/leaderelection`): whether a foreign lease has run out is judged by how long
-this process has not seen it change, never by the times written in it, so clocks may differ. Unlike the library's
-elector this one stops leading by the monotonic clock even while nothing can be asked.
+The rules are those of client-go (`tools/leaderelection`). A lease expires when this process has not seen it change for
+its duration. The times written in it are ignored, so clocks may differ. Unlike client-go, this elector stops leading by
+the monotonic clock, even while the API server does not answer.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import asyncio
 import random
 import secrets
 import socket
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.api.text import micro_time
 from autoscaler.config.settings import LeaseSettings
 from autoscaler.ports import Clock, Wakeup
 
 log = structlog.get_logger(__name__)
 
 API_VERSION = "coordination.k8s.io/v1"
-JITTER = 1.2  # as client-go: pauses are stretched by up to this factor
+JITTER = 1.2  # pauses are multiplied by up to this factor, as in client-go
 CONFLICT, NOT_FOUND = 409, 404
-LONGEST_LEASE_S = 3600.0  # what a foreign record may claim
-RELEASED_S = 1  # leaseDurationSeconds of a lease given back; 0 is not valid
-IDENTITY_LIMIT = 63  # characters of the given part
-WATCHES = "vllm-autoscaler.io/watches"  # annotation: what the holder watches
-WATCHES_LIMIT = 200  # characters of it that are repeated
+LONGEST_LEASE_S = 3600.0  # limit of the duration that another holder writes
+RELEASED_S = 1  # leaseDurationSeconds of a released lease; 0 is not valid
+IDENTITY_LIMIT = 63  # characters, without the random part
+WATCHES = "vllm-autoscaler.io/watches"  # annotation: the namespaces and mode of the holder
+WATCHES_LIMIT = 200  # characters of it in a message
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -53,55 +53,55 @@ class _Lease(msgspec.Struct):
 
 
 class Elector:
-    """Leads or follows: implements Leadership. `run` it in a task; ending the task gives the lease back.
+    """Leads or follows: implements Leadership. `run` it in a task; when the task ends, the lease is released.
 
-    End whatever acts on being leader before `run`, so that nothing is on its way when another begins. `wakeup` is set
-    when this process comes to lead.
+    Tasks that act as leader must end before `run`, so that no write is in flight when another process begins to lead.
+    `wakeup` is set when this process begins to lead.
     """
 
     def __init__(
         self, kube: Kube, settings: LeaseSettings, clock: Clock, wakeup: Wakeup | None = None, watches: str = ""
     ) -> None:
-        """watches: in words, which replicas of one installation have in common."""
-        # The random part keeps two processes with one configured name apart: a lease in our name is surely ours.
+        """watches: what this process watches, in words. It is the same for all replicas of one installation."""
+        # The random part distinguishes two processes with the same configured name.
         name = (settings.identity or socket.gethostname())[:IDENTITY_LIMIT]
         self.identity = f"{name}_{secrets.token_hex(4)}"
-        self.transitions = 0  # of the lease while leading: grows with each change of leader, a fencing number
+        self.transitions = 0  # of the lease while leading; grows with each change of leader, like a fencing token
         self._kube = kube
         self._settings = settings
         self._clock = clock
         self._wakeup = wakeup
         self._collection = object_path(f"/apis/{API_VERSION}", settings.namespace, "leases")
         self._path = object_path(f"/apis/{API_VERSION}", settings.namespace, "leases", settings.name)
-        # Two tries must fit between a renewal and the deadline.
+        # Two attempts must fit between a renewal and the deadline.
         self._request_s = (settings.renew_deadline_s - settings.retry_s) / 2
-        self._lease: _Lease | None = None  # as last seen or written
-        self._seen_s = 0.0  # when it was last seen to change
-        self._renewed_s: float | None = None  # when the last renewal that held was sent; None: not leading
+        self._lease: _Lease | None = None  # as last read or written
+        self._changed_s = 0.0  # when it was last seen to change
+        self._renewed_s: float | None = None  # when the last successful renewal was sent; None: not leading
         self._failing = False
         self._watches = watches
-        self._told = ""  # the problem that was logged last
+        self._logged_problem = ""
 
     @property
     def leading(self) -> bool:
-        """Whether this process may act at this moment; True ends by itself when renewals stop."""
+        """Whether this process may act now. It becomes false by itself when renewals stop."""
         renewed_s = self._renewed_s
         return renewed_s is not None and self._clock.now_s() < renewed_s + self._settings.renew_deadline_s
 
     @property
-    def led_elsewhere(self) -> bool:
-        """Whether another process leads: it holds the lease and was seen to renew it within our own duration."""
-        renewed = self._clock.now_s() < self._seen_s + self._settings.duration_s
-        return self.holder not in ("", self.identity) and renewed
+    def has_other_leader(self) -> bool:
+        """Whether another process holds the lease and has renewed it within our own lease duration."""
+        is_renewed = self._clock.now_s() < self._changed_s + self._settings.duration_s
+        return self.holder not in ("", self.identity) and is_renewed
 
     @property
     def holder(self) -> str:
-        """Return the identity of who leads, as last seen; "": nobody."""
+        """The identity of the leader, as last read; "": none."""
         return (self._lease.spec.holder_identity or "") if self._lease else ""
 
     @property
     def problem(self) -> str:
-        """Say that the leader watches something else, so that nobody scales what only this replica watches; "": no."""
+        """A message if the leader watches something else, so that no process scales what this one watches; "": none."""
         lease = self._lease
         if lease is None or self.leading or not self.holder:
             return ""
@@ -115,25 +115,25 @@ class Elector:
         )
 
     async def run(self) -> None:
-        """Take the lease whenever it is free and renew it while held."""
-        led = False
+        """Acquire the lease when it is free, and renew it while it is held."""
+        was_leading = False
         try:
             while True:
                 await self._attempt()
-                if self.leading != led:
-                    led = self.leading
-                    self._announce(led)
-                if self.problem != self._told:
-                    self._told = self.problem
-                    if self._told:
-                        log.warning("the leader watches something else", problem=self._told)
-                jitter = 1.0 if led else random.uniform(1.0, JITTER)
+                if self.leading != was_leading:
+                    was_leading = self.leading
+                    self._log_change(was_leading)
+                if self.problem != self._logged_problem:
+                    self._logged_problem = self.problem
+                    if self._logged_problem:
+                        log.warning("the leader watches something else", problem=self._logged_problem)
+                jitter = 1.0 if was_leading else random.uniform(1.0, JITTER)
                 await self._clock.sleep(self._settings.retry_s * jitter)
         finally:
             await self._release()
 
     async def _attempt(self) -> None:
-        """Try once to take or renew. Whatever goes wrong leaves the lease to run out by itself."""
+        """Try once to acquire or renew the lease. After an error the lease expires by itself."""
         try:
             async with asyncio.timeout(2 * self._request_s):  # a read and a write
                 if self.leading and self._lease is not None:
@@ -143,9 +143,7 @@ class Elector:
                     await self._acquire()
         except (ApiError, TimeoutError, msgspec.MsgspecError) as error:
             if not self._failing:
-                reason = (
-                    str(error) or f"no answer within {2 * self._request_s:g} s"
-                )  # of a TimeoutError there are no words
+                reason = str(error) or f"no answer within {2 * self._request_s:g} s"  # a TimeoutError has no text
                 log.warning("lease cannot be held or read", lease=self._path, error=reason)
             self._failing = True
         else:
@@ -157,13 +155,13 @@ class Elector:
         try:
             await self._write("PUT", self._path, lease, self._spec(lease.spec))
         except ApiError as error:
-            if error.status == NOT_FOUND:  # somebody deleted it: whoever makes it anew leads
+            if error.status == NOT_FOUND:  # it was deleted; the process that creates it leads
                 self._renewed_s = None
                 await self._acquire()
                 return
             if error.status != CONFLICT:
                 raise
-            # Either an earlier renewal was applied although its answer was lost, or somebody took over.
+            # Either an earlier renewal was applied and its answer was lost, or another process took over.
             current = await self._read()
             if current is None or current.spec.holder_identity != self.identity:
                 self._renewed_s = None
@@ -174,18 +172,18 @@ class Elector:
         lease = await self._read()
         try:
             if lease is None:
-                # One that was held when it was deleted is waited out, for its holder may not know yet. Its holder finds
-                # out with the next renewal, so nothing is waited for beyond our own duration, whatever it claimed.
+                # If the deleted lease was held, its holder may not know yet and still act. It notices at its next
+                # renewal, so waiting for our own duration is enough.
                 if self._lease is None or self._is_free(self._lease.spec, deleted=True):
                     await self._write("POST", self._collection, None, self._spec(None))
             elif self._is_free(lease.spec):
                 await self._write("PUT", self._path, lease, self._spec(lease.spec))
         except ApiError as error:
-            if error.status != CONFLICT:  # another was faster
+            if error.status != CONFLICT:  # another process was faster
                 raise
 
     async def _read(self) -> _Lease | None:
-        """Read the lease, and note when it was last seen to change."""
+        """Read the lease, and note when it changed."""
         try:
             body = await self._kube.request("GET", self._path, timeout_s=self._request_s)
         except ApiError as error:
@@ -194,31 +192,31 @@ class Elector:
             raise
         lease = msgspec.json.decode(body, type=_Lease)
         if self._lease is None or self._lease.metadata != lease.metadata:
-            self._seen_s = self._clock.now_s()
+            self._changed_s = self._clock.now_s()
         self._lease = lease
         return lease
 
     def _is_free(self, spec: _Spec, deleted: bool = False) -> bool:
-        """Say whether it may be taken: given back, ours from a write whose answer was lost, or not renewed for long."""
+        """Return whether the lease may be acquired: released, expired, or ours after a write whose answer was lost."""
         if not spec.holder_identity or spec.holder_identity == self.identity:
             return True
-        claimed_s = 0.0 if deleted else float(spec.lease_duration_seconds or 0)
-        # A holder with longer settings than ours is believed, within reason; one with shorter ones is given ours.
-        lasts_s = max(self._settings.duration_s, min(claimed_s, LONGEST_LEASE_S))
-        return self._clock.now_s() >= self._seen_s + lasts_s
+        stated_s = 0.0 if deleted else float(spec.lease_duration_seconds or 0)
+        # A longer duration of the holder is respected up to a limit; a shorter one is replaced by our own.
+        duration_s = max(self._settings.duration_s, min(stated_s, LONGEST_LEASE_S))
+        return self._clock.now_s() >= self._changed_s + duration_s
 
     async def _write(self, method: str, path: str, before: _Lease | None, spec: dict[str, Any]) -> None:
-        """Write the lease under the version it was read with. Raises ApiError, with 409 if that is not current."""
+        """Write the lease with the version that was read. Raises ApiError, with status 409 if it has changed since."""
         metadata: dict[str, Any] = {"name": self._settings.name, "namespace": self._settings.namespace}
         if self._watches:
             metadata["annotations"] = {WATCHES: self._watches}
         if before is not None:
             metadata["resourceVersion"] = before.metadata.resource_version
         body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
-        sent_s = self._clock.now_s()  # others count from when they see it, which is later
+        sent_s = self._clock.now_s()  # other processes count from the moment they see it, which is later
         answer = await self._kube.request(method, path, body, timeout_s=self._request_s)
         lease = msgspec.json.decode(answer, type=_Lease)
-        self._lease, self._seen_s = lease, self._clock.now_s()
+        self._lease, self._changed_s = lease, self._clock.now_s()
         self.transitions = lease.spec.lease_transitions or 0
         self._renewed_s = sent_s
 
@@ -234,8 +232,8 @@ class Elector:
             "leaseTransitions": transitions if ours or before is None else transitions + 1,
         }
 
-    def _announce(self, led: bool) -> None:
-        if led:
+    def _log_change(self, leading: bool) -> None:
+        if leading:
             log.info("leading", lease=self._settings.name, identity=self.identity, transitions=self.transitions)
             if self._wakeup is not None:
                 self._wakeup.set()
@@ -243,30 +241,25 @@ class Elector:
             log.warning("no longer the leader", lease=self._settings.name, identity=self.identity)
 
     async def _release(self) -> None:
-        """Give the lease back, so that nobody waits for it to run out. Stops leading first."""
-        lease, led = self._lease, self.leading
+        """Stop leading, then release the lease, so that the next process need not wait until it expires."""
+        lease, was_leading = self._lease, self.leading
         self._renewed_s = None
-        if lease is None or not led:
+        if lease is None or not was_leading:
             return
         try:
-            await self._give_back(lease)
+            await self._write_release(lease)
         except (ApiError, msgspec.MsgspecError) as error:
             log.warning("lease could not be released", lease=self._settings.name, error=str(error))
         finally:
             self._renewed_s = None
 
-    async def _give_back(self, lease: _Lease) -> None:
+    async def _write_release(self, lease: _Lease) -> None:
         spec = self._spec(lease.spec) | {"holderIdentity": "", "leaseDurationSeconds": RELEASED_S}
         try:
             await self._write("PUT", self._path, lease, spec)
         except ApiError as error:
-            # A renewal that was cut short may have been applied: then the version is not the one that was last seen.
+            # A cancelled renewal may have been applied, and then the version has changed.
             current = await self._read() if error.status == CONFLICT else None
             if current is None or current.spec.holder_identity != self.identity:
                 raise
             await self._write("PUT", self._path, current, spec)
-
-
-def micro_time(wall_s: float) -> str:
-    """Write a Unix time as Kubernetes' MicroTime: UTC with six digits, always."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,6 +1,6 @@
-"""The only writer of replica counts: patches the scale subresource, and only where the old count still stands.
+"""The only writer of replica counts: it patches the scale subresource if the old count is still there.
 
-Which counts are right is decided elsewhere. There are no retries here: the next tick is the retry.
+A failed patch is not retried. The next tick decides again.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ import msgspec
 import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.pods.store import quoted
 from autoscaler.adapters.kubernetes.workloads.targets import KINDS
 from autoscaler.ports import Change, ChangeStatus, Leadership, Outcome
 
 log = structlog.get_logger(__name__)
 
 CONCURRENCY = 16
-# A patch that was sent while leading must be over before another can lead: below the 5 s between the renew deadline
-# and the end of the lease in client-go's defaults, which are ours too.
 WRITE_TIMEOUT_S = 4.0
+"""A patch must end before another process can lead. With client-go's defaults, which are ours too, 5 s lie between the
+renew deadline and the end of the lease."""
+
 READ_TIMEOUT_S = 1.0
-"""For a look at the scale before it is made smaller. A server that does not answer within it may be hung: it would
-apply a patch when it thaws, and the load may be back by then."""
-JSON_PATCH = "application/json-patch+json"  # the one that built-in kinds and custom resources both take
+"""For reading the scale before scaling down. A server that does not answer in time may hang, and would apply a patch
+when it recovers. The load may have returned by then."""
+JSON_PATCH = "application/json-patch+json"  # the type that both built-in kinds and custom resources accept
 CONFLICT, INVALID, NOT_FOUND, FORBIDDEN, BUSY = 409, 422, 404, 403, 429
-REFUSING = (400, 403, 405, 422)  # of the object or the right to it, so that the next tick would hear the same
-BROKEN, WEBHOOK = 500, "webhook"  # ... and so is an admission webhook that cannot be asked
+REFUSING = (400, 403, 405, 422)  # the object or the permission is wrong, so the next tick would be refused as well
+INTERNAL_ERROR, WEBHOOK = 500, "webhook"  # likewise an admission webhook that cannot be called
 
 
 class _ScaleMetadata(msgspec.Struct):
@@ -38,7 +39,7 @@ class _ScaleMetadata(msgspec.Struct):
 
 
 class _ScaleSpec(msgspec.Struct):
-    replicas: int = 0  # the API leaves 0 out
+    replicas: int = 0  # the API omits 0
 
 
 class _Scale(msgspec.Struct):
@@ -47,7 +48,7 @@ class _Scale(msgspec.Struct):
 
 
 class ScaleActuator:
-    """Sets replica counts through a `Kube`. `leadership` is asked again right before each patch."""
+    """Sets replica counts. `leadership` is checked again right before each patch."""
 
     def __init__(self, kube: Kube, writes: OwnWrites, leadership: Leadership | None = None) -> None:
         self._kube = kube
@@ -56,20 +57,20 @@ class ScaleActuator:
         self._slots = asyncio.Semaphore(CONCURRENCY)
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        """Patch each change, some at a time; what is not done by the deadline has failed and is told so."""
-        late = f"not sent within {deadline_s:g} s, {len(changes)} changes were due"
-        outcomes = [Outcome(change, ChangeStatus.FAILED, late) for change in changes]
+        """Patch each change, 16 at a time. Changes that are not done by the deadline have failed."""
+        not_sent = f"not sent within {deadline_s:g} s, {len(changes)} changes were due"
+        outcomes = [Outcome(change, ChangeStatus.FAILED, not_sent) for change in changes]
 
-        async def one(index: int) -> None:
+        async def patch(index: int) -> None:
             async with self._slots:
-                sent = "sent, but not answered in time; it may have been applied"
-                outcomes[index] = Outcome(changes[index], ChangeStatus.FAILED, sent)
+                no_answer = "sent, but not answered in time; it may have been applied"
+                outcomes[index] = Outcome(changes[index], ChangeStatus.FAILED, no_answer)
                 outcomes[index] = await self._patch(changes[index])
 
         try:
             async with asyncio.timeout(deadline_s), asyncio.TaskGroup() as tasks:
                 for index in range(len(changes)):
-                    tasks.create_task(one(index), name=f"scale {changes[index].ref}")
+                    tasks.create_task(patch(index), name=f"scale {changes[index].ref}")
         except TimeoutError:
             log.warning("scaling took too long", changes=len(changes), deadline_s=deadline_s)
         return outcomes
@@ -87,12 +88,12 @@ class ScaleActuator:
             scale = await self._read(change, path, READ_TIMEOUT_S)
             if isinstance(scale, Outcome):
                 return scale
-            if problem := _differs(change, scale):
+            if problem := _difference(change, scale):
                 return Outcome(change, ChangeStatus.CONFLICT, problem)
             version = scale.metadata.resource_version
-            if not self._writes.clock.now_s() < change.until_s:
+            if not self._writes.clock.now_s() < change.scale_down_until_s:
                 return Outcome(change, ChangeStatus.FAILED, "not sent: its inputs are too old by now to scale down")
-        self._writes.note(change.uid, change.after)
+        self._writes.add(change.uid, change.after)
         try:
             await self._kube.request(
                 "PATCH",
@@ -103,30 +104,30 @@ class ScaleActuator:
                 timeout_s=WRITE_TIMEOUT_S,
             )
         except ApiError as error:
-            outcome = Outcome(change, *_verdict(error))
+            outcome = Outcome(change, *_status_of(error))
             if error.status == INVALID:
-                outcome = await self._explain(change, path, version, error)
-            if outcome.status is ChangeStatus.FAILED and _refuses(error) and error.message in outcome.detail:
-                self._writes.refused(change.uid, change.after, quoted("", error.message))
+                outcome = await self._find_conflict(change, path, version, error)
+            if outcome.status is ChangeStatus.FAILED and _is_refusal(error) and error.message in outcome.detail:
+                self._writes.add_refusal(change.uid, change.after, one_line("", error.message))
             return outcome
-        self._writes.accepted(change.uid)
+        self._writes.clear_refusal(change.uid)
         return Outcome(change, ChangeStatus.APPLIED)
 
     async def _read(self, change: Change, path: str, timeout_s: float) -> _Scale | Outcome:
-        """Return the scale as it stands, or why it cannot be read."""
+        """Return the present scale, or a failed outcome if it cannot be read."""
         try:
             return msgspec.json.decode(await self._kube.request("GET", path, timeout_s=timeout_s), type=_Scale)
         except ApiError as error:
-            return Outcome(change, *_verdict(error))
+            return Outcome(change, *_status_of(error))
         except msgspec.MsgspecError as error:
             return Outcome(change, ChangeStatus.FAILED, f"its scale cannot be read: {error}")
 
-    async def _explain(self, change: Change, path: str, version: str, refusal: ApiError) -> Outcome:
-        """Find out which of the tests failed: the API server does not say."""
+    async def _find_conflict(self, change: Change, path: str, version: str, refusal: ApiError) -> Outcome:
+        """Read the scale to find out which test of the patch failed. The API server does not tell."""
         scale = await self._read(change, path, WRITE_TIMEOUT_S)
         if isinstance(scale, Outcome):
             return scale
-        problem = _differs(change, scale)
+        problem = _difference(change, scale)
         if not problem and version not in ("", scale.metadata.resource_version):
             problem = "it changed just before it was scaled down"
         return (
@@ -136,8 +137,8 @@ class ScaleActuator:
         )
 
 
-def _differs(change: Change, scale: _Scale) -> str:
-    """Say why the scale is not what the change was decided for; "": it is."""
+def _difference(change: Change, scale: _Scale) -> str:
+    """Return how the scale differs from the one that the change was decided for; "": it does not."""
     if scale.metadata.uid != change.uid:
         return "it was deleted and created again"
     if scale.spec.replicas != change.before:
@@ -146,9 +147,9 @@ def _differs(change: Change, scale: _Scale) -> str:
 
 
 def _compare_and_set(change: Change, version: str) -> list[dict[str, object]]:
-    """Write a JSON patch that holds only for the same object with the old count, and in one version if one is given.
+    """Return a JSON patch that applies only to the same object with the old count.
 
-    A count of 0 is absent from a Scale, and a test for null is the test for absence.
+    version: the only resourceVersion it applies to; "": any. A Scale omits a count of 0, which a test for null matches.
     """
     unchanged: dict[str, object] = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     return [
@@ -159,14 +160,14 @@ def _compare_and_set(change: Change, version: str) -> list[dict[str, object]]:
     ]
 
 
-def _refuses(error: ApiError) -> bool:
-    """Say whether the next tick would be refused alike."""
-    return error.status in REFUSING or (error.status == BROKEN and WEBHOOK in error.message)
+def _is_refusal(error: ApiError) -> bool:
+    """Return whether the next tick would be refused as well."""
+    return error.status in REFUSING or (error.status == INTERNAL_ERROR and WEBHOOK in error.message)
 
 
-def _verdict(error: ApiError) -> tuple[ChangeStatus, str]:
+def _status_of(error: ApiError) -> tuple[ChangeStatus, str]:
     if error.status == CONFLICT:
-        return ChangeStatus.CONFLICT, f"somebody else wrote at the same time: {error.message}"
+        return ChangeStatus.CONFLICT, f"another client wrote at the same time: {error.message}"
     if error.status == NOT_FOUND:
         return ChangeStatus.FAILED, "it is gone"
     if error.status == FORBIDDEN:

@@ -127,7 +127,7 @@ def test_a_replica_that_lost_the_lease_says_whether_another_leads(world: World):
     world.lease.leading = False
     with pytest.raises(NoAnswer, match=NOBODY_LEADS):
         world.answers.answer(LLAMA)
-    world.lease.led_elsewhere = True
+    world.lease.has_other_leader = True
     with pytest.raises(NoAnswer, match=LED_ELSEWHERE):
         world.answers.answer(LLAMA)
     world.lease.leading = True

@@ -82,8 +82,8 @@ async def test_after_the_server_has_stopped_its_port_is_free(world: World):
         assert second.port == port
 
 
-def role(world: World, *, leading: bool = False, led_elsewhere: bool = False) -> None:
-    world.lease.leading, world.lease.led_elsewhere = leading, led_elsewhere
+def role(world: World, *, leading: bool = False, has_other_leader: bool = False) -> None:
+    world.lease.leading, world.lease.has_other_leader = leading, has_other_leader
 
 
 def balanced(*servers: KedaServer) -> grpc.aio.Channel:
@@ -112,7 +112,7 @@ async def sends_away(port: int) -> bool:
 
 async def test_calls_go_to_the_leader_when_followers_share_its_name(world: World):
     other = World()
-    role(other, led_elsewhere=True)
+    role(other, has_other_leader=True)
     async with server(world) as leader, server(other) as follower, balanced(follower, leader) as connection:
         await eventually(lambda: sends_away(follower.port), "the follower sends connections on")
         stub = ExternalScalerStub(connection)
@@ -123,7 +123,7 @@ async def test_calls_go_to_the_leader_when_followers_share_its_name(world: World
 
 
 async def test_call_waits_for_the_new_leader_when_another_led(world: World):
-    role(world, led_elsewhere=True)
+    role(world, has_other_leader=True)
     async with server(world) as serving, channel(serving.port) as connection:
         await eventually(lambda: sends_away(serving.port), "the follower sends connections on")
         call = asyncio.ensure_future(_answer(ExternalScalerStub(connection).IsActive(reference(), timeout=10)))
@@ -167,8 +167,8 @@ async def test_connection_is_sent_to_look_elsewhere_when_no_process_leads(world:
 
 async def test_port_is_never_closed_for_long_when_the_leader_changes(world: World):
     async with server(world) as serving:
-        for leading, led_elsewhere in [(False, True), (True, False), (False, False), (False, True), (True, False)]:
-            role(world, leading=leading, led_elsewhere=led_elsewhere)
+        for leading, has_other_leader in [(False, True), (True, False), (False, False), (False, True), (True, False)]:
+            role(world, leading=leading, has_other_leader=has_other_leader)
             closed, end_s = 0, time.monotonic() + 3 * FOLLOW_S
             while time.monotonic() < end_s:
                 closed += not await is_listening(serving.port)
@@ -190,7 +190,7 @@ class Lapsing:
         return not self.lapsed
 
     @property
-    def led_elsewhere(self) -> bool:
+    def has_other_leader(self) -> bool:
         return self.lapsed
 
 
@@ -225,7 +225,7 @@ async def test_a_port_lost_while_following_is_told_and_taken_back_when_it_is_fre
         assert serving.serving
         await serving._listening.stop(0)
         with closing(socket.create_server((HERE, serving.port))):
-            role(world, led_elsewhere=True)
+            role(world, has_other_leader=True)
 
             async def told() -> bool:
                 return "Address already in use" in serving.problem

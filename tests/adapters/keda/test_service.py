@@ -360,7 +360,7 @@ class TestStreamIsActive:
 
     async def test_false_is_not_pushed_when_another_trigger_decides_too(self, client: Client):
         """KEDA before 2.18 goes to zero for a pushed `false`, whatever another trigger says."""
-        client.world.cluster.add(scaled_object("llama", alone=False))
+        client.world.cluster.add(scaled_object("llama", is_only_trigger=False))
         client.world.decide(Row("llama", 3, current=3))
         stream = client.stub.StreamIsActive(reference(), timeout=5)
         assert (await stream.read()).result

@@ -37,7 +37,7 @@ class HandClock:
 @dataclass
 class Lease:
     leading: bool = True
-    led_elsewhere: bool = False
+    has_other_leader: bool = False
 
 
 @dataclass
@@ -163,6 +163,8 @@ class World:
         """Record a tick at the clock's time."""
         self.answers.record(tick(rows or (Row("llama", 3),), self.clock.time_s, view_age_s))
 
-    async def publish(self, name: str, after: int, heard: bool = True) -> list[Outcome]:
+    async def publish(self, name: str, after: int, has_fresh_input: bool = True) -> list[Outcome]:
         """Hand over a change from one replica, as the loop does."""
-        return await self.answers.apply([Change(ref(name), name, 1, after, "because", heard=heard)], 1.0)
+        return await self.answers.apply(
+            [Change(ref(name), name, 1, after, "because", has_fresh_input=has_fresh_input)], 1.0
+        )

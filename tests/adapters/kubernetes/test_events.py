@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
-from autoscaler.adapters.kubernetes.events import NOTE_LIMIT_BYTES, QUEUE_LIMIT, TOLD_AFTER_S, EventRecorder
+from autoscaler.adapters.kubernetes.events import MISSING_AFTER_S, NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
 from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule
@@ -56,7 +56,7 @@ def fleet_of(*workloads: Workload, other_owner: str = "") -> Fleet:
 def record(
     fleet: Fleet, *outcomes: Outcome, leading: bool = True, story: Story | None = None, now_s: float = 0.0
 ) -> TickRecord:
-    """Return the record of a tick; story: what is remembered from one to the next."""
+    """Return the record of a tick. story: the memory between ticks."""
     rows = len(fleet.workloads)
     nothing = Schedule(*(np.empty((rows, 0)) for _ in range(4)))
     given = TickInput(now_s, fleet, spec(rows), nothing, Samples.nothing(rows, len(fleet.pods)))
@@ -91,7 +91,7 @@ def outcome(workload: Workload, status: ChangeStatus, reason: str = "because", d
     return Outcome(Change(workload.ref, workload.uid, 2, 4, reason), status, detail)
 
 
-async def test_a_change_becomes_an_event_on_the_workload_with_the_sentence(
+async def test_change_is_an_event_with_the_explanation(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)
@@ -107,7 +107,7 @@ async def test_a_change_becomes_an_event_on_the_workload_with_the_sentence(
     assert (regarding["kind"], regarding["name"], regarding["uid"]) == ("Deployment", "llama", workload.uid)
 
 
-async def test_a_failure_that_repeats_is_one_event_with_a_count(
+async def test_repeated_failure_is_one_event_with_a_count(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)
@@ -126,7 +126,7 @@ async def test_a_failure_that_repeats_is_one_event_with_a_count(
     assert (event["type"], event["reason"], event["note"]) == ("Warning", "ScaleFailed", "2 to 4 replicas: not allowed")
 
 
-async def test_a_rival_is_told_when_it_appears_and_when_it_goes(
+async def test_other_owner_is_reported_when_it_comes_and_goes(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)
@@ -138,7 +138,7 @@ async def test_a_rival_is_told_when_it_appears_and_when_it_goes(
     assert "HorizontalPodAutoscaler/x owns the replica count; it is left alone." in {event["note"] for event in found}
 
 
-async def test_a_problem_is_told_when_it_appears_changes_and_goes(
+async def test_problem_is_reported_when_it_changes(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)
@@ -152,17 +152,17 @@ async def test_a_problem_is_told_when_it_appears_changes_and_goes(
             ("other", True),
             ("", 1),
         ):
-            told = record(fleet_of(workload), leading=bool(leading))
-            recorder.record(replace(told, problems={0: problem} if problem else {}))
+            tick = record(fleet_of(workload), leading=bool(leading))
+            recorder.record(replace(tick, problems={0: problem} if problem else {}))
         found = await written(kube_api, workload.ref.namespace, 3)
         await asyncio.sleep(0.2)
         assert len(await events(kube_api, workload.ref.namespace)) == 3
-    told = {(event["type"], event["reason"], event["note"]) for event in found}
-    assert ("Warning", "ProblemDetected", refused) in told
-    assert {reason for _, reason, _ in told} == {"ProblemDetected", "ProblemGone"}
+    reported = {(event["type"], event["reason"], event["note"]) for event in found}
+    assert ("Warning", "ProblemDetected", refused) in reported
+    assert {reason for _, reason, _ in reported} == {"ProblemDetected", "ProblemGone"}
 
 
-async def test_what_is_published_to_keda_is_told_when_it_changes(
+async def test_published_count_is_reported_when_it_changes(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)
@@ -175,7 +175,7 @@ async def test_what_is_published_to_keda_is_told_when_it_changes(
     assert event["reason"] == "Recommended"
 
 
-async def test_replicas_that_do_not_come_are_told_once_until_they_have_come(
+async def test_missing_replicas_are_reported_once(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder, story = EventRecorder(kube, clock), Story(spec())
@@ -187,7 +187,7 @@ async def test_replicas_that_do_not_come_are_told_once_until_they_have_come(
 
     async with running(recorder):
         for now_s in range(0, 60, 5):
-            recorder.record(at(now_s, words.format(now_s)))  # a number that changes is no news
+            recorder.record(at(now_s, words.format(now_s)))  # a changed number is no new event
         (event,) = await written(kube_api, workload.ref.namespace, 1)
         await asyncio.sleep(0.2)
         assert len(await events(kube_api, workload.ref.namespace)) == 1
@@ -199,7 +199,7 @@ async def test_replicas_that_do_not_come_are_told_once_until_they_have_come(
     assert {event["reason"] for event in found} == {"ReplicasMissing", "ReplicasComplete"}
 
 
-async def test_a_pod_that_waits_for_a_node_is_told_only_when_none_comes(
+async def test_unschedulable_pod_is_reported_after_a_delay(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder, story = EventRecorder(kube, clock), Story(spec())
@@ -210,12 +210,12 @@ async def test_a_pod_that_waits_for_a_node_is_told_only_when_none_comes(
             recorder.record(record(waits, story=story, now_s=now_s))
         await asyncio.sleep(0.2)
         assert await events(kube_api, workload.ref.namespace) == []
-        recorder.record(record(waits, story=story, now_s=TOLD_AFTER_S))
+        recorder.record(record(waits, story=story, now_s=MISSING_AFTER_S))
         (event,) = await written(kube_api, workload.ref.namespace, 1)
     assert event["note"] == "1 pod is pending (unschedulable): 0/3 nodes are available"
 
 
-async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):
+async def test_follower_reports_nothing(kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload):
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
         recorder.record(record(fleet_of(workload, other_owner="HorizontalPodAutoscaler/x"), leading=False))
@@ -224,7 +224,7 @@ async def test_a_follower_tells_nothing(kube_api: KubeApi, kube: Kube, clock: Sy
         assert await events(kube_api, workload.ref.namespace) == []
 
 
-async def test_a_long_sentence_is_cut_at_what_an_event_may_hold(
+async def test_note_is_cut_to_the_limit_of_an_event(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)
@@ -235,7 +235,7 @@ async def test_a_long_sentence_is_cut_at_what_an_event_may_hold(
     assert event["note"].endswith("ä...")
 
 
-async def test_the_longest_name_is_cut_where_what_is_left_is_a_name(
+async def test_event_has_a_valid_name_for_the_longest_workload(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     name = f"{'x' * 198}-.{'y' * 53}"
@@ -247,7 +247,7 @@ async def test_the_longest_name_is_cut_where_what_is_left_is_a_name(
     assert event["regarding"]["name"] == name
 
 
-async def test_without_the_api_server_recording_neither_waits_nor_grows_and_later_events_are_written(
+async def test_oldest_events_are_dropped_while_the_server_is_away(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder = EventRecorder(kube, clock)

@@ -1,4 +1,4 @@
-"""The fleet as read from a real API server, by the daemon's own user."""
+"""The fleet, read from a real API server by the daemon's own user."""
 
 import asyncio
 
@@ -45,13 +45,13 @@ def direct(kube: Kube, clock: SystemClock, world: World, writes: OwnWrites | Non
     return KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], writes, FAST, heartbeat_s=0.2)
 
 
-async def test_the_fleet_is_unavailable_until_everything_was_listed(kube: Kube, clock: SystemClock, world: World):
+async def test_fleet_is_unavailable_until_everything_was_listed(kube: Kube, clock: SystemClock, world: World):
     fleet = direct(kube, clock, world)
     with pytest.raises(Unavailable, match=r"deployments in test-.*: its first list is not complete yet"):
         fleet.fleet()
 
 
-async def test_the_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: SystemClock, world: World):
+async def test_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: SystemClock, world: World):
     woken = asyncio.Event()
     fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, wakeup=woken)
     async with running(fleet):
@@ -60,7 +60,7 @@ async def test_the_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: Sy
         assert fleet.fleet().workloads == ()
 
 
-async def test_a_missing_right_is_named_as_the_reason(
+async def test_missing_permission_is_the_reason(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
@@ -71,9 +71,7 @@ async def test_a_missing_right_is_named_as_the_reason(
             fleet.fleet()
 
 
-async def test_annotated_deployments_are_the_workloads_and_their_pods_follow_the_replica_set(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_annotated_deployments_are_managed_with_their_pods(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", replicas=3, gpus=2)
     await world.deployment("other", annotations={})
     await world.pod("llama", "llama-a", READY_STATUS)
@@ -91,9 +89,7 @@ async def test_annotated_deployments_are_the_workloads_and_their_pods_follow_the
     assert view.pod_ready.tolist() == [True]
 
 
-async def test_cold_start_times_are_read_from_pod_conditions_on_the_clock_of_the_tick(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.pod("llama", "llama-a", RUNNING_STATUS)
     fleet = direct(kube, clock, world)
@@ -118,9 +114,7 @@ async def test_cold_start_times_are_read_from_pod_conditions_on_the_clock_of_the
         (waiting_status("ContainerCreating"), Blocked.NO),
     ],
 )
-async def test_a_pod_that_waiting_does_not_help_says_why(
-    kube: Kube, clock: SystemClock, world: World, status: dict, blocked: Blocked
-):
+async def test_blocked_pod_has_its_reason(kube: Kube, clock: SystemClock, world: World, status: dict, blocked: Blocked):
     await world.deployment("llama")
     await world.pod("llama", "llama-a", status)
     fleet = direct(kube, clock, world)
@@ -128,9 +122,7 @@ async def test_a_pod_that_waiting_does_not_help_says_why(
         assert (await synced(fleet)).pod_blocked.tolist() == [blocked]
 
 
-async def test_a_pod_about_to_be_evicted_is_terminating_and_a_finished_one_is_gone(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_evicted_pod_is_terminating_and_finished_one_gone(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     leaving = [*READY_STATUS["conditions"], condition("DisruptionTarget", reason="PreemptionByScheduler")]
     await world.pod("llama", "leaving", READY_STATUS | {"conditions": leaving})
@@ -142,10 +134,8 @@ async def test_a_pod_about_to_be_evicted_is_terminating_and_a_finished_one_is_go
     assert view.pod_terminating.tolist() == [True]
 
 
-async def test_nobody_is_given_pods_or_replica_sets_of_another_namespace_whatever_owner_they_claim(
-    kube: Kube, clock: SystemClock, world: World, kube_api: KubeApi
-):
-    """The API server does not look whether an owner exists: else another tenant's pods could speak for a workload."""
+async def test_owner_in_another_namespace_is_ignored(kube: Kube, clock: SystemClock, world: World, kube_api: KubeApi):
+    """The API server does not check that an owner exists, so a tenant could add pods to another one's workload."""
     made = await world.deployment("llama")
     await world.pod("llama", "llama-0")
     mine = await kube_api.get("apps/v1", "ReplicaSet", world.namespace, "llama-1")
@@ -169,7 +159,7 @@ async def test_nobody_is_given_pods_or_replica_sets_of_another_namespace_whateve
     assert [pod.name for pod in view.pods] == ["llama-0"]
 
 
-async def test_stateful_sets_own_their_pods_directly(kube: Kube, clock: SystemClock, world: World):
+async def test_stateful_set_owns_its_pods_directly(kube: Kube, clock: SystemClock, world: World):
     await world.stateful_set("llama", replicas=2)
     await world.pod("llama", "llama-0", READY_STATUS, kind="StatefulSet")
     fleet = direct(kube, clock, world)
@@ -179,9 +169,7 @@ async def test_stateful_sets_own_their_pods_directly(kube: Kube, clock: SystemCl
     assert [pod.name for pod in view.pods] == ["llama-0"]
 
 
-async def test_a_leader_worker_set_counts_groups_serves_by_leaders_and_sums_the_gpus_of_a_group(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_leader_worker_set_counts_groups(kube: Kube, clock: SystemClock, world: World):
     await world.leader_worker_set("deepseek", replicas=2, size=4, gpus=8)
     lws = "leaderworkerset.sigs.k8s.io/"
     for index in range(4):
@@ -201,7 +189,7 @@ async def test_a_leader_worker_set_counts_groups_serves_by_leaders_and_sums_the_
         await until(fleet, "its replacement may help", lambda v: v.pod_blocked.tolist() == [Blocked.NO])
 
 
-async def test_nothing_is_rebuilt_when_nothing_has_changed(kube: Kube, clock: SystemClock, world: World):
+async def test_columns_are_reused_when_nothing_has_changed(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.pod("llama", "llama-a", READY_STATUS)
     fleet = direct(kube, clock, world)
@@ -219,7 +207,7 @@ async def test_nothing_is_rebuilt_when_nothing_has_changed(kube: Kube, clock: Sy
     assert before.pod_ready.tolist() == [True]
 
 
-async def test_ids_ascend_and_never_come_back(kube: Kube, clock: SystemClock, world: World):
+async def test_ids_ascend_and_are_never_reused(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("a")
     await world.deployment("b")
     await world.pod("a", "a-1", READY_STATUS)
@@ -238,9 +226,7 @@ async def test_ids_ascend_and_never_come_back(kube: Kube, clock: SystemClock, wo
     assert (np.diff(again.workload_id) > 0).all()
 
 
-async def test_a_workload_is_managed_from_the_annotation_on_and_keeps_its_number(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_workload_is_managed_while_it_has_the_annotation(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", annotations={})
     await world.pod("llama", "llama-a", READY_STATUS)
     await world.deployment("other")
@@ -256,7 +242,7 @@ async def test_a_workload_is_managed_from_the_annotation_on_and_keeps_its_number
         assert view.pods == ()
 
 
-async def test_what_is_being_deleted_is_no_workload_any_more_however_long_that_takes(
+async def test_workload_is_gone_while_it_is_being_deleted(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     await world.deployment("leaving")
@@ -266,7 +252,7 @@ async def test_what_is_being_deleted_is_no_workload_any_more_however_long_that_t
     fleet = direct(kube, clock, world)
     async with running(fleet):
         first = await synced(fleet)
-        await kube_api.request("DELETE", path, propagationPolicy="Foreground")  # no controller here ever ends it
+        await kube_api.request("DELETE", path, propagationPolicy="Foreground")  # no controller completes it here
         view = await until(fleet, "it has left", lambda view: names(view) == ["staying"])
         assert view.pods == ()
         finalizers = {"metadata": {"finalizers": []}}
@@ -276,7 +262,7 @@ async def test_what_is_being_deleted_is_no_workload_any_more_however_long_that_t
     assert again.workload_id[row(again, "leaving")] > first.workload_id.max()
 
 
-async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: SystemClock, world: World):
+async def test_invalid_annotations_are_reported_for_one_workload(kube: Kube, clock: SystemClock, world: World):
     bad = annotated(policy="no/such", max_replicas="-3", paused="perhaps", metrics_port="99999", max_replcas="3")
     await world.deployment("bad", annotations=bad)
     await world.deployment("good", annotations=annotated(policy="batch", max_replicas="3"))
@@ -305,9 +291,7 @@ async def test_bad_annotations_are_told_and_harm_nobody_else(kube: Kube, clock: 
     ]
 
 
-async def test_that_no_workload_is_to_be_scaled_is_told_with_what_it_takes(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_log_says_what_is_needed_when_no_workload_is_managed(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", annotations={})
     fleet = direct(kube, clock, world)
     with capture_logs() as lines:
@@ -317,16 +301,16 @@ async def test_that_no_workload_is_to_be_scaled_is_told_with_what_it_takes(
             await until(fleet, "a workload", lambda view: len(view.workloads) == 1)
             await world.deployment("llama", annotations={})
             await until(fleet, "no workload", lambda view: not view.workloads)
-    told = {
+    expected = {
         "event": "no workload is to be scaled",
         "needed": "the annotation vllm-autoscaler.io/policy on a Deployment, StatefulSet or LeaderWorkerSet",
         "namespaces": [world.namespace],
         "log_level": "warning",
     }
-    assert lines == [told, told]
+    assert lines == [expected, expected]
 
 
-async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemClock, world: World):
+async def test_hpa_is_the_other_owner_until_it_is_deleted(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.deployment("other")
     await world.hpa("theirs", "llama")
@@ -339,9 +323,7 @@ async def test_a_rival_hpa_is_named_until_it_is_gone(kube: Kube, clock: SystemCl
         await until(fleet, "no other owner is left", lambda view: view.other_owner == ("", ""))
 
 
-async def test_what_an_autoscaler_wrote_is_no_manual_change_and_is_over_with_it(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_write_of_an_hpa_is_no_manual_override(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.deployment("other")
     await world.hpa("theirs", "llama")
@@ -357,7 +339,7 @@ async def test_what_an_autoscaler_wrote_is_no_manual_change_and_is_over_with_it(
         await until(fleet, "no other owner is left", lambda view: view.other_owner[row(view, "llama")] == "")
 
 
-async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, clock: SystemClock, world: World):
+async def test_scaled_object_is_named_instead_of_its_hpa(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.scaled_object("theirs", "llama", {"type": "prometheus", "metadata": {}})
     await world.hpa("keda-hpa-theirs", "llama", scaled_object="theirs")
@@ -366,9 +348,7 @@ async def test_a_rival_scaled_object_is_named_rather_than_its_hpa(kube: Kube, cl
         assert (await synced(fleet)).other_owner == ("ScaledObject/theirs",)
 
 
-async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_manual_change_after_our_write_is_an_override(kube: Kube, clock: SystemClock, world: World):
     made = await world.deployment("llama", replicas=2)
     writes = OwnWrites(clock)
     fleet, actuator = direct(kube, clock, world, writes), ScaleActuator(kube, writes)
@@ -384,27 +364,23 @@ async def test_a_manual_change_between_our_writes_is_reported_and_not_fought(
     assert view.other_owner == ("a manual change by kubectl-scale",)
 
 
-async def test_another_installation_is_a_rival_to_the_one_whose_count_it_changes(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_two_installations_respect_each_other(kube: Kube, clock: SystemClock, world: World):
     made = await world.deployment("llama", replicas=2)
     ours, theirs = (OwnWrites(clock, f"{name}/vllm-autoscaler") for name in ("ours", "theirs"))
-    fleet, beside = direct(kube, clock, world, ours), direct(kube, clock, world, theirs)
+    fleet, their_fleet = direct(kube, clock, world, ours), direct(kube, clock, world, theirs)
     ref, uid = WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"]
-    async with running(fleet, beside):
+    async with running(fleet, their_fleet):
         await synced(fleet)
-        await synced(beside)
+        await synced(their_fleet)
         await ScaleActuator(kube, ours).apply([Change(ref, uid, 2, 4, "more")], 5)
-        view = await until(beside, "the change is seen", lambda view: view.replicas.tolist() == [4.0])
+        view = await until(their_fleet, "the change is seen", lambda view: view.replicas.tolist() == [4.0])
         assert view.other_owner == ("another installation, vllm-autoscaler/ours/vllm-autoscaler",)
         await ScaleActuator(kube, theirs).apply([Change(ref, uid, 4, 3, "less")], 5)
         view = await until(fleet, "the change is seen", lambda view: view.replicas.tolist() == [3.0])
     assert view.other_owner == ("another installation, vllm-autoscaler/theirs/vllm-autoscaler",)
 
 
-async def test_a_manual_change_of_a_count_that_was_right_is_not_fought_either(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_manual_change_before_any_write_is_an_override(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", replicas=2)
     await world.deployment("mistral", replicas=2, annotations={})
     fleet = direct(kube, clock, world)
@@ -435,10 +411,8 @@ async def test_gpus_are_pooled_by_resource_and_product(kube_api: KubeApi, kube: 
     assert view.pool.tolist() == [0]
 
 
-async def test_pods_on_nodes_that_admit_no_more_keep_their_gpus(
-    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
-):
-    """Two node pools; a pod of team a's workload was placed on team b's node before it got its selector."""
+async def test_stray_pods_keep_their_gpus(kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World):
+    """A pod of team a's workload was scheduled on team b's node before it got its selector."""
     product = f"L4-{world.namespace}"
     for team, count in (("a", 4), ("b", 8)):
         labels = {"nvidia.com/gpu.product": product, "team": team}
@@ -457,7 +431,7 @@ async def test_pods_on_nodes_that_admit_no_more_keep_their_gpus(
     await kube_api.delete("v1", "Node", None, "node-1")
 
 
-async def test_what_keeps_replicas_from_coming_is_read_from_controllers_scheduler_and_kubelet(
+async def test_obstacles_are_read_from_controllers_and_pods(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     for name in ("quota", "waits", "image", "fine"):
@@ -474,19 +448,19 @@ async def test_what_keeps_replicas_from_coming_is_read_from_controllers_schedule
     fleet = direct(kube, clock, world)
     async with running(fleet):
         view = await synced(fleet)
-    said = dict(zip(names(view), view.obstacles.words, strict=True))
-    assert said["quota"] == "FailedCreate: exceeded quota: gpus"
-    assert said["waits"].startswith("Unschedulable: 0/2 nodes are available.")
-    assert len(said["waits"]) == 240
-    assert (said["image"], said["fine"]) == ("ImagePullBackOff", "")
+    messages = dict(zip(names(view), view.obstacles.words, strict=True))
+    assert messages["quota"] == "FailedCreate: exceeded quota: gpus"
+    assert messages["waits"].startswith("Unschedulable: 0/2 nodes are available.")
+    assert len(messages["waits"]) == 240
+    assert (messages["image"], messages["fine"]) == ("ImagePullBackOff", "")
     assert view.obstacles.failed.tolist() == [name == "quota" for name in names(view)]
     assert {ref.name for ref in fleet.obstructed()} == {"quota", "waits", "image"}
 
 
-async def test_a_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, clock: SystemClock, world: World):
+async def test_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, clock: SystemClock, world: World):
     made = await world.deployment("llama")
     writes = OwnWrites(clock)
-    writes.refused(made["metadata"]["uid"], 4, "denied")
+    writes.add_refusal(made["metadata"]["uid"], 4, "denied")
     fleet = direct(kube, clock, world, writes)
     async with running(fleet):
         view = await synced(fleet)
@@ -495,7 +469,7 @@ async def test_a_refused_count_is_forgotten_when_the_workload_changes(kube: Kube
         await until(fleet, "it is forgotten", lambda view: np.isnan(view.obstacles.refused).all())
 
 
-async def test_without_the_right_to_read_nodes_gpus_are_unknown_and_the_rest_works(
+async def test_gpus_are_unknown_without_permission_for_nodes(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
     roles = in_namespace(shipped_roles("direct"), namespace)
@@ -511,9 +485,7 @@ async def test_without_the_right_to_read_nodes_gpus_are_unknown_and_the_rest_wor
     assert np.isnan(view.pool_gpus).all()
 
 
-async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_bounds(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_keda_workloads_are_the_targets_of_triggers(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", annotations=annotated(service="chat"))
     await world.deployment("other")
     overrides = {"type": "external", "metadata": EXTERNAL["metadata"] | {"objective.ttft": "200ms"}}
@@ -535,9 +507,7 @@ async def test_keda_workloads_are_those_a_trigger_names_with_its_overrides_and_b
     assert fleet.scaled_object(world.namespace, "nobody") is None
 
 
-async def test_overrides_by_annotation_which_keda_mode_does_not_read_are_told(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_override_annotations_are_reported_in_keda_mode(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", annotations=annotated(policy="batch", max_replicas="8"))
     await world.scaled_object("ours", "llama", EXTERNAL)
     fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
@@ -548,7 +518,7 @@ async def test_overrides_by_annotation_which_keda_mode_does_not_read_are_told(
     assert fleet.problems() == {workload.ref: problem}
 
 
-async def test_keda_rivals_are_other_scaled_objects_and_other_hpas(kube: Kube, clock: SystemClock, world: World):
+async def test_other_scaled_objects_and_hpas_are_owners_in_keda_mode(kube: Kube, clock: SystemClock, world: World):
     for name in ("a", "b"):
         await world.deployment(name, annotations={})
         await world.scaled_object(f"ours-{name}", name, EXTERNAL)
@@ -561,9 +531,7 @@ async def test_keda_rivals_are_other_scaled_objects_and_other_hpas(kube: Kube, c
     assert view.other_owner[row(view, "b")] == "HorizontalPodAutoscaler/by-hand"
 
 
-async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_alone(
-    kube: Kube, clock: SystemClock, world: World
-):
+async def test_invalid_scaled_object_is_reported(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("twice", annotations={})
     await world.scaled_object("twice", "twice", EXTERNAL, EXTERNAL)
     await world.scaled_object("absurd", "missing", EXTERNAL, minReplicaCount=9, maxReplicaCount=2)
@@ -586,8 +554,8 @@ async def test_a_scaled_object_that_makes_no_sense_is_told_and_its_target_left_a
     assert "names no policy" in no_policy.problem
 
 
-async def test_a_rival_in_deletion_is_none(kube: Kube, clock: SystemClock, world: World):
-    """A finalizer holds an object that is deleted for as long as its controller is gone."""
+async def test_autoscaler_that_is_being_deleted_is_no_owner(kube: Kube, clock: SystemClock, world: World):
+    """A finalizer keeps a deleted object until its controller returns."""
     kept = {"metadata": {"finalizers": ["keda.sh/absent"]}}
     for name in ("hpa", "scaled"):
         await world.deployment(name)
@@ -601,13 +569,13 @@ async def test_a_rival_in_deletion_is_none(kube: Kube, clock: SystemClock, world
         assert view.other_owner == ("HorizontalPodAutoscaler/theirs", "ScaledObject/theirs")
         await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
         await world.delete("ScaledObject", "theirs", KEDA)
-        await until(fleet, "nobody owns the counts", lambda view: view.other_owner == ("", ""))
+        await until(fleet, "no other owner is left", lambda view: view.other_owner == ("", ""))
     for kind, version in (("HorizontalPodAutoscaler", "autoscaling/v2"), ("ScaledObject", KEDA)):
         assert (await world.api.get(version, kind, world.namespace, "theirs"))["metadata"]["deletionTimestamp"]
         await world.patch(kind, "theirs", {"metadata": {"finalizers": None}}, version)
 
 
-async def test_what_holds_a_count_of_keda_is_seen(kube: Kube, clock: SystemClock, world: World):
+async def test_limits_of_keda_and_its_hpa_are_read(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", replicas=6, annotations={})
     await world.deployment("other", annotations={})
     for name in ("llama", "other"):
@@ -630,7 +598,7 @@ async def test_what_holds_a_count_of_keda_is_seen(kube: Kube, clock: SystemClock
 
         rules = {"spec": {"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}}
         await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
-        await until(fleet, "the HPA holds", lambda view: least(view) == 6)
+        await until(fleet, "the HPA keeps the count", lambda view: least(view) == 6)
         cpu = {
             "type": "Resource",
             "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 9}},
@@ -643,7 +611,7 @@ async def test_what_holds_a_count_of_keda_is_seen(kube: Kube, clock: SystemClock
         assert view.held is not None and view.held.shared[row(view, "llama")]
 
 
-async def test_an_hpa_that_cannot_scale_is_told_and_takes_no_gpus(kube: Kube, clock: SystemClock, world: World):
+async def test_hpa_that_cannot_scale_is_an_obstacle(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", replicas=1, annotations={})
     await world.scaled_object("llama", "llama", EXTERNAL)
     await world.hpa("keda-hpa-llama", "llama", scaled_object="llama")
@@ -651,7 +619,7 @@ async def test_an_hpa_that_cannot_scale_is_told_and_takes_no_gpus(kube: Kube, cl
     denied = "the HPA controller was unable to update the target scale: admission webhook denied the request"
     condition = {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": denied}
 
-    async def tell(*conditions: dict[str, str]) -> None:
+    async def set_conditions(*conditions: dict[str, str]) -> None:
         counts = {"currentReplicas": 1, "desiredReplicas": 1, "conditions": list(conditions)}
         await world.api.set_status(
             "autoscaling/v2", "HorizontalPodAutoscaler", world.namespace, "keda-hpa-llama", counts
@@ -659,19 +627,19 @@ async def test_an_hpa_that_cannot_scale_is_told_and_takes_no_gpus(kube: Kube, cl
 
     async with running(fleet):
         assert np.isnan((await synced(fleet)).obstacles.refused).all()
-        await tell(condition)
-        view = await until(fleet, "the trouble is seen", lambda view: bool(fleet.problems()))
+        await set_conditions(condition)
+        view = await until(fleet, "the problem is reported", lambda view: bool(fleet.problems()))
         assert fleet.problems() == {
             WorkloadRef(world.namespace, "llama"): f"HorizontalPodAutoscaler/keda-hpa-llama: {denied}"
         }
         assert (view.obstacles.refused[0], view.obstacles.words[0]) == (np.inf, denied)
         assert view.held is not None and view.held.shared[0]
-        await tell({**condition, "status": "True"})
+        await set_conditions({**condition, "status": "True"})
         view = await until(fleet, "it is over", lambda view: not fleet.problems())
         assert np.isnan(view.obstacles.refused[0])
 
 
-async def test_keda_mode_says_so_where_keda_is_not_installed(
+async def test_fleet_is_unavailable_when_keda_is_not_installed(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     await kube_api.remove_crds("scaledobjects")
@@ -684,7 +652,7 @@ async def test_keda_mode_says_so_where_keda_is_not_installed(
         await synced(fleet)
 
 
-async def test_custom_resources_are_picked_up_when_their_kind_is_installed_later(
+async def test_custom_resources_are_found_when_installed_later(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     await kube_api.remove_crds("leaderworkersets")
@@ -697,23 +665,23 @@ async def test_custom_resources_are_picked_up_when_their_kind_is_installed_later
 
 
 async def test_all_namespaces_are_watched_when_none_is_named(kube: Kube, clock: SystemClock, world: World):
-    elsewhere = World(world.api, await world.api.namespace())
+    other = World(world.api, await world.api.namespace())
     await world.deployment("here")
-    await elsewhere.deployment("there")
+    await other.deployment("there")
     fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST)
     async with running(fleet):
         view = await synced(fleet)
-    assert {("here", world.namespace), ("there", elsewhere.namespace)} <= {
+    assert {("here", world.namespace), ("there", other.namespace)} <= {
         (workload.ref.name, workload.ref.namespace) for workload in view.workloads
     }
 
 
 async def test_only_named_namespaces_are_watched(kube: Kube, clock: SystemClock, world: World):
-    elsewhere = World(world.api, await world.api.namespace())
+    other = World(world.api, await world.api.namespace())
     third = World(world.api, await world.api.namespace())
     await world.deployment("here")
-    await elsewhere.deployment("there")
+    await other.deployment("there")
     await third.deployment("nowhere")
-    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, elsewhere.namespace], times=FAST)
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace], times=FAST)
     async with running(fleet):
         assert sorted(names(await synced(fleet))) == ["here", "there"]

@@ -1,4 +1,4 @@
-"""Leader election against a real API server: at most one leads, whatever is killed or frozen."""
+"""Leader election against a real API server: at most one leads while processes are killed or frozen."""
 
 import asyncio
 import os
@@ -11,7 +11,8 @@ import pytest
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
-from autoscaler.adapters.kubernetes.leader_election import Elector, micro_time
+from autoscaler.adapters.kubernetes.api.text import micro_time
+from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.config.settings import LeaseSettings
 from tests.adapters.kubernetes.conftest import Connect
 from tests.adapters.kubernetes.world import running
@@ -24,13 +25,13 @@ LEASES = "coordination.k8s.io/v1"
 
 
 def quick(namespace: str, **changes: float) -> LeaseSettings:
-    """Settings in the proportions of client-go's, some seven times faster."""
+    """The proportions of client-go's defaults, about seven times faster."""
     times = {"duration_s": 2.0, "renew_deadline_s": 1.4, "retry_s": 0.2} | changes
     return LeaseSettings(namespace=namespace, **times)
 
 
 class Watcher:
-    """Looks every few milliseconds who leads, and keeps the largest number that ever did at once."""
+    """Counts the leaders every few milliseconds, and keeps the largest number."""
 
     def __init__(self, *electors: Elector) -> None:
         self.electors = list(electors)
@@ -58,7 +59,7 @@ async def one_leads(electors: list[Elector], timeout_s: float = 10) -> Elector:
 
 
 @integration
-async def test_one_of_three_leads_and_gives_the_lease_back_when_it_ends(
+async def test_one_of_three_leads_and_releases_the_lease(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str
 ):
     electors = [Elector(kube, quick(namespace), clock) for _ in range(3)]
@@ -69,7 +70,7 @@ async def test_one_of_three_leads_and_gives_the_lease_back_when_it_ends(
         assert first.transitions == 0
         await asyncio.sleep(0.5)
         assert {elector.holder for elector in electors} == {first.identity}
-        assert all(elector.led_elsewhere != (elector is first) for elector in electors)
+        assert all(elector.has_other_leader != (elector is first) for elector in electors)
         began = time.monotonic()
         tasks[first.identity].cancel()
         await asyncio.sleep(0)
@@ -79,7 +80,7 @@ async def test_one_of_three_leads_and_gives_the_lease_back_when_it_ends(
         for task in tasks.values():
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
-    assert handover_s < 1.0  # not the 2 s that an abandoned lease lasts
+    assert handover_s < 1.0  # less than the 2 s of an expiring lease
     assert second.transitions == 1
     assert watcher.most == 1
     lease = (await kube_api.get(LEASES, "Lease", namespace, "vllm-autoscaler"))["spec"]
@@ -87,12 +88,14 @@ async def test_one_of_three_leads_and_gives_the_lease_back_when_it_ends(
 
 
 def assert_never_two(acts: list[list[str]]) -> list[str]:
-    """Check that whoever acted did so alone, and return the actors in order. A line is: time, identity, transitions."""
+    """Check that two processes never acted at once; return them in order. A line is: time, identity, transitions."""
     lines = sorted((float(at), identity, int(transitions)) for at, identity, transitions in acts)
     actors: list[str] = []
     highest = -1
     for _, identity, transitions in lines:
-        assert transitions >= highest, f"{identity} acted in term {transitions} after somebody had in {highest}"
+        assert transitions >= highest, (
+            f"{identity} acted in term {transitions} after another process acted in {highest}"
+        )
         highest = transitions
         if not actors or actors[-1] != identity:
             actors.append(identity)
@@ -102,7 +105,7 @@ def assert_never_two(acts: list[list[str]]) -> list[str]:
 
 @integration
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_when_the_leading_process_dies_or_freezes_another_acts_after_the_lease_and_never_both(
+async def test_another_process_acts_when_the_leader_dies_or_freezes(
     kube_api: KubeApi, daemon: User, namespace: str, tmp_path: Path, how: signal.Signals, record_property
 ):
     settings = quick(namespace)
@@ -126,7 +129,7 @@ async def test_when_the_leading_process_dies_or_freezes_another_acts_after_the_l
         (first,) = await eventually(acting, "one acts", 20)
         await asyncio.sleep(0.5)
         children[first].send_signal(how)
-        struck = time.monotonic()
+        signalled_s = time.monotonic()
         await eventually(lambda: acting(first), "another acts", 20)
         if how is signal.SIGSTOP:
             await asyncio.sleep(0.3)
@@ -141,15 +144,15 @@ async def test_when_the_leading_process_dies_or_freezes_another_acts_after_the_l
     actors = assert_never_two(lines)
     assert len(actors) == 2
     took_over = min(float(at) for at, identity, _ in lines if identity == actors[1])
-    record_property("failover_s", took_over - struck)
-    print(f"failover after {how.name}: {took_over - struck:.2f} s with a lease of {settings.duration_s:g} s")
-    # At most the lease, a look that came just before the last renewal, and what a busy machine takes.
-    assert took_over - struck < settings.duration_s + 2 * settings.retry_s * 1.2 + 1.5
+    record_property("failover_s", took_over - signalled_s)
+    print(f"failover after {how.name}: {took_over - signalled_s:.2f} s with a lease of {settings.duration_s:g} s")
+    # The lease, a read just before the last renewal, and a margin for a busy machine.
+    assert took_over - signalled_s < settings.duration_s + 2 * settings.retry_s * 1.2 + 1.5
 
 
 @integration
 @pytest.mark.parametrize("crash", [True, False])
-async def test_through_an_outage_of_the_api_server_the_leader_stops_in_time_and_one_leads_afterwards(
+async def test_leader_stops_in_time_during_an_outage(
     kube_api: KubeApi, connect: Connect, daemon: User, clock: SystemClock, namespace: str, crash: bool
 ):
     settings = quick(namespace)
@@ -166,14 +169,14 @@ async def test_through_an_outage_of_the_api_server_the_leader_stops_in_time_and_
             await eventually(leader_stops, "the leader stops", every_s=0.01)
             assert time.monotonic() - began <= settings.renew_deadline_s + 0.3
             await asyncio.sleep(max(0.0, settings.duration_s + 0.5 - (time.monotonic() - began)))
-            assert not any(elector.leading or elector.led_elsewhere for elector in electors)
+            assert not any(elector.leading or elector.has_other_leader for elector in electors)
         await one_leads(electors)
         await asyncio.sleep(1.0)
     assert watcher.most == 1
 
 
 @integration
-async def test_a_short_hiccup_of_the_api_server_changes_no_leader(
+async def test_leader_stays_after_a_short_outage(
     kube_api: KubeApi, connect: Connect, daemon: User, clock: SystemClock, namespace: str
 ):
     electors = [Elector(await connect(daemon), quick(namespace), clock) for _ in range(2)]
@@ -190,9 +193,7 @@ async def test_a_short_hiccup_of_the_api_server_changes_no_leader(
 
 
 @integration
-async def test_a_lease_deleted_under_its_holder_is_not_taken_by_another_at_once(
-    kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str
-):
+async def test_deleted_lease_is_not_acquired_at_once(kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str):
     electors = [Elector(kube, quick(namespace), clock) for _ in range(3)]
     watcher = Watcher(*electors)
     async with running(watcher, *electors):
@@ -205,11 +206,9 @@ async def test_a_lease_deleted_under_its_holder_is_not_taken_by_another_at_once(
 
 
 @integration
-async def test_the_times_in_a_foreign_lease_are_not_believed_only_that_it_does_not_change(
-    kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str
-):
+async def test_times_in_a_foreign_lease_are_ignored(kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str):
     spec = {
-        "holderIdentity": "somebody-whose-clock-is-wrong",
+        "holderIdentity": "process-with-a-wrong-clock",
         "leaseDurationSeconds": 1,
         "renewTime": "2001-01-01T00:00:00.000000Z",
         "leaseTransitions": 7,
@@ -228,10 +227,10 @@ async def test_the_times_in_a_foreign_lease_are_not_believed_only_that_it_does_n
 
 
 @integration
-async def test_lease_is_given_back_when_its_version_is_newer_than_was_seen(
+async def test_lease_is_released_when_its_version_has_changed(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, namespace: str
 ):
-    """As after a renewal that was sent, cut short by the end of the process, and applied all the same."""
+    """As after a renewal that was cancelled at the end of the process, but applied."""
     elector = Elector(kube, quick(namespace, duration_s=60, renew_deadline_s=40, retry_s=30), clock)
     async with running(elector):
         await one_leads([elector])
@@ -242,7 +241,7 @@ async def test_lease_is_given_back_when_its_version_is_newer_than_was_seen(
 
 
 @integration
-async def test_coming_to_lead_wakes_the_loop(kube: Kube, clock: SystemClock, namespace: str):
+async def test_loop_is_woken_when_this_process_begins_to_lead(kube: Kube, clock: SystemClock, namespace: str):
     wakeup = asyncio.Event()
     elector = Elector(kube, quick(namespace), clock, wakeup)
     async with running(elector):
@@ -252,7 +251,7 @@ async def test_coming_to_lead_wakes_the_loop(kube: Kube, clock: SystemClock, nam
 
 
 @integration
-async def test_without_the_right_to_the_lease_nobody_leads(
+async def test_no_process_leads_without_permission_for_the_lease(
     kube_api: KubeApi, connect: Connect, clock: SystemClock, namespace: str
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
@@ -262,7 +261,7 @@ async def test_without_the_right_to_the_lease_nobody_leads(
         assert not elector.leading
 
 
-def test_two_processes_with_one_configured_name_are_told_apart():
+def test_identities_differ_when_the_configured_name_is_equal():
     settings = LeaseSettings(identity="pod-0")
     electors = [Elector(None, settings, SystemClock()) for _ in range(2)]  # type: ignore[arg-type]
     assert electors[0].identity.startswith("pod-0_")
@@ -273,5 +272,5 @@ def test_two_processes_with_one_configured_name_are_told_apart():
     ("wall_s", "text"),
     [(0.0, "1970-01-01T00:00:00.000000Z"), (1767323045.5, "2026-01-02T03:04:05.500000Z")],
 )
-def test_micro_time_has_six_digits_always(wall_s: float, text: str):
+def test_micro_time_always_has_six_digits(wall_s: float, text: str):
     assert micro_time(wall_s) == text

@@ -110,7 +110,7 @@ async def test_a_patch_is_known_to_be_ours_before_the_server_has_it_and_given_up
     writes, known = OwnWrites(clock), []
 
     async def silent(request: web.Request) -> web.Response:
-        known.append(writes.explain("uid", 2))
+        known.append(writes.has_written("uid", 2))
         await asyncio.sleep(WRITE_TIMEOUT_S + 4)
         return web.json_response({})
 
@@ -162,7 +162,7 @@ async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
     actuator: ScaleActuator, clock: SystemClock, world: World
 ):
     made = await world.deployment("llama", replicas=4)
-    late = replace(change(made, 4, 1), until_s=clock.now_s())
+    late = replace(change(made, 4, 1), scale_down_until_s=clock.now_s())
     (outcome,) = await apply(actuator, late)
     assert outcome.status is ChangeStatus.FAILED
     assert "too old by now to scale down" in outcome.detail
@@ -202,7 +202,7 @@ async def test_a_count_that_a_policy_denies_is_put_off_longer_each_time_until_on
         await apply(denied, change(made, 1, 4))
         refusal = writes.refusals()[made["metadata"]["uid"]]
         assert (refusal.replicas, refusal.retry_s) == (4, hand.now_s() + wait_s)
-        assert "cannot patch resource" in refusal.words
+        assert "cannot patch resource" in refusal.message
     user = await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
     await apply(ScaleActuator(await connect(user), writes), change(made, 1, 4))
     assert writes.refusals() == {}

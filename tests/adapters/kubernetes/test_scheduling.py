@@ -1,4 +1,4 @@
-"""Which nodes a template admits, against the rules of the Kubernetes documentation and a plain count."""
+"""Node admission, against the rules of the Kubernetes documentation and a plain count."""
 
 import math
 
@@ -11,23 +11,23 @@ from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, PodSpec
 from autoscaler.adapters.kubernetes.pods.template import read_template
 from autoscaler.adapters.kubernetes.scheduling import (
     Expression,
-    Group,
     Needs,
+    NodeGroup,
     Taint,
     Toleration,
     admits,
-    fitting,
-    joints,
+    count_fitting,
+    find_joints,
 )
-from autoscaler.adapters.kubernetes.workloads.targets import read_group
+from autoscaler.adapters.kubernetes.workloads.targets import read_leader_worker_set
 
 GPU = "nvidia.com/gpu"
 ONE = Needs(GPU, 1.0, 1.0, 1.0)
 
 
-def group(labels=None, taints=(), gpus=4) -> Group:
+def group(labels=None, taints=(), gpus=4) -> NodeGroup:
     devices = ((GPU, gpus),) if gpus else ()
-    return Group(tuple(sorted((labels or {}).items())), frozenset(taints), devices, "L4", False)
+    return NodeGroup(tuple(sorted((labels or {}).items())), frozenset(taints), devices, "L4", False)
 
 
 def affinity(*terms) -> Needs:
@@ -57,12 +57,12 @@ def affinity(*terms) -> Needs:
         (affinity([("size", "Lt", ("10",))]), True),
         (affinity([("team", "Lt", ("10",))]), False),
         (affinity([("team", "In", ("b",))], [("size", "Gt", ("4",))]), True),  # any term
-        (affinity([("team", "In", ("a",)), ("size", "Lt", ("4",))]), False),  # all of a term
+        (affinity([("team", "In", ("a",)), ("size", "Lt", ("4",))]), False),  # all expressions of a term
         (affinity([]), False),
         (affinity([("team", "OfTomorrow")]), True),
     ],
 )
-def test_labels_and_size_decide_as_for_the_scheduler(needs, admitted):
+def test_admission_by_labels_and_size_equals_the_scheduler(needs, admitted):
     assert admits(group({"team": "a", "size": "8"}), needs) is admitted
 
 
@@ -80,7 +80,7 @@ def test_labels_and_size_decide_as_for_the_scheduler(needs, admitted):
         ([Toleration()], False),
     ],
 )
-def test_a_taint_keeps_away_whatever_does_not_tolerate_it(tolerations, admitted):
+def test_taint_excludes_pods_without_toleration(tolerations, admitted):
     tainted = group(taints=[Taint("dedicated", "training", "NoSchedule")])
     assert admits(tainted, ONE._replace(tolerations=tuple(tolerations))) is admitted
 
@@ -113,40 +113,40 @@ needs = st.builds(
 
 
 @given(labels, needs, labels)
-def test_labels_that_no_template_looks_at_make_no_difference(has, asks, others):
-    looked_at = {key: value for key, value in has.items() if key in asks.looked_at()}
-    more = {f"other-{key}": value for key, value in others.items()} | looked_at
-    assert admits(group(looked_at), asks) == admits(group(more), asks)
+def test_labels_that_no_template_reads_do_not_matter(has, needed, others):
+    read = {key: value for key, value in has.items() if key in needed.label_keys()}
+    more = {f"other-{key}": value for key, value in others.items()} | read
+    assert admits(group(read), needed) == admits(group(more), needed)
 
 
 @given(labels, needs)
-def test_what_an_empty_need_refuses_no_need_more_admits(has, asks):
-    """A selector or a term more, or a larger pod, only ever excludes."""
-    if admits(group(has), asks):
-        assert admits(group(has), asks._replace(selector=()))
-        assert admits(group(has), asks._replace(terms=None))
-        assert admits(group(has), asks._replace(largest=1.0))
+def test_fewer_needs_admit_at_least_as_much(has, needed):
+    """An additional selector or term, or a larger pod, only excludes nodes."""
+    if admits(group(has), needed):
+        assert admits(group(has), needed._replace(selector=()))
+        assert admits(group(has), needed._replace(terms=None))
+        assert admits(group(has), needed._replace(largest=1.0))
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4), st.integers(1, 9))
-def test_as_many_replicas_fit_as_a_plain_count_of_nodes_gives(nodes, size):
-    groups: dict[Group, int] = {}
+def test_fitting_replicas_equal_a_plain_count(nodes, size):
+    groups: dict[NodeGroup, int] = {}
     for gpus, count in nodes:
         groups[group(gpus=gpus)] = groups.get(group(gpus=gpus), 0) + count
-    asks = Needs(GPU, float(size), float(size), float(size))
-    assert fitting(groups, asks) == sum(count * (gpus // size) for gpus, count in nodes)
+    needed = Needs(GPU, float(size), float(size), float(size))
+    assert count_fitting(groups, needed) == sum(count * (gpus // size) for gpus, count in nodes)
 
 
-def test_a_group_of_pods_may_be_spread_over_nodes():
+def test_pods_of_a_group_may_use_several_nodes():
     four_of_eight = Needs(GPU, 8.0, 8.0, 32.0)
-    assert fitting({group(gpus=8): 9}, four_of_eight) == 2
-    assert fitting({group(gpus=4): 9}, four_of_eight) == 0
-    assert fitting({group(gpus=8): 9}, Needs(GPU)) == math.inf
+    assert count_fitting({group(gpus=8): 9}, four_of_eight) == 2
+    assert count_fitting({group(gpus=4): 9}, four_of_eight) == 0
+    assert count_fitting({group(gpus=8): 9}, Needs(GPU)) == math.inf
 
 
 @given(st.lists(st.frozensets(st.integers(0, 4), min_size=1), min_size=1, max_size=5))
-def test_pools_that_overlap_are_bound_together_and_others_are_not(sets):
-    found = joints(sets, {place: 2.0**place for place in range(5)})
+def test_only_overlapping_pools_are_joined(sets):
+    found = find_joints(sets, {place: 2.0**place for place in range(5)})
     for joint in found:
         held = frozenset().union(*(sets[pool] for pool in joint.pools))
         assert joint.gpus == sum(2.0**place for place in held)
@@ -164,7 +164,7 @@ def template(**spec) -> PodSpec:
     return msgspec.convert({"containers": [container], **spec}, PodSpec)
 
 
-def test_a_template_says_what_it_asks_of_nodes():
+def test_needs_are_read_from_the_template():
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}]
     seen = read_template(
@@ -183,7 +183,7 @@ def test_a_template_says_what_it_asks_of_nodes():
     assert read_template(template(affinity=named)).needs.terms is None
 
 
-def test_a_leader_worker_set_asks_for_all_pods_of_its_group():
+def test_needs_of_a_group_include_all_its_pods():
     pods = {
         "leaderTemplate": {"spec": {"containers": [{"name": "leader"}]}},
         "workerTemplate": {
@@ -194,6 +194,6 @@ def test_a_leader_worker_set_asks_for_all_pods_of_its_group():
         },
     }
     made = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": {"size": 4, **pods}}}
-    seen = read_group(msgspec.convert(made, LeaderWorkerSet)).facts.needs
+    seen = read_leader_worker_set(msgspec.convert(made, LeaderWorkerSet)).facts.needs
     assert (seen.largest, seen.smallest, seen.total) == (8.0, 8.0, 24.0)
     assert seen.selector == (("team", "a"),)

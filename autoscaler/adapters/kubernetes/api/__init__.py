@@ -1,1 +1,1 @@
-"""The API server: requests, the objects that are read, and list and watch."""
+"""The API server: requests, the fields that are read, and list and watch."""

@@ -1,7 +1,7 @@
-"""One connection to one API server: where it is, who asks, and a deadline and a size limit on everything.
+"""Requests to one API server: address, credentials, and a deadline and size limit for every answer.
 
-kubernetes_asyncio brings configuration, credentials and TLS; it sets no time-out of its own and reads any amount, so
-every request goes through `Kube`. What is asked for and what the answers mean belongs to the other files.
+kubernetes_asyncio handles configuration, credentials and TLS. It has no time-out of its own and reads answers of any
+size, so every request goes through `Kube`.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from autoscaler.ports import Unavailable
 
 log = structlog.get_logger(__name__)
 
-FIELD_MANAGER = "vllm-autoscaler"  # with the installation, the name by which the API server remembers what we set
-MANAGER_LIMIT = 128  # characters, of the API server
+FIELD_MANAGER = "vllm-autoscaler"  # with the installation, the field manager of replica counts
+MANAGER_LIMIT = 128  # characters, set by the API server
 USER_AGENT = "vllm-autoscaler"
 JSON = "application/json"
-# 500 pods as they usually are, and any single object: 1.5 MiB at most in etcd, up to six times that as JSON (\u003c).
+# Enough for 500 usual pods, and for any object: at most 1.5 MiB in etcd, and up to six times that as JSON (\u003c).
 BODY_LIMIT_BYTES = 16 << 20
-REFUSAL_LIMIT_BYTES = 64 << 10
-MESSAGE_LIMIT = 300  # characters of a server's own words that go into an error
+ERROR_LIMIT_BYTES = 64 << 10  # of the body of an error answer
+MESSAGE_LIMIT = 300  # characters of a server's message in an error
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-CREDENTIALS_AGE_S = 60.0  # what says who asks and whom to trust is read again after this
-GOODBYE_S = 0.1  # TLS connections that were cut end in the background; the event loop may end right after us
+CREDENTIALS_AGE_S = 60.0  # credentials are read again after this time
+CLOSE_S = 0.1  # TLS connections close in the background; the event loop may end right after `aclose`
 
 Query = Sequence[tuple[str, str]]
 
 
 def field_manager(installation: str) -> str:
-    """Name the writer of a replica count, so that two installations see each other's writes; "": any installation."""
+    """Return the field manager of an installation, by which others see its writes; "": without installation."""
     name = f"{FIELD_MANAGER}/{installation}" if installation else FIELD_MANAGER
     if len(name) <= MANAGER_LIMIT:
         return name
@@ -60,17 +60,17 @@ def field_manager(installation: str) -> str:
 
 
 class ApiError(Unavailable):
-    """The API server refused, or did not answer at all (`status` 0)."""
+    """The API server answered with an error, or did not answer (`status` 0)."""
 
-    def __init__(self, what: str, status: int, message: str, retry_after_s: float | None = None) -> None:
-        super().__init__(f"{what}: {status or 'no answer'}: {message}")
+    def __init__(self, request: str, status: int, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{request}: {status or 'no answer'}: {message}")
         self.status = status
         self.message = message
         self.retry_after_s = retry_after_s
 
 
 class TooLarge(ApiError):
-    """The answer was more than is read."""
+    """The answer is larger than the limit."""
 
 
 class _Status(msgspec.Struct):
@@ -78,15 +78,15 @@ class _Status(msgspec.Struct):
 
 
 class Kube:
-    """Sends requests. `connect` finds the cluster; everything else is given a `Kube`."""
+    """Sends requests to an API server. `connect` finds the cluster."""
 
     def __init__(self, client: ApiClient, timeout_s: float, proxies: bool) -> None:
-        """`proxies`: heed HTTPS_PROXY and NO_PROXY."""
+        """proxies: use HTTPS_PROXY and NO_PROXY."""
         self._client = client
         self._timeout_s = timeout_s
         self._proxies = proxies
-        self._before: RESTClientObject | None = None  # what was connected by certificates that have been replaced
-        self._take_session(client.rest_client)
+        self._previous: RESTClientObject | None = None  # connected with certificates that have been replaced
+        self._replace_session(client.rest_client)
 
     @classmethod
     @asynccontextmanager
@@ -96,13 +96,13 @@ class Kube:
         account: Path = SERVICE_ACCOUNT,
         credentials_age_s: float = CREDENTIALS_AGE_S,
     ) -> AsyncIterator[Kube]:
-        """Find the cluster as kubectl would: in a pod its own, else the kubeconfig's context.
+        """Find the cluster like kubectl: in a pod its own cluster, otherwise the context of kubeconfig.
 
-        Raises Unavailable if neither is configured. Nothing is asked yet, so a server that is down is no error here.
+        Raises Unavailable if neither is configured. No request is sent, so a server that is down is no error here.
         """
         in_cluster = settings.context is None and SERVICE_HOST_ENV_NAME in os.environ
         configuration = Configuration()
-        source = _Account(account) if in_cluster else _Kubeconfig(settings.context, settings.timeout_s)
+        source = _ServiceAccount(account) if in_cluster else _Kubeconfig(settings.context, settings.timeout_s)
         try:
             await source.read(configuration)
             certificates = _certificates(configuration)
@@ -110,52 +110,53 @@ class Kube:
         except _BAD_CONFIGURATION as error:
             context = f" (context {settings.context})" if settings.context else ""
             raise Unavailable(f"no cluster: {source.place}{context} cannot be used: {_reason(error)}") from error
-        configuration.refresh_api_key_hook = _Credentials(source, certificates, kube, credentials_age_s).refresh
+        refresher = _CredentialsRefresher(source, certificates, kube, credentials_age_s)
+        configuration.refresh_api_key_hook = refresher.refresh
         async with aclosing(kube):
             yield kube
 
     @classmethod
     @asynccontextmanager
     async def using(cls, configuration: Configuration, timeout_s: float, proxies: bool = False) -> AsyncIterator[Kube]:
-        """Connect by a configuration at hand; `proxies`: heed HTTPS_PROXY and NO_PROXY, as kubectl does.
+        """Connect with a given configuration. proxies: use HTTPS_PROXY and NO_PROXY, like kubectl.
 
-        Inside the cluster no proxy is used: an egress proxy set for model downloads would cut us off.
+        Inside the cluster no proxy is used: an egress proxy for model downloads could block the API server.
         """
         async with aclosing(cls._opened(configuration, timeout_s, proxies)) as kube:
             yield kube
 
     @classmethod
     def _opened(cls, configuration: Configuration, timeout_s: float, proxies: bool) -> Kube:
-        # 0 is no limit: watches hold connections for good, and what else runs at once is bounded by its callers.
+        # 0 is no limit: watches keep connections open, and callers limit their own concurrent requests.
         configuration.connection_pool_maxsize = 0
         client = ApiClient(configuration)
         client.user_agent = USER_AGENT
         return cls(client, timeout_s, proxies)
 
     async def reconnect(self) -> None:
-        """Go by the certificates that the configuration names now. Raises OSError for bad ones; then all is as before.
+        """Use the certificates that the configuration names now. Raises OSError for invalid ones, and changes nothing.
 
-        What is under way goes on: a watch would not notice that its connection was closed, and ends by itself.
+        Open requests continue: a watch would not notice a closed connection, and it ends by itself.
         """
         rest = RESTClientObject(self._client.configuration)
-        self._take_session(rest)
-        if self._before is not None:
-            await self._before.close()
-        self._before, self._client.rest_client = self._client.rest_client, rest
+        self._replace_session(rest)
+        if self._previous is not None:
+            await self._previous.close()
+        self._previous, self._client.rest_client = self._client.rest_client, rest
 
     async def aclose(self) -> None:
-        if self._before is not None:
-            await self._before.close()
+        if self._previous is not None:
+            await self._previous.close()
         await self._client.close()
-        await asyncio.sleep(GOODBYE_S)
+        await asyncio.sleep(CLOSE_S)
 
-    def _take_session(self, rest: RESTClientObject) -> None:
-        """The library's session always heeds proxy variables and keeps cookies: its connector gets another session."""
-        theirs = rest.pool_manager
+    def _replace_session(self, rest: RESTClientObject) -> None:
+        """Replace the library's session, which always uses proxy variables and keeps cookies."""
+        session = rest.pool_manager
         rest.pool_manager = aiohttp.ClientSession(
-            connector=theirs.connector, trust_env=self._proxies, cookie_jar=aiohttp.DummyCookieJar()
+            connector=session.connector, trust_env=self._proxies, cookie_jar=aiohttp.DummyCookieJar()
         )
-        theirs.detach()
+        session.detach()
 
     async def request(
         self,
@@ -168,34 +169,34 @@ class Kube:
         accept: str = JSON,
         timeout_s: float | None = None,
     ) -> bytes:
-        """Send one request and return the body, at most 16 MiB. Raises ApiError for anything but success."""
+        """Send one request and return the body, at most 16 MiB. Raises ApiError if it fails."""
         total_s = self._timeout_s if timeout_s is None else timeout_s
         timeout = aiohttp.ClientTimeout(total=total_s)
-        what = f"{method} {path}"
+        request = f"{method} {path}"
         try:
             async with await self._send(method, path, body, query, content_type, accept, timeout) as response:
                 if response.status >= 400:
-                    raise await _refusal(what, response)
-                return await _read(what, response, BODY_LIMIT_BYTES)
+                    raise await _error_of(request, response)
+                return await _read(request, response, BODY_LIMIT_BYTES)
         except _NO_ANSWER as error:
-            raise ApiError(what, 0, _words(error, total_s)) from error
+            raise ApiError(request, 0, _describe(error, total_s)) from error
 
     @asynccontextmanager
     async def stream(
         self, path: str, *, query: Query, accept: str = JSON, silence_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a watch; reading from it fails after `silence_s` seconds without a byte. Raises ApiError likewise."""
+        """Open a watch. Reading from it raises ApiError after `silence_s` seconds without a byte."""
         timeout = aiohttp.ClientTimeout(
             total=None, connect=self._timeout_s, sock_connect=self._timeout_s, sock_read=silence_s
         )
-        what = f"watch {path}"
+        request = f"watch {path}"
         try:
             async with await self._send("GET", path, None, query, JSON, accept, timeout) as response:
                 if response.status >= 400:
-                    raise await _refusal(what, response)
+                    raise await _error_of(request, response)
                 yield response
         except _NO_ANSWER as error:
-            raise ApiError(what, 0, _words(error, silence_s)) from error
+            raise ApiError(request, 0, _describe(error, silence_s)) from error
 
     async def _send(
         self,
@@ -225,7 +226,7 @@ _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, Value
 
 
 def object_path(root: str, namespace: str, plural: str, name: str = "", subresource: str = "") -> str:
-    """Build the path of an object or collection; "" as namespace is all of them. Names are quoted."""
+    """Return the path of an object or collection, with quoted names. namespace: "" means all."""
     parts = [root]
     if namespace:
         parts += ["namespaces", quote(namespace, safe="")]
@@ -234,7 +235,7 @@ def object_path(root: str, namespace: str, plural: str, name: str = "", subresou
 
 
 def _kubeconfig_files() -> str:
-    """Return what KUBECONFIG says now; the library looks only once, when it is imported."""
+    """Return the present value of KUBECONFIG; the library reads it only once, at import."""
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
@@ -243,14 +244,14 @@ def _any_exists(files: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Word what is wrong with a kubeconfig; the library's own text may repeat an entry of it, with a token in it."""
+    """Return what is wrong with a kubeconfig. The library's own text may repeat an entry with a token."""
     if isinstance(error, TimeoutError):
         return "its plug-in took too long"
     return " ".join(str(error).partition("{")[0].split())[:MESSAGE_LIMIT]
 
 
-class _Account:
-    """The service account that is mounted in a pod."""
+class _ServiceAccount:
+    """The service account of this pod."""
 
     def __init__(self, account: Path) -> None:
         self.place = f"this pod's service account in {account}"
@@ -261,7 +262,7 @@ class _Account:
 
 
 class _Kubeconfig:
-    """The files that KUBECONFIG names."""
+    """The kubeconfig files."""
 
     def __init__(self, context: str | None, plugin_s: float) -> None:
         self._files = _kubeconfig_files()
@@ -270,38 +271,40 @@ class _Kubeconfig:
         self._context = context
 
     async def read(self, configuration: Configuration) -> None:
-        """Raises TimeoutError when an exec plug-in hangs: one that asks for a password, say."""
+        """Raises TimeoutError if an exec plug-in hangs, for example at a password prompt."""
         if not _any_exists(self._files):
-            raise ConfigException("it does not exist")  # to the library, that is a file without contexts
+            raise ConfigException("it does not exist")  # the library treats a missing file like one without contexts
         if self._context is not None:
             self._check_context(self._context)
         async with asyncio.timeout(self._plugin_s):
             await load_kube_config(self._files, self._context, configuration, persist_config=False)
 
-    def _check_context(self, wanted: str) -> None:
-        """Say which contexts there are if the one that is wanted is none of them. Raises ConfigException."""
+    def _check_context(self, context: str) -> None:
+        """Raise ConfigException with the known contexts if `context` is not one of them."""
         try:
             contexts, _ = list_kube_config_contexts(self._files)
-        except _BAD_CONFIGURATION:  # loading says what is wrong with it
+        except _BAD_CONFIGURATION:  # loading it raises the same error
             return
-        names = [str(context["name"]) for context in contexts]
-        if wanted not in names:
+        names = [str(each["name"]) for each in contexts]
+        if context not in names:
             raise ConfigException(f"it has no such context; it has {', '.join(names)}")
 
 
-class _Credentials:
-    """Who asks and whom to trust, read again now and then: tokens expire, certificates and authorities are replaced."""
+class _CredentialsRefresher:
+    """Reads credentials again every minute: tokens expire, and certificates are replaced."""
 
-    def __init__(self, source: _Account | _Kubeconfig, certificates: list[bytes], kube: Kube, age_s: float) -> None:
+    def __init__(
+        self, source: _ServiceAccount | _Kubeconfig, certificates: list[bytes], kube: Kube, age_s: float
+    ) -> None:
         self._source = source
         self._kube = kube
         self._age_s = age_s
         self._read_s = time.monotonic()
-        self._certificates = certificates  # that connections are made with
+        self._certificates = certificates  # of the present connections
         self._failing = False
 
     async def refresh(self, configuration: Configuration) -> None:
-        """Serve as the library's hook before each request."""
+        """The library's hook before each request."""
         if time.monotonic() - self._read_s < self._age_s:
             return
         self._read_s = time.monotonic()
@@ -313,10 +316,10 @@ class _Credentials:
                 await self._kube.reconnect()
                 self._certificates = certificates
                 log.info("certificates have changed; connected anew", place=place)
-        except Exception as error:  # an exec plug-in may raise anything; the credentials at hand may still do
+        except Exception as error:  # an exec plug-in may raise anything; the old credentials may still be valid
             if not self._failing:
-                known = isinstance(error, _BAD_CONFIGURATION)  # others' words are anybody's
-                reason = _reason(error) if known else type(error).__name__
+                is_known = isinstance(error, _BAD_CONFIGURATION)  # the text of other errors may hold a secret
+                reason = _reason(error) if is_known else type(error).__name__
                 log.warning("credentials cannot be read again; those at hand stay", place=place, error=reason)
             self._failing = True
         else:
@@ -326,37 +329,37 @@ class _Credentials:
 
 
 def _certificates(configuration: Configuration) -> list[bytes]:
-    """Return what stands in the files that a connection is made with."""
+    """Return the content of the certificate files."""
     files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
     return [Path(file).read_bytes() for file in files if file]
 
 
-async def _read(what: str, response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+async def _read(request: str, response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     parts, size = [], 0
     async for part in response.content.iter_any():
         size += len(part)
         if size > limit_bytes:
-            raise TooLarge(what, response.status, f"the answer is larger than {limit_bytes} bytes")
+            raise TooLarge(request, response.status, f"the answer is larger than {limit_bytes} bytes")
         parts.append(part)
     return b"".join(parts)
 
 
-async def _refusal(what: str, response: aiohttp.ClientResponse) -> ApiError:
-    """Word an error answer; a proxy's HTML or no body at all is no reason to fail differently."""
+async def _error_of(request: str, response: aiohttp.ClientResponse) -> ApiError:
+    """Return the error of an answer. The body may also be empty, or HTML from a proxy."""
     try:
-        message = msgspec.json.decode(await _read(what, response, REFUSAL_LIMIT_BYTES), type=_Status).message
+        message = msgspec.json.decode(await _read(request, response, ERROR_LIMIT_BYTES), type=_Status).message
     except (TooLarge, msgspec.MsgspecError):
         message = ""
     text = " ".join((message or response.reason or "").split())[:MESSAGE_LIMIT]
-    return ApiError(what, response.status, text, _retry_after_s(response.headers.get("Retry-After")))
+    return ApiError(request, response.status, text, _retry_after_s(response.headers.get("Retry-After")))
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Read seconds; the date form, which API servers do not send, and nonsense count as absent."""
+    """Parse a number of seconds. API servers do not send the date form, which counts as absent."""
     return float(value) if value and value.isascii() and value.isdigit() and len(value) < 6 else None
 
 
-def _words(error: BaseException, waited_s: float) -> str:
+def _describe(error: BaseException, waited_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing within {waited_s:g} s"
     return " ".join(f"{type(error).__name__}: {error}".split())[:MESSAGE_LIMIT]

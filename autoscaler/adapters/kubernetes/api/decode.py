@@ -1,8 +1,8 @@
-"""JSON from the API server, however deep somebody nested it.
+"""JSON from the API server, nested to any depth.
 
-The decoder gives up at Python's recursion limit, which no honest object comes near, even in what is only skipped: one
-object would spoil the list and the watch that it comes with. The API server keeps thousands of levels in managedFields,
-by whoever may write an object.
+The decoder fails at Python's recursion limit, even in fields that it skips. One such object would break the list or the
+watch that contains it. No real object comes near the limit, but any client that may write an object can store
+thousands of levels in managedFields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Decoded = TypeVar("Decoded")
 
 
 def decode(decoder: msgspec.json.Decoder[Decoded], text: bytes | msgspec.Raw) -> Decoded:
-    """Decode; what is nested too deeply to be decoded counts as null from `DEPTH` levels on. Raises MsgspecError."""
+    """Decode JSON. If it is nested too deeply, values below `DEPTH` levels become null. Raises MsgspecError."""
     try:
         return decoder.decode(text)
     except RecursionError:
@@ -27,7 +27,7 @@ def decode(decoder: msgspec.json.Decoder[Decoded], text: bytes | msgspec.Raw) ->
 
 
 def shallow(text: bytes, levels: int = DEPTH) -> bytes:
-    """Return JSON with null in the place of what is below so many levels."""
+    """Replace all values below so many levels by null."""
     parts, begin, depth = [], 0, 0
     for token in _TOKEN.finditer(text):
         match token[0]:

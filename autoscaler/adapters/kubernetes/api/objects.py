@@ -1,7 +1,6 @@
-"""The few fields of API objects that are read, as types for the JSON decoder; all else in them is skipped unparsed.
+"""The fields of API objects that are read, as types for the JSON decoder, which skips all other fields.
 
-What the fields mean for the fleet is decided elsewhere. Objects of custom resources are checked by whatever schema
-somebody installed, so `ScaledObject` stays untyped below its metadata.
+The schema of a custom resource is the one installed in the cluster, so `ScaledObject` is untyped below its metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Metadata(Fields, frozen=True):
     owner_references: list[OwnerReference] | None = None
 
     def controller(self) -> OwnerReference | None:
-        """Return the owner that controls the object."""
+        """Return the controller of the object."""
         for owner in self.owner_references or ():
             if owner.controller:
                 return owner
@@ -42,7 +41,7 @@ class Metadata(Fields, frozen=True):
 
 
 class Object(Fields, frozen=True):
-    """Anything with metadata; what is left of an object whose other fields cannot be read."""
+    """Any object with metadata; used for objects whose other fields cannot be read."""
 
     metadata: Metadata = Metadata()
 
@@ -96,18 +95,18 @@ class Probe(Fields, frozen=True):
 
 
 class Variable(Fields, frozen=True):
-    """A variable of a container's environment."""
+    """An environment variable of a container."""
 
     name: str = ""
     value: str | None = ""
-    value_from: Any = None  # a Secret or the like, whose value is not read
+    value_from: Any = None  # a Secret or ConfigMap, whose value is not read
 
 
 class Container(Fields, frozen=True):
     name: str = ""
     command: list[str] | None = None
     args: list[str] | None = None
-    env: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded only where it is needed
+    env: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
     ports: list[Port] | None = None
     resources: Resources | None = None
     readiness_probe: Probe | None = None
@@ -165,7 +164,7 @@ class PodStatus(Fields, frozen=True):
 
 
 class PodMetadata(Metadata, frozen=True):
-    annotations: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded only where they are needed
+    annotations: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
 
 
 class Pod(Object, frozen=True):
@@ -311,7 +310,7 @@ class ListMetadata(Fields, frozen=True):
 
 
 class Page(Fields, frozen=True):
-    """One page of a list; items stay undecoded so that one bad item spoils only itself."""
+    """One page of a list. Items are decoded one by one, so that an invalid item does not affect others."""
 
     metadata: ListMetadata
     items: list[msgspec.Raw] | None = None
@@ -337,6 +336,6 @@ class OwnedSpec(msgspec.Struct, frozen=True):
 
 
 class OwnedFields(msgspec.Struct, frozen=True):
-    """Fields of a managedFields entry, as far as it owns spec.replicas."""
+    """The part of a managedFields entry that tells whether it owns spec.replicas."""
 
     spec: OwnedSpec = msgspec.field(default=OwnedSpec(), name="f:spec")

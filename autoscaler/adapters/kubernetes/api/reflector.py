@@ -1,7 +1,7 @@
 """List and watch one kind of object: pages, bookmarks, expiry, refusals and broken connections.
 
-The library's own watch reconnects without pause, resumes at an expired version, and waits for ever on a half-open
-connection; this one does not. What an object means is the receiver's business.
+The client library's watch reconnects without a pause, resumes at an expired version, and waits for ever on a half-open
+connection. This one, named after client-go's Reflector, does not.
 Source: Kubernetes API concepts, "Efficient detection of changes".
 """
 
@@ -24,8 +24,8 @@ from autoscaler.ports import Clock
 
 log = structlog.get_logger(__name__)
 
-PAGE_OBJECTS = 500  # and fewer where so many are too large together
-LIST_TIMEOUT_S = 60.0  # for one page: as long as API servers work on a request (--request-timeout)
+PAGE_OBJECTS = 500  # fewer if a page would be too large
+LIST_TIMEOUT_S = 60.0  # for one page: the API server's own limit (--request-timeout)
 RETRY_AFTER_LIMIT_S = 60.0
 QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reconnecting slows down
 ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -41,29 +41,29 @@ Kind_contra = TypeVar("Kind_contra", bound=Object, contravariant=True)
 
 @dataclass(frozen=True)
 class WatchTimes:
-    """How patient a watch is; seconds."""
+    """Time limits of a watch, in seconds."""
 
-    lifetime_s: float = 300.0  # asked of the server, plus up to a fifth, so that watches do not end together
-    silence_s: float = 90.0  # without a byte the connection counts as dead; bookmarks come about every 60 s
+    lifetime_s: float = 300.0  # requested from the server, plus up to a fifth, so that watches do not end together
+    silence_s: float = 90.0  # a connection without a byte for so long is dead; bookmarks come about every 60 s
     backoff_s: float = 0.8  # first pause after a failure, before jitter; doubles
     backoff_cap_s: float = 30.0
-    absent_s: float = 60.0  # how often to ask again for an optional kind that is not there or not allowed
+    absent_s: float = 60.0  # pause before an optional kind that is missing or forbidden is listed again
 
 
 @dataclass(frozen=True)
 class Resource(Generic[Kind]):
-    """A kind of object and how to ask for it."""
+    """A kind of object and its API path."""
 
     root: str  # "/apis/apps/v1"
     plural: str
     type: type[Kind]
     namespaced: bool = True
-    optional: bool = False  # 403 and 404 mean "unknown" and are asked again later
-    metadata_only: bool = False  # the server leaves the rest out
+    optional: bool = False  # 403 and 404 are no errors: the kind is listed again later
+    metadata_only: bool = False  # the server sends nothing else
 
 
-class Receiver(Protocol[Kind_contra]):
-    """Gets the last known state of each object. Called from the event loop; must not wait."""
+class Store(Protocol[Kind_contra]):
+    """Holds the last known state of each object. Called from the event loop, so it must not wait."""
 
     def put(self, seen: Kind_contra, /) -> None: ...
 
@@ -71,20 +71,20 @@ class Receiver(Protocol[Kind_contra]):
 
 
 class _Expired(Exception):
-    """The version to resume from is gone; list again."""
+    """The version to resume from has expired; the objects must be listed again."""
 
 
-class Watch(Generic[Kind]):
-    """Keeps a receiver in step with the API server: `run` in a task.
+class Reflector(Generic[Kind]):
+    """Keeps a store in step with the API server: `run` it in a task.
 
-    `synced` and a call of `on_sync` say that the first list is complete.
+    When the first list is complete, `synced` becomes true and `on_sync` is called.
     """
 
     def __init__(
         self,
         kube: Kube,
         resource: Resource[Kind],
-        receiver: Receiver[Kind],
+        store: Store[Kind],
         clock: Clock,
         namespace: str = "",
         times: WatchTimes | None = None,
@@ -93,12 +93,12 @@ class Watch(Generic[Kind]):
         self.resource = resource
         self.namespace = namespace if resource.namespaced else ""
         self.synced = False
-        self.live = False  # the stream is open, or was until it ended in peace
-        self.absent = False  # an optional kind that is not there, or not allowed
-        self.problem = ""  # why it is not live, in words
-        self.unreadable = 0  # objects that could not be decoded, ever
+        self.live = False  # the stream is open, or ended normally
+        self.absent = False  # the kind is optional, and missing or forbidden
+        self.problem = ""  # why it is not live
+        self.unreadable = 0  # objects that could not be decoded, since the start
         self._kube = kube
-        self._receiver = receiver
+        self._store = store
         self._clock = clock
         self._times = times or WatchTimes()
         self._on_sync = on_sync
@@ -107,24 +107,24 @@ class Watch(Generic[Kind]):
         self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
         self._version = ""  # resume from here; "": list first
         self._failures = 0
-        self._refused_s: float | None = None  # since when an optional kind is refused
-        self._asked_until_s = 0.0  # the server wants to be left alone until then, whatever we are told
-        self._renewal: asyncio.Timeout | None = None  # ends whatever is under way; None: nothing is
+        self._refused_s: float | None = None  # when an optional kind was first refused
+        self._retry_after_s = 0.0  # the moment until which the server asked to wait
+        self._attempt_timeout: asyncio.Timeout | None = None  # ends the current attempt; None: no attempt
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """List and watch until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(None) as self._renewal:
+                async with asyncio.timeout(None) as self._attempt_timeout:
                     await self._attempt()
             except TimeoutError:
-                pass  # told to renew
+                pass  # by `reconnect`
             finally:
-                self._renewal = None
+                self._attempt_timeout = None
 
     async def _attempt(self) -> None:
-        """List if need be, and follow one stream until it ends; then wait as the end asks for."""
-        await self._clock.sleep(max(self._asked_until_s - self._clock.now_s(), 0.0))
+        """List if necessary, and watch one stream until it ends."""
+        await self._clock.sleep(max(self._retry_after_s - self._clock.now_s(), 0.0))
         try:
             if not self._version:
                 await self._list()
@@ -133,21 +133,20 @@ class Watch(Generic[Kind]):
             self._version = ""
             await self._clock.sleep(self._backoff_s())
         except ApiError as error:
-            await self._suffer(error)
+            await self._handle_failure(error)
 
-    def renew(self) -> None:
-        """Open the stream again from where it is, and now: the server was out of reach and is back.
+    def reconnect(self) -> None:
+        """Open a new stream at once, from the last version: the server was unreachable and is back.
 
-        A stream from before may be half-open, one that was asked for may never open, and a pause before the next try
-        was meant for a server that is away.
+        The old stream may be half-open, a request may never be answered, and a pause is no longer needed.
         """
         self.live = False
         self._failures = 0
-        if self._renewal is not None and not self._renewal.expired():
-            self._renewal.reschedule(asyncio.get_running_loop().time())
+        if self._attempt_timeout is not None and not self._attempt_timeout.expired():
+            self._attempt_timeout.reschedule(asyncio.get_running_loop().time())
 
     async def _list(self) -> None:
-        """Read all pages; afterwards the receiver holds exactly what was listed."""
+        """Read all pages; afterwards the store holds exactly the listed objects."""
         seen: set[tuple[str, str]] = set()
         limit, token = PAGE_OBJECTS, ""
         while True:
@@ -169,25 +168,25 @@ class Watch(Generic[Kind]):
             except UNREADABLE as error:
                 raise ApiError(f"list {self._path}", 0, f"not a list: {error}") from error
             except ApiError as error:
-                if error.status == GONE:  # the pages took longer than the server remembers
+                if error.status == GONE:  # the pages took too long, and the version has expired
                     raise _Expired from error
                 raise
             for raw in page.items or ():
-                metadata = self._take(raw)
-                if metadata is not None:
-                    seen.add(metadata)
+                key = self._put(raw)
+                if key is not None:
+                    seen.add(key)
             token = page.metadata.continue_ or ""
             if not token:
                 break
-            limit = min(2 * limit, PAGE_OBJECTS)  # large objects may all be in one namespace
+            limit = min(2 * limit, PAGE_OBJECTS)  # large objects may all be on one page
             await asyncio.sleep(0)  # let the tick run between pages
         for key in [key for key in self._known if key not in seen]:
-            self._drop(key)
+            self._remove(key)
         self._version = page.metadata.resource_version
         self._sync()
 
     async def _watch(self) -> None:
-        """Follow one stream until it ends in peace."""
+        """Handle the events of one stream until it ends normally."""
         lifetime_s = self._times.lifetime_s * random.uniform(1.0, 1.2)
         query = [
             ("watch", "1"),
@@ -197,25 +196,25 @@ class Watch(Generic[Kind]):
         ]
         accept = ACCEPT_METADATA if self.resource.metadata_only else JSON
         began_s = self._clock.now_s()
-        heard = False
+        has_events = False
         try:
             async with self._kube.stream(
                 self._path, query=query, accept=accept, silence_s=self._times.silence_s
             ) as response:
                 self._recover()
                 async for line in _lines(response):
-                    heard = True
+                    has_events = True
                     self._failures = 0
-                    self._follow(line)
+                    self._handle_event(line)
         except ApiError as error:
             if error.status == GONE:
                 raise _Expired from error
             raise
-        if not heard and self._clock.now_s() - began_s < QUICK_END_S:
+        if not has_events and self._clock.now_s() - began_s < QUICK_END_S:
             raise ApiError(f"watch {self._path}", 0, "the stream ended at once")
         await self._clock.sleep(random.uniform(0.0, 0.5))
 
-    def _follow(self, line: bytes) -> None:
+    def _handle_event(self, line: bytes) -> None:
         try:
             event = decode(_EVENT, line)
             if event.type == "ERROR":
@@ -227,14 +226,14 @@ class Watch(Generic[Kind]):
         except UNREADABLE as error:
             raise ApiError(f"watch {self._path}", 0, f"not a watch event: {error}") from error
         if event.type == "DELETED":
-            self._drop((metadata.namespace, metadata.name))
+            self._remove((metadata.namespace, metadata.name))
         elif event.type != "BOOKMARK":
-            self._take(event.object)
+            self._put(event.object)
         if metadata.resource_version:
             self._version = metadata.resource_version
 
-    def _take(self, raw: msgspec.Raw) -> tuple[str, str] | None:
-        """Hand one object on unless it is known; return its key. One that cannot be read keeps its last state."""
+    def _put(self, raw: msgspec.Raw) -> tuple[str, str] | None:
+        """Store one object unless it is unchanged; return its key. An unreadable object keeps its last state."""
         try:
             seen = decode(self._decoder, raw)
         except UNREADABLE as error:
@@ -256,22 +255,22 @@ class Watch(Generic[Kind]):
         now = metadata.uid, metadata.resource_version
         if before == now:
             return key
-        if before is not None and before[0] != metadata.uid:  # deleted and made again in between
-            self._drop(key)
+        if before is not None and before[0] != metadata.uid:  # deleted and created again in between
+            self._remove(key)
         self._known[key] = now
         try:
-            self._receiver.put(seen)
-        except Exception:  # whatever is odd about one object must not end the view of all others
+            self._store.put(seen)
+        except Exception:  # an error in one object must not stop the watch of all others
             self.unreadable += 1
             log.exception("object cannot be used", resource=self.resource.plural, object="/".join(key))
         return key
 
-    def _drop(self, key: tuple[str, str]) -> None:
+    def _remove(self, key: tuple[str, str]) -> None:
         if self._known.pop(key, None) is None:
             return
         try:
-            self._receiver.remove(*key)
-        except Exception:  # as in `_take`
+            self._store.remove(*key)
+        except Exception:  # as in `_put`
             self.unreadable += 1
             log.exception("object cannot be removed", resource=self.resource.plural, object="/".join(key))
 
@@ -288,11 +287,11 @@ class Watch(Generic[Kind]):
             log.info("watch has recovered", path=self._path)
         self.problem = ""
 
-    async def _suffer(self, error: ApiError) -> None:
-        """Wait as the failure asks for. What is known stays known."""
-        if self.resource.optional and error.status in ABSENT and self._is_lasting():
+    async def _handle_failure(self, error: ApiError) -> None:
+        """Wait before the next attempt. The store keeps its objects, unless the kind no longer exists."""
+        if self.resource.optional and error.status in ABSENT and self._is_lasting_refusal():
             for key in list(self._known):
-                self._drop(key)
+                self._remove(key)
             self._version = ""
             if not self.absent:
                 log.info("optional resource is not available", path=self._path, error=str(error))
@@ -302,37 +301,37 @@ class Watch(Generic[Kind]):
             await self._clock.sleep(self._times.absent_s * random.uniform(1.0, 1.2))
             return
         if error.status not in ABSENT:
-            self._refused_s = None  # an API server that is away in between may have started anew
+            self._refused_s = None  # the API server may have restarted in between
         self.live = False
-        self._tell(error)
-        asked_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)
-        self._asked_until_s = self._clock.now_s() + asked_s
-        await self._clock.sleep(asked_s + self._backoff_s())
+        self._log_failure(error)
+        server_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)
+        self._retry_after_s = self._clock.now_s() + server_s
+        await self._clock.sleep(server_s + self._backoff_s())
 
-    def _is_lasting(self) -> bool:
-        """Say whether to believe a refusal of an optional kind. What was there must be refused for a while.
+    def _is_lasting_refusal(self) -> bool:
+        """Return whether a refused optional kind is really gone. A kind with objects must be refused for a while.
 
-        An API server that has just started refuses what it has not loaded yet, roles and custom resources: forgetting
-        whose counts belong to others, if only for a minute, would be to fight for them.
+        An API server that has just started refuses roles and custom resources that it has not loaded yet. If HPAs were
+        forgotten for a minute, the daemon would change counts that belong to them.
         """
         now_s = self._clock.now_s()
         self._refused_s = now_s if self._refused_s is None else self._refused_s
         return not self._known or now_s - self._refused_s >= self._times.absent_s / 2
 
-    def _tell(self, error: ApiError) -> None:
+    def _log_failure(self, error: ApiError) -> None:
         if not self.problem:
             log.warning("watch is failing", path=self._path, error=str(error))
         self.problem = str(error)
 
     def _backoff_s(self) -> float:
-        """Full jitter: anything up to a bound that doubles with each failure in a row."""
+        """Return a random pause up to a bound that doubles with each failure in a row (full jitter)."""
         bound_s = min(self._times.backoff_cap_s, self._times.backoff_s * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return random.uniform(0.0, bound_s)
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Split a stream at newlines. A line that never ends is an error, an unfinished last one is dropped."""
+    """Split a stream at newlines. A line without end is an error; an unfinished last line is dropped."""
     rest = bytearray()
     async for part in response.content.iter_any():
         begin = 0

@@ -1,4 +1,4 @@
-"""The fate of an answer that KEDA and its HPA carry out: pauses, directions that are off, others that decide."""
+"""How KEDA and its HPA limit a published count: pauses, disabled directions, other metrics, an HPA that fails."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.adapters.kubernetes.autoscalers.hpas import Hpa
-from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import Asked
+from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec
 from autoscaler.core.model.fleet import Held
 
 
-class Hold(NamedTuple):
+class HpaLimit(NamedTuple):
     """One row of `Held`."""
 
     least: float = 0.0
@@ -21,71 +21,77 @@ class Hold(NamedTuple):
     to_zero: bool = False
     shared: bool = False
     reason: str = ""
-    unable: str = ""  # why the HPA cannot change the count at all; no column, but one of the obstacles
+    error: str = ""  # why the HPA cannot change the count at all; not a column of `Held`, but one of the obstacles
 
 
-def hold(asked: Asked, hpa: Hpa | None, replicas: int) -> Hold:
-    """Say how KEDA and its HPA move a count of `replicas`, whatever they are told.
+NO_LIMIT = HpaLimit()
 
-    The bounds of the HPA hold all the same: it goes back within them without asking for a metric. Its own direction
-    that is off binds the HPA alone: KEDA still makes the first replica, and goes to zero. At zero the HPA is off.
-    hpa: the one that KEDA made; None: none is known, and the ScaledObject says what it will be.
+
+def limit_of(spec: ScaledObjectSpec, hpa: Hpa | None, replicas: int) -> HpaLimit:
+    """Return how far KEDA and its HPA can move a count of `replicas`, whatever the daemon publishes.
+
+    The HPA returns to its bounds without reading a metric. A direction that is disabled in the HPA does not bind KEDA,
+    which still starts the first replica and scales to zero. The HPA is off at zero replicas.
+    hpa: the HPA that KEDA created; None: it is not known, and the ScaledObject tells what it will be.
     Source: KEDA 2.20 pkg/scaling/executor/scale_scaledobjects.go, Kubernetes 1.36 podautoscaler/horizontal.go.
     """
-    holds_up, holds_down = (hpa.holds_up, hpa.holds_down) if hpa is not None else asked.holds
-    lowest, highest = max(asked.bounds[0], 1.0), asked.bounds[1]
+    up_disabled, down_disabled = (
+        (hpa.scale_up_disabled, hpa.scale_down_disabled) if hpa is not None else spec.disabled_directions
+    )
+    lowest, highest = max(spec.bounds[0], 1.0), spec.bounds[1]
     least, most, reasons = 0.0, inf, []
-    if asked.pauses_in:
+    if spec.pauses_scale_in:
         least = min(float(replicas), highest)
         reasons.append("KEDA's annotation paused-scale-in keeps every replica")
-    elif holds_down:
+    elif down_disabled:
         least = min(float(replicas), highest)
         reasons.append("its HPA takes no replica away (scaleDown.selectPolicy: Disabled)")
-    if asked.pauses_out:
-        most = max(float(replicas), asked.bounds[0])
+    if spec.pauses_scale_out:
+        most = max(float(replicas), spec.bounds[0])
         reasons.append("KEDA's annotation paused-scale-out adds none")
-    elif holds_up:
+    elif up_disabled:
         most = max(float(replicas), lowest)
         reasons.append("its HPA adds no replica (scaleUp.selectPolicy: Disabled)")
-    if asked.forced:
+    if spec.forces_activation:
         least = max(least, lowest)
         reasons.append("KEDA's annotation force-activation keeps it above zero")
-    if not asked.to_zero and least < asked.bounds[0]:  # KEDA leaves it at its minimum, however long it is idle
-        least = asked.bounds[0]
+    if not spec.scales_to_zero and least < spec.bounds[0]:  # KEDA keeps the minimum, even if the workload is idle
+        least = spec.bounds[0]
         reasons.append(f"the minReplicaCount of its ScaledObject is {least:g}")
-    return Hold(
+    has_error = hpa is not None and bool(hpa.error)
+    return HpaLimit(
         least=min(least, most),
         most=most,
-        to_zero=holds_down and asked.to_zero and not (asked.pauses_in or asked.forced),
-        shared=bool(asked.beside) or bool(lacks(asked, hpa)) or (hpa is not None and bool(hpa.unable)),
+        to_zero=down_disabled and spec.scales_to_zero and not (spec.pauses_scale_in or spec.forces_activation),
+        shared=bool(spec.other_deciders) or bool(missing_metric(spec, hpa)) or has_error,
         reason=" and ".join(reasons),
-        unable=hpa.unable if hpa is not None else "",
+        error=hpa.error if hpa is not None else "",
     )
 
 
-def lacks(asked: Asked, hpa: Hpa | None) -> str:
-    """Say that the HPA which KEDA made lacks our metric; "": it has it, or is not known."""
-    if hpa is None or asked.metric in hpa.metrics:
+def missing_metric(spec: ScaledObjectSpec, hpa: Hpa | None) -> str:
+    """Return a message if the HPA that KEDA created does not have our metric; "": it has it, or is not known."""
+    if hpa is None or spec.metric in hpa.metrics:
         return ""
     return (
-        f"HorizontalPodAutoscaler/{hpa.name} has no metric {asked.metric}, so that our answer moves nothing; "
-        "KEDA writes it anew when the spec of the ScaledObject is changed"
+        f"HorizontalPodAutoscaler/{hpa.name} has no metric {spec.metric}, so the daemon's answer has no effect; "
+        "KEDA writes the HPA again when the spec of the ScaledObject changes"
     )
 
 
-def fails(hpa: Hpa | None) -> str:
-    """Say that the HPA which KEDA made cannot change the count; "": it can, or is not known."""
-    return f"HorizontalPodAutoscaler/{hpa.name}: {hpa.unable}" if hpa is not None and hpa.unable else ""
+def hpa_error(hpa: Hpa | None) -> str:
+    """Return a message if the HPA that KEDA created cannot change the count; "": it can, or is not known."""
+    return f"HorizontalPodAutoscaler/{hpa.name}: {hpa.error}" if hpa is not None and hpa.error else ""
 
 
-def table(holds: Sequence[Hold]) -> Held | None:
-    """Lay the rows out as columns; None: nothing is held."""
-    if not any(hold.reason or hold.shared for hold in holds):
+def to_columns(limits: Sequence[HpaLimit]) -> Held | None:
+    """Convert the rows to columns; None: no workload has a limit."""
+    if not any(limit.reason or limit.shared for limit in limits):
         return None
     return Held(
-        least=np.array([hold.least for hold in holds]),
-        most=np.array([hold.most for hold in holds]),
-        to_zero=np.array([hold.to_zero for hold in holds], dtype=bool),
-        shared=np.array([hold.shared for hold in holds], dtype=bool),
-        reason=tuple(hold.reason for hold in holds),
+        least=np.array([limit.least for limit in limits]),
+        most=np.array([limit.most for limit in limits]),
+        to_zero=np.array([limit.to_zero for limit in limits], dtype=bool),
+        shared=np.array([limit.shared for limit in limits], dtype=bool),
+        reason=tuple(limit.reason for limit in limits),
     )

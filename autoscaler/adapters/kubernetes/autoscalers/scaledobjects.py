@@ -1,7 +1,7 @@
-"""KEDA's ScaledObjects: which of them name this scaler, for which target, and what they ask.
+"""KEDA's ScaledObjects: which of them use this scaler, their targets, and their settings.
 
-A custom resource holds whatever its author and its schema allowed, so everything is looked at before it is used; what
-makes no sense becomes `problem`. What KEDA is answered belongs to `adapters.keda`.
+A custom resource may hold anything that its schema allowed. So every field is checked before use, and invalid values
+become `problem`. The answers to KEDA's calls are in `adapters.keda`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.autoscalers.hpas import ClaimTable, HpaTable, TargetKey, target_key
-from autoscaler.adapters.kubernetes.workloads.annotations import worded
+from autoscaler.adapters.kubernetes.api.text import join_problems
+from autoscaler.adapters.kubernetes.autoscalers.by_target import AutoscalerStore, TargetKey, target_key
+from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.config.check import scaledobject as so
 from autoscaler.config.check import trigger
 from autoscaler.config.check.manifests import at, mapping
@@ -23,88 +24,86 @@ from autoscaler.config.yaml import Loc
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import ScaledObject
 
-MAX_TRIGGERS = 100  # of one ScaledObject that are looked at
-MAX_FAULTS = 20  # of one that are worded
-METRIC_NAME = "replicas"  # as the scaler answers it; KEDA puts the place of the trigger before it
-COMPOSITE = "composite-metric"  # of a ScaledObject whose formula makes one metric of all
+MAX_TRIGGERS = 100  # of one ScaledObject that are read
+MAX_FAULTS = 20  # of one ScaledObject that are reported
+METRIC_NAME = "replicas"  # as the scaler answers it; KEDA puts the index of the trigger in front
+COMPOSITE_METRIC = "composite-metric"  # KEDA's name if scalingModifiers make one metric of all
 
 
-class Asked(NamedTuple):
-    """A ScaledObject as this scaler sees it."""
+class ScaledObjectSpec(NamedTuple):
+    """The settings of a ScaledObject that matter to this scaler."""
 
-    port: ScaledObject  # with the tolerances that are stated
+    scaled_object: ScaledObject  # with the tolerances that its spec states
     target: TargetKey
-    external: bool  # it has a trigger of an external scaler, which may be this one
-    ours: bool  # ... and that names a policy
+    has_external_trigger: bool  # of any external scaler
+    is_ours: bool  # an external trigger names a policy
     policy: str
     overrides: tuple[tuple[str, str], ...]
-    bounds: tuple[float, float]  # stated or KEDA's; the HPA keeps to them whatever the policy says
+    bounds: tuple[float, float]  # stated or KEDA's defaults; the HPA respects them whatever the policy says
     paused: bool
-    pauses_in: bool  # KEDA and the HPA take no replica away
-    pauses_out: bool  # they add none
-    forced: bool  # KEDA keeps it above zero
-    holds: tuple[bool, bool]  # directions in which its HPA is not to move: up, down
-    to_zero: bool  # from any count KEDA goes to zero while nothing is active
+    pauses_scale_in: bool  # KEDA and the HPA remove no replica
+    pauses_scale_out: bool  # KEDA and the HPA add no replica
+    forces_activation: bool  # KEDA keeps the workload above zero
+    disabled_directions: tuple[bool, bool]  # up and down, of its HPA
+    scales_to_zero: bool  # KEDA goes to zero from any count while no trigger is active
     metric: str  # name of our metric in its HPA
-    beside: str  # what decides beside us, in words
+    other_deciders: str  # other triggers or formulas that affect the count, in words
 
 
-class ScaledObjectTable(ClaimTable[Asked]):
-    """Receives ScaledObjects. One that is being deleted asks nothing any more.
+class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
+    """The ScaledObjects of the cluster. A ScaledObject that is being deleted no longer counts."""
 
-    hpas: among them those that KEDA made of ScaledObjects.
-    """
-
-    def __init__(self, hpas: HpaTable) -> None:
+    def __init__(self, hpas: HpaStore) -> None:
+        """hpas: including those that KEDA created for ScaledObjects."""
         super().__init__()
         self._hpas = hpas
-        self._ports: dict[tuple[str, str], ScaledObject] = {}  # what was returned last
+        self._returned: dict[tuple[str, str], ScaledObject] = {}  # by the last call of `get`
 
     def put(self, seen: objects.ScaledObject, /) -> None:
         if seen.metadata.deletion_timestamp is not None:
             self.remove(seen.metadata.namespace, seen.metadata.name)
         else:
-            self.keep(seen.metadata.namespace, seen.metadata.name, read_scaled_object(seen))
+            self.set(seen.metadata.namespace, seen.metadata.name, read_scaled_object(seen))
 
     def remove(self, namespace: str, name: str, /) -> None:
         super().remove(namespace, name)
-        self._ports.pop((namespace, name), None)
+        self._returned.pop((namespace, name), None)
 
-    def port(self, namespace: str, name: str) -> ScaledObject | None:
-        """Return one with an external trigger, under the tolerance of its HPA; the same object while nothing changes.
+    def get(self, namespace: str, name: str) -> ScaledObject | None:
+        """Return a ScaledObject with an external trigger, and the tolerance of its HPA.
 
-        An API server before 1.35 drops the tolerance from the HPA, whatever the ScaledObject states.
+        The same object is returned until it changes. An API server before 1.35 drops the tolerance from the HPA, even
+        if the ScaledObject states one.
         """
         key = namespace, name
-        asked = self._kept.get(key)
-        if asked is None or not asked.external:
+        spec = self._by_name.get(key)
+        if spec is None or not spec.has_external_trigger:
             return None
-        port, hpa = asked.port, self._hpas.made_by(name, asked.target)
+        scaled_object, hpa = spec.scaled_object, self._hpas.of_scaled_object(name, spec.target)
         if hpa is not None:
-            port = replace(port, tolerance_up=hpa.tolerance_up, tolerance_down=hpa.tolerance_down)
-        if self._ports.get(key) != port:
-            self._ports[key] = port
-        return self._ports[key]
+            scaled_object = replace(scaled_object, tolerance_up=hpa.tolerance_up, tolerance_down=hpa.tolerance_down)
+        if self._returned.get(key) != scaled_object:
+            self._returned[key] = scaled_object
+        return self._returned[key]
 
-    def all(self) -> list[Asked]:
-        return list(self._kept.values())
+    def all(self) -> list[ScaledObjectSpec]:
+        return list(self._by_name.values())
 
 
-def read_scaled_object(seen: objects.ScaledObject) -> Asked:
-    """Read one ScaledObject; nothing in it makes this raise."""
+def read_scaled_object(seen: objects.ScaledObject) -> ScaledObjectSpec:
+    """Read a ScaledObject. Never raises, whatever the object holds."""
     value: dict[str, Any] = {"spec": seen.spec}
     stated = at(value, *so.TRIGGERS)
     triggers = stated[:MAX_TRIGGERS] if isinstance(stated, list) else []
-    external = [place for place, one in enumerate(triggers) if _metadata(one) is not None]
-    ours = [place for place in external if trigger.POLICY in (_metadata(triggers[place]) or {})]
-    metadata = _kept(_metadata(triggers[ours[0]]) or {}) if ours else {}
+    external = [index for index, one in enumerate(triggers) if _metadata(one) is not None]
+    ours = [index for index in external if trigger.POLICY in (_metadata(triggers[index]) or {})]
+    metadata = _comparable(_metadata(triggers[ours[0]]) or {}) if ours else {}
     least = so.whole(value, so.MIN, so.LEAST, so.DEFAULT_MIN) or 0
     most = so.whole(value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
     target = _target(seen.metadata.namespace, mapping(at(value, "spec", "scaleTargetRef")))
     annotations = seen.metadata.annotations or {}
-    beside = _beside(value, triggers, seen.status)
-    return Asked(
-        port=ScaledObject(
+    return ScaledObjectSpec(
+        scaled_object=ScaledObject(
             namespace=seen.metadata.namespace,
             name=seen.metadata.name,
             target=target,
@@ -113,33 +112,33 @@ def read_scaled_object(seen: objects.ScaledObject) -> Asked:
             tolerance_up=_tolerance(value, so.UP),
             tolerance_down=_tolerance(value, so.DOWN),
             metadata=tuple(sorted(metadata.items())),
-            alone=len(triggers) <= 1 and not at(value, *so.MODIFIERS),
+            is_only_trigger=len(triggers) <= 1 and not at(value, *so.MODIFIERS),
             problem=_problem(value, ours, bool(external)),
         ),
         target=target_key(target),
-        external=bool(external),
-        ours=bool(ours),
+        has_external_trigger=bool(external),
+        is_ours=bool(ours),
         policy=metadata.get(trigger.POLICY, ""),
         overrides=tuple(sorted((path, text) for path, text in metadata.items() if path in OVERRIDES)),
         bounds=(least, most),
         paused=so.is_set(annotations, so.PAUSED) or so.PAUSED_AT in annotations,
-        pauses_in=so.is_set(annotations, so.PAUSED_IN),
-        pauses_out=so.is_set(annotations, so.PAUSED_OUT),
-        forced=so.is_set(annotations, so.FORCED),
-        holds=(_is_disabled(value, so.UP), _is_disabled(value, so.DOWN)),
-        to_zero=least == 0 or so.whole(value, so.IDLE, so.LEAST) == 0,
-        metric=COMPOSITE if at(value, *so.MODIFIERS) else f"s{ours[0] if ours else 0}-{METRIC_NAME}",
-        beside=beside,
+        pauses_scale_in=so.is_set(annotations, so.PAUSED_IN),
+        pauses_scale_out=so.is_set(annotations, so.PAUSED_OUT),
+        forces_activation=so.is_set(annotations, so.FORCED),
+        disabled_directions=(_is_disabled(value, so.UP), _is_disabled(value, so.DOWN)),
+        scales_to_zero=least == 0 or so.whole(value, so.IDLE, so.LEAST) == 0,
+        metric=COMPOSITE_METRIC if at(value, *so.MODIFIERS) else f"s{ours[0] if ours else 0}-{METRIC_NAME}",
+        other_deciders=_other_deciders(value, triggers, seen.status),
     )
 
 
 def _metadata(stated: Any) -> Mapping[str, Any] | None:
-    """Return the metadata of an external trigger; None: it is of another type, or has none."""
+    """Return the metadata of an external trigger; None: another type of trigger, or no metadata."""
     return mapping(at(stated, "metadata")) or None if at(stated, "type") in (so.PUSH, so.POLL) else None
 
 
-def _kept(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a request is held against. Certificates and keys are neither kept nor repeated."""
+def _comparable(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the metadata that a request must repeat. Certificates and keys are never stored."""
     return {
         key: text
         for key, text in islice(metadata.items(), trigger.MAX_KEYS)
@@ -148,24 +147,24 @@ def _kept(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _problem(value: object, ours: list[int], external: bool) -> str:
-    """Say why it cannot be used; "": it can, or is somebody else's."""
+    """Return why a ScaledObject cannot be used; "": it can, or has no trigger of this scaler."""
     if ours:
-        return worded(fault.worded(value) for fault in islice(so.faults(value, ours), MAX_FAULTS))
+        return join_problems(fault.worded(value) for fault in islice(so.faults(value, ours), MAX_FAULTS))
     return "the trigger's metadata names no policy; allowed: policy: <name of a policy>" if external else ""
 
 
-def _beside(value: object, triggers: list[Any], status: Any) -> str:
-    """Say what decides the count beside our answer; "": nothing does."""
+def _other_deciders(value: object, triggers: list[Any], status: Any) -> str:
+    """Describe other triggers or formulas that affect the count; "": none."""
     found = []
     if len(triggers) > 1:
         kinds = ", ".join(str(at(one, "type"))[:40] for one in triggers[:5])
         found.append(f"has {len(triggers)} triggers ({kinds}), of which the HPA takes the largest answer")
     if at(value, *so.MODIFIERS):
-        found.append("puts the formula of its scalingModifiers in the place of our answer")
+        found.append("replaces the daemon's answer by the formula of its scalingModifiers")
     conditions = at(status, "conditions")
     for condition in conditions[:MAX_TRIGGERS] if isinstance(conditions, list) else ():
         if (at(condition, "type"), at(condition, "status")) == ("Fallback", "True"):
-            found.append("is in its fallback, as KEDA got no answer")
+            found.append("uses its fallback, because KEDA got no answer")
             break
     return "; ".join(found)
 

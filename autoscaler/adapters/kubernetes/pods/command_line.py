@@ -1,6 +1,6 @@
-"""The model and the port that a container's command line states, with its environment and a shell's script in it.
+"""Model, port and engine from a container's command line, its environment and a shell script in it.
 
-Everything here was written by whoever may edit a workload: how much of it is looked at is bounded.
+The input is untrusted: every user who may edit a workload writes it. So the amount that is read is limited.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from autoscaler.adapters.kubernetes.api.objects import Container, Variable
 from autoscaler.config.annotations import MODEL
 from autoscaler.core.model.fleet import ServedNames
 
-ARGUMENTS_LIMIT = 512  # words of a command line that are looked at
+ARGUMENTS_LIMIT = 512  # words of a command line that are read
 SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
-SCRIPT_LIMIT = 16_384  # characters, of all scripts of a container: to split them takes 20 ms
-VALUE_LIMIT = 256  # characters of a variable that are put in where it is named
+SCRIPT_LIMIT = 16_384  # characters of all scripts of a container; splitting them takes 20 ms
+VALUE_LIMIT = 256  # characters of a variable that are substituted
 
 _NAME = "--served-model-name"
-_MODELS = (_NAME, "--model", "--model-path", "--model-id", "serve", "trtllm-serve")  # the first that is stated wins
-_SUBCOMMANDS = ("serve", "trtllm-serve")  # a model may follow
+_MODELS = (_NAME, "--model", "--model-path", "--model-id", "serve", "trtllm-serve")  # the first stated option is used
+_SUBCOMMANDS = ("serve", "trtllm-serve")  # a model name may follow
 _OPTIONS = (*_MODELS, "--port")
 _SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
-_LOADED = ("--model", "--model-path")  # by which engines name what they load, and so report it
-# Options that give names which are not seen here: those of a file, of adapters, and of programs around an engine.
+_LOADED = ("--model", "--model-path")  # engines report the name that these options load
+# Options that give names which are not read: of a file, of adapters, and of programs around an engine.
 _MORE_NAMES = ("--config", "--config-file", "--enable-lora", "--lora-modules", "--lora-paths", "--model-name")
-_ENGINES = ("vllm", "sglang")  # programs that report what they load
-# Programs by their name, or by that of their Python package, and the engine that each is.
+_ENGINES = ("vllm", "sglang")  # programs that report the model that they load
+# Engines by the name of the program or of its Python package.
 _PROGRAMS = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -39,48 +39,48 @@ _PROGRAMS = {
     "trtllm-serve": "trtllm",
     "tritonserver": "triton",
 }
-_SPECULATES = "speculator"  # vLLM loads the model that such a one speculates for, and reports that
+_SPECULATOR = "speculator"  # of such a model vLLM loads, and reports, the model that it speculates for
 _REFERENCE = re.compile(r"\$(?:\$|\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\))")  # Kubernetes': $(PORT); $$ is a $
 _PARAMETER = re.compile(r"\$(?:(?P<plain>[a-zA-Z_]\w*)|\{(?P<braced>[a-zA-Z_]\w*)(?::?-(?P<default>[^}$]*))?\})")
 _ASSIGNMENT = re.compile(r"(?P<name>[a-zA-Z_]\w*)=(?P<value>.*)", re.DOTALL)
 _ENDS_COMMAND = ";&|()\n"
 
 
-class Served(NamedTuple):
-    """The facts that a command line states; "" and 0 where it does not, or where that cannot be read."""
+class CommandFacts(NamedTuple):
+    """The facts that a command line states; "" and 0: not stated or not readable."""
 
     model: str = ""
     port: int = 0
     engine: str = ""
 
 
-def served(container: Container) -> Served:
-    """Read the command line of an engine's container. Of several commands in a script the one with a model counts."""
+def read_command_line(container: Container) -> CommandFacts:
+    """Read the command line of an engine's container. If a script has several commands, the one with a model counts."""
     environment = _environment(container)
-    words = (_refer(word, environment) for word in (*(container.command or ()), *(container.args or ())))
-    found = [_read(command) for command in _commands(words, environment)]
-    first = next((each for each in found if each.model), next((each for each in found if each.port), Served()))
+    words = (_expand(word, environment) for word in (*(container.command or ()), *(container.args or ())))
+    found = [_read_command(command) for command in _commands(words, environment)]
+    first = next((each for each in found if each.model), next((each for each in found if each.port), CommandFacts()))
     engine = first.engine or next((each.engine for each in found if each.engine), "")
-    if engine == "tgi":  # takes its options from the environment as well
+    if engine == "tgi":  # reads options from the environment too
         port = first.port or as_port(environment.get("PORT", ""))
-        first = Served(first.model or _model(environment.get("MODEL_ID", "")), port)
+        first = CommandFacts(first.model or _model(environment.get("MODEL_ID", "")), port)
     return first._replace(engine=engine)
 
 
-def reported(container: Container) -> ServedNames | None:
-    """Return the names under which an engine started so reports its model; None: no command states one.
+def read_served_names(container: Container) -> ServedNames | None:
+    """Return the model names that an engine with this command line reports; None: no command names a model.
 
-    Without any name they are not known: they may come from a variable of a script, a file, or an adapter.
+    The names are empty if they are not known: they may come from a script's variable, a file, or an adapter.
     """
     environment = _environment(container)
-    words = (_refer(word, environment) for word in (*(container.command or ()), *(container.args or ())))
+    words = (_expand(word, environment) for word in (*(container.command or ()), *(container.args or ())))
     commands = list(_commands(words, None))
-    found = [names for command in commands if (names := _reported(command)) is not None]
-    return all_of(found) if sum(map(len, commands)) < ARGUMENTS_LIMIT else ServedNames()
+    found = [names for command in commands if (names := _read_names(command)) is not None]
+    return merge_names(found) if sum(map(len, commands)) < ARGUMENTS_LIMIT else ServedNames()
 
 
-def all_of(found: Sequence[ServedNames]) -> ServedNames | None:
-    """Return the names of several commands together, known if those of each are; None: there is no command."""
+def merge_names(found: Sequence[ServedNames]) -> ServedNames | None:
+    """Merge the names of several commands. They are known only if all of them are; None: there is no command."""
     if not found:
         return None
     if not all(each.names for each in found):
@@ -90,21 +90,21 @@ def all_of(found: Sequence[ServedNames]) -> ServedNames | None:
 
 
 def states_model(container: Container) -> bool:
-    """Say whether a command line looks like that of an engine."""
+    """Return whether a command line names a model."""
     return any(_SAYS_MODEL.search(word) for word in (*(container.command or ()), *(container.args or ())))
 
 
 def as_port(number: object) -> int:
-    """Return a port's number; 0: it is none."""
+    """Parse a port number; 0: invalid."""
     text = str(number)
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65_536 else 0
 
 
-def _read(words: Iterable[str]) -> Served:
-    """Find the options of one command. As in argparse, the last of several counts."""
+def _read_command(words: Iterable[str]) -> CommandFacts:
+    """Read the options of one command. The last of equal options counts, as in argparse."""
     options: dict[str, str] = {}
     before, engine = "", ""
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.startswith("--") and "=" in word:
             name, _, value = word.partition("=")
             options[_option(name)] = value
@@ -114,34 +114,34 @@ def _read(words: Iterable[str]) -> Served:
             options[before] = word
         program = "" if before in _OPTIONS else _program(word)
         engine = engine or program
-        if word == "serve" and place and not _program(before):  # of another program, such as Ray
+        if word == "serve" and index and not _program(before):  # a subcommand of another program, such as Ray
             before = ""
         else:
             before = word.rpartition("/")[2] if program else _option(word)
     model = next((options[name] for name in _MODELS if name in options), "")
     engine = engine or ("tgi" if "--model-id" in options else "")
-    return Served(_model(model), as_port(options.get("--port", "")), engine)
+    return CommandFacts(_model(model), as_port(options.get("--port", "")), engine)
 
 
 def _model(name: str) -> str:
-    """Return a model's name; "": it is none."""
+    """Return a valid model name; "": it is not one."""
     known = re.fullmatch(MODEL.expression, name) and "$" not in name and not name.startswith("-")
     return name if known else ""
 
 
 def _program(word: str) -> str:
-    """Return the engine that a word starts, /usr/bin/vllm or sglang.launch_server; "": none."""
+    """Return the engine that a word such as /usr/bin/vllm or sglang.launch_server starts; "": none."""
     name = word.rpartition("/")[2]
     return _PROGRAMS.get(name) or _PROGRAMS.get(name.partition(".")[0], "")
 
 
 def _option(word: str) -> str:
-    """Return an option as it is documented: engines take underscores for hyphens as well."""
+    """Return an option with hyphens. Engines also accept underscores."""
     return word.replace("_", "-") if word.startswith("--") else word
 
 
-def _reported(words: Sequence[str]) -> ServedNames | None:
-    """Read the names in one command, as `reported` says."""
+def _read_names(words: Sequence[str]) -> ServedNames | None:
+    """Read the model names of one command, as `read_served_names` does."""
     values: dict[str, list[str]] = {}
     option = ""
     for word in words:
@@ -152,33 +152,33 @@ def _reported(words: Sequence[str]) -> ServedNames | None:
         elif option:
             values[option].append(word)
     loaded = [values[option][0] for option in _LOADED if values.get(option)]
-    serves = [place for place, word in enumerate(words) if word == "serve"]
+    serves = [index for index, word in enumerate(words) if word == "serve"]
     if not serves and not any(option in values for option in _MODELS):
         return None
-    for place in serves:
-        if place and words[place - 1].rpartition("/")[2] == "vllm":
-            loaded += [word for word in words[place + 1 : place + 2] if not word.startswith("-")]
+    for index in serves:
+        if index and words[index - 1].rpartition("/")[2] == "vllm":
+            loaded += [word for word in words[index + 1 : index + 2] if not word.startswith("-")]
     names = values.get(_NAME, [])
     if any("$" in word or "`" in word for word in words) or any(_hides_names(option) for option in values):
         return ServedNames()
     if names:
         return ServedNames(tuple(names))
-    started = any(program in word for word in words for program in _ENGINES)  # else an image may start anything
-    if not started or any(_SPECULATES in name.lower() for name in loaded):
+    started = any(program in word for word in words for program in _ENGINES)  # otherwise the image decides what runs
+    if not started or any(_SPECULATOR in name.lower() for name in loaded):
         return ServedNames()
     return ServedNames(tuple(loaded), or_path=not all(name.startswith(("/", ".")) for name in loaded))
 
 
 def _hides_names(option: str) -> bool:
-    """Say whether an option may give names that are not seen here: an abbreviated one, or several in one word."""
+    """Return whether an option may give names that are not read: an abbreviation, or several options in one word."""
     abbreviated = option.startswith("--served") and option != _NAME
     return option in _MORE_NAMES or abbreviated or len(option.split()) > 1
 
 
 def _commands(words: Iterable[str], environment: Mapping[str, str] | None) -> Iterator[list[str]]:
-    """Split a command line into commands: one, unless a shell's script is in it (`sh -c "proxy & vllm serve ..."`).
+    """Split a command line into commands. There is one, unless it has a script (`sh -c "proxy & vllm serve ..."`).
 
-    environment: None: the script's variables stay as they are.
+    environment: None: the variables of the script are not substituted.
     """
     plain: list[str] = []
     left, script_left = ARGUMENTS_LIMIT, SCRIPT_LIMIT
@@ -201,7 +201,7 @@ def _commands(words: Iterable[str], environment: Mapping[str, str] | None) -> It
 
 
 def _split(script: str, environment: dict[str, str] | None) -> Iterator[list[str]]:
-    """Split a script into commands, with the variables that it sets itself; one that does not parse has none."""
+    """Split a script into commands, with its own variables substituted; an invalid script has no command."""
     lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=_ENDS_COMMAND)
     lexer.whitespace, lexer.whitespace_split = " \t\r", True
     try:
@@ -217,7 +217,7 @@ def _split(script: str, environment: dict[str, str] | None) -> Iterator[list[str
         if environment is None:
             command.append(token)
             continue
-        word = _PARAMETER.sub(partial(_parameter, environment), token)
+        word = _PARAMETER.sub(partial(_expand_parameter, environment), token)
         assigned = _ASSIGNMENT.fullmatch(word) if command in ([], ["export"]) else None
         if assigned:
             environment[assigned["name"]] = assigned["value"][:VALUE_LIMIT]
@@ -225,7 +225,7 @@ def _split(script: str, environment: dict[str, str] | None) -> Iterator[list[str
             command.append(word)
 
 
-def _parameter(environment: Mapping[str, str], match: re.Match[str]) -> str:
+def _expand_parameter(environment: Mapping[str, str], match: re.Match[str]) -> str:
     value = environment.get(match["plain"] or match["braced"])
     if value is None:
         value = match["default"]
@@ -233,14 +233,14 @@ def _parameter(environment: Mapping[str, str], match: re.Match[str]) -> str:
 
 
 def _environment(container: Container) -> dict[str, str]:
-    """Return the variables that the container states itself; what comes from a Secret or ConfigMap is not known."""
+    """Return the variables with a stated value. Values from Secrets and ConfigMaps are not known."""
     try:
         variables = msgspec.json.decode(container.env, type=list[Variable] | None) or []
     except msgspec.MsgspecError:
         return {}
     known: dict[str, str] = {}
     for variable in variables:
-        value = _refer(variable.value or "", known)
+        value = _expand(variable.value or "", known)
         if variable.value_from is not None or len(value) > VALUE_LIMIT:
             known.pop(variable.name, None)
         else:
@@ -248,8 +248,8 @@ def _environment(container: Container) -> dict[str, str]:
     return known
 
 
-def _refer(word: str, environment: Mapping[str, str]) -> str:
-    """Put in variables as Kubernetes does before it starts a container; a name that is not known stays."""
+def _expand(word: str, environment: Mapping[str, str]) -> str:
+    """Substitute $(VARIABLES) as Kubernetes does before it starts a container; an unknown name stays."""
     if "$" not in word or len(word) > SCRIPT_LIMIT:
         return word
 

@@ -1,4 +1,4 @@
-"""Pod templates: the container that runs the engine, the devices that a pod needs, and what the template insists on."""
+"""Pod templates: the engine's container, the devices that a pod requests, and the nodes that it requires."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.objects import Container, PodSpec, Probe
-from autoscaler.adapters.kubernetes.pods.command_line import Served, all_of, as_port, reported, served, states_model
+from autoscaler.adapters.kubernetes.pods.command_line import (
+    CommandFacts,
+    as_port,
+    merge_names,
+    read_command_line,
+    read_served_names,
+    states_model,
+)
 from autoscaler.adapters.kubernetes.scheduling import Needs, Toleration, read_needs
 from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.config.findings import shown
 from autoscaler.core.model.fleet import ServedNames
 
-MOST_DEVICES = 1024  # of one container; no node has more
-MOST_TOLD = 3  # resources that are named where they are not known
-ALWAYS = "Always"  # restartPolicy of an init container that runs beside the others: a native sidecar
-# Labels that say what accelerator a node has: the vendors' own first, then the clouds and provisioners.
+MAX_DEVICES = 1024  # of one container; no node has more
+MAX_NAMED = 3  # unknown resources that a message names
+ALWAYS = "Always"  # restartPolicy of a native sidecar: an init container that keeps running
+# Node labels that name the accelerator: the vendors' labels first, then those of clouds and provisioners.
 PRODUCT_LABELS = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
@@ -33,23 +40,23 @@ PRODUCT_LABELS = (
     "karpenter.azure.com/sku-gpu-name",
 )
 
-COMMAND_LIMIT = 16_384  # characters of a command line with its environment, beyond which it is not read for names
-CommandLine = tuple[tuple[str, ...], bytes]  # words, and the environment as JSON
-Resources = dict[str, float]  # devices by resource; NaN: not a number that can be read
+COMMAND_LIMIT = 16_384  # characters; names are not read from a longer command line with its environment
+CommandLine = tuple[tuple[str, ...], bytes]  # words and the environment as JSON
+Resources = dict[str, float]  # devices by resource; NaN: an invalid number
 
 
 class Facts(NamedTuple):
-    """The facts that a pod template states."""
+    """The facts that a pod template states about its pods."""
 
     gpus: float  # of one replica; NaN: unknown
-    resource: str  # "" when there is no GPU, or more than one sort
-    product: tuple[str, str] | None  # node label and value that the template insists on
+    resource: str  # "": no GPU, or several resources
+    product: tuple[str, str] | None  # node label and value that the template requires
     model: str
     port: int
     needs: Needs = Needs()  # of nodes
-    unclear: str = ""  # why the number of GPUs is not known, in words; "": it is, or there is no template
-    engine: str = ""  # by its program; "": not told
-    states_port: bool = False  # else `port` is the usual one
+    unclear: str = ""  # why the number of GPUs is not known; "": it is known, or there is no template
+    engine: str = ""  # found from its program; "": unknown
+    states_port: bool = False  # False: `port` is the engine's default
 
 
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
@@ -60,7 +67,7 @@ def read_template(spec: PodSpec) -> Facts:
     counts = {name: count for name, count in needs.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
     unclear = _unclear(spec, counts, sorted(needs.keys() - counts.keys()))
     engine = engine_container(spec)
-    stated = served(engine) if engine is not None else Served()
+    stated = read_command_line(engine) if engine is not None else CommandFacts()
     port = stated.port or _open_port(engine)
     gpus = math.nan if unclear else float(sum(counts.values()))
     return Facts(
@@ -76,18 +83,19 @@ def read_template(spec: PodSpec) -> Facts:
     )
 
 
-def tolerating(facts: Facts, seen: frozenset[Toleration]) -> Facts:
-    """Return the facts with the tolerations that pods of this template were seen to have."""
-    more = seen.difference(facts.needs.tolerations)
+def add_tolerations(facts: Facts, of_pods: frozenset[Toleration]) -> Facts:
+    """Return the facts with the tolerations of existing pods added."""
+    more = of_pods.difference(facts.needs.tolerations)
     if not more:
         return facts
     return facts._replace(needs=facts.needs._replace(tolerations=(*facts.needs.tolerations, *sorted(more))))
 
 
 def engine_container(spec: PodSpec) -> Container | None:
-    """Return the container that runs the engine: the one with devices, else with a probe or a port of that name.
+    """Return the container that runs the engine; None: the pod has no container.
 
-    Between equals the command line decides, and then the order. None: there is no container.
+    It is the container with the most devices, then the one with a probed port or a port named for metrics or http, then
+    the one whose command line names a model, then the first.
     """
     running = _running(spec)
     if len(running) < 2:
@@ -103,13 +111,13 @@ def engine_container(spec: PodSpec) -> Container | None:
 
 
 def _running(spec: PodSpec) -> list[Container]:
-    """Return the containers that run side by side."""
+    """Return the containers and native sidecars."""
     sidecars = [each for each in spec.init_containers or () if each.restart_policy == ALWAYS]
     return [*(spec.containers or ()), *sidecars]
 
 
 def served_names(spec: PodSpec) -> ServedNames:
-    """Return the names under which engines in a pod report their models, of all containers that state one."""
+    """Return the model names that the engines of a pod report, from the command lines of its containers."""
     engine = engine_container(spec)
     if engine is None:
         return ServedNames()
@@ -120,18 +128,18 @@ def served_names(spec: PodSpec) -> ServedNames:
 
 @lru_cache(maxsize=2048)  # the pods of a workload have one command line; 32 MB at most
 def _served_names(commands: tuple[CommandLine, ...]) -> ServedNames:
-    found = (reported(Container(command=list(words), env=msgspec.Raw(env))) for words, env in commands)
-    return all_of([each or ServedNames() for each in found]) or ServedNames()
+    found = (read_served_names(Container(command=list(words), env=msgspec.Raw(env))) for words, env in commands)
+    return merge_names([each or ServedNames() for each in found]) or ServedNames()
 
 
 def _command_line(container: Container) -> CommandLine | None:
-    """Return words and environment of a container; None: they are too long to be remembered."""
+    """Return the words and environment of a container; None: they are too long to be cached."""
     words, env = (*(container.command or ()), *(container.args or ())), bytes(container.env)
     return (words, env) if sum(map(len, words)) + len(env) <= COMMAND_LIMIT else None
 
 
 def _device_rank(container: Container) -> tuple[float, bool]:
-    """Return how many devices a container requests that are known, and whether it may have others."""
+    """Return the number of known devices that a container requests, and whether it may have others."""
     resources = container.resources
     if resources is None:
         return 0.0, False
@@ -145,7 +153,7 @@ def _device_rank(container: Container) -> tuple[float, bool]:
 
 
 def _open_port(container: Container | None) -> int:
-    """Return the port that a container calls that of its metrics, that is probed, or that it calls http; 0: none."""
+    """Return the port that is named for metrics, is probed, or is named http; 0: none."""
     if container is None:
         return 0
     named = {port.name: as_port(port.container_port) for port in container.ports or ()}
@@ -164,7 +172,7 @@ def _probed(probe: Probe, named: Mapping[str, int]) -> int:
 
 
 def _requests(container: Container) -> Resources:
-    """Return what a container requests of anything that may be an accelerator; what is only limited is requested."""
+    """Return the possible accelerators that a container requests. A limit without a request is a request."""
     resources = container.resources
     if resources is None:
         return {}
@@ -177,16 +185,16 @@ def _devices(stated: Mapping[str, str | int | float]) -> Resources:
 
 
 def _count(stated: str | int | float) -> float:
-    """Read a number of devices. Extended resources are whole numbers; NaN: anything else."""
+    """Parse a number of devices; NaN: not a whole number, which extended resources are."""
     text = str(int(stated)) if isinstance(stated, float) and stated.is_integer() else str(stated)
     whole = text.isascii() and text.isdigit() and len(text) < 6
-    return float(text) if whole and int(text) <= MOST_DEVICES else math.nan
+    return float(text) if whole and int(text) <= MAX_DEVICES else math.nan
 
 
 def _needs(spec: PodSpec) -> Resources:
-    """Return the devices that the scheduler sets aside for a pod: Kubernetes' effective request.
+    """Return the devices that the scheduler reserves for a pod: its effective request.
 
-    Containers and native sidecars run together; before them each init container runs beside the sidecars above it.
+    Containers and native sidecars run together. Before them each init container runs beside the sidecars above it.
     Source: Kubernetes' `PodRequests` (component-helpers).
     """
     sidecars: Resources = {}
@@ -215,28 +223,28 @@ def _larger(one: float, other: float) -> float:
     return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
 
 
-def _unclear(spec: PodSpec, counts: Resources, strange: list[str]) -> str:
-    """Say why the number of devices is not known; "": it is.
+def _unclear(spec: PodSpec, counts: Resources, unknown: list[str]) -> str:
+    """Return why the number of devices is not known; "": it is known.
 
-    What stands beside a known accelerator and is none itself is a network card, or a share of the same device.
+    An unknown resource beside a known accelerator is a network card or a share of the same device, so it is ignored.
     """
     if spec.resource_claims:
         return "the GPUs of a replica are not known: resourceClaims do not say how many"
-    by_class = [name for name in strange if name.startswith(f"{BY_CLASS}/")]
-    if doubtful := by_class or (strange if not counts else []):
-        names = ", ".join(shown(name) for name in doubtful[:MOST_TOLD])
+    by_class = [name for name in unknown if name.startswith(f"{BY_CLASS}/")]
+    if doubtful := by_class or (unknown if not counts else []):
+        names = ", ".join(shown(name) for name in doubtful[:MAX_NAMED])
         return f"the GPUs of a replica are not known: {names} may be an accelerator, or not"
-    unread = ", ".join(name for name, count in counts.items() if math.isnan(count))
-    return f"the GPUs of a replica are not known: {unread} is no whole number up to {MOST_DEVICES}" if unread else ""
+    invalid = ", ".join(name for name, count in counts.items() if math.isnan(count))
+    return f"the GPUs of a replica are not known: {invalid} is no whole number up to {MAX_DEVICES}" if invalid else ""
 
 
 def _product(spec: PodSpec) -> tuple[str, str] | None:
-    """Return the product label that every node for this template must have, if it says one."""
-    demanded = dict(spec.node_selector or {})
+    """Return the product label that every node for this template must have; None: any product."""
+    required = dict(spec.node_selector or {})
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
-    if len(terms) == 1:  # several terms are alternatives: then none of them must hold
+    if len(terms) == 1:  # several terms are alternatives, so none of them is required
         for expression in terms[0].match_expressions or ():
             if expression.operator == "In" and len(expression.values or ()) == 1:
-                demanded.setdefault(expression.key, (expression.values or [""])[0])
-    return next(((label, demanded[label]) for label in PRODUCT_LABELS if demanded.get(label)), None)
+                required.setdefault(expression.key, (expression.values or [""])[0])
+    return next(((label, required[label]) for label in PRODUCT_LABELS if required.get(label)), None)

@@ -1,31 +1,31 @@
-"""What annotations say about a workload: every value checked, bad ones dropped with a reason.
+"""Annotations of a workload: each value is validated, and invalid values are dropped with a reason.
 
-Annotations are written by whoever may edit the workload, so nothing here trusts them. Which there are and what each may
-hold is the table of `autoscaler.config.annotations`; what a policy or an override means is known there too.
+Annotations are untrusted: every user who may edit the workload can write them. Their names and allowed values are in
+`autoscaler.config.annotations`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from autoscaler.adapters.kubernetes.api.text import join_problems
 from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, override_path, read
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.policy.compile import NO_POLICY, OverrideError, override_value
 from autoscaler.config.policy.schema import OVERRIDES
 
-PROBLEM_LIMIT = 800  # characters: every annotation wrong at once fits
-MOST_TOLD = 40  # ... and one that nobody knows is not told beyond: thousands fit into an object
+PROBLEMS_LIMIT = 40  # beyond it unknown annotations are not reported: an object can have thousands
 VALUE_LIMIT = 256  # characters of one override
 TOO_LONG = "(too long)"
 KNOWN = (*ANNOTATIONS, *SHORT_OVERRIDES, f"{OVERRIDE}<field>")
-BOUNDS = ("replicas.min", "replicas.max")  # one that makes no sense stays, so that the workload is left alone
+BOUNDS = ("replicas.min", "replicas.max")  # an invalid bound is kept, so that the workload is not scaled
 
 
 class Declared(NamedTuple):
-    """Declarations of one workload that hold, and in words those that do not."""
+    """The valid declarations of one workload, and a message about the invalid ones."""
 
-    policy: str | None = None  # None: not ours; "": the default policy
+    policy: str | None = None  # None: not managed; "": the default policy
     overrides: tuple[tuple[str, str], ...] = ()
     service: str = ""
     engine: str = ""
@@ -41,9 +41,9 @@ NOTHING = Declared()
 
 
 def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
-    """Read the annotations under our prefix. A value that makes no sense is named in `problem`, and dropped.
+    """Read the annotations with our prefix. An invalid value is reported in `problem` and dropped.
 
-    Unless it is a bound: without it the policy's would hold, and cut a count that is right.
+    An invalid bound is kept: without it the policy's bound would apply, and could cut a correct count.
     """
     ours = {key.removeprefix(PREFIX): value for key, value in (annotations or {}).items() if key.startswith(PREFIX)}
     if not ours:
@@ -60,7 +60,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
             overrides |= read_override(path, value, problems, name)
             if path in BOUNDS and path not in overrides:
                 overrides[path] = value if len(value) <= VALUE_LIMIT else TOO_LONG
-        elif len(problems) >= MOST_TOLD:
+        elif len(problems) >= PROBLEMS_LIMIT:
             continue
         elif name.startswith(OVERRIDE):
             read_override(name.removeprefix(OVERRIDE), value, problems)
@@ -75,15 +75,15 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         metrics_port=found.get("metrics-port") or 0,
         metrics_scheme=found.get("metrics-scheme") or "",
         metrics_path=found.get("metrics-path") or "",
-        paused=found.get("paused", "false") != "false",  # nonsense keeps hands off as well
-        problem=worded(problems),
+        paused=found.get("paused", "false") != "false",  # an invalid value pauses too
+        problem=join_problems(problems),
     )
 
 
 def read_override(path: str, text: str, problems: list[str], name: str = "") -> dict[str, str]:
-    """Check one override; return it as a pair in a dictionary, or nothing and tell why in `problems`.
+    """Validate one override. Return {path: text}, or {} and add the reason to `problems`.
 
-    name: what the override is called where it was written, if not by its path.
+    name: the name of the annotation, if it is not the path.
     """
     if path not in OVERRIDES:
         problems.append(f"{shown(path)} cannot be overridden; allowed: {one_of(OVERRIDES, path)}")
@@ -98,14 +98,8 @@ def read_override(path: str, text: str, problems: list[str], name: str = "") -> 
     return {path: text}
 
 
-def worded(problems: Iterable[str]) -> str:
-    """Join problems into one bounded line."""
-    text = "; ".join(problem for problem in problems if problem)
-    return text if len(text) <= PROBLEM_LIMIT else text[: PROBLEM_LIMIT - 3] + "..."
-
-
 def _read(name: str, text: str, problems: list[str]) -> Any:
-    """Return the value of an annotation; None: it makes no sense, which `problems` tell."""
+    """Return the value of an annotation, or None and add the reason to `problems`."""
     try:
         return read(name, text)
     except ValueError as error:

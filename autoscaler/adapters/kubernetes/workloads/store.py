@@ -1,6 +1,7 @@
-"""Scale targets by number, and whose pods are whose: pod to ReplicaSet to Deployment, and the like.
+"""Scale targets by number, and the owners of pods: pod to ReplicaSet to Deployment.
 
-Objects arrive in any order, so a number is given when a uid is first mentioned, by itself or by what it owns.
+Objects arrive in any order. So a target gets its number when its uid is first mentioned, by itself or by an object that
+it owns.
 """
 
 from __future__ import annotations
@@ -10,191 +11,205 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.autoscalers.hpas import Hands, TargetKey
+from autoscaler.adapters.kubernetes.api.text import one_line
+from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
+from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, Key, PodTable, quoted
+from autoscaler.adapters.kubernetes.pods.status import Key
+from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodStore
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
     STATEFUL_SET,
-    Row,
     ScaleKind,
+    Target,
     controller_name,
-    read_group,
+    read_leader_worker_set,
     read_target,
 )
 
-PRIMARY = "-primary"  # Flagger serves from a copy of this name, and keeps the original at zero
+PRIMARY_SUFFIX = "-primary"  # Flagger serves from a copy with this suffix, and keeps the original at zero
 
 
-class _Elsewhere(NamedTuple):
-    """A ReplicaSet that no Deployment controls."""
+class _ForeignReplicaSet(NamedTuple):
+    """A ReplicaSet that is not controlled by a Deployment."""
 
     uid: str
     controller: str
     labels: Mapping[str, str]
 
 
-class TargetTable:
-    """All scale targets, managed or not, numbered when first heard of; their owners' pods follow the number."""
+class TargetStore:
+    """All scale targets, managed or not. Each has a number, and the pods of its owners have it too."""
 
-    def __init__(self, pods: PodTable, hands: Hands, writes: OwnWrites, autoscaler: Callable[[TargetKey], str]) -> None:
-        """autoscaler: names who else scales a target, "": nobody; what he writes is no hand's change."""
+    def __init__(
+        self,
+        pods: PodStore,
+        manual_overrides: OverrideTracker,
+        writes: OwnWrites,
+        find_autoscaler: Callable[[TargetKey], str],
+    ) -> None:
+        """find_autoscaler: names another autoscaler of a target, "" if none. Its writes are not manual overrides."""
         self.version = 0
-        self.rows: dict[int, Row] = {}  # by target id
-        self._pods = pods
-        self._hands = hands
-        self._writes = writes
-        self._autoscaler = autoscaler
+        self.targets: dict[int, Target] = {}  # by target id
         self.failures: dict[int, str] = {}  # by target id: why its controller cannot create pods
+        self._pods = pods
+        self._manual_overrides = manual_overrides
+        self._writes = writes
+        self._find_autoscaler = find_autoscaler
         self._next_id = 0
-        self._id: dict[Key, int] = {}  # by namespace, uid: owners are in the namespace of what they own
-        self._uid: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
-        self._replica_sets: dict[Key, tuple[str, str]] = {}  # by namespace, name: own uid, Deployment's uid
-        self._sets: Counter[Key] = Counter()  # ReplicaSets by namespace, Deployment's uid
-        self._elsewhere: dict[str, dict[str, _Elsewhere]] = {}  # by namespace, name
+        self._ids: dict[Key, int] = {}  # by namespace and uid: an owner is in the namespace of its dependents
+        self._uids: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
+        self._replica_sets: dict[Key, tuple[str, str]] = {}  # by namespace and name: own uid, Deployment's uid
+        self._replica_set_counts: Counter[Key] = Counter()  # by namespace and Deployment's uid
+        self._foreign_replica_sets: dict[str, dict[str, _ForeignReplicaSet]] = {}  # by namespace, name
 
-    def put(self, row: Row) -> None:
-        owner = row.ref.namespace, row.uid
-        target_id = self._number(owner)
-        before = self.rows.get(target_id)
-        if before == row:
+    def put(self, target: Target) -> None:
+        ref, uid = target.ref, target.uid
+        owner = ref.namespace, uid
+        target_id = self._id_of(owner)
+        before = self.targets.get(target_id)
+        if before == target:
             return
-        self._uid[row.ref.kind, row.ref.namespace, row.ref.name] = row.uid
+        self._uids[ref.kind, ref.namespace, ref.name] = uid
         if before is None:
-            self._hands.first_seen(row.uid, row.writer)
-        elif before.replicas != row.replicas and before.declared.policy is not None and not self._autoscaler(row.key):
-            self._hands.changed(row.uid, row.replicas, row.writer)
-        if before is not None:
-            self._writes.accepted(row.uid)  # another template, or other limits: what was refused may be allowed now
-        self.rows[target_id] = row
-        if row.ref.kind == STATEFUL_SET.kind:
-            self._pods.own(owner, target_id)
-        elif row.ref.kind == LEADER_WORKER_SET.kind:
-            self._pods.own((row.ref.namespace, row.ref.name), target_id)
-        workload = row.workload
+            self._manual_overrides.observe_new(uid, target.writer)
+        else:
+            is_managed = before.declared.policy is not None
+            if before.replicas != target.replicas and is_managed and not self._find_autoscaler(target.key):
+                self._manual_overrides.observe_change(uid, target.replicas, target.writer)
+            self._writes.clear_refusal(uid)  # with another template or limits the count may be allowed now
+        self.targets[target_id] = target
+        if ref.kind == STATEFUL_SET.kind:
+            self._pods.set_target(owner, target_id)
+        elif ref.kind == LEADER_WORKER_SET.kind:
+            self._pods.set_target((ref.namespace, ref.name), target_id)
+        workload = target.workload
         self._pods.set_endpoint(
             target_id, Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
         )
         self.version += 1
 
-    def fail(self, row: Row, words: str) -> None:
-        """Note what the controller of a target says of pods that it cannot create; "": it can."""
-        target_id = self._number((row.ref.namespace, row.uid))
-        if words:
-            self.failures[target_id] = words
+    def set_failure(self, target: Target, message: str) -> None:
+        """Note why the controller of a target cannot create pods; "": it can."""
+        target_id = self._id_of((target.ref.namespace, target.uid))
+        if message:
+            self.failures[target_id] = message
         else:
             self.failures.pop(target_id, None)
 
     def remove(self, kind: str, namespace: str, name: str) -> None:
-        uid = self._uid.pop((kind, namespace, name), None)
+        uid = self._uids.pop((kind, namespace, name), None)
         if uid is None:
             return
-        target_id = self._id.pop((namespace, uid))
-        del self.rows[target_id]
+        target_id = self._ids.pop((namespace, uid))
+        del self.targets[target_id]
         self.failures.pop(target_id, None)
         self._pods.forget_target(target_id)
-        self._pods.disown((namespace, name if kind == LEADER_WORKER_SET.kind else uid))
-        self._hands.forget(uid)
+        self._pods.forget_owner((namespace, name if kind == LEADER_WORKER_SET.kind else uid))
+        self._manual_overrides.forget(uid)
         self._writes.forget(uid)
         self.version += 1
 
     def put_replica_set(self, seen: objects.Object) -> None:
         owner = seen.metadata.controller()
         if owner is None or owner.kind != DEPLOYMENT.kind:
-            self._keep_elsewhere(seen, controller_name(seen.metadata))
+            self._put_foreign_replica_set(seen, controller_name(seen.metadata))
             return
         namespace, uid = seen.metadata.namespace, seen.metadata.uid
         deployment = namespace, owner.uid
         key = namespace, seen.metadata.name
         if key not in self._replica_sets:
             self._replica_sets[key] = uid, owner.uid
-            self._sets[deployment] += 1
-        self._pods.own((namespace, uid), self._number(deployment))
+            self._replica_set_counts[deployment] += 1
+        self._pods.set_target((namespace, uid), self._id_of(deployment))
 
-    def served_by(self, row: Row) -> str:
-        """Name what serves in place of a target that is kept at zero; "": nothing does.
+    def find_replacement(self, target: Target) -> str:
+        """Return the controller whose pods serve in place of a target at zero replicas; "": none.
 
-        Argo Rollouts takes a Deployment for its template (`workloadRef`), and Flagger for its canary: both keep it at
-        zero, and pods that its selector matches, or those of its copy, belong to another controller.
+        Argo Rollouts uses a Deployment as template (`workloadRef`), and Flagger as canary. Both keep it at zero. Pods
+        that match its selector, or those of its copy, then belong to another controller.
         """
-        if row.replicas or not row.selector:
+        if target.replicas or not target.selector:
             return ""
-        namespace = row.ref.namespace
-        for elsewhere in self._elsewhere.get(namespace, {}).values():
-            labels = {**elsewhere.labels, **self._pods.labels((namespace, elsewhere.uid))}
-            if all(labels.get(name) == value for name, value in row.selector):
-                return elsewhere.controller
-        uid = self._uid.get((row.ref.kind, namespace, row.ref.name + PRIMARY), "")
-        copy = self.rows.get(self._id.get((namespace, uid), -1))
+        namespace = target.ref.namespace
+        for replica_set in self._foreign_replica_sets.get(namespace, {}).values():
+            labels = {**replica_set.labels, **self._pods.labels((namespace, replica_set.uid))}
+            if all(labels.get(name) == value for name, value in target.selector):
+                return replica_set.controller
+        uid = self._uids.get((target.ref.kind, namespace, target.ref.name + PRIMARY_SUFFIX), "")
+        copy = self.targets.get(self._ids.get((namespace, uid), -1))
         return copy.controller if copy is not None and copy.controller.startswith("Canary/") else ""
 
-    def _keep_elsewhere(self, seen: objects.Object, controller: str) -> None:
+    def _put_foreign_replica_set(self, seen: objects.Object, controller: str) -> None:
         metadata = seen.metadata
         if not controller:
             return
-        known = self._elsewhere.setdefault(metadata.namespace, {})
-        found = _Elsewhere(metadata.uid, controller, metadata.labels or {})
-        if known.get(metadata.name) != found:
-            known[metadata.name] = found
+        known = self._foreign_replica_sets.setdefault(metadata.namespace, {})
+        replica_set = _ForeignReplicaSet(metadata.uid, controller, metadata.labels or {})
+        if known.get(metadata.name) != replica_set:
+            known[metadata.name] = replica_set
             self.version += 1
 
     def remove_replica_set(self, namespace: str, name: str) -> None:
-        if self._elsewhere.get(namespace, {}).pop(name, None) is not None:
+        if self._foreign_replica_sets.get(namespace, {}).pop(name, None) is not None:
             self.version += 1
         if (namespace, name) not in self._replica_sets:
             return
         uid, deployment_uid = self._replica_sets.pop((namespace, name))
         deployment = namespace, deployment_uid
-        self._pods.disown((namespace, uid))
-        self._sets[deployment] -= 1
-        if not self._sets[deployment]:
-            del self._sets[deployment]
-            if self._id.get(deployment, -1) not in self.rows:  # its Deployment is gone already
-                self._id.pop(deployment, None)
+        self._pods.forget_owner((namespace, uid))
+        self._replica_set_counts[deployment] -= 1
+        if not self._replica_set_counts[deployment]:
+            del self._replica_set_counts[deployment]
+            if self._ids.get(deployment, -1) not in self.targets:  # its Deployment is already deleted
+                self._ids.pop(deployment, None)
 
-    def _number(self, owner: Key) -> int:
-        if owner not in self._id:
-            self._id[owner] = self._next_id
+    def _id_of(self, owner: Key) -> int:
+        if owner not in self._ids:
+            self._ids[owner] = self._next_id
             self._next_id += 1
-        return self._id[owner]
+        return self._ids[owner]
 
 
-class Targets:
-    """Receives one kind of target. One that is being deleted is gone: its controller starts no pod for it any more."""
+class TargetKindStore:
+    """Receives one kind of target. A target that is being deleted is removed: its controller creates no more pods."""
 
-    def __init__(self, table: TargetTable, kind: ScaleKind) -> None:
-        self._table = table
+    def __init__(self, store: TargetStore, kind: ScaleKind) -> None:
+        self._store = store
         self._kind = kind
 
     def put(self, seen: objects.Target | objects.LeaderWorkerSet, /) -> None:
         if seen.metadata.deletion_timestamp is not None:
             self.remove(seen.metadata.namespace, seen.metadata.name)
+            return
+        if isinstance(seen, objects.LeaderWorkerSet):
+            target = read_leader_worker_set(seen)
         else:
-            row = read_group(seen) if isinstance(seen, objects.LeaderWorkerSet) else read_target(self._kind, seen)
-            self._table.put(row)
-            self._table.fail(row, _failure(seen.status))
+            target = read_target(self._kind, seen)
+        self._store.put(target)
+        self._store.set_failure(target, _replica_failure(seen.status))
 
     def remove(self, namespace: str, name: str, /) -> None:
-        self._table.remove(self._kind.kind, namespace, name)
+        self._store.remove(self._kind.kind, namespace, name)
 
 
-def _failure(status: objects.TargetStatus) -> str:
-    """Return why pods cannot be created, as the controller says it; "": they can, or it says nothing."""
-    for condition in status.conditions or ():
-        if condition.type == "ReplicaFailure" and condition.status == "True":
-            return quoted(condition.reason or "", condition.message)
-    return ""
+class ReplicaSetStore:
+    """Receives ReplicaSets. Only their owners are used."""
 
-
-class ReplicaSets:
-    """Receives ReplicaSets, of which only the owner matters."""
-
-    def __init__(self, table: TargetTable) -> None:
-        self._table = table
+    def __init__(self, store: TargetStore) -> None:
+        self._store = store
 
     def put(self, seen: objects.Object, /) -> None:
-        self._table.put_replica_set(seen)
+        self._store.put_replica_set(seen)
 
     def remove(self, namespace: str, name: str, /) -> None:
-        self._table.remove_replica_set(namespace, name)
+        self._store.remove_replica_set(namespace, name)
+
+
+def _replica_failure(status: objects.TargetStatus) -> str:
+    """Return the controller's message if it cannot create pods; "": it can, or has no such condition."""
+    for condition in status.conditions or ():
+        if condition.type == "ReplicaFailure" and condition.status == "True":
+            return one_line(condition.reason or "", condition.message)
+    return ""

@@ -1,6 +1,6 @@
-"""Scale targets: Deployments, StatefulSets and LeaderWorkerSets as rows, read from their objects alone.
+"""Deployments, StatefulSets and LeaderWorkerSets: their counts, annotations and pod templates.
 
-Pods, nodes, rivals and pod templates are elsewhere.
+Nothing here depends on other objects, such as pods, nodes or other autoscalers.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import msgspec
 
+from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.objects import (
     LeaderWorkerSet,
     Metadata,
     OwnedFields,
     PodSpec,
     PodTemplate,
-    Target,
     TargetMetadata,
 )
-from autoscaler.adapters.kubernetes.autoscalers.hpas import TargetKey, target_key
+from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, target_key
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, read_template
 from autoscaler.adapters.kubernetes.scheduling import Needs, group_needs
 from autoscaler.adapters.kubernetes.workloads.annotations import Declared, read_annotations
@@ -30,7 +30,7 @@ from autoscaler.core.model.fleet import Workload, WorkloadRef
 
 
 class ScaleKind(NamedTuple):
-    """A kind with a scale subresource, and where the API keeps it."""
+    """A kind with a scale subresource, and its API path."""
 
     kind: str
     api_version: str
@@ -51,56 +51,58 @@ DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
 KINDS: Mapping[str, ScaleKind] = {kind.kind: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
 
 
-class Row(NamedTuple):
-    """One scale target. Rows compare equal while nothing that matters has changed."""
+class Target(NamedTuple):
+    """One scale target. Two are equal while nothing that matters has changed."""
 
     ref: WorkloadRef
     key: TargetKey
     uid: str
-    workload: Workload  # as the annotations declare it
+    workload: Workload  # as its annotations declare
     replicas: int
     declared: Declared
     facts: Facts
-    writer: str  # who set the count last, by managedFields; "": nobody knows
+    writer: str  # field manager of the count; "": the API server does not know
     selector: tuple[tuple[str, str], ...] = ()  # labels of its pods
     controller: str = ""  # "Kind/name" of the object that controls it
 
 
-def read_target(kind: ScaleKind, seen: Target) -> Row:
+def read_target(kind: ScaleKind, seen: objects.Target) -> Target:
     template = seen.spec.template or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
-    row = _row(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
-    return row._replace(selector=tuple(sorted((labels or {}).items())))
+    target = _read(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
+    return target._replace(selector=tuple(sorted((labels or {}).items())))
 
 
-def read_group(seen: LeaderWorkerSet) -> Row:
-    """Read a LeaderWorkerSet: a replica is a group, so its GPUs are those of the leader and of all workers."""
+def read_leader_worker_set(seen: LeaderWorkerSet) -> Target:
+    """Read a LeaderWorkerSet. A replica is a group, so it has the GPUs of the leader and of all workers."""
     template = seen.spec.leader_worker_template
-    facts, leads = NO_FACTS, PodTemplate()
+    facts, serving = NO_FACTS, PodTemplate()
     if template is not None:
-        leads = template.leader_template or template.worker_template or leads
+        serving = template.leader_template or template.worker_template or serving
         worker = read_template(template.worker_template.spec if template.worker_template else PodSpec())
         leader = read_template(template.leader_template.spec) if template.leader_template else worker
         workers = max(0, (template.size or 1) - 1)
-        same = not workers or not worker.resource or not leader.resource or worker.resource == leader.resource
+        one_resource = not workers or not worker.resource or not leader.resource or worker.resource == leader.resource
         facts = leader._replace(
-            needs=group_needs(leader.needs, worker.needs, workers) if same else Needs(),
+            needs=group_needs(leader.needs, worker.needs, workers) if one_resource else Needs(),
             gpus=leader.gpus + (workers * worker.gpus if workers else 0.0),
-            resource=(leader.resource or (worker.resource if workers else "")) if same else "",
+            resource=(leader.resource or (worker.resource if workers else "")) if one_resource else "",
             product=leader.product or worker.product,
             unclear=leader.unclear or (worker.unclear if workers else ""),
         )
-    return _row(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, leads)
+    return _read(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, serving)
 
 
-def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts, template: PodTemplate) -> Row:
+def _read(
+    kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts, template: PodTemplate
+) -> Target:
     """template: of the pods that serve metrics."""
     ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
     declared = read_annotations(metadata.annotations)
     engine = declared.engine or facts.engine or DEFAULT_ENGINE
     port = facts.port if facts.states_port else ENGINES[engine].port
     found = usual({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
-    return Row(
+    return Target(
         ref=ref,
         key=target_key(ref),
         uid=metadata.uid,
@@ -125,13 +127,13 @@ def _row(kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts:
 
 
 def controller_name(metadata: Metadata) -> str:
-    """Return "Kind/name" of the object that controls another; "": none does."""
+    """Return "Kind/name" of the controller of an object; "": it has none."""
     owner = metadata.controller()
     return f"{owner.kind}/{owner.name}" if owner is not None else ""
 
 
 def _writer(metadata: TargetMetadata) -> str:
-    """Return the field manager of spec.replicas. The API server loses it when the count passes through zero."""
+    """Return the field manager of spec.replicas; "": unknown, as for a count that was set to zero."""
     for entry in metadata.managed_fields or ():
         if b'"f:replicas"' not in memoryview(entry.fields_v1).tobytes():
             continue

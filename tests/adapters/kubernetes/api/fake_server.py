@@ -1,5 +1,4 @@
-"""A double of an API server that misbehaves on demand. What a real one does is tested on a real one; this one answers
-what a real one answers only when it is old, overloaded or behind a broken proxy."""
+"""A fake API server with answers that a real one gives only when it is overloaded or behind a broken proxy."""
 
 import asyncio
 import json
@@ -12,7 +11,7 @@ from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.kubernetes.api.client import Kube
 
-CLIENT_TIMEOUT_S = 1.0  # of the client of a double, for all but lists and watches
+CLIENT_TIMEOUT_S = 1.0  # of the client, except for lists and watches
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -43,7 +42,7 @@ def refusal(status: int, **headers: str) -> web.Response:
 
 
 def stream(*lines: bytes, then_s: float = 0.0) -> Answer:
-    """Answer a watch with these bytes, keep it open for a while, and end it in peace."""
+    """Answer a watch with these bytes, keep it open for a while, and end it normally."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -63,24 +62,24 @@ def always(make: Callable[[], web.Response]) -> Answer:
     return answer
 
 
-class ApiDouble:
-    """Answers lists and watches with what a test has queued; the last answer of each repeats."""
+class FakeApiServer:
+    """Answers lists and watches from a queue; the last answer of each repeats."""
 
     def __init__(self) -> None:
         self.lists: list[Answer] = [always(page)]
         self.watches: list[Answer] = [stream(then_s=60)]
-        self.asked: list[dict[str, str]] = []  # parameters of every request
+        self.queries: list[dict[str, str]] = []  # parameters of every request
 
     @property
     def list_count(self) -> int:
-        return sum("watch" not in asked for asked in self.asked)
+        return sum("watch" not in query for query in self.queries)
 
     @property
     def watch_versions(self) -> list[str]:
-        return [asked["resourceVersion"] for asked in self.asked if "watch" in asked]
+        return [query["resourceVersion"] for query in self.queries if "watch" in query]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(dict(request.query))
+        self.queries.append(dict(request.query))
         queue = self.watches if "watch" in request.query else self.lists
         return await (queue.pop(0) if len(queue) > 1 else queue[0])(request)
 

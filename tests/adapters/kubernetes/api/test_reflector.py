@@ -1,4 +1,4 @@
-"""List and watch: against a double for what a healthy server does not do, and a real server for outages."""
+"""List and watch: against a fake server for faults, and a real one for outages."""
 
 import asyncio
 import io
@@ -18,7 +18,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.client import BODY_LIMIT_BYTES, ApiError, Kube
-from autoscaler.adapters.kubernetes.api.reflector import Resource, Watch, WatchTimes
+from autoscaler.adapters.kubernetes.api.reflector import Reflector, Resource, WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
@@ -27,7 +27,7 @@ from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.kubernetes.api.fake_server import (
     CLIENT_TIMEOUT_S,
     EXPIRED,
-    ApiDouble,
+    FakeApiServer,
     always,
     bookmark,
     event,
@@ -44,34 +44,34 @@ QUICK = WatchTimes(lifetime_s=10, silence_s=0.3, backoff_s=0.02, backoff_cap_s=0
 PODS = Resource("/api/v1", "pods", objects.Pod)
 
 
-class Names:
-    """Keeps the names of what is there, and refuses one of them."""
+class NameStore:
+    """Stores the names of objects, and fails for some of them."""
 
     def __init__(self) -> None:
-        self.there: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         self.puts = 0
 
     def put(self, seen: objects.Object, /) -> None:
         if seen.metadata.name == "poison":
             raise ValueError("this one cannot be used")
         self.puts += 1
-        self.there[seen.metadata.name] = seen.metadata.uid
+        self.names[seen.metadata.name] = seen.metadata.uid
 
     def remove(self, namespace: str, name: str, /) -> None:
         if name == "stuck":
             raise KeyError(name)
-        del self.there[name]
+        del self.names[name]
 
 
-class Followed:
-    def __init__(self, api: ApiDouble, watch: Watch[objects.Pod], seen: Names) -> None:
+class RunningReflector:
+    def __init__(self, api: FakeApiServer, reflector: Reflector[objects.Pod], store: NameStore) -> None:
         self.api = api
-        self.watch = watch
-        self.seen = seen
+        self.reflector = reflector
+        self.store = store
 
     async def until(self, *expected: str) -> None:
         async def holds() -> bool:
-            return sorted(self.seen.there) == sorted(expected)
+            return sorted(self.store.names) == sorted(expected)
 
         await eventually(holds, f"exactly {expected} are there", 5, every_s=0.01)
 
@@ -83,86 +83,88 @@ class Followed:
 
 
 @asynccontextmanager
-async def followed(api: ApiDouble, optional: bool = False, times: WatchTimes = QUICK) -> AsyncIterator[Followed]:
-    seen = Names()
+async def running_reflector(
+    api: FakeApiServer, optional: bool = False, times: WatchTimes = QUICK
+) -> AsyncIterator[RunningReflector]:
+    store = NameStore()
     async with api.client() as kube:
         resource = Resource("/api/v1", "pods", objects.Pod, optional=optional)
-        watch = Watch(kube, resource, seen, SystemClock(), times=times)
-        async with running(watch):
-            yield Followed(api, watch, seen)
+        reflector = Reflector(kube, resource, store, SystemClock(), times=times)
+        async with running(reflector):
+            yield RunningReflector(api, reflector, store)
 
 
-async def test_pages_are_followed_to_the_end_and_the_watch_begins_where_the_list_ended():
-    api = ApiDouble()
+async def test_watch_begins_at_the_version_of_the_last_page():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a"), more="next")), always(lambda: page(pod("b"), version=7))]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a", "b")
         await it.eventually("it watches", lambda: bool(api.watch_versions))
-        assert it.watch.synced
-    assert [asked.get("continue") for asked in api.asked[:2]] == [None, "next"]
+        assert it.reflector.synced
+    assert [query.get("continue") for query in api.queries[:2]] == [None, "next"]
     assert api.watch_versions == ["7"]
 
 
-async def test_pages_that_are_smaller_for_large_objects_grow_again_behind_them():
-    api = ApiDouble()
+async def test_pages_shrink_for_large_objects_and_grow_again():
+    api = FakeApiServer()
     too_large = always(lambda: web.Response(body=io.BytesIO(b" " * (BODY_LIMIT_BYTES + 1))))
     api.lists = [too_large, *(always(lambda: page(more="next")) for _ in range(3)), always(lambda: page(pod("a")))]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
-    assert [asked["limit"] for asked in api.asked if "limit" in asked] == ["500", "125", "250", "500", "500"]
+    assert [query["limit"] for query in api.queries if "limit" in query] == ["500", "125", "250", "500", "500"]
 
 
-async def test_events_change_what_is_there_and_a_resumed_watch_begins_after_the_last_bookmark():
-    api = ApiDouble()
+async def test_watch_resumes_after_the_last_bookmark():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a"), pod("b")))]
     first = (event("ADDED", pod("c", 11)), event("DELETED", pod("a", 12)), bookmark(40))
     api.watches = [stream(*first), stream(then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("b", "c")
         await it.eventually("it resumes", lambda: len(api.watch_versions) == 2)
-        assert it.watch.live
+        assert it.reflector.live
     assert api.watch_versions == ["10", "40"]
     assert api.list_count == 1
-    assert api.asked[1]["allowWatchBookmarks"] == "true"
-    assert 10 <= int(api.asked[1]["timeoutSeconds"]) <= 12
+    assert api.queries[1]["allowWatchBookmarks"] == "true"
+    assert 10 <= int(api.queries[1]["timeoutSeconds"]) <= 12
 
 
 @pytest.mark.parametrize("gone", [stream(EXPIRED), always(lambda: refusal(410))], ids=["event", "status"])
-async def test_410_gone_lists_again_and_what_vanished_meanwhile_is_removed(gone):
-    api = ApiDouble()
+async def test_objects_are_listed_again_after_410_gone(gone):
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a"), pod("b"))), always(lambda: page(pod("b"), pod("c"), version=90))]
     api.watches = [gone, stream(then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("b", "c")
         await it.eventually("it watches again", lambda: len(api.watch_versions) == 2)
     assert api.watch_versions == ["10", "90"]
-    assert it.seen.puts == 3  # b had not changed, so it was not handed on again
+    assert it.store.puts == 3  # b was unchanged, so it was not stored again
 
 
-async def test_410_in_the_middle_of_the_pages_starts_the_list_anew():
-    api = ApiDouble()
+async def test_list_starts_again_after_410_between_pages():
+    api = FakeApiServer()
     api.lists = [
         always(lambda: page(pod("a"), more="next")),
         always(lambda: refusal(410)),
         always(lambda: page(pod("b"), version=50)),
     ]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("b")
         await it.eventually("it watches", lambda: bool(api.watch_versions))
     assert api.watch_versions == ["50"]
 
 
-async def test_an_object_made_again_under_the_same_name_is_removed_first():
-    api = ApiDouble()
+async def test_object_with_a_new_uid_replaces_the_old_one():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a", uid="old")))]
     api.watches = [stream(event("MODIFIED", pod("a", 12, uid="new")), then_s=60)]
-    async with followed(api) as it:
-        await it.eventually("the new one is there", lambda: it.seen.there.get("a") == "new")
+    async with running_reflector(api) as it:
+        await it.eventually("the new one is there", lambda: it.store.names.get("a") == "new")
 
 
 @pytest.mark.looptime
 async def test_429_waits_as_long_as_the_server_asks():
-    """On virtual time: a double in place of the client, as sockets do not follow virtual time."""
+    """On virtual time with a fake client, because sockets do not follow virtual time."""
     random.seed(1)
     asked: list[float] = []
 
@@ -174,37 +176,37 @@ async def test_429_waits_as_long_as_the_server_asks():
             asked.append(asyncio.get_running_loop().time())
             raise ApiError("list", 429, "too many requests", retry_after_s=7.0)
 
-    watch = Watch(Busy(), PODS, Names(), LoopClock())
-    task = asyncio.create_task(watch.run())
+    reflector = Reflector(Busy(), PODS, NameStore(), LoopClock())
+    task = asyncio.create_task(reflector.run())
     await asyncio.sleep(60)
     task.cancel()
     gaps = [later - earlier for earlier, later in pairwise(asked)]
     assert len(gaps) >= 2
     assert all(7.0 <= gap <= 7.0 + 30.0 for gap in gaps)
-    assert "429" in watch.problem
+    assert "429" in reflector.problem
 
 
-async def test_a_refused_watch_keeps_what_is_known_and_says_why_until_it_works():
-    api = ApiDouble()
+async def test_objects_stay_while_the_watch_is_refused():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a")))]
     api.watches = [always(lambda: refusal(503)), always(lambda: refusal(500)), stream(bookmark(11), then_s=60)]
-    async with followed(api) as it:
-        await it.eventually("it fails", lambda: "503" in it.watch.problem or "500" in it.watch.problem)
-        assert list(it.seen.there) == ["a"]
-        assert not it.watch.live
-        await it.eventually("it works", lambda: it.watch.live and not it.watch.problem)
+    async with running_reflector(api) as it:
+        await it.eventually("it fails", lambda: "503" in it.reflector.problem or "500" in it.reflector.problem)
+        assert list(it.store.names) == ["a"]
+        assert not it.reflector.live
+        await it.eventually("it works", lambda: it.reflector.live and not it.reflector.problem)
     assert api.list_count == 1
 
 
-async def test_a_half_open_connection_is_given_up_and_the_watch_resumes():
-    api = ApiDouble()
+async def test_watch_resumes_after_a_half_open_connection():
+    api = FakeApiServer()
     api.watches = [stream(event("ADDED", pod("a", 11)), then_s=60), stream(event("ADDED", pod("b", 12)), then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a", "b")
     assert api.watch_versions[:2] == ["10", "11"]
 
 
-async def test_a_connection_cut_in_the_middle_of_an_event_loses_nothing():
+async def test_no_event_is_lost_when_a_connection_is_cut():
     whole = event("ADDED", pod("a", 11))
 
     async def cut(request: web.Request) -> web.StreamResponse:
@@ -213,17 +215,17 @@ async def test_a_connection_cut_in_the_middle_of_an_event_loses_nothing():
         request.transport.close()
         return response
 
-    api = ApiDouble()
+    api = FakeApiServer()
     api.watches = [cut, stream(whole[:30], whole[30:], then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
     assert api.watch_versions[:2] == ["10", "10"]
 
 
-async def test_a_slow_stream_that_drips_bytes_is_followed():
+async def test_slow_stream_is_read():
     whole = event("ADDED", pod("a", 11))
 
-    api = ApiDouble()
+    api = FakeApiServer()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -235,70 +237,70 @@ async def test_a_slow_stream_that_drips_bytes_is_followed():
         return response
 
     api.watches = [answer]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
         assert len(api.watch_versions) == 1
 
 
-async def test_a_server_that_closes_at_once_is_not_hammered():
-    api = ApiDouble()
+async def test_reconnects_slow_down_when_streams_end_at_once():
+    api = FakeApiServer()
     api.watches = [stream()]
-    async with followed(api, times=WatchTimes(backoff_s=0.2, backoff_cap_s=10.0)) as it:
+    async with running_reflector(api, times=WatchTimes(backoff_s=0.2, backoff_cap_s=10.0)) as it:
         await asyncio.sleep(1.5)
-        assert "ended at once" in it.watch.problem
+        assert "ended at once" in it.reflector.problem
     assert len(api.watch_versions) < 30
 
 
-async def test_nonsense_on_the_stream_reconnects_and_loses_nothing():
-    api = ApiDouble()
+async def test_watch_reconnects_after_an_invalid_line():
+    api = FakeApiServer()
     api.watches = [
         stream(b"<html>bad gateway</html>\n"),
         stream(b'{"type": 3}\n'),
         stream(event("ADDED", pod("a", 11)), then_s=60),
     ]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
     assert api.list_count == 1
 
 
-async def test_a_list_that_is_no_list_is_asked_again():
-    api = ApiDouble()
+async def test_list_is_repeated_after_an_invalid_answer():
+    api = FakeApiServer()
     api.lists = [always(lambda: web.Response(text="<html>proxy</html>")), always(lambda: page(pod("a")))]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
 
 
-async def test_an_endless_line_is_cut_off_before_it_fills_the_memory():
+async def test_line_without_end_is_cut_off():
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
         while True:
             await response.write(b"x" * (1 << 20))
 
-    api = ApiDouble()
+    api = FakeApiServer()
     api.watches = [endless, stream(event("ADDED", pod("a", 11)), then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
 
 
-async def test_one_bad_object_spoils_only_itself():
+async def test_invalid_object_does_not_affect_others():
     unreadable = pod("unreadable") | {"status": {"conditions": "many"}}
-    api = ApiDouble()
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a"), unreadable, pod("poison"), {"metadata": 3}, pod("b")))]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a", "b")
-        await it.eventually("it watches", lambda: it.watch.live)
-        assert it.watch.unreadable == 3
+        await it.eventually("it watches", lambda: it.reflector.live)
+        assert it.reflector.unreadable == 3
 
 
-async def test_an_object_that_cannot_be_taken_out_spoils_only_itself():
-    api = ApiDouble()
+async def test_failed_removal_does_not_affect_others():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("stuck"), pod("a"), pod("b")))]
     api.watches = [stream(event("DELETED", pod("stuck", 11)), event("DELETED", pod("b", 12)), then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a", "stuck")
-        assert it.watch.unreadable == 1
-        assert it.watch.live
+        assert it.reflector.unreadable == 1
+        assert it.reflector.live
 
 
 @pytest.mark.parametrize(
@@ -308,138 +310,138 @@ async def test_an_object_that_cannot_be_taken_out_spoils_only_itself():
         b'{"type":"DELETED","object":{"metadata":{"labels":3}}}\n',
         b'{"type":"MODIFIED","object":{"spec":' + b"[" * 5_000 + b"]" * 5_000 + b"}}\n",
     ],
-    ids=["an error that is none", "labels that are none", "nested without end"],
+    ids=["invalid error", "invalid labels", "deep nesting"],
 )
-async def test_a_line_that_no_api_server_sends_breaks_the_stream_and_not_the_daemon(line: bytes):
-    api = ApiDouble()
+async def test_malformed_line_only_ends_the_stream(line: bytes):
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a")))]
     api.watches = [stream(line), stream(event("ADDED", pod("b", 11)), then_s=60)]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a", "b")
 
 
-async def test_an_optional_kind_that_is_not_there_counts_as_empty_and_is_found_when_it_comes():
-    api = ApiDouble()
+async def test_missing_optional_kind_is_found_later():
+    api = FakeApiServer()
     api.lists = [always(lambda: refusal(404)), always(lambda: refusal(403)), always(lambda: page(pod("a")))]
-    async with followed(api, optional=True) as it:
-        await it.eventually("it is done without", lambda: it.watch.absent)
-        assert (it.watch.synced, it.watch.live, it.watch.problem) == (True, True, "")
+    async with running_reflector(api, optional=True) as it:
+        await it.eventually("it counts as absent", lambda: it.reflector.absent)
+        assert (it.reflector.synced, it.reflector.live, it.reflector.problem) == (True, True, "")
         await it.until("a")
-        await it.eventually("it is there", lambda: not it.watch.absent)
+        await it.eventually("it is there", lambda: not it.reflector.absent)
 
 
 @pytest.mark.parametrize("status", [403, 404])
-async def test_an_optional_kind_that_was_there_is_not_forgotten_at_the_first_refusal(status: int):
-    """As an API server that has just started refuses: its roles and custom resources are not loaded yet."""
-    api = ApiDouble()
+async def test_optional_kind_stays_at_the_first_refusal(status: int):
+    """An API server that has just started refuses roles and custom resources that are not loaded yet."""
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a")))]
     api.watches = [always(lambda: refusal(status)), stream(bookmark(11), then_s=60)]
-    async with followed(api, optional=True, times=replace(QUICK, absent_s=60)) as it:
-        await it.eventually("it works again", lambda: len(api.watch_versions) == 2 and it.watch.live)
-        assert (it.watch.absent, list(it.seen.there)) == (False, ["a"])
+    async with running_reflector(api, optional=True, times=replace(QUICK, absent_s=60)) as it:
+        await it.eventually("it works again", lambda: len(api.watch_versions) == 2 and it.reflector.live)
+        assert (it.reflector.absent, list(it.store.names)) == (False, ["a"])
     assert api.list_count == 1
 
 
-async def test_an_optional_kind_that_stays_refused_is_forgotten_after_a_while():
-    api = ApiDouble()
+async def test_optional_kind_is_removed_after_a_lasting_refusal():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a"))), always(lambda: refusal(403))]
     api.watches = [always(lambda: refusal(403))]
-    async with followed(api, optional=True, times=replace(QUICK, absent_s=0.5)) as it:
+    async with running_reflector(api, optional=True, times=replace(QUICK, absent_s=0.5)) as it:
         await it.until("a")
-        await it.eventually("it is done without", lambda: it.watch.absent)
-        assert it.seen.there == {}
+        await it.eventually("it counts as absent", lambda: it.reflector.absent)
+        assert it.store.names == {}
         assert len(api.watch_versions) > 1
 
 
-async def test_told_to_renew_a_watch_does_not_wait_for_the_end_of_its_pause():
-    api = ApiDouble()
+async def test_reconnect_ends_a_pause():
+    api = FakeApiServer()
     api.lists = [always(lambda: refusal(404)), always(lambda: page(pod("a")))]
-    async with followed(api, optional=True, times=replace(QUICK, absent_s=3600)) as it:
-        await it.eventually("it is done without", lambda: it.watch.absent)
+    async with running_reflector(api, optional=True, times=replace(QUICK, absent_s=3600)) as it:
+        await it.eventually("it counts as absent", lambda: it.reflector.absent)
         await asyncio.sleep(0.05)
-        it.watch.renew()
+        it.reflector.reconnect()
         await it.until("a")
 
 
 async def silent(request: web.Request) -> web.StreamResponse:
-    """Take a request and say nothing, as a server that has just started may."""
+    """Accept a request and never answer, as a server that has just started may do."""
     await asyncio.sleep(60)
     return web.Response()
 
 
-async def test_told_to_renew_a_watch_does_not_wait_for_a_stream_that_does_not_open():
-    api = ApiDouble()
+async def test_reconnect_ends_a_stream_that_does_not_open():
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a")))]
     api.watches = [silent, stream(event("ADDED", pod("b", 11)), then_s=60)]
-    async with followed(api, times=replace(QUICK, silence_s=3600)) as it:
+    async with running_reflector(api, times=replace(QUICK, silence_s=3600)) as it:
         await it.eventually("it opens a stream", lambda: len(api.watch_versions) == 1)
-        it.watch.renew()
+        it.reflector.reconnect()
         await it.until("a", "b")
-        assert it.watch.live
+        assert it.reflector.live
 
 
-async def test_told_to_renew_a_watch_does_not_wait_for_a_list_without_an_answer():
-    api = ApiDouble()
+async def test_reconnect_ends_a_list_without_an_answer():
+    api = FakeApiServer()
     api.lists = [silent, always(lambda: page(pod("a")))]
-    async with followed(api, times=replace(QUICK, silence_s=3600)) as it:
+    async with running_reflector(api, times=replace(QUICK, silence_s=3600)) as it:
         await it.eventually("it lists", lambda: api.list_count == 1)
-        it.watch.renew()
-        it.watch.renew()
+        it.reflector.reconnect()
+        it.reflector.reconnect()
         await it.until("a")
 
 
-async def test_told_to_renew_a_watch_still_waits_for_as_long_as_the_server_had_asked_for():
-    api = ApiDouble()
+async def test_reconnect_respects_retry_after():
+    api = FakeApiServer()
     api.lists = [always(lambda: refusal(429, Retry_After="1")), always(lambda: page(pod("a")))]
     began_s = asyncio.get_running_loop().time()
-    async with followed(api) as it:
-        await it.eventually("it is refused", lambda: "429" in it.watch.problem)
-        it.watch.renew()
+    async with running_reflector(api) as it:
+        await it.eventually("it is refused", lambda: "429" in it.reflector.problem)
+        it.reflector.reconnect()
         await it.until("a")
     assert asyncio.get_running_loop().time() - began_s >= 1
     assert api.list_count == 2
 
 
-async def test_a_kind_that_is_needed_is_not_synced_while_it_is_refused():
-    api = ApiDouble()
+async def test_required_kind_is_not_synced_while_refused():
+    api = FakeApiServer()
     api.lists = [always(lambda: refusal(403))]
-    async with followed(api) as it:
-        await it.eventually("it says why", lambda: "403: refused" in it.watch.problem)
-        assert not it.watch.synced
+    async with running_reflector(api) as it:
+        await it.eventually("it says why", lambda: "403: refused" in it.reflector.problem)
+        assert not it.reflector.synced
 
 
-async def test_a_list_may_take_longer_than_other_answers():
-    """An API server under load, or far away, may need a minute for a page; cut off and asked anew it never ends."""
-    api = ApiDouble()
+async def test_list_may_take_longer_than_other_requests():
+    """An API server under load may need a minute for a page. With a shorter time-out it would never be read."""
+    api = FakeApiServer()
 
     async def slow(request: web.Request) -> web.Response:
         await asyncio.sleep(2 * CLIENT_TIMEOUT_S)
         return page(pod("a"))
 
     api.lists = [slow]
-    async with followed(api) as it:
+    async with running_reflector(api) as it:
         await it.until("a")
     assert api.list_count == 1
 
 
-async def test_refusals_with_an_outage_between_them_are_not_one_that_lasts():
-    """An API server that starts twice refuses at each start; what was there is there when it works again."""
-    api = ApiDouble()
+async def test_refusals_with_an_outage_between_do_not_add_up():
+    """An API server that restarts twice refuses at each start. The objects stay."""
+    api = FakeApiServer()
     api.lists = [always(lambda: page(pod("a"))), always(lambda: refusal(403))]
     away = [always(lambda: refusal(503, Retry_After="1"))]
     starts = [always(lambda: refusal(403))]
     api.watches = [*starts, *away, *starts, stream(bookmark(11), then_s=60)]
-    async with followed(api, optional=True, times=replace(QUICK, absent_s=1.0)) as it:
-        await it.eventually("it works again", lambda: len(api.watch_versions) == 4 and it.watch.live)
-        assert (it.watch.absent, list(it.seen.there)) == (False, ["a"])
+    async with running_reflector(api, optional=True, times=replace(QUICK, absent_s=1.0)) as it:
+        await it.eventually("it works again", lambda: len(api.watch_versions) == 4 and it.reflector.live)
+        assert (it.reflector.absent, list(it.store.names)) == (False, ["a"])
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("crash", [True, False], ids=["killed", "frozen"])
-async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
+async def test_fleet_is_unchanged_after_an_outage(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World, crash: bool
 ):
-    """A minute, shortened: what counts is that it is longer than every pause and time-out of the watch."""
+    """The outage is longer than every pause and time-out of the watch."""
     made = await world.deployment("llama", replicas=2)
     for index in range(3):
         await world.pod("llama", f"llama-{index}")
@@ -454,7 +456,7 @@ async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
             assert names(during) == ["llama"]
             assert len(during.pods) == 3
             assert during.replicas.tolist() == [2.0]
-            assert clock.now_s() - during.time_s > 1.5  # the view says how old it is
+            assert clock.now_s() - during.time_s > 1.5  # the view tells its age
             change = Change(during.workloads[0].ref, made["metadata"]["uid"], 2, 5, "more")
             (outcome,) = await actuator.apply([change], 0.5)
             assert outcome.status is ChangeStatus.FAILED
@@ -467,40 +469,40 @@ async def test_api_server_away_and_back_nothing_shrank_and_nothing_doubled(
     assert sorted(pod.name for pod in after.pods) == [f"llama-{index}" for index in range(4)]
 
 
-async def sees(watch: Watch[Any], seen: Names, *expected: str) -> None:
+async def sees(reflector: Reflector[Any], store: NameStore, *expected: str) -> None:
     async def holds() -> bool:
-        return watch.live and sorted(seen.there) == sorted(expected)
+        return reflector.live and sorted(store.names) == sorted(expected)
 
     await eventually(holds, f"exactly {expected} are there")
 
 
 @pytest.mark.integration
-async def test_certificates_that_are_replaced_interrupt_no_watch(kube: Kube, clock: SystemClock, world: World):
+async def test_new_certificates_interrupt_no_watch(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.pod("llama", "a")
-    seen = Names()
-    watch = Watch(kube, PODS, seen, clock, world.namespace)
-    async with running(watch):
-        await sees(watch, seen, "a")
+    store = NameStore()
+    reflector = Reflector(kube, PODS, store, clock, world.namespace)
+    async with running(reflector):
+        await sees(reflector, store, "a")
         await kube.reconnect()
         await world.pod("llama", "b")
-        await sees(watch, seen, "a", "b")
+        await sees(reflector, store, "a", "b")
 
 
 @pytest.mark.integration
-async def test_a_version_that_the_real_server_has_forgotten_lists_again(kube: Kube, clock: SystemClock, world: World):
+async def test_objects_are_listed_again_when_version_expired(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama")
     await world.pod("llama", "a")
-    seen = Names()
-    watch = Watch(kube, PODS, seen, clock, world.namespace, QUICK)
-    watch._version = "1"  # as after a long sleep of this machine
-    async with running(watch):
+    store = NameStore()
+    reflector = Reflector(kube, PODS, store, clock, world.namespace, QUICK)
+    reflector._version = "1"  # as after a long sleep of this machine
+    async with running(reflector):
 
         async def there() -> bool:
-            return list(seen.there) == ["a"] and watch.live
+            return list(store.names) == ["a"] and reflector.live
 
         await eventually(there, "the pod is seen")
-    assert watch.synced
+    assert reflector.synced
 
 
 def with_environment(name: str, value: str) -> dict[str, Any]:
@@ -509,51 +511,45 @@ def with_environment(name: str, value: str) -> dict[str, Any]:
 
 
 @pytest.mark.integration
-async def test_objects_so_large_that_a_whole_page_of_them_is_too_much_are_read_in_smaller_ones(
-    kube: Kube, clock: SystemClock, world: World
-):
-    """Whoever may make pods must not be able to blind the daemon with a few dozen large ones."""
+async def test_pages_shrink_for_large_objects_of_a_real_server(kube: Kube, clock: SystemClock, world: World):
+    """A user who may create pods must not be able to stop the daemon with a few dozen large ones."""
     large = "x" * 1_000_000
     names = [f"large-{index}" for index in range(BODY_LIMIT_BYTES // len(large) + 2)]
     pods = f"/api/v1/namespaces/{world.namespace}/pods"
     for name in names:
         await world.api.request("POST", pods, with_environment(name, large))
-    seen = Names()
-    watch = Watch(kube, PODS, seen, clock, world.namespace, QUICK)
-    async with running(watch):
+    store = NameStore()
+    reflector = Reflector(kube, PODS, store, clock, world.namespace, QUICK)
+    async with running(reflector):
 
         async def listed() -> bool:
-            return watch.synced
+            return reflector.synced
 
         await eventually(listed, "all are listed", 20)
-    assert sorted(seen.there) == sorted(names)
+    assert sorted(store.names) == sorted(names)
     for name in names:
         await world.delete("Pod", name, "v1")
 
 
 @pytest.mark.integration
-async def test_the_largest_object_that_an_api_server_takes_can_be_listed_and_watched(
-    kube: Kube, clock: SystemClock, world: World
-):
-    """etcd takes 1.5 MiB, and what stands there as one byte may be six in JSON."""
+async def test_largest_possible_object_is_listed_and_watched(kube: Kube, clock: SystemClock, world: World):
+    """etcd accepts 1.5 MiB, and one byte may become six in JSON."""
     pods = f"/api/v1/namespaces/{world.namespace}/pods"
     largest = "<" * 1_500_000
     await world.api.request("POST", pods, with_environment("first", largest))
-    seen = Names()
-    watch = Watch(kube, PODS, seen, clock, world.namespace)
-    async with running(watch):
-        await sees(watch, seen, "first")
+    store = NameStore()
+    reflector = Reflector(kube, PODS, store, clock, world.namespace)
+    async with running(reflector):
+        await sees(reflector, store, "first")
         await world.api.request("POST", pods, with_environment("second", largest))
-        await sees(watch, seen, "first", "second")
+        await sees(reflector, store, "first", "second")
     for name in ("first", "second"):
         await world.delete("Pod", name, "v1")
 
 
 @pytest.mark.integration
-async def test_an_object_with_managed_fields_nested_without_end_can_be_listed_and_watched(
-    kube: Kube, clock: SystemClock, world: World
-):
-    """Whoever may make pods writes them, and the API server keeps thousands of levels."""
+async def test_deeply_nested_managed_fields_are_listed_and_watched(kube: Kube, clock: SystemClock, world: World):
+    """A user who may create pods can write them, and the API server keeps thousands of levels."""
     fields = '{"f:x":' * 5_000 + "{}" + "}" * 5_000
     owner = '"manager": "m", "operation": "Update", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z"'
     managed = f'[{{{owner}, "fieldsType": "FieldsV1", "fieldsV1": {{"f:spec": {fields}}}}}]'
@@ -570,11 +566,11 @@ async def test_an_object_with_managed_fields_nested_without_end_can_be_listed_an
         ):
             assert (await answer.text()).count("f:x") == 5_000
 
-    seen = Names()
-    watch = Watch(kube, PODS, seen, clock, world.namespace)
+    store = NameStore()
+    reflector = Reflector(kube, PODS, store, clock, world.namespace)
 
     await make("first")
-    async with running(watch):
-        await sees(watch, seen, "first")
+    async with running(reflector):
+        await sees(reflector, store, "first")
         await make("second")
-        await sees(watch, seen, "first", "second")
+        await sees(reflector, store, "first", "second")

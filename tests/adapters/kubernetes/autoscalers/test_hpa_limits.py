@@ -1,4 +1,4 @@
-"""How KEDA and its HPA move a count that they are told to keep, by the tables of KEDA 2.20 and Kubernetes 1.36."""
+"""Limits of KEDA and its HPA on a count, by the rules of KEDA 2.20 and Kubernetes 1.36."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import Hold, hold, lacks, table
-from autoscaler.adapters.kubernetes.autoscalers.hpas import Hpa, HpaTable
-from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import Asked, read_scaled_object
+from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import NO_LIMIT, limit_of, missing_metric, to_columns
+from autoscaler.adapters.kubernetes.autoscalers.hpas import Hpa, HpaStore
+from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, read_scaled_object
 
 TRIGGER = {"type": "external-push", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
 OFF = {"selectPolicy": "Disabled"}
 
 
-def asked(*notes: str, triggers: tuple[Any, ...] = (TRIGGER,), **spec: Any) -> Asked:
+def spec_of(*notes: str, triggers: tuple[Any, ...] = (TRIGGER,), **spec: Any) -> ScaledObjectSpec:
     body = {"scaleTargetRef": {"name": "llama"}, "triggers": list(triggers), **spec}
     annotations = {f"autoscaling.keda.sh/{note}": "true" for note in notes}
     metadata = {"name": "so", "namespace": "ns", "annotations": annotations}
     return read_scaled_object(msgspec.convert({"metadata": metadata, "spec": body}, objects.ScaledObject))
 
 
-def hpa(metrics: tuple[str, ...] = ("s0-replicas",), unable: str = "", **behavior: Any) -> Hpa:
-    hpas = HpaTable()
+def hpa(metrics: tuple[str, ...] = ("s0-replicas",), error: str = "", **behavior: Any) -> Hpa:
+    hpas = HpaStore()
     body = {
         "metadata": {
             "name": "keda-hpa-so",
@@ -38,22 +38,22 @@ def hpa(metrics: tuple[str, ...] = ("s0-replicas",), unable: str = "", **behavio
         },
         "status": {
             "conditions": [
-                {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": unable}
-                if unable
+                {"type": "AbleToScale", "status": "False", "reason": "FailedUpdateScale", "message": error}
+                if error
                 else {"type": "AbleToScale", "status": "True", "reason": "ReadyForNewScale", "message": "as it should"},
                 {"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled"},
             ]
         },
     }
     hpas.put(msgspec.convert(body, objects.HorizontalPodAutoscaler))
-    made = hpas.made_by("so", asked().target)
-    assert made is not None
-    return made
+    hpa = hpas.of_scaled_object("so", spec_of().target)
+    assert hpa is not None
+    return hpa
 
 
-def test_nothing_is_held_when_nothing_says_so():
-    assert hold(asked(), hpa(), 6) == Hold()
-    assert table([Hold(), Hold()]) is None
+def test_no_limit_when_nothing_limits_the_count():
+    assert limit_of(spec_of(), hpa(), 6) == NO_LIMIT
+    assert to_columns([NO_LIMIT, NO_LIMIT]) is None
 
 
 @pytest.mark.parametrize(
@@ -61,61 +61,61 @@ def test_nothing_is_held_when_nothing_says_so():
     [
         (("paused-scale-in",), 6, 6, float("inf")),
         (("paused-scale-out",), 6, 0, 6),
-        (("paused-scale-out",), 0, 0, 0),  # KEDA does not make the first replica either
+        (("paused-scale-out",), 0, 0, 0),  # KEDA does not start the first replica either
         (("paused-scale-in", "paused-scale-out"), 6, 6, 6),
         (("force-activation",), 6, 1, float("inf")),
         (("force-activation",), 0, 1, float("inf")),
         (("force-activation", "paused-scale-out"), 0, 0, 0),
     ],
 )
-def test_an_annotation_of_keda_bounds_the_count(notes: tuple[str, ...], replicas: int, least: float, most: float):
-    found = hold(asked(*notes), hpa(), replicas)
+def test_count_is_bounded_by_keda_annotations(notes: tuple[str, ...], replicas: int, least: float, most: float):
+    found = limit_of(spec_of(*notes), hpa(), replicas)
     assert (found.least, found.most, found.to_zero, found.shared) == (least, most, False, False)
     assert all(note in found.reason for note in notes)
 
 
-def test_the_bounds_of_the_hpa_hold_when_a_direction_is_off():
-    """Outside its bounds an HPA goes back within them without a metric, whatever its selectPolicy says."""
-    assert hold(asked("paused-scale-in", maxReplicaCount=4), hpa(), 6).least == 4
-    assert hold(asked("paused-scale-out", minReplicaCount=3), hpa(), 1).most == 3
-    assert hold(asked("force-activation", minReplicaCount=3), hpa(), 0).least == 3
+def test_hpa_bounds_apply_when_a_direction_is_disabled():
+    """An HPA returns to its bounds without a metric, whatever its selectPolicy is."""
+    assert limit_of(spec_of("paused-scale-in", maxReplicaCount=4), hpa(), 6).least == 4
+    assert limit_of(spec_of("paused-scale-out", minReplicaCount=3), hpa(), 1).most == 3
+    assert limit_of(spec_of("force-activation", minReplicaCount=3), hpa(), 0).least == 3
 
 
-def test_a_minimum_of_the_scaled_object_stands_when_nothing_is_active():
+def test_min_replica_count_applies_when_nothing_is_active():
     """KEDA goes below minReplicaCount only to an idleReplicaCount, and the policy may allow zero."""
-    found = hold(asked(minReplicaCount=2), hpa(), 6)
+    found = limit_of(spec_of(minReplicaCount=2), hpa(), 6)
     assert (found.least, found.most, found.reason) == (2, float("inf"), "the minReplicaCount of its ScaledObject is 2")
-    assert hold(asked(minReplicaCount=2, idleReplicaCount=0), hpa(), 6) == Hold()
-    assert hold(asked("paused-scale-in", minReplicaCount=2), hpa(), 6).reason.count(" and ") == 0
+    assert limit_of(spec_of(minReplicaCount=2, idleReplicaCount=0), hpa(), 6) == NO_LIMIT
+    assert limit_of(spec_of("paused-scale-in", minReplicaCount=2), hpa(), 6).reason.count(" and ") == 0
 
 
-def test_keda_leaves_and_reaches_zero_when_only_the_hpa_is_off():
-    down = hold(asked(), hpa(scaleDown=OFF), 6)
+def test_keda_leaves_and_reaches_zero_when_hpa_is_disabled():
+    down = limit_of(spec_of(), hpa(scaleDown=OFF), 6)
     assert (down.least, down.most, down.to_zero) == (6, float("inf"), True)
-    assert not hold(asked(minReplicaCount=1), hpa(scaleDown=OFF), 6).to_zero
-    assert hold(asked(minReplicaCount=2, idleReplicaCount=0), hpa(scaleDown=OFF), 6).to_zero
-    assert not hold(asked("paused-scale-in"), hpa(scaleDown=OFF), 6).to_zero
-    assert not hold(asked("force-activation"), hpa(scaleDown=OFF), 6).to_zero
-    assert hold(asked(), hpa(scaleUp=OFF), 0).most == 1
-    assert hold(asked(minReplicaCount=2), hpa(scaleUp=OFF), 0).most == 2
+    assert not limit_of(spec_of(minReplicaCount=1), hpa(scaleDown=OFF), 6).to_zero
+    assert limit_of(spec_of(minReplicaCount=2, idleReplicaCount=0), hpa(scaleDown=OFF), 6).to_zero
+    assert not limit_of(spec_of("paused-scale-in"), hpa(scaleDown=OFF), 6).to_zero
+    assert not limit_of(spec_of("force-activation"), hpa(scaleDown=OFF), 6).to_zero
+    assert limit_of(spec_of(), hpa(scaleUp=OFF), 0).most == 1
+    assert limit_of(spec_of(minReplicaCount=2), hpa(scaleUp=OFF), 0).most == 2
 
 
-def test_hpa_is_believed_before_the_object_when_it_is_known():
+def test_known_hpa_overrides_the_spec_of_the_scaled_object():
     stated = {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": OFF}}}}
-    assert hold(asked(**stated), None, 6).least == 6
-    assert hold(asked(**stated), hpa(), 6).least == 0
+    assert limit_of(spec_of(**stated), None, 6).least == 6
+    assert limit_of(spec_of(**stated), hpa(), 6).least == 0
 
 
 @pytest.mark.parametrize(
     ("made", "shared"),
     [
-        (asked(triggers=(TRIGGER, {"type": "cron"})), True),
-        (asked(advanced={"scalingModifiers": {"formula": "a"}}), True),
-        (asked(), False),
+        (spec_of(triggers=(TRIGGER, {"type": "cron"})), True),
+        (spec_of(advanced={"scalingModifiers": {"formula": "a"}}), True),
+        (spec_of(), False),
     ],
 )
-def test_what_stands_counts_when_something_decides_beside_us(made: Asked, shared: bool):
-    found = hold(made, hpa((made.metric,)), 6)
+def test_limit_is_shared_when_other_triggers_decide_too(made: ScaledObjectSpec, shared: bool):
+    found = limit_of(made, hpa((made.metric,)), 6)
     assert (found.shared, found.least) == (shared, 0)
 
 
@@ -129,23 +129,23 @@ def test_what_stands_counts_when_something_decides_beside_us(made: Asked, shared
         (({"type": "cron"}, TRIGGER), ("s0-cron",), True),
     ],
 )
-def test_an_hpa_that_keda_wrote_without_our_metric_is_told(triggers: tuple[Any, ...], metrics: tuple, missing: bool):
-    found = lacks(asked(triggers=triggers), hpa(metrics))
+def test_missing_metric_is_reported_when_hpa_lacks_ours(triggers: tuple[Any, ...], metrics: tuple, missing: bool):
+    found = missing_metric(spec_of(triggers=triggers), hpa(metrics))
     assert bool(found) is missing
-    assert hold(asked(triggers=triggers), hpa(metrics), 2).shared is (missing or len(triggers) > 1)
-    assert lacks(asked(triggers=triggers), None) == ""
+    assert limit_of(spec_of(triggers=triggers), hpa(metrics), 2).shared is (missing or len(triggers) > 1)
+    assert missing_metric(spec_of(triggers=triggers), None) == ""
 
 
-def test_what_stands_counts_when_the_hpa_cannot_change_it():
+def test_limit_is_shared_when_hpa_cannot_scale():
     refused = "the HPA controller was unable to update the target scale: admission webhook\n denied the request"
-    made = hpa(unable=refused)
-    assert made.unable == " ".join(refused.split())
-    assert hold(asked(), made, 6).shared
-    assert hpa().unable == ""
+    made = hpa(error=refused)
+    assert made.error == " ".join(refused.split())
+    assert limit_of(spec_of(), made, 6).shared
+    assert hpa().error == ""
 
 
-def test_a_conflict_of_the_hpa_is_none_of_its_troubles():
-    assert hpa(unable="unable to update the target scale: the object has been modified; please try again").unable == ""
+def test_write_conflict_of_the_hpa_is_no_error():
+    assert hpa(error="unable to update the target scale: the object has been modified; please try again").error == ""
 
 
 @given(
@@ -156,10 +156,10 @@ def test_a_conflict_of_the_hpa_is_none_of_its_troubles():
     st.booleans(),
     st.booleans(),
 )
-def test_bounds_are_never_crossed_whatever_holds(
+def test_limits_never_cross_for_any_combination(
     notes: set[str], replicas: int, least: int, most: int, up: bool, down: bool
 ):
     rules = {**({"scaleUp": OFF} if up else {}), **({"scaleDown": OFF} if down else {})}
-    found = hold(asked(*notes, minReplicaCount=min(least, most), maxReplicaCount=most), hpa(**rules), replicas)
+    found = limit_of(spec_of(*notes, minReplicaCount=min(least, most), maxReplicaCount=most), hpa(**rules), replicas)
     assert 0 <= found.least <= found.most
     assert found.least <= most

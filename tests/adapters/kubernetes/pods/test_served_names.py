@@ -1,4 +1,4 @@
-"""Under which names the engine of a pod reports its model, as far as its command line tells."""
+"""The model names that an engine reports, from its command line."""
 
 import msgspec
 import pytest
@@ -33,7 +33,7 @@ def of(*args: str, **container: object) -> ServedNames:
         (["/usr/bin/vllm", "serve", "org/m"], ("org/m",)),
     ],
 )
-def test_names_are_the_served_ones_or_what_is_loaded(args: list[str], known: tuple[str, ...]):
+def test_names_are_the_served_names_or_the_loaded_model(args: list[str], known: tuple[str, ...]):
     assert of(*args).names == known
 
 
@@ -64,18 +64,18 @@ def test_names_are_the_served_ones_or_what_is_loaded(args: list[str], known: tup
         ["vllm", "serve", "org/m", *["--flag"] * 600],
     ],
 )
-def test_names_are_unknown_when_something_else_may_give_them(args: list[str]):
+def test_names_are_unknown_when_another_source_may_set_them(args: list[str]):
     assert of(*args).names == ()
 
 
-def test_a_variable_that_the_pod_states_is_put_in():
+def test_stated_variables_are_substituted():
     env = [{"name": "MODEL", "value": "org/m"}, {"name": "NAME", "value": "a"}]
     assert of("vllm", "serve", "$(MODEL)", "--served-model-name", "$(NAME)", env=env).names == ("a",)
     secret = [{"name": "MODEL", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
     assert of("vllm", "serve", "$(MODEL)", env=secret) == UNKNOWN
 
 
-def test_all_containers_of_a_pod_that_state_a_model_count():
+def test_names_of_all_containers_with_a_model_count():
     gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     engine = {"args": ["vllm", "serve", "org/m"], **gpu}
     embedder = {"args": ["vllm", "serve", "org/e"]}
@@ -89,12 +89,12 @@ def test_all_containers_of_a_pod_that_state_a_model_count():
     assert names({"args": ["--port", "8000"], **gpu}, embedder) == UNKNOWN
 
 
-def test_a_very_long_command_line_is_not_read():
+def test_long_command_line_is_not_read():
     assert of("vllm", "serve", "org/m", "x" * COMMAND_LIMIT) == UNKNOWN
 
 
 @pytest.mark.parametrize(
-    ("served", "reported", "believed"),
+    ("served", "reported", "matches"),
     [
         (ServedNames(("x",)), "x", True),
         (ServedNames(("x",)), "X", True),
@@ -109,5 +109,5 @@ def test_a_very_long_command_line_is_not_read():
         (ServedNames(("org/m",), or_path=True), "org/n", False),
     ],
 )
-def test_a_name_is_believed_when_it_may_be_the_pods(served: ServedNames, reported: str, believed: bool):
-    assert served.include(reported) is believed
+def test_reported_name_matches_the_served_names(served: ServedNames, reported: str, matches: bool):
+    assert served.include(reported) is matches

@@ -2,12 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.workloads.annotations import NOTHING, PROBLEM_LIMIT, read_annotations
+from autoscaler.adapters.kubernetes.api.text import PROBLEM_LIMIT
+from autoscaler.adapters.kubernetes.workloads.annotations import NOTHING, read_annotations
 from tests.adapters.kubernetes.world import PREFIX, annotated
 from tests.harness.calls import counted_calls
 
 
-def test_a_workload_without_our_annotations_is_not_ours():
+def test_workload_is_not_managed_without_annotations():
     assert read_annotations(None) is NOTHING
     assert read_annotations({"app.kubernetes.io/name": "x"}).policy is None
 
@@ -39,25 +40,25 @@ def test_every_annotation_is_read():
     ("name", "value"),
     [("scheme", "ftp"), ("scheme", "HTTPS"), ("path", "metrics"), ("path", "/a?b=c"), ("path", "/" + "x" * 300)],
 )
-def test_an_endpoint_that_makes_no_sense_is_dropped_and_named(name: str, value: str):
+def test_invalid_endpoint_is_dropped_and_reported(name: str, value: str):
     declared = read_annotations({f"{PREFIX}metrics-{name}": value})
     assert (declared.metrics_scheme, declared.metrics_path) == ("", "")
     assert f"metrics-{name}" in declared.problem
 
 
-def test_an_empty_policy_is_the_default_and_a_nonsensical_one_is_none():
+def test_empty_policy_is_the_default_and_invalid_is_none():
     assert read_annotations(annotated(policy="")).policy == ""
     assert read_annotations(annotated(policy="../x")).policy == "(invalid)"
 
 
-def test_a_value_that_makes_no_sense_is_dropped_and_named_with_what_is_allowed():
+def test_invalid_value_is_dropped_and_allowed_ones_named():
     declared = read_annotations(annotated(policy="batch", max_replicas="many", engine="vlm"))
     assert declared.overrides == (("replicas.max", "many"),), "without it the policy's bound would hold"
     assert "max-replicas: not a whole number, found 'many'; allowed: a whole number from 1 to" in declared.problem
     assert "engine: unknown, found 'vlm'; allowed: vllm" in declared.problem
 
 
-def test_an_override_is_checked_by_its_field_and_costs_no_other():
+def test_invalid_override_does_not_affect_others():
     declared = read_annotations(
         annotated(policy="batch", max_replicas="4")
         | {f"{PREFIX}override.objective.ttft": "200", f"{PREFIX}override.objective.speed": "1"}
@@ -67,20 +68,20 @@ def test_an_override_is_checked_by_its_field_and_costs_no_other():
     assert "'objective.speed' cannot be overridden" in declared.problem
 
 
-def test_paused_is_true_unless_it_clearly_says_false():
+def test_paused_is_true_unless_it_is_false():
     assert not read_annotations(annotated(policy="", paused="false")).paused
     declared = read_annotations(annotated(policy="", paused="yes"))
     assert declared.paused
     assert "paused: unknown, found 'yes', taken as true; allowed: true, false" in declared.problem
 
 
-def test_a_field_given_twice_has_one_value_and_the_other_is_told():
+def test_field_stated_twice_is_reported():
     declared = read_annotations(annotated(policy="", max_replicas="4") | {f"{PREFIX}override.replicas.max": "5"})
     assert declared.overrides == (("replicas.max", "4"),)
     assert "'override.replicas.max': replicas.max is given twice, '4' is used" in declared.problem
 
 
-def test_an_unknown_annotation_is_told_with_those_that_there_are():
+def test_unknown_annotation_is_reported_with_the_known_ones():
     problem = read_annotations(annotated(policy="", polcy="x")).problem
     assert "'polcy' is not known; allowed: " in problem
     assert "metrics-port" in problem
@@ -88,8 +89,8 @@ def test_an_unknown_annotation_is_told_with_those_that_there_are():
 
 
 @pytest.mark.parametrize("prefix", [PREFIX, f"{PREFIX}override."])
-def test_thousands_of_unknown_annotations_take_no_longer_than_some(prefix: str):
-    """Each change of the workload reads them, and whoever may change it must not hold up the daemon."""
+def test_thousands_of_unknown_annotations_cost_little(prefix: str):
+    """Each change of the workload reads them, and a user of the namespace must not slow the daemon down."""
     unknown = [{f"{prefix}{number}": "" for number in range(count)} for count in (50, 5_000)]
     with counted_calls() as some:
         read_annotations(unknown[0])
@@ -100,7 +101,7 @@ def test_thousands_of_unknown_annotations_take_no_longer_than_some(prefix: str):
 
 
 @given(st.dictionaries(st.text(max_size=30).map(PREFIX.__add__), st.text(max_size=300), max_size=12))
-def test_hostile_annotations_never_raise_and_the_problem_stays_short(annotations: dict[str, str]):
+def test_hostile_annotations_never_raise(annotations: dict[str, str]):
     declared = read_annotations(annotations)
     assert len(declared.problem) <= PROBLEM_LIMIT
     assert declared.metrics_port == 0 or 0 < declared.metrics_port < 65_536

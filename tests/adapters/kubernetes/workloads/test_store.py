@@ -1,4 +1,4 @@
-"""What serves in place of a target that another controller keeps at zero."""
+"""The controller that serves in place of a target at zero replicas."""
 
 from typing import Any
 
@@ -6,32 +6,32 @@ import msgspec
 import pytest
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.autoscalers.hpas import Hands
+from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.pods.store import PodTable
-from autoscaler.adapters.kubernetes.workloads.store import ReplicaSets, Targets, TargetTable
+from autoscaler.adapters.kubernetes.pods.store import PodStore
+from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT
-from tests.adapters.kubernetes.pods.test_store import StillClock
+from tests.adapters.kubernetes.pods.test_store import FixedClock
 
 LABELS = {"app": "llama"}
 
 
 class Cluster:
-    """The tables of one namespace, filled from plain objects."""
+    """The stores of one namespace, filled from plain objects."""
 
     def __init__(self) -> None:
-        clock = StillClock()
+        clock = FixedClock()
         writes = OwnWrites(clock)
-        self.pods = PodTable(clock)
-        self.targets = TargetTable(self.pods, Hands(clock, writes), writes, lambda key: "")
-        self.replica_sets = ReplicaSets(self.targets)
+        self.pods = PodStore(clock)
+        self.targets = TargetStore(self.pods, OverrideTracker(clock, writes), writes, lambda key: "")
+        self.replica_sets = ReplicaSetStore(self.targets)
 
     def deployment(self, name: str, replicas: int, controller: str = "", labels: dict[str, str] = LABELS) -> None:
         body = {
             "metadata": metadata(name, controller),
             "spec": {"replicas": replicas, "selector": {"matchLabels": labels}},
         }
-        Targets(self.targets, DEPLOYMENT).put(msgspec.convert(body, objects.Target))
+        TargetKindStore(self.targets, DEPLOYMENT).put(msgspec.convert(body, objects.Target))
 
     def replica_set(self, name: str, controller: str, labels: dict[str, str] | None = None) -> None:
         body = {"metadata": metadata(name, controller) | {"labels": labels}}
@@ -41,9 +41,9 @@ class Cluster:
         body = {"metadata": metadata(name, f"ReplicaSet/{replica_set}") | {"labels": labels}}
         self.pods.put(msgspec.json.decode(msgspec.json.encode(body), type=objects.Pod))
 
-    def served_by(self, name: str) -> str:
-        row = next(row for row in self.targets.rows.values() if row.ref.name == name)
-        return self.targets.served_by(row)
+    def find_replacement(self, name: str) -> str:
+        target = next(target for target in self.targets.targets.values() if target.ref.name == name)
+        return self.targets.find_replacement(target)
 
 
 def metadata(name: str, controller: str = "") -> dict[str, Any]:
@@ -59,47 +59,49 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_pods_of_a_rollout_serve_for_a_deployment_at_zero(cluster: Cluster):
+def test_rollout_replaces_a_deployment_at_zero(cluster: Cluster):
     cluster.pod("llama-abc-1", "llama-abc")
     cluster.replica_set("llama-abc", "Rollout/canary")
     cluster.deployment("llama", 0)
-    assert cluster.served_by("llama") == "Rollout/canary"
+    assert cluster.find_replacement("llama") == "Rollout/canary"
     before = cluster.targets.version
     cluster.replica_sets.remove("ns", "llama-abc")
-    assert cluster.served_by("llama") == ""
+    assert cluster.find_replacement("llama") == ""
     assert cluster.targets.version > before
 
 
-def test_a_rollout_at_zero_is_known_by_the_labels_of_its_replica_set(cluster: Cluster):
+def test_rollout_is_found_by_labels_when_it_has_no_pod(cluster: Cluster):
     cluster.deployment("llama", 0)
     cluster.replica_set("llama-abc", "Rollout/llama", {**LABELS, "rollouts-pod-template-hash": "abc"})
-    assert cluster.served_by("llama") == "Rollout/llama"
+    assert cluster.find_replacement("llama") == "Rollout/llama"
 
 
 @pytest.mark.parametrize(
     ("replicas", "controller", "labels"),
     [
-        (1, "Rollout/llama", LABELS),  # it serves itself
+        (1, "Rollout/llama", LABELS),  # it has replicas of its own
         (0, "Rollout/llama", {"app": "mistral"}),
         (0, "Deployment/other", LABELS),
         (0, "", LABELS),
     ],
 )
-def test_nothing_else_serves_for_a_deployment(cluster: Cluster, replicas: int, controller: str, labels: dict[str, str]):
+def test_no_replacement_is_found_for_other_labels_or_owners(
+    cluster: Cluster, replicas: int, controller: str, labels: dict[str, str]
+):
     cluster.deployment("llama", replicas)
     cluster.replica_set("llama-abc", controller, labels)
     cluster.pod("llama-abc-1", "llama-abc", labels)
-    assert cluster.served_by("llama") == ""
+    assert cluster.find_replacement("llama") == ""
 
 
-def test_a_canarys_primary_serves_for_a_deployment_at_zero(cluster: Cluster):
+def test_primary_of_a_canary_replaces_a_deployment_at_zero(cluster: Cluster):
     cluster.deployment("llama", 0)
     cluster.deployment("llama-primary", 3, "Canary/llama", {"app": "llama-primary"})
-    assert cluster.served_by("llama") == "Canary/llama"
-    assert cluster.served_by("llama-primary") == ""
+    assert cluster.find_replacement("llama") == "Canary/llama"
+    assert cluster.find_replacement("llama-primary") == ""
 
 
-def test_a_primary_that_no_canary_made_is_another_deployment(cluster: Cluster):
+def test_primary_without_canary_is_another_deployment(cluster: Cluster):
     cluster.deployment("llama", 0)
     cluster.deployment("llama-primary", 3, "", {"app": "llama-primary"})
-    assert cluster.served_by("llama") == ""
+    assert cluster.find_replacement("llama") == ""

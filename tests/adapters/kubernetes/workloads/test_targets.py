@@ -3,10 +3,10 @@ import math
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, Target
-from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, read_group, read_target
+from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, read_leader_worker_set, read_target
 
 
-def test_a_group_sums_leader_and_workers():
+def test_group_has_the_gpus_of_leader_and_workers():
     def with_gpus(count: int) -> dict:
         return {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": str(count)}}}]}}
 
@@ -17,25 +17,25 @@ def test_a_group_sums_leader_and_workers():
             "leaderWorkerTemplate": {"size": 3, "leaderTemplate": with_gpus(1), "workerTemplate": with_gpus(8)},
         },
     }
-    row = read_group(msgspec.convert(group, LeaderWorkerSet))
+    row = read_leader_worker_set(msgspec.convert(group, LeaderWorkerSet))
     assert (row.replicas, row.facts.gpus, row.facts.resource) == (2, 17.0, "nvidia.com/gpu")
 
 
-def test_a_groups_gpus_are_unknown_when_its_workers_are():
+def test_gpus_of_a_group_are_unknown_when_its_workers_are():
     leader = {"spec": {"containers": [{"resources": {"limits": {"amd.com/gpu": "1"}}}]}}
     worker = {"spec": {"containers": [{"resources": {"limits": {"example.com/npu": "8"}}}]}}
 
     def group(size: int):
         templates = {"size": size, "leaderTemplate": leader, "workerTemplate": worker}
         body = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": templates}}
-        return read_group(msgspec.convert(body, LeaderWorkerSet)).facts
+        return read_leader_worker_set(msgspec.convert(body, LeaderWorkerSet)).facts
 
     assert math.isnan(group(3).gpus)
     assert "example.com/npu" in group(3).unclear
     assert (group(1).gpus, group(1).resource, group(1).unclear) == (1.0, "amd.com/gpu", "")
 
 
-def test_the_writer_is_who_owns_spec_replicas_not_status_replicas():
+def test_writer_is_the_field_manager_of_spec_replicas():
     fields = [
         {"manager": "controller", "fieldsV1": {"f:status": {"f:replicas": {}}}},
         {"manager": "kubectl\n-scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
@@ -57,7 +57,7 @@ def endpoint(ours: dict[str, str], usual: dict[str, str], of_template: dict[str,
     return workload.metrics_port, workload.metrics_scheme, workload.metrics_path
 
 
-def test_metrics_are_where_the_usual_annotations_say_unless_ours_do():
+def test_own_annotations_override_usual_ones():
     assert endpoint({}, {}, {}) == (7000, "http", "")
     usual = {"port": "8080", "scheme": "https", "path": "/m"}
     assert endpoint({}, {}, usual) == endpoint({}, usual, {}) == (8080, "https", "/m")
@@ -65,11 +65,11 @@ def test_metrics_are_where_the_usual_annotations_say_unless_ours_do():
     assert endpoint({"metrics-port": "9000", "metrics-path": "/n"}, {}, usual) == (9000, "https", "/n")
 
 
-def test_usual_annotations_say_nothing_when_they_make_no_sense():
+def test_usual_annotations_are_ignored_when_invalid():
     assert endpoint({}, {}, {"port": "http", "scheme": "gopher", "path": "../m"}) == (7000, "http", "")
 
 
-def test_a_group_serves_metrics_where_its_leader_says():
+def test_group_has_the_metrics_endpoint_of_its_leader():
     def templates(port: str) -> dict:
         return {"metadata": {"annotations": {"prometheus.io/port": port}}}
 
@@ -78,12 +78,12 @@ def test_a_group_serves_metrics_where_its_leader_says():
     def port(*names: str) -> int:
         template = {"size": 2, **{name: parts[name] for name in names}}
         group = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": template}}
-        return read_group(msgspec.convert(group, LeaderWorkerSet)).workload.metrics_port
+        return read_leader_worker_set(msgspec.convert(group, LeaderWorkerSet)).workload.metrics_port
 
     assert (port("leaderTemplate", "workerTemplate"), port("workerTemplate")) == (9001, 9002)
 
 
-def test_the_engine_is_the_one_of_the_annotation_then_of_the_program():
+def test_engine_annotation_overrides_the_program():
     def workload(*args: str, **ours: str) -> tuple[str, int]:
         annotations = {f"vllm-autoscaler.io/{name}": text for name, text in ours.items()}
         spec = {"template": {"spec": {"containers": [{"name": "main", "args": list(args)}]}}}

@@ -1,0 +1,124 @@
+"""The state of one pod: owner, conditions, the reason why it is blocked, and when its engine started.
+
+Pure functions of a pod object. `offset_s` converts Unix times to the clock of the tick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, Waiting
+from autoscaler.adapters.kubernetes.api.text import one_line
+from autoscaler.adapters.kubernetes.pods.template import engine_container
+from autoscaler.core.model.fleet import Blocked
+
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
+LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: number of pods of the group
+LEADER = "0"
+
+FINISHED = ("Succeeded", "Failed")  # phases of a pod that holds no GPU and is replaced by its owner
+WAITING = {
+    "ImagePullBackOff": Blocked.IMAGE,
+    "ErrImagePull": Blocked.IMAGE,
+    "ErrImageNeverPull": Blocked.IMAGE,
+    "InvalidImageName": Blocked.IMAGE,
+    "ImageInspectError": Blocked.IMAGE,
+    "RegistryUnavailable": Blocked.IMAGE,
+    "CrashLoopBackOff": Blocked.CRASHING,
+    "CreateContainerConfigError": Blocked.MISCONFIGURED,
+    "CreateContainerError": Blocked.MISCONFIGURED,
+    "RunContainerError": Blocked.MISCONFIGURED,
+}
+UNSCHEDULED = {"Unschedulable": Blocked.UNSCHEDULABLE, "SchedulingGated": Blocked.GATED}
+
+Key = tuple[str, str]  # namespace and name
+OwnerKey = Key  # namespace, and the uid of a ReplicaSet or StatefulSet or the name of a LeaderWorkerSet
+
+
+def owner_of(pod: Object) -> OwnerKey | None:
+    """Return the owner of a pod; None: no owner that can be scaled.
+
+    A LeaderWorkerSet creates its pods through StatefulSets, so its label takes precedence. An owner is always in the
+    namespace of its pods: the API server does not check the uid that an owner reference states.
+    """
+    labels = pod.metadata.labels or {}
+    if labels.get(LWS_NAME):
+        return pod.metadata.namespace, labels[LWS_NAME]
+    controller = pod.metadata.controller()
+    if controller is None or controller.kind not in ("ReplicaSet", "StatefulSet"):
+        return None
+    return pod.metadata.namespace, controller.uid
+
+
+def group_size(pod: Pod) -> int:
+    """Return the number of pods of a LeaderWorkerSet's group; 1 if the annotation is missing or invalid."""
+    try:
+        annotations = msgspec.json.decode(pod.metadata.annotations, type=dict[str, str] | None) or {}
+    except msgspec.MsgspecError:
+        return 1
+    size = annotations.get(LWS_SIZE, "")
+    return int(size) if size.isascii() and size.isdigit() and len(size) < 6 else 1
+
+
+def true_conditions(pod: Pod) -> dict[str, Condition]:
+    """Return the conditions with status True, by type."""
+    return {condition.type: condition for condition in pod.status.conditions or () if condition.status == "True"}
+
+
+def since_s(condition: Condition | None, offset_s: float) -> float:
+    """Return when a condition became true; NaN: it is not."""
+    return at_s(condition.last_transition_time if condition is not None else None, offset_s)
+
+
+def is_leaving(pod: Pod, conditions: Mapping[str, Condition]) -> bool:
+    return pod.metadata.deletion_timestamp is not None or "DisruptionTarget" in conditions
+
+
+def latest_s(moments_s: Sequence[float]) -> float:
+    """Return the latest of several moments; NaN if one of them is NaN."""
+    return math.nan if any(map(math.isnan, moments_s)) else max(moments_s)
+
+
+def blocked_by(pod: Pod) -> tuple[Blocked, str]:
+    """Return why a pod does not become ready by waiting, and the cluster's message.
+
+    A ready pod is never blocked, even if a sidecar is.
+    """
+    status = pod.status
+    for condition in status.conditions or ():
+        if condition.type == "Ready" and condition.status == "True":
+            return Blocked.NO, ""
+        if condition.type == "PodScheduled" and condition.status == "False":
+            reason = condition.reason or ""
+            return UNSCHEDULED.get(reason, Blocked.NO), one_line(reason, condition.message)
+    states = _waiting_states([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
+    blocked = [(WAITING[waiting.reason], waiting) for waiting in states if waiting.reason in WAITING]
+    why, waiting = max(blocked, key=lambda found: found[0], default=(Blocked.NO, Waiting()))
+    return why, one_line(waiting.reason or "", waiting.message)
+
+
+def _waiting_states(statuses: Iterable[ContainerStatus]) -> Iterable[Waiting]:
+    for status in statuses:
+        if status.state is not None and status.state.waiting is not None:
+            yield status.state.waiting
+
+
+def engine_start(pod: Pod, offset_s: float) -> tuple[float, bool]:
+    """Return when the engine's container started (NaN: it does not run), and whether it was restarted."""
+    engine = engine_container(pod.spec)
+    for status in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
+        if engine is not None and status.name == engine.name:
+            running = status.state.running if status.state is not None else None
+            return at_s(running.started_at if running is not None else None, offset_s), status.restart_count > 0
+    return math.nan, False
+
+
+def at_s(moment: datetime | None, offset_s: float) -> float:
+    """Convert a time of the API server to the clock of the tick; NaN: none."""
+    return math.nan if moment is None else moment.timestamp() + offset_s
