@@ -1,5 +1,7 @@
-"""Decisions on standard output: a live table on a terminal, a line per change for people who read a file or a pipe, one
-JSON line per decision for programs."""
+"""Decisions on standard output.
+
+A live table on a terminal, one line per change in a file or a pipe, or one JSON line per decision for programs.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +28,29 @@ from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.names import VERSION
 from autoscaler.ports import TickRecord, Unwritable
 
-ROWS = 40
-"""Most rows of the table; workloads that would change come first, the rest is counted."""
+MAX_ROWS = 40
+"""Rows of the table. Workloads that would change come first; the rest is only counted."""
 
-LEAST_REASON = 40
-"""Characters in a line below which a sentence does not fit beside the counts, and stands below them instead."""
+MIN_REASON_WIDTH = 40
+"""Characters. If the reason column would be narrower, the sentences are printed below the table."""
 
 
-TROUBLE = 3
-"""Problems of the sources that are told, of all of them together."""
+MAX_PROBLEMS = 3
+"""Problems printed per tick, of all sources together."""
 
-OVER = "no source reports a problem any more"
+RECOVERED = "no source reports a problem any more"
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Print within; what the encoding cannot say becomes a question mark. Raises Unwritable where there is no room.
+    """Context for printing. Characters outside the encoding become `?`. Raises Unwritable if the disk is full.
 
-    Whoever reads standard output and has seen enough, as `head` does, ends it quietly.
+    A reader that closes the pipe, as `head` does, ends printing without an error.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        with _room():
+        with _raising_unwritable():
             yield
             print(end="", flush=True)
     except BrokenPipeError:
@@ -59,13 +61,13 @@ def printing() -> Iterator[None]:
 
 
 def leave_standard_output() -> None:
-    """Send what is left to nowhere, lest it is tried again at exit."""
+    """Redirect standard output to /dev/null, so that Python does not flush to the closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
-def _room() -> Iterator[None]:
-    """Write to standard output within. Raises Unwritable where it takes no more, BrokenPipeError if nobody reads it."""
+def _raising_unwritable() -> Iterator[None]:
+    """Context for writes. Raises Unwritable if a write fails, BrokenPipeError if the reader has closed the pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -75,10 +77,10 @@ def _room() -> Iterator[None]:
 
 
 class LiveTable:
-    """A table that follows the ticks: workload, policy, ready, wanted, reason, GPUs saved or added."""
+    """Table that is redrawn on each tick: workload, policy, replicas, reason, GPUs saved or added."""
 
     def __init__(self, console: Console, *, once: bool = False, nothing: str = "") -> None:
-        """nothing: what to say where there is no workload."""
+        """nothing: message if there is no workload."""
         self._console = console
         self._nothing = nothing
         self._live = None if once else Live(console=console, auto_refresh=False, transient=False)
@@ -99,7 +101,7 @@ class LiveTable:
         self._show(_text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", "red"))
 
     def _show(self, view: RenderableType) -> None:
-        with _room():
+        with _raising_unwritable():
             if self._live:
                 self._live.update(view, refresh=True)
             else:
@@ -107,47 +109,47 @@ class LiveTable:
 
 
 class _Lines(ABC):
-    """Base of what writes lines: the same failure is told once. Raises like `_room`."""
+    """Base of recorders that write lines. A repeated failure is printed once. Raises like `_raising_unwritable`."""
 
     def __init__(self, out: TextIO, nothing: str = "") -> None:
-        """nothing: what to say where there is no workload."""
+        """nothing: message if there is no workload."""
         self._out = out
         self._nothing = nothing
         self._failure = ""  # "": the last tick succeeded
 
     def record(self, tick: TickRecord) -> None:
-        with _room():
-            self._out.writelines(f"{line}\n" for line in self._told(tick))
+        with _raising_unwritable():
+            self._out.writelines(f"{line}\n" for line in self._lines(tick))
             self._out.flush()
         self._failure = ""
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         reason = _reason(error)
         if reason != self._failure:
-            with _room():
-                self._out.write(f"{self._told_failure(_time(wall_s), reason)}\n")
+            with _raising_unwritable():
+                self._out.write(f"{self._failure_line(_time(wall_s), reason)}\n")
                 self._out.flush()
         self._failure = reason
 
     @abstractmethod
-    def _told(self, tick: TickRecord) -> Iterator[str]: ...
+    def _lines(self, tick: TickRecord) -> Iterator[str]: ...
 
     @abstractmethod
-    def _told_failure(self, time: str, reason: str) -> str: ...
+    def _failure_line(self, time: str, reason: str) -> str: ...
 
 
 class ChangeLines(_Lines):
-    """One line per workload at first and after a failure, then whenever another count is there or wanted.
+    """One line per workload at first and after a failure, then whenever its current or desired count changes.
 
-    And one for each problem of a source, whenever these are others than before, or over.
+    Problems of sources are printed whenever they change, and once when they end.
     """
 
     def __init__(self, out: TextIO, nothing: str = "") -> None:
         super().__init__(out, nothing)
-        self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # there and wanted
+        self._counts: dict[WorkloadRef, tuple[float, float]] = {}  # current and desired
         self._notes: tuple[str, ...] = ()
 
-    def _told(self, tick: TickRecord) -> Iterator[str]:
+    def _lines(self, tick: TickRecord) -> Iterator[str]:
         fleet, before = tick.input.fleet, {} if self._failure else self._counts
         refs = (workload.ref for workload in fleet.workloads)
         counts = zip(fleet.replicas.tolist(), tick.decision.replicas.tolist(), strict=True)
@@ -155,24 +157,24 @@ class ChangeLines(_Lines):
         for row, (ref, counts_now) in enumerate(self._counts.items()):
             if before.get(ref) != counts_now:
                 yield _printable(f"{_time(tick.wall_s)}  {ref}: {_explained(tick, row).sentence}")
-        told, self._notes = self._notes, _notes(tick, self._nothing)
-        if self._notes != told:
-            yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes or (OVER,))
+        printed, self._notes = self._notes, _notes(tick, self._nothing)
+        if self._notes != printed:
+            yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes or (RECOVERED,))
 
-    def _told_failure(self, time: str, reason: str) -> str:
+    def _failure_line(self, time: str, reason: str) -> str:
         return _printable(f"{time}  no recommendation: {reason}")
 
 
 class JsonLines(_Lines):
-    """One line per decision and tick, and one per problem: a program need not remember what was told before."""
+    """One line per decision and tick, and one per problem. Nothing depends on earlier lines."""
 
-    def _told(self, tick: TickRecord) -> Iterator[str]:
+    def _lines(self, tick: TickRecord) -> Iterator[str]:
         for row, explanation in _explanations(tick):
             yield json.dumps(_line(tick, row, explanation), allow_nan=False)
         for note in _notes(tick, self._nothing):
             yield json.dumps({"version": VERSION, "time": _time(tick.wall_s), "problem": note})
 
-    def _told_failure(self, time: str, reason: str) -> str:
+    def _failure_line(self, time: str, reason: str) -> str:
         return json.dumps({"version": VERSION, "time": time, "error": reason})
 
 
@@ -194,7 +196,7 @@ def _printable(text: str) -> str:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Return a cell or a line of the table; names and reasons come from outside, and must not steer the terminal."""
+    """Return a cell or line of the table. Names and reasons come from outside and must not control the terminal."""
     return Text(_printable(text), style=style)
 
 
@@ -212,7 +214,7 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
         "signal": explanation.signal or None,
         "bound": explanation.bound or None,
         "reason": explanation.sentence,
-        # Of two zeros `max` takes the first, which has no sign.
+        # `max(0.0, -0.0)` returns the first one, without a sign.
         "would_add_gpus": None if gpus is None else max(0.0, gpus),
         "would_save_gpus": None if gpus is None else max(0.0, -gpus),
         "inputs": {name: value if math.isfinite(value) else None for name, value in explanation.inputs.items()},
@@ -220,7 +222,7 @@ def _line(tick: TickRecord, row: int, explanation: Explanation) -> dict[str, Any
 
 
 def _gpus(tick: TickRecord, row: int, explanation: Explanation) -> float | None:
-    """GPUs the decision would add, negative if it would save them; None where the GPUs of a replica are not known."""
+    """Return the GPUs that the decision would add, negative if it saves them; None if GPUs per replica are unknown."""
     each = float(tick.input.fleet.gpus_per_replica[row])
     return None if math.isnan(each) else (explanation.wanted - explanation.current) * each
 
@@ -233,18 +235,18 @@ def _total(gpus: list[float | None]) -> str:
 
 
 def _notes(tick: TickRecord, nothing: str) -> tuple[str, ...]:
-    """Say that there is no workload, and what is wrong with the sources."""
+    """Return problems of sources, and a note if there is no workload."""
     reports = tick.input.samples.reports
-    trouble = [f"{report.source}: {problem}" for report in reports for problem in report.problems][:TROUBLE]
-    return tuple(map(_printable, [*([] if tick.policies or not nothing else [nothing]), *trouble]))
+    problems = [f"{report.source}: {problem}" for report in reports for problem in report.problems][:MAX_PROBLEMS]
+    return tuple(map(_printable, [*([] if tick.policies or not nothing else [nothing]), *problems]))
 
 
 def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> RenderableType:
-    """Return the table and what belongs below it; fit: with as many rows as the height of the terminal has room for."""
+    """Return the table with its notes. fit: limit its rows to the height of the terminal."""
     notes = [_text(note, "red") for note in _notes(tick, nothing)]
     rows = sorted(_explanations(tick), key=lambda item: (item[1].wanted == item[1].current, item[1].workload))
-    most = min(len(rows), ROWS)
-    beside = console.width - console.measure(_table(tick, rows, most)).maximum >= LEAST_REASON
+    most = min(len(rows), MAX_ROWS)
+    beside = console.width - console.measure(_table(tick, rows, most)).maximum >= MIN_REASON_WIDTH
 
     def view(shown: int) -> Group:
         if beside:
@@ -252,10 +254,10 @@ def _view(tick: TickRecord, console: Console, nothing: str, *, fit: bool) -> Ren
         sentences = [_text(f"{explanation.workload}: {explanation.sentence}") for _, explanation in rows[:shown]]
         return Group(_table(tick, rows, shown), *([""] if sentences else []), *sentences, *notes)
 
-    def too_high(shown: int) -> bool:
+    def is_too_high(shown: int) -> bool:
         return len(console.render_lines(view(shown), pad=False)) > console.height
 
-    return view(bisect_left(range(1, most), True, key=too_high) if fit and too_high(most) else most)
+    return view(bisect_left(range(1, most), True, key=is_too_high) if fit and is_too_high(most) else most)
 
 
 def _table(tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *, reasons: bool = False) -> Table:
@@ -269,7 +271,7 @@ def _table(tick: TickRecord, rows: list[tuple[int, Explanation]], shown: int, *,
         caption_justify="left",
         expand=reasons,
     )
-    for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("wanted", True)):
+    for name, right in (("workload", False), ("policy", False), ("ready", True), ("current", True), ("desired", True)):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     if reasons:
         table.add_column("reason", ratio=1)

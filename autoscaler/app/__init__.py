@@ -1,1 +1,1 @@
-"""What the process is made of: the wiring of each command, its log, its start and end."""
+"""Wiring: one module per command puts its parts together; log and signals of the process."""

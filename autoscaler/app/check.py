@@ -17,7 +17,7 @@ from autoscaler.ports import (
 
 
 def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) -> int:
-    """Validate policies and manifests, print what is wrong; 1 if something is."""
+    """Validate policies and manifests and print the findings. Returns 1 if there is an error."""
     try:
         book = PolicyBook(read_policies(policies or (shipped(),)), default_policy)
         checked = check_files(files, book, {"ScaledObject": check_scaled_object})

@@ -23,12 +23,12 @@ from autoscaler.ports import (
     WorkloadSource,
 )
 
-LISTED_S, LOOK_S = 15.0, 0.1
-"""How long `dry-run --once` waits for the cluster to be listed, and how often it looks."""
+LISTED_S, POLL_S = 15.0, 0.1
+"""How long `dry-run --once` waits for the cluster to be listed, and how often it checks."""
 
 
 async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
-    """Recommend from metrics; with cluster access for the real objects. Prints, and changes nothing."""
+    """Print decisions from live metrics, with cluster access for the real objects. Changes nothing."""
     async with AsyncExitStack() as stack:
         clock = SystemClock()
         policies = PolicyFiles(settings.policies, clock, settings.default_policy)
@@ -36,7 +36,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
         if settings.kube:
             parts = await connect_cluster(stack, settings, clock, policies, sources, Metrics())
         else:
-            assert settings.prometheus  # the command line has seen to it
+            assert settings.prometheus  # the command line requires it
             discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
             discovered = await stack.enter_async_context(discovery)
             parts = Parts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
@@ -57,12 +57,12 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
 
 
 async def _once(loop: Loop, parts: Parts) -> int:
-    """Tick once the workloads are known, or when it has been waited for them; 1 if that came to nothing."""
+    """Tick once when the workloads are known, or after `LISTED_S`. Returns 1 if the tick failed."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work(), name=name) for name, work in parts.background]
         until_s = parts.clock.now_s() + LISTED_S
         while tasks and not _known(parts.workloads) and parts.clock.now_s() < until_s:
-            await parts.clock.sleep(LOOK_S)
+            await parts.clock.sleep(POLL_S)
         record = await loop.attempt()
         for task in tasks:
             task.cancel()

@@ -15,7 +15,7 @@ from autoscaler.ports import Unavailable, Unwritable
 
 
 class StartError(Exception):
-    """The daemon cannot start: bad policies, a port that is taken, a cluster that cannot be reached."""
+    """The command cannot start: invalid policies, a port in use, an unreachable cluster."""
 
 
 def allow_many_connections() -> None:
@@ -25,16 +25,16 @@ def allow_many_connections() -> None:
 
 
 async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
-    """Run until the work ends, or SIGINT or SIGTERM ask for an orderly end. Returns the exit code.
+    """Run until the work ends or SIGINT or SIGTERM arrives. Returns the exit code.
 
-    endless: the work ends by a signal alone, which is then no failure; else the code tells that it was cut short.
+    endless: the work normally ends by a signal, so a signal means 0. Otherwise a signal means 128 plus its number.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
-    heard: list[int] = []
+    received: list[int] = []
 
     def stop(number: int) -> None:
-        heard.append(number)
+        received.append(number)
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -42,11 +42,11 @@ async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
     try:
         return await task or 0
     except asyncio.CancelledError:
-        return 128 + heard[0] if heard and not endless else 0
+        return 128 + received[0] if received and not endless else 0
     except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
         raise StartError(str(error)) from error
     except BrokenPipeError:
-        leave_standard_output()  # whoever read it has seen enough, as `head` does
+        leave_standard_output()  # the reader closed the pipe, as `head` does
         return 0
     except BaseExceptionGroup as errors:
         if errors.split((BrokenPipeError, Unwritable))[1] is not None:
@@ -58,7 +58,7 @@ async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first of the errors that a group is of, however deep."""
+    """Return the first error in a nested group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

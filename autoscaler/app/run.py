@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 async def run(settings: Settings) -> int:
-    """Run in a cluster: direct patches replicas, keda answers KEDA, dry-run records."""
+    """Run in a cluster. Mode direct patches replica counts, keda answers KEDA's calls, dry-run only records."""
     allow_many_connections()
     async with AsyncExitStack() as stack:
         clock = SystemClock()

@@ -1,4 +1,4 @@
-"""What the loop is put together from. Only this package picks concrete classes."""
+"""Parts of the loop that commands share. Only the package `app` chooses concrete classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.adapters.scrape.gpus import DcgmScraper
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.adapters.state_file import StateFile
-from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness, by_name
 from autoscaler.adapters.web.server import HttpServer
@@ -53,15 +53,15 @@ from autoscaler.ports import (
 
 log = structlog.get_logger(__name__)
 
-MAX_TOLD = 50
-"""Problems told in /readyz, of each kind."""
+MAX_PROBLEMS = 50
+"""Problems of each kind in the answer of /readyz."""
 
 Background = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 @dataclass
 class Parts:
-    """What the loop is put together from; everything that differs between the ways to run."""
+    """The parts of a loop that differ between commands and modes."""
 
     clock: Clock
     workloads: WorkloadSource
@@ -74,14 +74,14 @@ class Parts:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     manual_overrides: ManualOverrides | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
-    problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, in words
+    problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, as sentences
     page: str = ""  # URL, once HTTP is served
 
 
 async def open_sources(
     stack: AsyncExitStack, settings: Settings, clock: Clock, policies: PolicyFiles
 ) -> list[SampleSource]:
-    """Open the sources of metrics; where several know a reading, the earlier one wins."""
+    """Open the metrics sources. If several provide a reading, the earlier source wins."""
     sources: list[SampleSource] = []
     if settings.scrape:
         if settings.scrape.pods:
@@ -113,7 +113,7 @@ async def connect_cluster(
     sources: list[SampleSource],
     metrics: Metrics,
 ) -> Parts:
-    """Follow the objects of a cluster, and act by the mode. What is watched in which mode is `KubeFleet`'s business."""
+    """Watch the cluster, and build the actuator of the mode. `KubeFleet` decides what is watched in which mode."""
     assert settings.kube
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
     writes = OwnWrites(clock, settings.lease.installation)
@@ -151,55 +151,55 @@ async def connect_cluster(
     parts.detail = lambda: {
         **_cluster_detail(fleet, elector, parts.problems()),
         "keda_problem": server.problem,
-        "keda_refused": answers.refusals.unknown()[:MAX_TOLD],
+        "keda_refused": answers.refusals.unknown()[:MAX_PROBLEMS],
     }
     return parts
 
 
 def _watches(settings: Settings) -> str:
-    """Word what this process acts on; replicas of one installation say the same."""
+    """Describe the scope of this process; all replicas of an installation have the same one."""
     namespaces = ", ".join(sorted(set(settings.namespaces))) or "all namespaces"
     return f"{namespaces} in {settings.mode.value} mode"
 
 
 def _joined(declared: Mapping[WorkloadRef, str], refused: Mapping[WorkloadRef, str]) -> dict[WorkloadRef, str]:
-    """Put what calls are refused for behind what the objects tell."""
+    """Append reasons of refused KEDA calls to problems of objects."""
     return {**declared, **{ref: "; ".join(filter(None, (declared.get(ref), told))) for ref, told in refused.items()}}
 
 
 def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping[WorkloadRef, str]) -> dict[str, Any]:
     shared = [elector.problem] if elector is not None and elector.problem else []
     return {
-        "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_TOLD],
-        "workload_problems": by_name(problems, MAX_TOLD),
-        "obstructed_workloads": by_name(fleet.obstructed(), MAX_TOLD),
-        "pool_limits": fleet.limits()[:MAX_TOLD],
+        "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_PROBLEMS],
+        "workload_problems": by_name(problems, MAX_PROBLEMS),
+        "obstructed_workloads": by_name(fleet.obstructed(), MAX_PROBLEMS),
+        "pool_limits": fleet.limits()[:MAX_PROBLEMS],
     }
 
 
 async def build_loop(
     stack: AsyncExitStack, parts: Parts, settings: Settings, metrics: Metrics | None = None, mode: str = ""
 ) -> Loop:
-    """Put the loop together with what people see of it."""
+    """Build the loop with its recorders and its HTTP server."""
     mode = mode or settings.mode.value
     metrics = metrics or Metrics(mode)
     recorders = list(parts.recorders)
     if settings.http:
-        board = Board(explain_row)
+        dashboard = Dashboard(explain_row)
         readiness = Readiness(
             parts.clock,
             2 * settings.period_s + settings.tick_deadline_s,
             lambda: {"policy_problem": parts.policies.problem, **parts.detail()},
         )
-        recorders += [board, metrics, readiness]
-        server = HttpServer(settings.http, board=board, metrics=metrics, readiness=readiness, mode=mode)
+        recorders += [dashboard, metrics, readiness]
+        server = HttpServer(settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode)
         await stack.enter_async_context(server)
         parts.page = server.url
     return Loop(
         clock=parts.clock,
         workloads=parts.workloads,
         sources=parts.sources,
-        policies=_reloaded(parts.policies, metrics),
+        policies=_reloading(parts.policies, metrics),
         actuator=parts.actuator,
         recorders=recorders,
         leadership=parts.leadership,
@@ -214,7 +214,7 @@ async def build_loop(
 async def restore_memory(
     loop: Loop, parts: Parts, settings: Settings, saved: Callable[[float], None] = lambda _wall_s: None
 ) -> None:
-    """Begin with what was learned before: from the state file, else from history."""
+    """Load what was learned before: from the state file, otherwise from history."""
     store = StateFile(settings.state) if settings.state else None
     look_back = None
     if settings.prometheus and settings.history:
@@ -225,8 +225,8 @@ async def restore_memory(
     parts.background.append(("state", keeper.run))
 
 
-def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
-    """Give the policies in force, read again when their files have changed."""
+def _reloading(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
+    """Return a function that returns the present policies and reloads them when their files change."""
 
     def current() -> PolicyBook:
         match files.poll():
@@ -244,9 +244,9 @@ def _reloaded(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:
 
 
 async def run_loop(loop: Loop, parts: Parts) -> None:
-    """Run the loop and what it stands on; the failure of one ends all.
+    """Run the loop and its background tasks; a failure of one ends all.
 
-    The loop ends first, so that nothing is on its way when leadership is given back.
+    The loop ends first, so that no change is in progress when the lease is released.
     """
     async with asyncio.TaskGroup() as group:
         for name, work in parts.background:

@@ -1,4 +1,4 @@
-"""Options and running that `simulate` and `replay` share."""
+"""Options of `simulate` and `replay`, and how both are run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ GREEDY = ("--trace", "--against")
 YEAR_S = 365 * 86_400
 
 
-def repeated(args: list[str]) -> list[str]:
-    """Write the option before each of its words: `--trace a b` as `--trace a --trace b`, `--trace=a b` as well."""
+def repeat_greedy(args: list[str]) -> list[str]:
+    """Repeat a greedy option before each of its values: `--trace a b` becomes `--trace a --trace b`."""
     words: list[str] = []
     option, filled = "", False
     for word in args:
@@ -37,14 +37,14 @@ def repeated(args: list[str]) -> list[str]:
 
 
 class Greedy(click.Command):
-    """A command whose options `GREEDY` take all words up to the next option: `--trace a.csv b.csv`."""
+    """A command whose options in `GREEDY` take all values up to the next option: `--trace a.csv b.csv`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, repeated(args))
+        return super().parse_args(ctx, repeat_greedy(args))
 
 
 class GreedyGroup(Greedy, click.Group):
-    """As `Greedy`, with commands of its own."""
+    """A group with the parsing of `Greedy`."""
 
 
 experiment_options = options(
@@ -176,31 +176,31 @@ def _setting(given: dict[str, Any], gpus: float | None) -> Setting:
 
 
 def run_interruptibly(work: Callable[[], int]) -> None:
-    """Run to the end and exit. Ctrl-C and SIGTERM end it quietly, from the first import on, which takes seconds."""
-    ended = 0  # by which signal
+    """Run `work` and exit. Ctrl-C and SIGTERM end it quietly, even during the imports, which take seconds."""
+    received = 0  # signal number
 
     def end(number: int, _frame: object) -> None:
-        nonlocal ended
-        ended = number
+        nonlocal received
+        received = number
         raise KeyboardInterrupt
 
-    main = threading.current_thread() is threading.main_thread()  # no other may say what a signal does
+    main = threading.current_thread() is threading.main_thread()  # only the main thread may set signal handlers
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     before = [signal.signal(number, end) for number in numbers]
     try:
-        code = _expecting_trouble(work)
-    except (KeyboardInterrupt, SystemError):  # the second is what compiled code makes of the first
-        if not ended:
+        code = _run_reporting_errors(work)
+    except (KeyboardInterrupt, SystemError):  # compiled code turns the former into the latter
+        if not received:
             raise
-        code = 128 + ended
+        code = 128 + received
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
     sys.exit(code)
 
 
-def _expecting_trouble(work: Callable[[], int]) -> int:
-    """Return the exit code of `work`. Expected trouble is one line and code 2."""
+def _run_reporting_errors(work: Callable[[], int]) -> int:
+    """Return the exit code of `work`. An expected error prints one line and returns 2."""
     try:
         import numba  # noqa: F401
     except ImportError:

@@ -161,7 +161,7 @@ http_port_option = click.option(
 
 
 def http_options(host: str) -> Callable[[Command], Command]:
-    """Return where HTTP is served, on `host` unless told otherwise."""
+    """Return options for the HTTP address; its default host is `host`."""
     address = click.option("--http-host", default=host, show_default=True, help="Address on which HTTP is served.")
     return options(address, http_port_option)
 
@@ -185,9 +185,9 @@ log_options = options(
 
 
 def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], where: str) -> None:
-    """Refuse options that mean nothing with or without another one, as `where` says: they would be ignored silently.
+    """Refuse options without effect, with `where` as the condition: they would be ignored silently.
 
-    What the environment says is for all calls alike, and may be ignored by some.
+    Options from the environment apply to all commands, and a command may ignore them.
     """
     context = click.get_current_context()
     for name in given:

@@ -12,14 +12,14 @@ import click
 
 
 def run_to_end(work: Coroutine[Any, Any, int | None], *, endless: bool) -> None:
-    """Run to the end. Ctrl-C and SIGTERM end it cleanly; endless: they are how it is meant to end."""
+    """Run to the end and exit. Ctrl-C and SIGTERM end it cleanly. endless: a signal is the normal end."""
     from autoscaler.app import process as app
 
     exit_with(lambda: asyncio.run(app.until_signalled(work, endless=endless)))
 
 
 def exit_with(work: Callable[[], int]) -> None:
-    """Do the work and exit with its code; expected trouble is one line and code 2."""
+    """Run `work` and exit with its code. An expected error prints one line and exits with 2."""
     from autoscaler.app import process as app
 
     try:

@@ -1,4 +1,4 @@
-"""From given options to settings of the process. Combinations that make no sense are refused with a sentence."""
+"""Converts options to settings. Invalid combinations are refused with one sentence."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
 from autoscaler.adapters.keda.server import MAX_CALLS, KedaServer, server_options
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.adapters.scrape.pods import PodScraper
-from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.config.policy.parse import load
@@ -88,7 +88,7 @@ async def run_daemon(ports: list[int], pipe: Connection) -> None:
             sources=[scraper],
             policies=lambda: book,
             actuator=answers,
-            recorders=[answers, Board(explain), Metrics("keda"), Readiness(clock, 60.0), LogRecorder()],
+            recorders=[answers, Dashboard(explain), Metrics("keda"), Readiness(clock, 60.0), LogRecorder()],
             leadership=leading,
             period_s=PERIOD_S,
             deadline_s=30.0,

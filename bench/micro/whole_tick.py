@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
-from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.config.policy.parse import load
@@ -71,7 +71,7 @@ class Cluster:
 
 async def ticks(url: str, workloads: int, count: int, period_s: float) -> dict[str, float]:
     clock, book = SystemClock(), load()
-    recorders = [Board(explain), Metrics("bench"), Readiness(clock, 60.0), LogRecorder()]
+    recorders = [Dashboard(explain), Metrics("bench"), Readiness(clock, 60.0), LogRecorder()]
     settings = PrometheusSettings(url=url, timeout_s=60, rate_window_s=decode.WINDOW_S)
     whole, shown, changed = [], [], []
     async with PrometheusSource(settings, clock) as source:

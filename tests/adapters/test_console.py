@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from autoscaler.adapters.console import ROWS, ChangeLines, JsonLines, LiveTable
+from autoscaler.adapters.console import MAX_ROWS, ChangeLines, JsonLines, LiveTable
 from autoscaler.adapters.in_memory import AlwaysLeading, LoopClock, MemorySamples, RecordingActuator
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet
@@ -97,7 +97,7 @@ async def test_a_failed_tick_without_words_is_told_by_its_kind():
     assert "no recommendation: TimeoutError" in console.file.getvalue()
 
 
-async def test_the_table_shows_what_would_be_added_and_a_hostile_name_as_it_is_written():
+async def test_table_shows_gpus_to_add_and_escapes_hostile_names():
     console = Console(file=io.StringIO(), width=160)
     record = await recorded(named(fleet([2]), "[red]llama[/red]"), running=200.0)
     with LiveTable(console, once=True) as table:
@@ -116,7 +116,7 @@ async def troubled() -> tuple[TickRecord, TickRecord]:
     return record, replace(record, input=replace(record.input, samples=samples_then))
 
 
-async def test_trouble_at_a_source_is_told_below_the_table_and_in_lines_when_it_changes_and_when_it_is_over():
+async def test_source_problems_are_printed_when_they_change_and_end():
     console, out = Console(file=io.StringIO(), width=160), io.StringIO()
     record, broken = await troubled()
     LiveTable(console, once=True).record(broken)
@@ -131,7 +131,7 @@ async def test_trouble_at_a_source_is_told_below_the_table_and_in_lines_when_it_
     ]
 
 
-async def test_programs_are_told_of_trouble_at_a_source_with_every_decision_that_it_may_have_changed():
+async def test_json_lines_repeat_source_problems_on_every_tick():
     out = io.StringIO()
     record, broken = await troubled()
     lines = JsonLines(out, nothing="no workload was found")
@@ -148,13 +148,13 @@ async def test_programs_are_told_of_trouble_at_a_source_with_every_decision_that
     assert told[2].keys() == {"version", "time", "problem"}
 
 
-async def test_programs_are_told_that_there_is_no_workload():
+async def test_json_lines_say_that_there_is_no_workload():
     out = io.StringIO()
     JsonLines(out, nothing="no workload was found").record(await recorded(fleet([])))
     assert json.loads(out.getvalue())["problem"] == "no workload was found"
 
 
-async def test_where_a_sentence_does_not_fit_beside_the_counts_it_stands_below_them():
+async def test_sentences_move_below_the_table_when_it_is_narrow():
     narrow, wide = (Console(file=io.StringIO(), width=width) for width in (80, 120))
     record = await recorded(named(fleet([2]), "assistant-70b-instruct"), running=200.0)
     for console in (narrow, wide):
@@ -183,7 +183,7 @@ async def test_gpus_that_are_not_known_are_not_counted_as_none(gpus_per_replica:
     assert caption.format(first=2 * first, both=2 * first + second) in console.file.getvalue()
 
 
-async def test_gpus_are_null_in_json_when_those_of_a_replica_are_unknown():
+async def test_gpus_are_null_in_json_when_unknown():
     console, out = Console(file=io.StringIO(), width=160), io.StringIO()
     seen = replace(fleet([2]), gpus_per_replica=np.array([np.nan]))
     await recorded(seen, LiveTable(console, once=True), JsonLines(out))
@@ -203,7 +203,7 @@ async def test_the_table_is_printable_when_names_are_hostile(width: int):
     assert all(line.isprintable() for line in shown.splitlines())
 
 
-async def test_lines_tell_each_workload_once_and_again_when_what_is_wanted_changes():
+async def test_lines_repeat_a_workload_when_its_desired_count_changes():
     out = io.StringIO()
     lines = ChangeLines(out)
     quiet, busy = await recorded(fleet([2, 2])), await recorded(fleet([2, 2]), running=200.0)
@@ -224,7 +224,7 @@ async def test_lines_of_a_hostile_name_are_one_line():
 
 
 @pytest.mark.parametrize("kind", [JsonLines, ChangeLines])
-async def test_the_same_failure_is_told_once_and_what_follows_it_anew(kind: type[JsonLines | ChangeLines]):
+async def test_repeated_failure_is_printed_once(kind: type[JsonLines | ChangeLines]):
     out = io.StringIO()
     lines, record = kind(out), await recorded(fleet([2]))
     for reason in ("no connection", "no connection", "HTTP 401", "HTTP 401"):
@@ -238,7 +238,7 @@ async def test_the_same_failure_is_told_once_and_what_follows_it_anew(kind: type
 
 
 @pytest.mark.parametrize("width", [80, 160])
-async def test_on_a_low_terminal_rows_are_left_out_but_neither_the_sum_nor_trouble(width: int):
+async def test_low_terminal_drops_rows_but_not_sums_and_problems(width: int):
     console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None)
     seen = replace(fleet([2] * 30), gpus_per_replica=np.full(30, 1.0))
     record = await recorded(seen, running=200.0)
@@ -254,9 +254,9 @@ async def test_on_a_low_terminal_rows_are_left_out_but_neither_the_sum_nor_troub
     assert len(shown.splitlines()) <= 24
 
 
-async def test_of_many_workloads_the_first_are_shown_and_the_rest_is_counted():
+async def test_table_shows_the_first_workloads_and_counts_the_rest():
     console = Console(file=io.StringIO(), width=160)
-    record = await recorded(fleet([1] * (ROWS + 7)))
+    record = await recorded(fleet([1] * (MAX_ROWS + 7)))
     with LiveTable(console, once=True) as table:
         table.record(record)
-    assert f"{ROWS + 7} workloads, 7 more not shown" in console.file.getvalue()
+    assert f"{MAX_ROWS + 7} workloads, 7 more not shown" in console.file.getvalue()

@@ -61,7 +61,7 @@ def error_line(text: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_every_command_explains_itself_without_loading_the_daemon(command: str):
+def test_help_of_every_command_does_not_load_the_daemon(command: str):
     shown = invoke(*filter(None, [command]), "--help")
     assert shown.exit_code == 0
     assert shown.output.startswith("Usage: ")
@@ -184,9 +184,7 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize(("arguments", "parts"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_an_option_that_makes_no_sense_is_refused_with_code_2_and_one_sentence(
-    arguments: tuple[str, ...], parts: list[str]
-):
+def test_invalid_option_exits_2_with_one_sentence(arguments: tuple[str, ...], parts: list[str]):
     refused = invoke(*arguments)
     assert refused.exit_code == 2
     text = refused.output.partition("Error: ")[2]
@@ -194,14 +192,14 @@ def test_an_option_that_makes_no_sense_is_refused_with_code_2_and_one_sentence(
     assert [part for part in parts if part not in text] == []
 
 
-def test_what_is_wrong_with_a_url_is_told_without_its_password_and_query():
+def test_url_errors_hide_password_and_query():
     for url in ("ftp://me:hunter2@prom?key=hunter2", "me:hunter2@prom:9090", "http://me:hunter2@:9090"):
         refused = invoke(*DIRECT, "--prometheus", url)
         assert refused.exit_code == 2
         assert "hunter2" not in refused.output
 
 
-def test_options_come_from_the_environment_too_and_are_checked_alike():
+def test_options_from_the_environment_are_checked_alike():
     refused = invoke("run", environment={"VLLM_AUTOSCALER_RUN_MODE": "direct", "VLLM_AUTOSCALER_RUN_PERIOD": "5"})
     assert refused.exit_code == 2
     assert "--period" in refused.output
@@ -214,7 +212,7 @@ def test_options_come_from_the_environment_too_and_are_checked_alike():
         assert (refused.exit_code, "not a number" in refused.output) == (2, True), text
 
 
-def test_what_the_environment_sets_for_all_calls_may_have_no_effect_on_one(tmp_path: Path):
+def test_environment_options_may_be_unused_by_a_command(tmp_path: Path):
     environment = {
         "VLLM_AUTOSCALER_DRY_RUN_HTTP_PORT": "1234",
         "VLLM_AUTOSCALER_DRY_RUN_NAMESPACE": "llm",
@@ -237,7 +235,7 @@ def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):
     assert "kubeconfig /none (context prod)" in error_line(refused.stderr)
 
 
-def test_broken_policies_stop_the_start_with_file_line_and_what_is_allowed(tmp_path: Path):
+def test_start_fails_with_file_and_line_when_policies_are_broken(tmp_path: Path):
     policy = tmp_path / "chat.yaml"
     policy.write_text(_policy("replicas: {min: 5, max: 2}"))
     for command in (DIRECT, ("dry-run", "--prometheus", "http://127.0.0.1:1")):
@@ -292,7 +290,7 @@ def test_a_certificate_that_expired_stops_the_start(tmp_path: Path, certificates
     assert "expired" in line
 
 
-def test_a_certificate_that_does_not_belong_to_its_key_stops_the_start(tmp_path: Path, certificates: Certificates):
+def test_start_fails_when_certificate_and_key_do_not_match(tmp_path: Path, certificates: Certificates):
     one, other = certificates.issue("localhost"), certificates.issue("other")
     refused = _keda(tmp_path, "--grpc-cert", one.certificate, "--grpc-key", other.key)
     assert refused.returncode == 2
@@ -316,9 +314,7 @@ def test_explain_without_a_daemon_says_where_it_asked(tmp_path: Path):
     assert "http://127.0.0.1:1" in error_line(refused.stderr)
 
 
-async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_the_url_is_code_2(
-    tmp_path: Path, exposition_server
-):
+async def test_explain_exits_1_for_unknown_workload_2_for_other_server(tmp_path: Path, exposition_server):
     path = "/api/v1/workloads/ns/llama"
     url = exposition_server.url
     answers = {
@@ -333,7 +329,7 @@ async def test_explain_of_an_unknown_workload_is_code_1_and_something_else_at_th
         assert part in error_line(told.stderr)
 
 
-async def test_explain_prints_the_sentence_and_the_lines_of_the_forecast(tmp_path: Path, exposition_server):
+async def test_explain_prints_the_sentence_and_the_planner_lines(tmp_path: Path, exposition_server):
     lines = [{"name": "headroom", "text": "1.69 replicas: 4 asked for, minus 2.31 kept busy"}]
     explanation = {"sentence": "Keeps 4 replicas.", "forecast": lines}
     exposition_server.serve("/api/v1/workloads/ns/llama", Answer(json.dumps({"explanation": explanation}), 200))
@@ -345,7 +341,7 @@ async def test_explain_prints_the_sentence_and_the_lines_of_the_forecast(tmp_pat
 # check
 
 
-def test_check_against_policies_that_cannot_be_used_is_one_line_and_code_2(tmp_path: Path):
+def test_check_exits_2_when_policies_cannot_be_used(tmp_path: Path):
     policy, good = tmp_path / "chat.yaml", tmp_path / "good.yaml"
     policy.write_text(_policy("weight: heavy"))
     good.write_text(_policy("weight: 2"))
@@ -422,14 +418,14 @@ def test_check_survives_files_that_are_no_policies(tmp_path: Path, text: bytes, 
     assert list(tmp_path.iterdir()) == [policy]
 
 
-def test_check_passes_what_is_shipped_and_says_what_it_looked_at():
+def test_check_accepts_shipped_files_and_lists_what_it_checked():
     root = Path(__file__).parents[2]
     found = invoke("check", root / "policies", root / "manifests" / "keda" / "scaledobject.yaml")
     assert found.exit_code == 0
     assert found.output == "checked Policy (4), ScaledObject (1)\n"
 
 
-def test_check_reads_standard_input_and_takes_a_policy_under_check_as_the_default():
+def test_check_reads_standard_input_with_its_own_default_policy():
     policy = _policy("weight: 2")
     found = CliRunner().invoke(main, ["check", "-", "--default-policy", "chat"], input=policy)
     assert (found.exit_code, found.output) == (0, "checked Policy (1)\n")
@@ -443,7 +439,7 @@ def test_check_reads_standard_input_and_takes_a_policy_under_check_as_the_defaul
 
 
 @pytest.mark.parametrize("path", ["-", "/dev/stdin"])
-def test_what_check_finds_in_a_pipe_is_said_of_standard_input(tmp_path: Path, path: str):
+def test_findings_in_a_pipe_name_standard_input(tmp_path: Path, path: str):
     found = execute(tmp_path, "check", path, piped=_policy("weight: 2", "weigth: 1"))
     assert (found.returncode, found.stderr) == (1, "")
     assert found.stdout.startswith("standard input:6: error: spec.weigth: unknown key")

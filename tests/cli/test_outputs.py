@@ -69,7 +69,7 @@ def test_two_outputs_are_two_files(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--json", "--html"])
-def test_what_cannot_be_written_is_told_before_anything_is_read(tmp_path: Path, option: str) -> None:
+def test_unwritable_output_is_refused_before_reading(tmp_path: Path, option: str) -> None:
     trace, other = write_trace(tmp_path / "bad.csv", ["no number"]), "--html" if option == "--json" else "--json"
     for wrong in (Path("/proc/x.json"), trace / "x", tmp_path / ("x" * 256), tmp_path / ("x/" * 3000)):
         result = invoke("simulate", "--trace", trace, *PROFILE, option, wrong, other, tmp_path / "other")
@@ -99,7 +99,7 @@ def test_standard_output_as_the_file_keeps_both(trace: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_files_are_there_though_nobody_reads_the_table(trace: Path, tmp_path: Path) -> None:
+def test_files_are_written_when_the_table_has_no_reader(trace: Path, tmp_path: Path) -> None:
     file, link = tmp_path / "proof.html", tmp_path / "stdout"
     link.symlink_to("/proc/self/fd/1")
     for option in ((), ("--json", link)):
@@ -114,7 +114,7 @@ def test_files_are_there_though_nobody_reads_the_table(trace: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_files_are_there_though_the_table_finds_no_room(trace: Path, tmp_path: Path) -> None:
+def test_files_are_written_when_the_table_cannot_be(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     with Path("/dev/full").open("w") as full:
         process = simulating("--trace", trace, *PROFILE, "--json", file, stdout=full.fileno())
@@ -124,7 +124,7 @@ def test_files_are_there_though_the_table_finds_no_room(trace: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_what_the_terminal_cannot_say_is_replaced(trace: Path) -> None:
+def test_characters_outside_the_encoding_are_replaced(trace: Path) -> None:
     process = simulating("--trace", trace, "--scale", 2, *PROFILE, stdout=subprocess.PIPE, PYTHONIOENCODING="ascii")
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
@@ -161,7 +161,7 @@ def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_where_nothing_compiled_can_be_kept_a_trace_is_run_all_the_same(trace: Path) -> None:
+def test_trace_runs_when_the_compile_cache_is_unwritable(trace: Path) -> None:
     """As in a container whose file system is read-only: neither beside the code nor in the user's folder."""
     nowhere = {"NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}
     process = simulating("--trace", trace, *PROFILE, stdout=subprocess.PIPE, **nowhere)

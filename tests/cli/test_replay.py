@@ -90,7 +90,7 @@ def test_replay_refuses_what_makes_no_sense(arguments: tuple[str, ...], said: st
         ),
     ],
 )
-async def test_replay_asks_for_no_history_before_its_options_can_be_used(
+async def test_replay_checks_options_before_reading_history(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     asked: list[web.Request] = []
@@ -174,7 +174,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     assert (result.exit_code, "; it must be a whole step of" in result.output) == (2, True)
 
 
-def test_recorded_has_what_there_was_whatever_the_policy_allows(tmp_path: Path) -> None:
+def test_recorded_run_ignores_the_policy_s_limits(tmp_path: Path) -> None:
     trace = small.poisson([20.0], 600.0, prompt=800, output=100)
     case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0, start_replicas=5)
     recorder = Recorder(Ours(case, load().policies["interactive"]))
@@ -256,7 +256,7 @@ async def test_a_server_that_is_not_there_is_one_line() -> None:
     assert "geheim" not in result.output
 
 
-def test_more_replicas_at_the_start_than_allowed_are_refused_before_the_history_is_read(
+def test_start_replicas_are_checked_before_reading_history(
     tmp_path: Path,
 ) -> None:
     policy = tmp_path / "two.yaml"

@@ -75,7 +75,7 @@ def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_requests_of_the_last_whole_second_belong_to_the_trace_and_to_the_part_that_counts(tmp_path: Path) -> None:
+def test_requests_of_the_last_second_are_counted(tmp_path: Path) -> None:
     rows = [*(f"{at},100,10" for at in range(0, 600, 10)), *("600,100,10" for _ in range(40))]
     file, out = write_trace(tmp_path / "burst.csv", rows), tmp_path / "proof.json"
     for options, requests in (((), 100), (("--start", "10s"), 99), (("--learn", "1m"), 94)):
@@ -86,7 +86,7 @@ def test_requests_of_the_last_whole_second_belong_to_the_trace_and_to_the_part_t
     assert json.loads(out.read_text())["policies"][0]["attainment"] > 0.9  # those to begin with are sized by them
 
 
-def test_the_page_of_baselines_that_were_best_at_their_default_is_written(trace: Path, tmp_path: Path) -> None:
+def test_page_is_written_when_defaults_were_best(trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "proof.html"
     result = invoke("simulate", "--trace", trace, *PROFILE, "--learn", "5m", "--against", "knative-kpa", "--html", page)
     assert result.exit_code == 0, result.output
@@ -101,7 +101,7 @@ def test_a_file_of_several_policies_is_refused(trace: Path, tmp_path: Path) -> N
     assert (result.exit_code, "two.yaml: 2 policies: mine, yours; allowed: one" in result.output) == (2, True)
 
 
-def test_without_a_ttft_objective_it_is_said_that_there_is_no_bound(trace: Path, tmp_path: Path) -> None:
+def test_missing_bound_is_explained_without_a_ttft_objective(trace: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "mine.yaml", tmp_path / "proof.json"
     file.write_text(POLICY.replace("ttft: 1s, itl: ITL", "itl: 100ms"))
     assert invoke("simulate", "--trace", trace, *PROFILE, "--policy", file, "--json", out).exit_code == 0
@@ -149,9 +149,7 @@ def test_several_files_make_several_proofs(trace: Path, tmp_path: Path) -> None:
     assert [each["trace"] for each in json.loads(out.read_text())] == ["ten-minutes", "other"]
 
 
-def test_it_is_told_how_far_all_traces_were_read_and_prepared(
-    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_covers_reading_all_traces(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shares: dict[str, list[float]] = {}
 
     class Noted(Bar):
@@ -198,13 +196,13 @@ def test_models_share_the_gpus_they_are_given(tmp_path: Path) -> None:
     assert "3 models on 2 GPUs" in result.output
 
 
-def test_requests_too_long_for_the_profile_are_shortened_and_told(tmp_path: Path) -> None:
+def test_requests_too_long_for_the_profile_are_cut_and_reported(tmp_path: Path) -> None:
     file = write_trace(tmp_path / "long.csv", ["0,200000,10", "10,100,10"])
     result = invoke("simulate", "--trace", file, *PROFILE)
     assert "shortened to the 131,072 tokens that the profile takes: 1 request" in result.output
 
 
-def test_an_objective_no_replica_can_meet_is_said_before_the_run(trace: Path, tmp_path: Path) -> None:
+def test_unreachable_objective_is_refused_before_the_run(trace: Path, tmp_path: Path) -> None:
     policy = tmp_path / "mine.yaml"
     policy.write_text(POLICY.replace("ITL", "5ms"))
     out = tmp_path / "proof.json"
@@ -241,7 +239,7 @@ def test_a_bad_trace_is_one_line_with_file_and_line(
 
 
 @pytest.mark.slow
-def test_a_file_of_little_but_empty_lines_is_read_no_further_than_a_limit(tmp_path: Path) -> None:
+def test_file_of_empty_lines_is_read_up_to_a_limit(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.csv.gz"
     bomb.write_bytes(gzip.compress(b"arrival_s,prompt_tokens,output_tokens\n1,2,3\n" + b"\n" * 61_000_000))
     result = invoke("simulate", "--trace", bomb, *PROFILE)
@@ -337,14 +335,14 @@ def test_without_the_extra_the_way_to_install_it_is_named(trace: Path, monkeypat
     assert "pip install 'vllm-autoscaler[sim]'" in result.output
 
 
-def test_more_replicas_at_the_start_than_the_policy_allows_are_told_with_its_file(trace: Path, tmp_path: Path) -> None:
+def test_too_many_start_replicas_name_the_policy_file(trace: Path, tmp_path: Path) -> None:
     policy = tmp_path / "two.yaml"
     policy.write_text(POLICY.replace("ITL", "100ms").replace("spec:", "spec:\n  replicas: {max: 2}"))
     result = invoke("simulate", "--trace", trace, *PROFILE, "--policy", policy, "--start-replicas", "3")
     assert result.output == f"error: --start-replicas is 3; allowed: at most replicas.max of {policy}, 2\n"
 
 
-def test_models_of_one_file_need_room_for_what_each_begins_with(tmp_path: Path) -> None:
+def test_fleet_needs_gpus_for_all_start_replicas(tmp_path: Path) -> None:
     rows = [f"{at},300,50,{model}" for at in range(60) for model in ("a", "b", "c")]
     file = write_trace(tmp_path / "three.csv", rows, "arrival_s,prompt_tokens,output_tokens,model")
     result = invoke("simulate", "--trace", file, *PROFILE, "--gpus", "4", "--start-replicas", "2")
@@ -359,7 +357,7 @@ def test_baselines_are_named_with_spaces_or_commas(trace: Path, tmp_path: Path) 
     assert names == {"ours", "keda-rps", "hpa-inflight", "static"}
 
 
-def test_a_name_that_is_no_text_is_told_with_question_marks(trace: Path, tmp_path: Path) -> None:
+def test_undecodable_file_name_is_printed_with_question_marks(trace: Path, tmp_path: Path) -> None:
     other, out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv.gz")), tmp_path / "proof.json"
     other.write_bytes(trace.read_bytes())
     assert invoke("simulate", "--trace", other, *PROFILE, "--json", out).exit_code == 0
@@ -367,7 +365,7 @@ def test_a_name_that_is_no_text_is_told_with_question_marks(trace: Path, tmp_pat
     assert b"\\ud" not in out.read_bytes()
 
 
-def test_traces_of_one_name_are_told_by_their_paths_and_none_is_run_twice(trace: Path, tmp_path: Path) -> None:
+def test_same_named_traces_are_told_apart_by_path(trace: Path, tmp_path: Path) -> None:
     other, out = tmp_path / "other" / trace.name, tmp_path / "proofs.json"
     other.parent.mkdir()
     other.write_bytes(trace.read_bytes())

@@ -49,7 +49,7 @@ def ran(tmp_path: Path) -> Ran:
     return run
 
 
-def test_nothing_crashes_and_nobody_leaves_unless_asked(ran: Ran) -> None:
+def test_no_crashes_and_no_impatience_by_default(ran: Ran) -> None:
     written, said = ran("--start-replicas", 2)
     assert (written["router"], written["patience_s"], written["crash_every_s"]) == ("least-requests", None, None)
     assert written["cold_start_spread"] == 0.1
@@ -57,7 +57,7 @@ def test_nothing_crashes_and_nobody_leaves_unless_asked(ran: Ran) -> None:
     assert "note" not in said
 
 
-def test_round_robin_attains_less_where_every_other_request_is_long(ran: Ran) -> None:
+def test_round_robin_attains_less_with_mixed_lengths(ran: Ran) -> None:
     counted, _ = ran("--start-replicas", 2)
     in_turn, said = ran("--start-replicas", 2, "--router", "round-robin")
     assert in_turn["router"] == "round-robin"
@@ -74,7 +74,7 @@ def test_crashes_cost_attainment_and_requests(ran: Ran) -> None:
     assert "a serving replica crashes every 5 min on average and loses the requests it holds" in said
 
 
-def test_clients_without_patience_leave_while_nobody_serves(ran: Ran) -> None:
+def test_impatient_clients_leave_when_no_replica_serves(ran: Ran) -> None:
     patient, _ = ran("--start-replicas", 0)
     leaving, said = ran("--start-replicas", 0, "--patience", "10s")
     assert leaving["patience_s"] == 10.0
@@ -91,7 +91,7 @@ def test_a_queue_that_is_read_less_often_is_seen_later(ran: Ran) -> None:
     assert "replicas are scraped every 60 s" in said
 
 
-def test_who_drains_for_no_time_loses_what_it_runs(ran: Ran) -> None:
+def test_replica_without_drain_time_aborts_its_requests(ran: Ran) -> None:
     lost = {}
     for drain in ("0s", "30s"):
         written, said = ran("--start-replicas", 6, "--drain", drain, policy_text=MOVES)

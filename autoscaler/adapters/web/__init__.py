@@ -1,1 +1,1 @@
-"""What an operator sees of the daemon over HTTP: health, metrics, the API, the page. It shows; it changes nothing."""
+"""The HTTP side of the daemon: health, metrics, API, page. Read-only."""

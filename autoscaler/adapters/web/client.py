@@ -1,4 +1,4 @@
-"""Ask a running daemon for one explanation. What listens at the address may be anything: time and size are bounded."""
+"""Client of a running daemon for one explanation. The server may be anything, so time and size are bounded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autoscaler.ports import Unavailable
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
 NO_HISTORY = {"since": 2**53}
-NAME_CHARS = 12  # of the lines of a forecast
+NAME_CHARS = 12  # of the planner's lines
 OLD = "What follows may no longer be so: {}."
 
 
 class Refused(Exception):
-    """The daemon has no explanation; its own words."""
+    """The daemon has no explanation; the message is the daemon's."""
 
 
 class _Line(msgspec.Struct):
@@ -67,7 +67,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes | None:
-    """Return the body; None: it is too large."""
+    """Return the body, or None if it is too large."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)
@@ -78,7 +78,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def _decode(body: bytes) -> _Answer:
-    """Return what the body says; an empty answer where it is none of the daemon's."""
+    """Decode the body. Returns an empty answer if it is not the daemon's JSON."""
     try:
         return msgspec.json.decode(body, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -86,7 +86,7 @@ def _decode(body: bytes) -> _Answer:
 
 
 def _reason(error: Exception) -> str:
-    """Word a failure; the library's own text may repeat the URL."""
+    """Describe a failure without the library's own text, which may repeat the URL."""
     match error:
         case aiohttp.ClientConnectorDNSError():
             return "its name is not known"

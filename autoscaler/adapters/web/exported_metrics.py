@@ -2,7 +2,7 @@
 
     python -m autoscaler.adapters.web.exported_metrics > docs/reference/metrics.md
 
-How the values are kept and rendered is in `metrics`.
+`metrics` keeps and renders the values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_POOLS = 256
 
 @dataclass(frozen=True)
 class Family:
-    """One metric. `column` gives the values of a family that has one value per workload and no labels beyond it."""
+    """One metric. `column` returns its values if it has one value per workload and no further labels."""
 
     name: str  # without PREFIX
     type: Literal["gauge", "counter", "histogram"]
@@ -42,7 +42,7 @@ class Family:
 
 
 def _of(table: str, field: str) -> Callable[[TickRecord], FloatColumn]:
-    """Return what reads one column of a table of the decision."""
+    """Return a function that reads one column of a table of the decision."""
 
     def column(tick: TickRecord) -> FloatColumn:
         values: FloatColumn = getattr(getattr(tick.decision, table), field)
@@ -59,7 +59,7 @@ def _coverage(tick: TickRecord) -> FloatColumn:
 
 
 def _problem(tick: TickRecord) -> FloatColumn:
-    """Return 1 for workloads of which something is wrong, else NaN."""
+    """Return 1 for workloads with a problem, else NaN."""
     column = np.full(len(tick.policies), np.nan)
     column[list(tick.problems)] = 1.0
     return column
@@ -258,7 +258,7 @@ PROCESS = (
 
 FAMILIES = PROCESS + POOLS + WORKLOADS
 
-# Exported by the KEDA side itself and only listed here; a test holds the two together.
+# Exported by adapters/keda and only listed here; a test compares the two.
 KEDA = (
     Family("keda_calls_total", "counter", "Calls from KEDA by method and gRPC status.", ("method", "code")),
     Family("keda_streams", "gauge", "Open StreamIsActive calls."),

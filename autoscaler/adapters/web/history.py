@@ -1,4 +1,4 @@
-"""The last ticks of every workload, in columns: what the chart of the page draws. Bounded in bytes, not in wishes."""
+"""Recent ticks of every workload in columns, for the charts of the page. Bounded in bytes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autoscaler.ports import TickRecord
 SERIES = ("demand", "busy", "wanted", "current", "ready", "running", "waiting", "ttft_s")
 MAX_TICKS = 720  # one hour of a tick every five seconds
 MAX_BYTES = 64 << 20
-SPARE = 16  # columns for workloads to come, beside a quarter of those there are
+SPARE = 16  # columns for future workloads, plus a quarter of the present number
 BYTES_PER_TICK = len(SERIES) * 4  # of one workload: float32
 
 
 class History:
-    """A ring of ticks, float32[T, S, C]; each workload has one of the C columns, whichever was free when it joined.
+    """A ring buffer of ticks, float32[T, S, C]. Each workload has one of the C columns.
 
-    T is MAX_TICKS, or what MAX_BYTES leave room for: 720 ticks up to 2,300 workloads, 167 for 10,000, at least one. A
-    workload that joins has NaN before; one that leaves is forgotten.
+    T is MAX_TICKS, or as many as fit into MAX_BYTES: 720 ticks up to 2,300 workloads, 167 for 10,000, at least one. A
+    new workload has NaN before its first tick; the history of a deleted workload is dropped.
     """
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class History:
 
     @property
     def ticks(self) -> int:
-        """How many ticks it keeps."""
+        """Number of slots in the ring."""
         return len(self._wall_s)
 
     def record(self, tick: TickRecord) -> None:
-        """Add one tick, following the rows of its fleet."""
+        """Add one tick."""
         ids = tick.input.fleet.workload_id
         if not np.array_equal(ids, self._ids):
-            self._follow(ids)
+            self._assign_columns(ids)
         decision, seen = tick.decision, tick.decision.observation
         slot = self._ring[self._next]
         slot[:5, self._columns] = (
@@ -75,8 +75,8 @@ class History:
         """Return the filled slots, oldest first."""
         return (self._next - self._filled + np.arange(self._filled)) % self.ticks
 
-    def _follow(self, ids: IntColumn) -> None:
-        """Give the workloads of a new fleet their columns; the one place where rows change."""
+    def _assign_columns(self, ids: IntColumn) -> None:
+        """Assign columns to the workloads of a new fleet. Columns change only here."""
         stays = np.isin(ids, self._ids)
         kept = self._columns[np.searchsorted(self._ids, ids[stays])]
         room = self._ring.shape[2]
@@ -91,7 +91,7 @@ class History:
         self._ids = ids
 
     def _move(self, columns: IntColumn, room: int) -> IntColumn:
-        """Move these columns to a ring with `room` of them; return where they are now.
+        """Copy these columns into a ring with `room` columns; return their new places.
 
         Copying the whole past takes tens of milliseconds, so a ring has spare columns and this is rare.
         """

@@ -1,8 +1,7 @@
 """The daemon's own metrics: kept per tick, rendered per scrape.
 
-A tick costs the same with one workload or ten thousand: it keeps a reference to the record. The series of the
-workloads are made from that record when somebody scrapes, one family at a time. Which metrics there are is in
-`catalogue`.
+A tick costs the same with one workload or ten thousand: it keeps a reference to the record. The series of workloads
+are built from that record on each scrape, one family at a time. `exported_metrics` lists the metrics.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
-from autoscaler.adapters.web.view import NONE, SIGNALS, STAGES, Wishes, binding_stage, bounded
+from autoscaler.adapters.web.tick_values import NONE, SIGNALS, STAGES, NewChanges, binding_stage, bounded
 from autoscaler.core.model.fleet import Workload
 from autoscaler.ports import Outcome, TickRecord
 
@@ -31,16 +30,16 @@ Labels = dict[str, str]
 
 
 class Metrics:
-    """Recorder that Prometheus scrapes.
+    """Recorder of the metrics that Prometheus scrapes.
 
-    Further collectors of the process (the gRPC server's, say) may be registered at `registry`. `mode` names what the
-    daemon runs as: direct, keda, dry-run, demo; `installation` whose replicas lead by turns, "": it leads alone.
+    `registry` takes further collectors of the process, such as the gRPC server's. mode: direct, keda, dry-run, demo.
+    installation: name of the lease, "" without leader election.
     """
 
     def __init__(self, mode: str = "", installation: str = "") -> None:
         self.registry = CollectorRegistry()
         self._tick: TickRecord | None = None
-        self._wishes = Wishes()
+        self._new_changes = NewChanges()
         self._sources: set[str] = set()
 
         self._ticks = self._counter("ticks_total")
@@ -54,7 +53,7 @@ class Metrics:
         self._policy_problems = self._gauge("policy_problems")
         self._stream_clients = self._gauge("stream_clients")
         self._state_saved_s = math.nan
-        self.ticks = 0  # that succeeded or failed: what is rendered changes with them
+        self.ticks = 0  # successful and failed ones; the rendered text changes with them
         self._gauge("info").labels(_version(), mode).set(1)
         ProcessCollector(registry=self.registry)
         self.registry.register(_TickCollector(installation, lambda: self._tick, lambda: self._state_saved_s))
@@ -69,7 +68,7 @@ class Metrics:
             self._queries.labels(source).inc(report.queries)
             self._failures.labels(source).inc(report.failed)
             self._source_duration.labels(source).observe(report.duration_s)
-        for outcome in self._wishes.unseen(tick.outcomes):
+        for outcome in self._new_changes.select(tick.outcomes):
             self._changes.labels(outcome.status.value, _direction(outcome)).inc()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
@@ -77,21 +76,21 @@ class Metrics:
         self._ticks.labels("failed").inc()
 
     def set_policy_problems(self, count: int) -> None:
-        """Say how many findings keep changed policy files from coming into force; 0: none."""
+        """Set the number of errors in changed policy files; 0: none."""
         self._policy_problems.set(count)
 
     def set_stream_clients(self, count: int) -> None:
         self._stream_clients.set(count)
 
     def set_state_saved(self, wall_s: float) -> None:
-        """Say up to when what was learned has been saved, Unix time."""
+        """Set the Unix time of the last saved state."""
         self._state_saved_s = wall_s
 
     def render(self, accept: str = "") -> tuple[str, AsyncIterator[bytes]]:
         """Return the content type that suits an Accept header, and the body in parts, one for each family.
 
-        All series of workloads tell of the same tick. Values are collected on the event loop, where collectors and
-        what they read live; writing them as text, the larger part of the work, is done in a thread.
+        All series of workloads are of the same tick. Values are collected on the event loop; encoding them as text, the
+        larger part of the work, runs in a thread.
         """
         try:
             encode, content_type = choose_encoder(accept)
@@ -122,7 +121,7 @@ class Metrics:
 
 
 class _TickCollector(Collector):
-    """Makes the series of the last tick."""
+    """Collector of the series of the last tick."""
 
     def __init__(self, installation: str, last: Callable[[], TickRecord | None], saved_s: Callable[[], float]) -> None:
         self._installation = {"installation": installation}
@@ -132,7 +131,7 @@ class _TickCollector(Collector):
         self._listed: tuple[list[int], list[Labels]] = ([], [])
 
     def describe(self) -> list[Metric]:
-        return []  # so that registering asks for no values
+        return []  # registering must not collect values
 
     def collect(self) -> Iterator[Metric]:
         tick = self._last()
@@ -159,9 +158,9 @@ class _TickCollector(Collector):
                 yield _metric(family, zip(labels, values, strict=True))
 
     def _labels(self, workloads: tuple[Workload, ...]) -> tuple[list[int], list[Labels]]:
-        """Return the rows that are listed and their labels; made once for as long as the fleet stands.
+        """Return the listed rows and their labels, cached until the fleet changes.
 
-        Two workloads that would have the same labels would spoil the whole scrape, so the second is left out.
+        Two workloads with the same labels would fail the whole scrape, so the second one is left out.
         """
         if workloads is not self._workloads:
             listed: dict[tuple[str, ...], int] = {}
@@ -226,13 +225,13 @@ def _family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
 def _metric(family: Family, samples: Iterable[tuple[Labels, float]]) -> Metric:
     metric = Metric(family.full_name.removesuffix("_total"), family.meaning, family.type)
     for labels, value in samples:
-        if not math.isnan(value):  # what is unknown is absent
+        if not math.isnan(value):  # unknown values are absent
             metric.add_sample(family.full_name, labels, value)
     return metric
 
 
-class _One(Collector):
-    """A registry of one family."""
+class _OneFamily(Collector):
+    """Collector of one metric family."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -242,10 +241,10 @@ class _One(Collector):
 
 
 async def _parts(encode: Callable[[Collector], bytes], registry: CollectorRegistry) -> AsyncIterator[bytes]:
-    """Encode family by family: ten thousand workloads make some 35 MB that nobody should hold in one piece."""
+    """Encode family by family: ten thousand workloads make some 35 MB, too much to hold at once."""
     ended = False
     for metric in registry.collect():
-        part = await asyncio.to_thread(encode, _One(metric))
+        part = await asyncio.to_thread(encode, _OneFamily(metric))
         ended = part.endswith(END)
         yield part.removesuffix(END)
     if ended:

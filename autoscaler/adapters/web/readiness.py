@@ -1,4 +1,4 @@
-"""Whether the daemon does its work: the answer of `/readyz`, from the age of the last successful tick."""
+"""The answer of `/readyz`: whether ticks succeed, judged by the age of the last successful one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from autoscaler.adapters.web.view import bounded
+from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Clock, TickRecord
 
@@ -24,7 +24,7 @@ class Verdict:
 
 
 def by_name(problems: Mapping[WorkloadRef, str], most: int) -> dict[str, str]:
-    """Return problems by the name of their object, with its kind where several kinds share one; at most so many."""
+    """Return at most `most` problems by object name, with the kind added if objects of several kinds share a name."""
     named = Counter(map(str, problems))
     return {
         str(ref) if named[str(ref)] == 1 else f"{ref} ({ref.kind})": problem
@@ -33,11 +33,11 @@ def by_name(problems: Mapping[WorkloadRef, str], most: int) -> dict[str, str]:
 
 
 class Readiness:
-    """Recorder that knows when the last successful tick began.
+    """Recorder of the time of the last successful tick.
 
-    max_age_s: an older last tick makes the daemon not ready; two periods and one tick's deadline is a fair choice.
-    detail: further facts for people, such as problems with policies that keep the old ones in force. They are shown
-    and change nothing: a daemon that decides on the last good policy is ready.
+    max_age_s: the daemon is not ready if its last successful tick is older than this.
+    detail: further facts for operators, such as errors in changed policy files. They do not affect readiness: a daemon
+    that decides by the last valid policies is ready.
     """
 
     def __init__(self, clock: Clock, max_age_s: float, detail: Detail = dict) -> None:
@@ -58,7 +58,7 @@ class Readiness:
         self._failed_in_a_row += 1
 
     def check(self) -> Verdict:
-        """Judge now."""
+        """Compute the verdict now."""
         tick, age_s = self._tick, self._age_s()
         ready = age_s is not None and age_s <= self._max_age_s
         detail: dict[str, Any] = {
@@ -74,7 +74,7 @@ class Readiness:
         return Verdict(ready, {**self._detail(), **detail})
 
     def stale(self) -> str:
-        """Say why the last tick tells nothing recent, with what later ones failed of; "": it does."""
+        """Return why the last tick is out of date, with the error of later ticks; "" if it is recent."""
         reason = self._reason(self._age_s())
         return ": ".join(filter(None, (reason, self._last_error))) if reason else ""
 

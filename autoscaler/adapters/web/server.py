@@ -1,13 +1,12 @@
-"""The HTTP server: routes, what a request may ask, and the headers of every answer. GET and HEAD only; nothing here
-changes the daemon.
+"""The HTTP server: routes, query parameters, headers of every answer. GET and HEAD only; read-only.
 
-    /                                  the page
-    /healthz                           the process lives and its event loop turns
-    /readyz                            200 while the last successful tick is young enough, else 503; detail as JSON
-    /metrics                           Prometheus or OpenMetrics text
-    /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
-    /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
-    /api/v1/stream                     server-sent events, see `stream`
+/                                  the page
+/healthz                           200 while the event loop runs
+/readyz                            200 while the last successful tick is recent, else 503; detail as JSON
+/metrics                           Prometheus or OpenMetrics text
+/api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
+/api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
+/api/v1/stream                     server-sent events, see `stream`
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from autoscaler.adapters.web.answers import Answers, Body, Busy
-from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness
+from autoscaler.adapters.web.response_cache import Body, Busy, ResponseCache
 from autoscaler.adapters.web.stream import Stream, write
 from autoscaler.adapters.web.table import SORTABLE, Table
-from autoscaler.adapters.web.view import MAX_TEXT
+from autoscaler.adapters.web.tick_values import MAX_TEXT
 from autoscaler.config.settings import HttpSettings
 
 MAX_CONNECTIONS = 512
-MAX_ANSWERS = 128  # under way at once, streams and probes apart; connections are left for the probes of kubelet
+MAX_ANSWERS = 128  # in progress at once, without streams and probes; the kubelet's probes need free connections
 ANSWER_S = 30.0  # for one answer, from the request to its last byte
-FAULTS_S = 60.0  # between two log lines of unexpected errors
+FAULTS_S = 60.0  # at least this long between two log lines of unexpected errors
 PROBES = ("/healthz", "/readyz")
 STREAM = "/api/v1/stream"
 MAX_LIMIT = 1000  # workloads in one answer
 DEFAULT_LIMIT = 100
 MAX_REQUEST_LINE = 4096
-IDLE_S = 75.0  # a connection that asks nothing, or never finishes asking, is closed
+IDLE_S = 75.0  # a connection without a complete request is closed after this time
 SHUTDOWN_S = 2.0
 COMPRESS_FROM_BYTES = 4096
 HEADERS = {
@@ -73,23 +72,22 @@ log = structlog.get_logger(__name__)
 
 
 class CannotListen(Exception):
-    """The address cannot be had; the text names it and says what to do."""
+    """The address cannot be bound; the message names it and says what to do."""
 
 
 class HttpServer:
-    """Serve while the context is open.
+    """Serves while its context is open.
 
-    mode: what the page's badge says: direct, keda, dry-run, demo.
-    heartbeat_s: how long a stream may be silent. write_deadline_s: how long a client may take for a part of an answer.
-    answer_s: how long it may take for all of it, streams apart.
-    Raises CannotListen on entering when the port is taken or the address is not this machine's.
+    mode: shown in the page's badge: direct, keda, dry-run, demo. heartbeat_s: longest silence of a stream.
+    write_deadline_s: time limit for a client to read a part of an answer. answer_s: for the whole answer, streams
+    excepted. Raises CannotListen on entering if the port is in use or the address is not local.
     """
 
     def __init__(
         self,
         settings: HttpSettings,
         *,
-        board: Board,
+        dashboard: Dashboard,
         metrics: Metrics,
         readiness: Readiness,
         mode: str,
@@ -98,17 +96,17 @@ class HttpServer:
         answer_s: float = ANSWER_S,
     ) -> None:
         self._settings = settings
-        self._board = board
+        self._dashboard = dashboard
         self._metrics = metrics
         self._readiness = readiness
         self._mode = mode
         self._write_deadline_s = write_deadline_s
         self._answer_s = answer_s
-        self._answers = Answers()
-        self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request under way
-        self._under_way = 0  # of these, requests that count towards MAX_ANSWERS
-        self._fault_s, self._faults = -FAULTS_S, 0  # when an unexpected error was logged, and how many were not since
-        self._stream = Stream(board, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
+        self._answers = ResponseCache()
+        self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
+        self._under_way = 0  # requests that count towards MAX_ANSWERS
+        self._fault_s, self._faults = -FAULTS_S, 0  # time of the last logged error, and how many were not logged since
+        self._stream = Stream(dashboard, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
         self._runner = web.AppRunner(self._application(), handle_signals=False, shutdown_timeout=SHUTDOWN_S)
         self._listener: asyncio.Server | None = None
 
@@ -131,7 +129,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; of interest where the settings say 0."""
+        """The bound port; differs from the settings if they say 0."""
         if self._listener is None:
             raise RuntimeError("the HTTP server is not listening yet")
         port: int = self._listener.sockets[0].getsockname()[1]
@@ -139,21 +137,21 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """The page."""
+        """Address of the page."""
         host = self._settings.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     def _accept(self) -> asyncio.BaseProtocol:
-        """Take a connection. When there are too many, the oldest that waits for nothing makes room.
+        """Accept a connection. At the limit, close the oldest one without a request in progress.
 
-        Else those that never finish asking could keep the probes of kubelet out until it ends the daemon.
+        Otherwise clients that never finish a request could lock out the kubelet's probes until it kills the daemon.
         """
         server = self._runner.server
         if server is None:
             return _HangUp()
-        connections = server.connections  # the oldest first
+        connections = server.connections  # oldest first
         if len(connections) >= MAX_CONNECTIONS:
-            # Those that are closed already, their transport gone, are still counted for a moment.
+            # Closed connections, without a transport, are still listed for a moment.
             idle = (each for each in connections if each.transport is not None and each not in self._answering)
             oldest = next(idle, None)
             if oldest is None:
@@ -179,11 +177,11 @@ class HttpServer:
 
     @web.middleware
     async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what is too much at once, and cut off a client that does not take its answer in time."""
+        """Refuse requests beyond MAX_ANSWERS, and abort a client that does not read its answer in time."""
         if request.path == STREAM or request.path in PROBES:
             return await handler(request)
         if self._under_way >= MAX_ANSWERS:
-            raise _busy(f"{MAX_ANSWERS} answers are under way already; no more are allowed")
+            raise _busy(f"{MAX_ANSWERS} answers are in progress already; no more are allowed")
         self._under_way += 1
         try:
             async with asyncio.timeout(self._answer_s):
@@ -203,7 +201,7 @@ class HttpServer:
 
     @web.middleware
     async def _plain_faults(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer an unexpected error with one line of JSON, and log it, but not each time it comes."""
+        """Answer an unexpected error with one line of JSON, and log it at most once per FAULTS_S."""
         try:
             return await handler(request)
         except (web.HTTPException, ConnectionError):
@@ -218,7 +216,7 @@ class HttpServer:
             return _json({"error": "an unexpected error; the log of the daemon has more"}, status=500)
 
     def _application(self) -> web.Application:
-        # The first is the outermost.
+        # The first one is the outermost.
         middlewares = [self._note_answering, self._plain_faults, _plain_errors, self._bound]
         app = web.Application(middlewares=middlewares, client_max_size=1)
         app.on_response_prepare.append(_add_headers)
@@ -245,12 +243,12 @@ class HttpServer:
         return await self._send(request, body, content_type)
 
     async def _shared_json(self, request: web.Request, key: Hashable, make: Callable[[], bytes]) -> web.StreamResponse:
-        """Answer with JSON that is made once for a tick, and again when what is said of the tick's age changes."""
+        """Answer with JSON that is built once per tick, and again when the text about the tick's age changes."""
 
         async def parts() -> AsyncIterator[bytes]:
             yield make()
 
-        table = self._board.table()
+        table = self._dashboard.table()
         version = (table.number if table else None, self._readiness.stale())
         return await self._send(request, await self._answers.body(key, version, parts), "application/json")
 
@@ -278,7 +276,7 @@ class HttpServer:
         return await self._shared_json(request, key, lambda: self._list(text, field, descending, limit, offset))
 
     def _list(self, text: str, field: str, descending: bool, limit: int, offset: int) -> bytes:
-        table = self._board.table()
+        table = self._dashboard.table()
         if table is None:
             never = {"total": 0, "matched": 0, "limit": limit, "offset": offset, "workloads": []}
             return msgspec.json.encode(self._head(None) | never)
@@ -299,17 +297,17 @@ class HttpServer:
         namespace = query.checked("namespace", request.match_info["namespace"])
         name = query.checked("name", request.match_info["name"])
         kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
-        self._row(namespace, name, kind)  # before it waits for its turn
+        self._row(namespace, name, kind)  # 404 before waiting for a build
         key = "workload", namespace, name, kind, since
         return await self._shared_json(request, key, lambda: self._detail(namespace, name, kind, since))
 
     def _detail(self, namespace: str, name: str, kind: str, since: int) -> bytes:
         table, row = self._row(namespace, name, kind)
-        return msgspec.json.encode(self._head(table) | self._board.workload(row, since))
+        return msgspec.json.encode(self._head(table) | self._dashboard.workload(row, since))
 
     def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
         """Find a workload in the last tick. Raises web.HTTPNotFound."""
-        table = self._board.table()
+        table = self._dashboard.table()
         if table is None:
             raise web.HTTPNotFound(text=self._readiness.stale())
         row = table.find(namespace, name, kind)
@@ -318,7 +316,7 @@ class HttpServer:
         return table, row
 
     def _head(self, table: Table | None) -> dict[str, Any]:
-        """Say which tick an answer is of."""
+        """Return the fields that say which tick an answer is about."""
         return {
             "mode": self._mode,
             "tick": table.number if table else None,
@@ -333,7 +331,7 @@ class HttpServer:
 
 
 class _Connection(web.RequestHandler):
-    """A connection on which what the other side does wrong is no trouble of ours, and fills no log."""
+    """A connection whose protocol errors are answered and not logged."""
 
     __slots__ = ()
 
@@ -344,7 +342,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        if isinstance(exc, ConnectionError):  # whoever asked has left
+        if isinstance(exc, ConnectionError):  # the client has disconnected
             raise exc
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
@@ -361,7 +359,7 @@ class _HangUp(asyncio.Protocol):
 
 
 class _Query:
-    """The parameters of a request, checked; each error names the parameter, the value and what is allowed."""
+    """Checked query parameters. Errors name the parameter, the value and what is allowed."""
 
     def __init__(self, request: web.Request, allowed: tuple[str, ...]) -> None:
         self._values = request.query
@@ -397,7 +395,7 @@ def _short(value: str) -> str:
 
 @web.middleware
 async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn refusals into JSON, and refuse a request that brings a body."""
+    """Turn HTTP errors into JSON, and refuse requests with a body."""
     try:
         if request.can_read_body and request.method in ("GET", "HEAD"):
             raise web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text="a request here has no body")
@@ -417,7 +415,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 def _file(name: str, content_type: str) -> Handler:
-    """Serve one file of the package from memory; a browser keeps it but asks each time whether it still holds."""
+    """Serve one file of the package from memory. A browser caches it but revalidates it each time."""
     body = (resources.files(__package__) / "static" / name).read_bytes()
 
     async def handler(request: web.Request) -> web.Response:

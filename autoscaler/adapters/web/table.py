@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.web.view import SIGNALS, STAGES, binding_stage, bounded, strongest_signal
+from autoscaler.adapters.web.tick_values import SIGNALS, STAGES, binding_stage, bounded, strongest_signal
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.names import OBSERVED
 from autoscaler.core.model.types import Stage
@@ -56,13 +56,13 @@ FIELDS = {
     "age_s": "age of the oldest trusted engine reading, seconds",
 }
 SORTABLE = tuple(FIELDS)
-QUIET = ("age_s", "loaded_idle_s")  # move with every tick and tell nothing by it; not worth a message
+QUIET = ("age_s", "loaded_idle_s")  # change on every tick; not worth a message
 SEARCHED = ("namespace", "name", "policy", "service", "model")
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the table says of workloads that does not change from tick to tick."""
+    """Columns of the table that stay the same from tick to tick."""
 
     workloads: tuple[Workload, ...]
     columns: dict[str, Column]
@@ -87,7 +87,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Table:
-    """The fields of all workloads after one tick. It keeps no reference to the tick, whose pods take much room."""
+    """The fields of all workloads after one tick. It holds no reference to the tick, whose pods use much memory."""
 
     number: int  # of the tick
     wall_s: float
@@ -97,7 +97,7 @@ class Table:
 
     @classmethod
     def of(cls, tick: TickRecord, before: Table | None = None) -> Table:
-        """Lay out a tick; `before` lends what did not change."""
+        """Build the table of a tick. Unchanged columns are shared with `before`."""
         fleet, decision, seen = tick.input.fleet, tick.decision, tick.decision.observation
         kept = before is not None and before.names.workloads is fleet.workloads
         names = before.names if before is not None and kept else Names.of(fleet.workloads)
@@ -114,7 +114,7 @@ class Table:
             "wanted": decision.replicas,
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
-            "burnt_budgets": _burnt(decision.plan.missed_fraction, tick.input.spec.error_budget),
+            "burnt_budgets": _budgets_used(decision.plan.missed_fraction, tick.input.spec.error_budget),
             "gpu_active": seen.active,
             "gpus_per_replica": fleet.gpus_per_replica,
         }
@@ -126,19 +126,19 @@ class Table:
         return len(self.columns["id"])
 
     def find(self, namespace: str, name: str, kind: str = "") -> int | None:
-        """Return the row of a workload; with no kind given, the first of that name. None: there is none."""
+        """Return the row of a workload, or None. Without a kind, the first workload of that name."""
         kinds = self.names.row.get((namespace, name), {})
         return kinds.get(kind) if kind else next(iter(kinds.values()), None)
 
     def search(self, text: str) -> IntColumn:
-        """Return the rows in which a name, policy, service or model holds `text`, whatever its case."""
-        wanted = text.casefold()
+        """Return the rows whose name, policy, service or model contains `text`, ignoring case."""
+        needle = text.casefold()
         texts = zip(*(self.columns[field].tolist() for field in SEARCHED), strict=True)
-        hits = [row for row, (namespace, name, *rest) in enumerate(texts) if _holds(wanted, namespace, name, rest)]
+        hits = [row for row, (namespace, name, *rest) in enumerate(texts) if _contains(needle, namespace, name, rest)]
         return np.array(hits, dtype=np.int64)
 
     def order(self, rows: IntColumn, field: str, descending: bool) -> IntColumn:
-        """Sort rows by a field; unknown values come last in both directions, equal ones stay as they are."""
+        """Sort rows by a field. Unknown values come last in both directions; the sort is stable."""
         keys: Column = self.columns[field][rows]
         if keys.dtype == object:
             keys = np.unique(keys.astype(str), return_inverse=True)[1]
@@ -169,13 +169,13 @@ class Table:
         return cells + self.rows(np.flatnonzero(~known)), old_ids[~np.isin(old_ids, ids)].tolist()
 
 
-def _burnt(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
-    """Say how many error budgets were missed, in whole percent: finer steps come with every tick and tell nothing."""
+def _budgets_used(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
+    """Return error budgets used, rounded to whole percent: finer steps would change on every tick."""
     return np.round(missed / np.where(budget > 0, budget, np.nan), 2)
 
 
-def _holds(wanted: str, namespace: str, name: str, rest: list[str]) -> bool:
-    return wanted in f"{namespace}/{name}".casefold() or any(wanted in text.casefold() for text in rest)
+def _contains(needle: str, namespace: str, name: str, rest: list[str]) -> bool:
+    return needle in f"{namespace}/{name}".casefold() or any(needle in text.casefold() for text in rest)
 
 
 def _words(words: Any) -> Column:
@@ -186,7 +186,7 @@ def _words(words: Any) -> Column:
 
 
 def _shown(column: Column) -> Column:
-    """Round numbers to what a reader sees, so that noise in the last digits is no change."""
+    """Round numbers to the displayed digits, so that noise in further digits is no change."""
     if column.dtype != np.float64:
         return column
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, Page
 
-from autoscaler.adapters.web.board import Board
+from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.adapters.web.server import HttpServer
@@ -47,14 +47,14 @@ class Daemon:
     detail: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.board = Board(explain)
+        self.dashboard = Dashboard(explain)
         self.metrics = Metrics("demo")
         self.readiness = Readiness(self.clock, MAX_AGE_S, lambda: self.detail)
         self.server = self.another(port=0)
 
     def another(self, port: int, **deadlines: float) -> HttpServer:
         settings = HttpSettings(host="127.0.0.1", port=port)
-        parts = {"board": self.board, "metrics": self.metrics, "readiness": self.readiness}
+        parts = {"dashboard": self.dashboard, "metrics": self.metrics, "readiness": self.readiness}
         return HttpServer(settings, **parts, mode="demo", **deadlines)
 
     @property
@@ -63,7 +63,7 @@ class Daemon:
 
     def record(self, *ticks: TickRecord) -> None:
         for tick in ticks:
-            for recorder in (self.board, self.metrics, self.readiness):
+            for recorder in (self.dashboard, self.metrics, self.readiness):
                 recorder.record(tick)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.adapters.web.board import Board
 from autoscaler.adapters.web.client import Refused, explanation
+from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.ports import Unavailable
@@ -27,7 +27,7 @@ async def refusal(server: ExpositionServer, answer: Answer | str) -> str:
     return str(refused.value)
 
 
-async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_characters(
+async def test_sentence_and_planner_lines_have_no_control_characters(
     exposition_server: ExpositionServer,
 ):
     forecast = [{"name": "demand", "text": "2.31 replicas"}, {"name": "rule", "text": "a\x1b[31m"}]
@@ -49,8 +49,8 @@ async def test_the_sentence_and_the_forecast_come_line_by_line_without_control_c
     ],
 )
 async def test_explain_says_that_a_follower_does_not_act(daemon: Daemon, leading: bool, begins: str):
-    """The real sentence, through the real board, server and client."""
-    daemon.board = Board(explain)
+    """The real sentence, through the real dashboard, server and client."""
+    daemon.dashboard = Dashboard(explain)
     tick = World(1).tick()
     recommended, desired = np.full_like(tick.decision.asks, np.nan), np.array([2.0])
     recommended[Signal.CONCURRENCY] = 2.0
@@ -64,7 +64,7 @@ async def test_explain_says_that_a_follower_does_not_act(daemon: Daemon, leading
     assert lines[0].startswith(begins)
 
 
-async def test_of_a_daemon_whose_last_tick_is_old_that_is_said_first(exposition_server: ExpositionServer):
+async def test_old_last_tick_is_said_first(exposition_server: ExpositionServer):
     explained = '{"sentence": "Keeps 4 replicas.", "forecast": []}'
     stale = "the last successful tick is 3600.0 s old, more than 40 s: OSError: no connection"
     exposition_server.serve(PATH, f'{{"stale": "{stale}", "explanation": {explained}}}')
@@ -72,7 +72,7 @@ async def test_of_a_daemon_whose_last_tick_is_old_that_is_said_first(exposition_
     assert lines == [f"What follows may no longer be so: {stale}.", "Keeps 4 replicas."]
 
 
-async def test_what_the_daemon_refuses_is_told_in_its_words_and_where_it_was_asked(exposition_server: ExpositionServer):
+async def test_refusal_names_the_address_and_the_daemon_s_reason(exposition_server: ExpositionServer):
     exposition_server.serve(PATH, Answer('{"error": "no workload ns/llama in the last tick"}', status=404))
     url = exposition_server.url
     with pytest.raises(Refused, match=rf"^{url}: no workload ns/llama in the last tick$"):
@@ -96,15 +96,13 @@ async def test_what_the_daemon_refuses_is_told_in_its_words_and_where_it_was_ask
     ],
     ids=["page", "empty", "redirect", "list", "number", "deep", "large", "bomb", "dropped", "cut off", "late"],
 )
-async def test_whatever_else_answers_is_told_in_one_line(
-    exposition_server: ExpositionServer, answer: Answer, part: str
-):
+async def test_other_server_is_reported_in_one_line(exposition_server: ExpositionServer, answer: Answer, part: str):
     said = await refusal(exposition_server, answer)
     assert part in said
     assert "\n" not in said
 
 
-async def test_where_nobody_listens_the_reason_is_told_and_no_password():
+async def test_connection_error_is_reported_without_the_password():
     url = f"http://me:hunter2@127.0.0.1:{free_port()}/?key=hunter2"
     with pytest.raises(Unavailable, match="connection refused") as refused:
         await explanation(url, "ns", "llama")

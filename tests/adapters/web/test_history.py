@@ -29,7 +29,7 @@ def test_the_oldest_ticks_are_forgotten_first() -> None:
     assert series["wall_s"] == [tick.wall_s for tick in ticks[30:]]
 
 
-def test_the_past_is_found_by_tick_even_when_the_wall_clock_steps_back() -> None:
+def test_history_is_read_by_tick_when_the_wall_clock_steps_back() -> None:
     history = History()
     first, second = World(1).tick(), World(1)
     history.record(first)
@@ -42,7 +42,7 @@ def test_the_past_is_found_by_tick_even_when_the_wall_clock_steps_back() -> None
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1, max_size=50), min_size=1, max_size=12))
-def test_each_workload_keeps_its_own_past_however_the_fleet_changes(fleets: list[set[int]]) -> None:
+def test_workloads_keep_their_history_when_the_fleet_changes(fleets: list[set[int]]) -> None:
     """Compared with a plain dictionary of lists."""
     everybody, history = workloads(61), History()
     plain: dict[int, dict[int, float]] = {}

@@ -67,7 +67,7 @@ def busy() -> TickRecord:
     )
 
 
-def test_a_scrape_holds_every_metric_of_the_catalogue_with_its_type_and_labels() -> None:
+def test_scrape_has_every_listed_metric_with_type_and_labels() -> None:
     metrics = Metrics("direct")
     metrics.record(busy())
     metrics.set_state_saved(1_800_000_000.0)
@@ -105,13 +105,13 @@ def test_values_are_those_of_the_last_tick() -> None:
     assert value(metrics, "leader") == 1
 
 
-def test_the_stage_that_changed_the_count_last_is_the_one_that_bound() -> None:
+def test_limited_by_is_the_last_stage_that_changed_the_count() -> None:
     metrics, tick = Metrics(), busy()
     metrics.record(tick)
     assert value(metrics, "limited_by", workload=tick.input.fleet.workloads[0].ref.name, stage="grant") == 1
 
 
-def test_a_workload_with_a_problem_has_a_series_until_it_has_none() -> None:
+def test_problem_series_exists_while_a_workload_has_a_problem() -> None:
     metrics, tick = Metrics(), World(2).tick()
     name = tick.input.fleet.workloads[1].ref.name
     metrics.record(replace(tick, problems={1: "KEDA is refused: metadata policy: 'gold'; allowed: batch"}))
@@ -138,7 +138,7 @@ def test_the_error_budget_has_no_noise_of_its_own() -> None:
     assert value(metrics, "error_budget_ratio") == 0.1
 
 
-def test_where_no_rules_were_judged_the_forecast_is_absent_and_the_promise_is_not() -> None:
+def test_planner_series_are_absent_when_it_has_no_readings() -> None:
     metrics, tick = Metrics(), World(2).tick()
     metrics.record(replace(tick, decision=replace(tick.decision, plan=Plan.blank(2))))
     name = tick.input.fleet.workloads[0].ref.name
@@ -147,7 +147,7 @@ def test_where_no_rules_were_judged_the_forecast_is_absent_and_the_promise_is_no
     assert value(metrics, "error_budget_ratio", workload=name) == pytest.approx(0.01)
 
 
-def test_before_the_first_tick_there_are_no_workloads_and_no_leader() -> None:
+def test_no_workloads_and_no_leader_before_the_first_tick() -> None:
     metrics = Metrics()
     assert value(metrics, "leader") == 0
     assert value(metrics, "ticks_total", result="failed") == 0
@@ -162,7 +162,7 @@ def test_a_failed_tick_is_counted_and_keeps_the_last_values() -> None:
     assert value(metrics, "workloads") == 2
 
 
-def test_hostile_names_neither_break_the_scrape_nor_hide_the_others() -> None:
+def test_hostile_names_do_not_break_the_scrape() -> None:
     names = ['"} 1\nfake_metric 7\n# ', "\ud800", "a" * 10_000, "{}\\", "plain"]
     members = tuple(Workload(WorkloadRef("ns", name), policy="batch") for name in names)
     metrics = Metrics()
@@ -175,7 +175,7 @@ def test_hostile_names_neither_break_the_scrape_nor_hide_the_others() -> None:
     assert max(map(len, shown)) == 253
 
 
-def test_two_workloads_of_one_name_leave_the_scrape_valid_and_are_told() -> None:
+def test_scrape_is_valid_when_two_workloads_share_a_name() -> None:
     members = tuple(Workload(WorkloadRef("ns", "a" * 300 + end)) for end in ("x", "y"))
     metrics = Metrics()
     metrics.record(World(members).tick())

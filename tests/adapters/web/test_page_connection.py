@@ -43,7 +43,7 @@ async def test_while_ticks_fail_the_page_says_why(daemon: Daemon, chromium: Brow
     assert all("503" in text for text in refused)
 
 
-async def test_opened_while_no_tick_succeeds_the_page_does_not_call_it_live(daemon: Daemon, chromium: Browser) -> None:
+async def test_page_is_not_live_when_opened_while_ticks_fail(daemon: Daemon, chromium: Browser) -> None:
     world = World(3)
     daemon.record(world.tick())
     daemon.readiness.failed(0.0, OSError("http://prometheus:9090: no connection"))
@@ -56,9 +56,7 @@ async def test_opened_while_no_tick_succeeds_the_page_does_not_call_it_live(daem
     await expect(page.locator("#live")).to_have_text("Live")
 
 
-async def test_what_is_wrong_with_sources_and_policies_is_told_until_it_is_mended(
-    daemon: Daemon, open_page: Open
-) -> None:
+async def test_problems_of_sources_and_policies_show_until_fixed(daemon: Daemon, open_page: Open) -> None:
     world = World(2)
     tick = world.tick()
     report = SourceReport("prometheus", queries=14, failed=3, duration_s=0.02, problems=("running: HTTP 500",) * 3)
@@ -192,7 +190,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, seen: 
         sink.close()
 
 
-async def test_when_the_daemon_restarts_the_page_says_so_and_follows_the_new_one(chromium: Browser) -> None:
+async def test_page_reconnects_when_the_daemon_restarts(chromium: Browser) -> None:
     said: list[str] = []
     async with serving(World(3), 0) as first:
         port = first.server.port

@@ -4,7 +4,7 @@ from autoscaler.adapters.web.readiness import by_name
 from autoscaler.core.model.fleet import WorkloadRef
 
 
-def test_objects_of_several_kinds_under_one_name_keep_their_problems():
+def test_problems_of_same_named_objects_keep_their_kind():
     problems = {
         WorkloadRef("ns", "llama"): "a",
         WorkloadRef("ns", "llama", "Rollout", "argoproj.io/v1alpha1"): "b",

@@ -14,7 +14,7 @@ import pytest
 
 from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, CannotListen, HttpServer
 from autoscaler.adapters.web.table import FIELDS
-from autoscaler.adapters.web.view import SIGNALS, STAGES
+from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
 from autoscaler.config.settings import HttpSettings
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
@@ -42,7 +42,7 @@ async def test_a_port_in_use_is_an_error_that_names_it(daemon: Daemon) -> None:
 
 
 async def test_an_address_of_another_machine_is_an_error_that_names_it(daemon: Daemon) -> None:
-    parts = {"board": daemon.board, "metrics": daemon.metrics, "readiness": daemon.readiness}
+    parts = {"dashboard": daemon.dashboard, "metrics": daemon.metrics, "readiness": daemon.readiness}
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1 port 8080"):
         async with HttpServer(HttpSettings(host="192.0.2.1", port=8080), **parts, mode="direct"):
             pass
@@ -57,7 +57,7 @@ async def test_after_closing_nobody_answers_and_the_port_is_free(daemon: Daemon)
         assert server.port == port
 
 
-async def test_past_the_bound_the_oldest_connection_that_asks_nothing_makes_room(daemon: Daemon) -> None:
+async def test_oldest_idle_connection_is_closed_at_the_limit(daemon: Daemon) -> None:
     """Those that never finish asking must not keep the probes of kubelet out."""
     async with aiohttp.ClientSession(daemon.url) as browser, browser.get("/api/v1/stream") as follows:
         opened = [await asyncio.open_connection("127.0.0.1", daemon.server.port) for _ in range(MAX_CONNECTIONS + 8)]
@@ -89,9 +89,7 @@ async def test_not_ready_before_the_first_tick(client: aiohttp.ClientSession) ->
     assert detail["last_tick_age_s"] is None
 
 
-async def test_ready_from_the_first_tick_until_the_last_good_one_is_too_old(
-    daemon: Daemon, client: aiohttp.ClientSession
-) -> None:
+async def test_ready_until_the_last_successful_tick_is_too_old(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     daemon.record(World(2).tick())
     assert (await get(client, "/readyz"))["leader"] is True
     daemon.clock.time_s = MAX_AGE_S
@@ -101,9 +99,7 @@ async def test_ready_from_the_first_tick_until_the_last_good_one_is_too_old(
     assert detail["reason"] == "the last successful tick is 41.0 s old, more than 40 s"
 
 
-async def test_an_answer_says_itself_that_the_last_tick_is_old_and_why(
-    daemon: Daemon, client: aiohttp.ClientSession
-) -> None:
+async def test_answer_says_that_the_last_tick_is_old_and_why(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     assert (await get(client, API))["stale"] == "no tick has succeeded yet"
     world = World(1)
     daemon.record(world.tick())
@@ -115,9 +111,7 @@ async def test_an_answer_says_itself_that_the_last_tick_is_old_and_why(
     assert [(await get(client, path))["stale"] for path in (API, one)] == [why, why]
 
 
-async def test_failed_ticks_are_told_and_forgotten_when_one_succeeds(
-    daemon: Daemon, client: aiohttp.ClientSession
-) -> None:
+async def test_failed_ticks_are_reported_until_one_succeeds(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     world = World(2)
     daemon.record(world.tick())
     daemon.readiness.failed(0.0, RuntimeError("the API server\nis away"))
@@ -128,15 +122,13 @@ async def test_failed_ticks_are_told_and_forgotten_when_one_succeeds(
     assert (await get(client, "/readyz"))["last_error"] == ""
 
 
-async def test_a_policy_that_does_not_load_is_told_and_does_not_make_unready(
-    daemon: Daemon, client: aiohttp.ClientSession
-) -> None:
+async def test_invalid_policy_is_reported_and_stays_ready(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     daemon.record(World(2).tick())
     daemon.detail = {"policies": "realtime.yaml:3: replicas.min is 5, at most replicas.max (2) is allowed"}
     assert "replicas.min is 5" in (await get(client, "/readyz"))["policies"]
 
 
-async def test_problems_of_sources_are_told_and_bounded(daemon: Daemon, client: aiohttp.ClientSession) -> None:
+async def test_source_problems_are_reported_and_bounded(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     tick = World(2).tick()
     report = SourceReport("prometheus", 14, 14, tuple(f"{i}: " + "x" * 1000 for i in range(100)))
     daemon.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,)))))
@@ -222,7 +214,7 @@ async def test_unknown_values_come_last_whichever_way_it_is_sorted(
         ("q=a&q=b", "parameter q is given more than once"),
     ],
 )
-async def test_a_bad_parameter_is_named_with_its_value_and_what_is_allowed(
+async def test_bad_parameter_is_refused_with_value_and_allowed_values(
     client: aiohttp.ClientSession, query: str, error: str
 ) -> None:
     body = await get(client, f"{API}?{query}", 400)
@@ -258,7 +250,7 @@ async def test_one_workload_has_its_explanation_history_and_changes(
 
 
 @pytest.mark.parametrize("leading", [True, False])
-async def test_the_list_and_one_workload_tell_whether_who_answers_leads(
+async def test_answers_say_whether_this_process_leads(
     daemon: Daemon, client: aiohttp.ClientSession, leading: bool
 ) -> None:
     tick = replace(World(1).tick(), leading=leading)
@@ -303,7 +295,7 @@ async def test_a_workload_that_is_not_there_is_named_in_the_error(
     assert (await get(client, f"{API}/ns/nobody", 404))["error"] == "no workload ns/nobody in the last tick"
 
 
-async def test_while_no_tick_has_succeeded_no_workload_is_said_to_be_missing(
+async def test_no_workload_is_called_missing_before_the_first_tick(
     daemon: Daemon, client: aiohttp.ClientSession
 ) -> None:
     assert (await get(client, f"{API}/ns/llama", 404))["error"] == "no tick has succeeded yet"
@@ -349,7 +341,7 @@ async def test_a_get_with_a_body_is_refused(client: aiohttp.ClientSession) -> No
         assert response.status == 413
 
 
-async def test_a_request_line_or_header_too_long_is_refused_and_the_next_client_served(
+async def test_too_long_request_is_refused_and_the_next_is_served(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     too_long = "request line or header too long; allowed: at most 4096 bytes"
@@ -367,7 +359,7 @@ async def test_a_request_line_or_header_too_long_is_refused_and_the_next_client_
 
 
 @pytest.mark.slow
-async def test_who_hangs_up_in_the_middle_of_an_answer_leaves_nothing_in_the_log(
+async def test_client_that_disconnects_mid_answer_is_not_logged(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.record(World(2000).tick())
@@ -460,9 +452,7 @@ async def raw(daemon: Daemon, request: bytes) -> tuple[int, dict[str, str], byte
 @pytest.mark.parametrize(
     "path", ["/", "/static/app.js", "/healthz", "/readyz", "/metrics", API, "/nothing", "/api/v1/stream"]
 )
-async def test_every_answer_carries_the_security_headers_and_none_for_other_origins(
-    client: aiohttp.ClientSession, path: str
-) -> None:
+async def test_every_answer_has_security_headers_and_no_cors(client: aiohttp.ClientSession, path: str) -> None:
     async with client.get(path, headers={"Origin": "http://elsewhere.example"}) as response:
         policy = response.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -471,7 +461,7 @@ async def test_every_answer_carries_the_security_headers_and_none_for_other_orig
         assert not [header for header in response.headers if header.lower().startswith("access-control")]
 
 
-async def test_the_page_names_only_files_that_are_served_and_has_no_script_of_its_own(
+async def test_page_references_only_served_files_and_no_inline_script(
     client: aiohttp.ClientSession,
 ) -> None:
     async with client.get("/") as response:

@@ -72,7 +72,7 @@ async def test_each_tick_is_one_message_with_what_changed(daemon: Daemon) -> Non
         assert (await events.next())[1]["changed"] == []
 
 
-async def test_who_comes_before_the_first_tick_is_told_everything_with_it(daemon: Daemon) -> None:
+async def test_early_client_gets_all_rows_with_the_first_tick(daemon: Daemon) -> None:
     async with following(daemon.url) as events:
         assert await events.next() == ("hello", {"tick": None})
         daemon.record(World(3).tick())
@@ -98,7 +98,7 @@ async def test_silence_is_filled_with_heartbeats(daemon: Daemon) -> None:
         assert await events.next() == (":", "alive")
 
 
-async def test_clients_past_the_bound_are_asked_to_come_later_and_room_is_made_again(daemon: Daemon) -> None:
+async def test_clients_beyond_the_limit_get_503_until_one_leaves(daemon: Daemon) -> None:
     world = World(1)
     async with AsyncExitStack() as stack:
         for _ in range(MAX_CLIENTS):
@@ -117,7 +117,7 @@ async def test_clients_past_the_bound_are_asked_to_come_later_and_room_is_made_a
 
 
 @pytest.mark.slow
-async def test_a_client_that_does_not_read_is_let_go_and_the_others_hear_every_tick(daemon: Daemon) -> None:
+async def test_client_that_does_not_read_is_dropped_and_others_stay(daemon: Daemon) -> None:
     world = World(2000)
     daemon.record(world.tick())
     slow = socket.socket()
@@ -136,7 +136,7 @@ async def test_a_client_that_does_not_read_is_let_go_and_the_others_hear_every_t
 
 
 @pytest.mark.slow
-async def test_clients_that_never_read_are_cut_off_at_the_deadline_and_the_server_closes_at_once(
+async def test_server_closes_at_once_when_clients_never_read(
     daemon: Daemon,
 ) -> None:
     daemon.record(World(2000).tick())

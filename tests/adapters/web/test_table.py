@@ -44,7 +44,7 @@ def unsettle(tick: TickRecord, random: np.random.Generator) -> TickRecord:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sets(st.integers(0, 30), max_size=25), min_size=2, max_size=6), st.integers(0, 2**32 - 1))
-def test_who_applies_every_difference_knows_what_a_whole_list_says(fleets: list[set[int]], seed: int) -> None:
+def test_applying_all_changes_yields_the_whole_list(fleets: list[set[int]], seed: int) -> None:
     random, everybody = np.random.default_rng(seed), workloads(31)
     before: Table | None = None
     known: dict[int, dict[str, object]] = {}
@@ -61,7 +61,7 @@ def test_who_applies_every_difference_knows_what_a_whole_list_says(fleets: list[
         before = table
 
 
-def test_a_budget_of_nothing_is_not_known_to_be_burnt() -> None:
+def test_budget_used_is_unknown_when_the_budget_is_zero() -> None:
     tick = World(2).tick()
     spec = replace(tick.input.spec, attainment=np.array([0.99, 1.0]))
     table = Table.of(replace(tick, input=replace(tick.input, spec=spec)))
@@ -109,7 +109,7 @@ def test_every_field_is_documented_and_filled() -> None:
     assert "| field | meaning |\n|---|---|\n" + "".join(f"| `{k}` | {v} |\n" for k, v in FIELDS.items()) + "\n" in page
 
 
-def test_sorting_by_text_is_by_its_letters_and_keeps_the_order_of_equals() -> None:
+def test_sorting_by_text_is_alphabetical_and_stable() -> None:
     table = Table.of(World(8).tick())
     rows = table.order(np.arange(8), "policy", descending=False)
     assert rows.tolist() == [2, 6, 3, 7, 1, 5, 0, 4]

@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.web.view import NONE, SIGNALS, STAGES, Wishes, binding_stage, bounded, strongest_signal
+from autoscaler.adapters.web.tick_values import (
+    NONE,
+    SIGNALS,
+    STAGES,
+    NewChanges,
+    binding_stage,
+    bounded,
+    strongest_signal,
+)
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Outcome
@@ -21,13 +29,13 @@ def test_bounded_text_is_short_printable_and_encodable(text: str, limit: int) ->
         assert shown == text
 
 
-def test_the_strongest_signal_is_the_largest_known_ask() -> None:
+def test_strongest_signal_has_the_largest_recommendation() -> None:
     nan = np.nan
     asks = np.array([[1.0, nan, nan, 0.0], [3.0, nan, 2.0, nan]])
     assert strongest_signal(asks).tolist() == [1, NONE, 1, 0]
 
 
-def test_the_binding_stage_is_the_one_that_the_explanation_names() -> None:
+def test_binding_stage_is_the_one_in_the_explanation() -> None:
     tick = World(30).ticks(5)[-1]
     bound = [STAGES[stage] if stage != NONE else "" for stage in binding_stage(tick.decision).tolist()]
     rows = range(len(bound))
@@ -35,7 +43,7 @@ def test_the_binding_stage_is_the_one_that_the_explanation_names() -> None:
     assert {"", "stabilization"} <= set(bound)
 
 
-def test_the_strongest_signal_is_the_one_that_the_explanation_names() -> None:
+def test_strongest_signal_is_the_one_in_the_explanation() -> None:
     tick = World(30).ticks(5)[-1]
     strongest = [SIGNALS[signal] for signal in strongest_signal(tick.decision.asks).tolist()]
     assert strongest == [
@@ -43,10 +51,10 @@ def test_the_strongest_signal_is_the_one_that_the_explanation_names() -> None:
     ]
 
 
-def test_a_wish_is_new_again_after_it_was_gone() -> None:
-    wish = Outcome(Change(WorkloadRef("ns", "a"), "", 1, 2, ""), ChangeStatus.PUBLISHED)
-    wishes = Wishes()
-    assert wishes.unseen((wish,)) == [wish]
-    assert wishes.unseen((wish,)) == []
-    assert wishes.unseen(()) == []
-    assert wishes.unseen((wish,)) == [wish]
+def test_a_change_is_new_again_after_it_was_gone() -> None:
+    change = Outcome(Change(WorkloadRef("ns", "a"), "", 1, 2, ""), ChangeStatus.PUBLISHED)
+    new_changes = NewChanges()
+    assert new_changes.select((change,)) == [change]
+    assert new_changes.select((change,)) == []
+    assert new_changes.select(()) == []
+    assert new_changes.select((change,)) == [change]

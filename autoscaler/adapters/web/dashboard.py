@@ -1,7 +1,7 @@
-"""What the API and the page are answered from: the last tick, the recent past and the changes of each workload.
+"""Data behind the API and the page: the last tick, its history, and the scale changes of each workload.
 
-Recording a tick keeps references and writes one slot of the history. Tables and explanations are made when somebody
-asks. Bounds in memory: the history 64 MiB (`history`), the changes CHANGES entries, and one tick.
+Recording a tick keeps references and writes one slot of the history. Tables and explanations are computed on request.
+Memory is bounded: 64 MiB of history (see `history`), CHANGES scale changes, and one tick.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 
 from autoscaler.adapters.web.history import History
 from autoscaler.adapters.web.table import Table
-from autoscaler.adapters.web.view import Wishes, bounded
+from autoscaler.adapters.web.tick_values import NewChanges, bounded
 from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.ports import ChangeStatus, Outcome, TickRecord
 
 Explain = Callable[[TickInput, Decision, tuple[str, ...], Mapping[int, str], int, bool], Explanation]
 CHANGES = 32_768  # entries over all workloads
-CHANGES_EACH = 64  # of one workload; fewer with more workloads, never less than FEW
+CHANGES_EACH = 64  # of one workload; fewer if there are many workloads, but at least FEW
 FEW = 4
 MAX_REASON = 500  # characters
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One change as the chart marks it."""
+    """One scale change, as marked in the chart."""
 
     tick: int
     wall_s: float
@@ -40,19 +40,19 @@ class Mark:
     detail: str
 
 
-class Board:
-    """Recorder that answers questions about the last ticks.
+class Dashboard:
+    """Recorder that keeps the last tick, the history and the changes for the API and the page.
 
-    explain: puts one row of a tick into words (`autoscaler.core.explain.sentence.explain`).
+    explain: explains one row of a tick in words, see `autoscaler.core.explain`.
     """
 
     def __init__(self, explain: Explain) -> None:
         self._explain = explain
         self._tick: TickRecord | None = None
-        self._table: Table | None = None  # of the last tick that somebody asked about
+        self._table: Table | None = None  # of the last tick that was requested
         self._table_is_current = False
         self._history = History()
-        self._wishes = Wishes()
+        self._new_changes = NewChanges()
         self._marks: dict[int, deque[Mark]] = {}  # by workload_id
         self._listeners: list[Callable[[], None]] = []
 
@@ -65,7 +65,7 @@ class Board:
             listener()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        """Keep showing the last successful tick; readiness and metrics tell of the failure."""
+        """Keep the last successful tick; readiness and metrics report the failure."""
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each tick until the returned function is called. It must not wait or raise."""
@@ -80,9 +80,9 @@ class Board:
         return self._table
 
     def workload(self, row: int, since: int = -1) -> dict[str, Any]:
-        """Return all that is known of one row of `table()`; its past only after the tick numbered `since`.
+        """Return row, explanation, history and changes of one row of `table()`, the latter two after tick `since`.
 
-        Raises LookupError before the first tick. Ask for table and row without an await between them.
+        Raises LookupError before the first tick. Do not await between `table()` and this call: rows may move.
         """
         tick, table = self._tick, self.table()
         if tick is None or table is None:
@@ -97,14 +97,14 @@ class Board:
         }
 
     def _mark(self, tick: TickRecord) -> None:
-        """Note the changes of this tick, once each however long they wait for their owner."""
+        """Keep the new changes of this tick. A change that waits for its owner over many ticks is kept once."""
         fleet = tick.input.fleet
-        news = self._wishes.unseen(tick.outcomes)
+        news = self._new_changes.select(tick.outcomes)
         if not news:
             return
         ids = dict(zip((workload.ref for workload in fleet.workloads), fleet.workload_id.tolist(), strict=True))
         each = max(FEW, min(CHANGES_EACH, CHANGES // max(len(ids), 1)))
-        if len(self._marks) > 2 * len(ids):  # most of these workloads are gone
+        if len(self._marks) > 2 * len(ids):  # most of these workloads were deleted
             self._marks = {key: self._marks[key] for key in ids.values() if key in self._marks}
         for outcome in news:
             workload_id = ids.get(outcome.change.ref)
@@ -137,7 +137,7 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
 
 
 def _same(last: Mark, mark: Mark) -> bool:
-    """Say whether an attempt only failed once more as it did before."""
+    """Return whether the same attempt failed again in the same way."""
     failed = mark.fate in (ChangeStatus.FAILED.value, ChangeStatus.CONFLICT.value)
     return failed and (last.before, last.after, last.fate) == (mark.before, mark.after, mark.fate)
 

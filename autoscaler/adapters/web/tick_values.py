@@ -1,4 +1,4 @@
-"""Small readings of a tick that metrics, table and page share. Nothing here knows HTTP or a wire format."""
+"""Values of a tick that metrics, table and page share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from autoscaler.ports import Change, ChangeStatus, Outcome
 MAX_TEXT = 253  # the longest name of a Kubernetes object
 SIGNALS = tuple(names.SIGNALS[signal] for signal in Signal)
 STAGES = tuple(names.STAGES[stage] for stage in Stage)
-NONE = -1  # no signal had an opinion; no stage changed the count
-WISHES = (ChangeStatus.RECORDED, ChangeStatus.PUBLISHED)  # said anew with every tick until somebody else makes it so
+NONE = -1  # no signal recommends anything; no stage changed the count
+REPEATED = (ChangeStatus.RECORDED, ChangeStatus.PUBLISHED)  # proposed on every tick until another component applies it
 
 
 def bounded(text: str, limit: int = MAX_TEXT) -> str:
-    """Make text from outside fit to be shown: at most `limit` characters, none unprintable, encodable as UTF-8."""
+    """Sanitize text from outside: at most `limit` characters, all printable, encodable as UTF-8."""
     if len(text) <= limit and text.isprintable():  # lone surrogates and control characters are not printable
         return text
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:limit])
@@ -37,18 +37,20 @@ def binding_stage(decision: Decision) -> IntColumn:
     return np.nan_to_num(binding_stages(decision), nan=NONE).astype(np.int64)
 
 
-class Wishes:
-    """Tells a change that is new from one that only still waits for its owner (KEDA, or in dry-run nobody)."""
+class NewChanges:
+    """Filters out changes that the last tick proposed already: they wait for KEDA, or dry-run never applies them."""
 
     def __init__(self) -> None:
         self._before: frozenset[tuple[WorkloadRef, int]] = frozenset()
 
-    def unseen(self, outcomes: tuple[Outcome, ...]) -> list[Outcome]:
-        """Return the outcomes without the wishes that the tick before had already; call once per tick."""
-        wishes = frozenset(_wish(outcome.change) for outcome in outcomes if outcome.status in WISHES)
-        seen, self._before = self._before, wishes
-        return [outcome for outcome in outcomes if outcome.status not in WISHES or _wish(outcome.change) not in seen]
+    def select(self, outcomes: tuple[Outcome, ...]) -> list[Outcome]:
+        """Return outcomes that the last tick did not have yet. Call once per tick."""
+        proposed = frozenset(_target(outcome.change) for outcome in outcomes if outcome.status in REPEATED)
+        before, self._before = self._before, proposed
+        return [
+            outcome for outcome in outcomes if outcome.status not in REPEATED or _target(outcome.change) not in before
+        ]
 
 
-def _wish(change: Change) -> tuple[WorkloadRef, int]:
+def _target(change: Change) -> tuple[WorkloadRef, int]:
     return change.ref, change.after

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from autoscaler.adapters.web.answers import MAX_COMING, MAX_KEPT, Answers, Body, Busy
+from autoscaler.adapters.web.response_cache import MAX_KEPT, MAX_PENDING, Body, Busy, ResponseCache
 
 
 class Maker:
@@ -27,23 +27,23 @@ class Maker:
 
 
 async def test_a_body_is_made_once_when_many_ask_at_once():
-    answers, make = Answers(), Maker()
-    bodies = await asyncio.gather(*(answers.body("list", 1, make) for _ in range(10 * MAX_COMING)))
+    answers, make = ResponseCache(), Maker()
+    bodies = await asyncio.gather(*(answers.body("list", 1, make) for _ in range(10 * MAX_PENDING)))
     assert make.made == 1
     assert {gzip.decompress(body.zipped) for body in bodies} == {b"first,second"}
 
 
 @pytest.mark.parametrize("change", ["version", "key", "age"])
 async def test_a_body_is_made_again_when_it_is_another_or_old(change: str):
-    answers, make = Answers(max_age_s=0.0 if change == "age" else 60.0), Maker()
+    answers, make = ResponseCache(max_age_s=0.0 if change == "age" else 60.0), Maker()
     await answers.body("list", 1, make)
     await answers.body("other" if change == "key" else "list", 2 if change == "version" else 1, make)
     assert make.made == 2
 
 
 async def test_requests_are_refused_when_too_many_differ():
-    answers, make = Answers(), Maker()
-    asked = (answers.body(number, 1, make) for number in range(MAX_COMING + 10))
+    answers, make = ResponseCache(), Maker()
+    asked = (answers.body(number, 1, make) for number in range(MAX_PENDING + 10))
     got = await asyncio.gather(*asked, return_exceptions=True)
     assert any(isinstance(each, Busy) for each in got)
     assert all(isinstance(each, Busy | Body) for each in got)
@@ -55,14 +55,14 @@ async def test_all_requests_for_a_body_fail_when_it_cannot_be_made():
         yield b"half of it"
         raise LookupError("gone")
 
-    answers = Answers()
+    answers = ResponseCache()
     got = await asyncio.gather(*(answers.body("list", 1, broken) for _ in range(3)), return_exceptions=True)
     assert [str(each) for each in got] == ["gone"] * 3
     assert (await answers.body("list", 1, Maker())).unzipped_bytes == 12
 
 
 async def test_the_loop_rests_between_bodies_as_long_as_one_took():
-    answers, make = Answers(), Maker(took_s=0.05)
+    answers, make = ResponseCache(), Maker(took_s=0.05)
     began_s = asyncio.get_running_loop().time()
     for number in range(3):
         await answers.body(number, 1, make)
@@ -70,7 +70,7 @@ async def test_the_loop_rests_between_bodies_as_long_as_one_took():
 
 
 async def test_only_the_last_bodies_are_kept():
-    answers, make = Answers(), Maker(took_s=0.0)
+    answers, make = ResponseCache(), Maker(took_s=0.0)
     for number in range(MAX_KEPT + 1):
         await answers.body(number, 1, make)
     await answers.body(MAX_KEPT, 1, make)
