@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.adapters.scrape.pods import PodScraper
 from autoscaler.catalog.engines import ENGINES
@@ -126,14 +126,14 @@ async def measure(ports: list[int], rounds: int) -> dict[str, list[float]]:
 def share_of(pods: int) -> dict[str, float]:
     """Return the CPU seconds that parsing and folding alone take for `pods` bodies."""
     engine = ENGINES["vllm"]
-    wanted = reading.wanted(engine)
+    wanted = pod_columns.sample_names(engine)
     bodies = [(RECORDINGS / name).read_bytes() for name in BODIES]
     begin = cpu_s()
     parsed = [parse(bodies[index % len(bodies)], wanted) for index in range(pods)]
     middle = cpu_s()
     for exposition in parsed:
-        reading.gauges_and_counters(engine, exposition)
-        reading.within(reading.histograms(engine, exposition), OBJECTIVES_S)
+        pod_columns.gauges_and_counters(engine, exposition)
+        pod_columns.count_within_objectives(pod_columns.histograms(engine, exposition), OBJECTIVES_S)
     return {"parse_cpu_s": middle - begin, "fold_cpu_s": cpu_s() - middle}
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.catalog.engines import VLLM
 from autoscaler.core.model.spec import Spec
@@ -23,7 +23,7 @@ QUANTILE_WINDOW_S = 60.0
 
 def columns(text: str) -> dict[str, float]:
     """Gauges and counters of one body, as columns of PodSamples."""
-    return reading.gauges_and_counters(VLLM, parse(text.encode(), reading.wanted(VLLM)))
+    return pod_columns.gauges_and_counters(VLLM, parse(text.encode(), pod_columns.sample_names(VLLM)))
 
 
 class Moment(NamedTuple):
@@ -47,9 +47,9 @@ def series(name: str) -> tuple[Moment, ...]:
     with gzip.open(DATA / f"{name}-timeseries.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):
             read = columns(line["text"])
-            exposition = parse(line["text"].encode(), reading.wanted(VLLM))
+            exposition = parse(line["text"].encode(), pod_columns.sample_names(VLLM))
             for column, window in windows.items():
-                found = reading.histogram(VLLM.readings[column], exposition)
+                found = pod_columns.histogram(VLLM.readings[column], exposition)
                 assert found is not None
                 windows[column] = window.push(line["t"], found, QUANTILE_WINDOW_S)
                 read[column] = pooled_quantile(0.95, [windows[column]])

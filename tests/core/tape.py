@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.catalog.engines import VLLM
 from autoscaler.core.explain.sentence import explain
@@ -80,9 +80,11 @@ class Reader:
         self._windows = {"ttft_s": HistogramWindow(), "itl_s": HistogramWindow()}
 
     def read(self, time_s: float, text: str) -> dict[str, float]:
-        exposition = parse(text.encode(), reading.wanted(VLLM))
-        found = reading.histograms(VLLM, exposition)
-        columns = reading.gauges_and_counters(VLLM, exposition) | reading.within(found, self._objectives)
+        exposition = parse(text.encode(), pod_columns.sample_names(VLLM))
+        found = pod_columns.histograms(VLLM, exposition)
+        columns = pod_columns.gauges_and_counters(VLLM, exposition) | pod_columns.count_within_objectives(
+            found, self._objectives
+        )
         for column, window in self._windows.items():
             self._windows[column] = window.push(time_s, found[column], QUANTILE_WINDOW_S)
             columns[column] = pooled_quantile(0.95, [self._windows[column]])

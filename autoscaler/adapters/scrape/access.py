@@ -1,7 +1,7 @@
-"""What is needed to read servers that speak TLS or want a token.
+"""TLS contexts and tokens for servers that metrics are read from.
 
-Tokens are the operator's. One is sent to the pods of the namespace that the operator named for it, or to gateways by
-their URL; over https alone, to servers whose certificate is verified. Nothing that a tenant writes chooses a token.
+Tokens belong to the operator. A token is sent to the pods of the namespace that the operator named for it, or to
+gateways, only over https and only to servers with a verified certificate. Nothing that a tenant writes selects a token.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from autoscaler.config.settings import ScrapeSettings, Verify
 
 
 class Access:
-    """The TLS context and the tokens for the next requests, from files that rotate."""
+    """TLS context and tokens for requests, from files that rotate."""
 
     def __init__(self, settings: ScrapeSettings) -> None:
         tls = settings.tls
         files = tuple(file for file in (tls.ca, tls.cert, tls.key) if file is not None)
-        self._context = Rotating(files, lambda: _relaxed(tls_context(tls), settings.verify))
+        self._context = Rotating(files, lambda: _with_verification(tls_context(tls), settings.verify))
         self._tokens = {namespace: _token(file) for namespace, file in settings.tokens}
         self._gateway_token = _token(file) if (file := settings.gateway_token_file) is not None else None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for https. Raises CredentialError. One made anew does not use connections of the old."""
+        """Return the context for https. Raises CredentialError. A new context does not reuse old connections."""
         return self._context.get()
 
     def pod_token(self, namespace: str) -> str:
-        """Return the token for pods of a namespace; "": there is none. Raises CredentialError."""
+        """Return the token for pods of a namespace, or "". Raises CredentialError."""
         token = self._tokens.get(namespace)
         return token.get() if token else ""
 
     def gateway_token(self) -> str:
-        """Return the token for gateways; "": there is none. Raises CredentialError."""
+        """Return the token for gateways, or "". Raises CredentialError."""
         return self._gateway_token.get() if self._gateway_token else ""
 
 
@@ -41,7 +41,7 @@ def _token(file: Path) -> Rotating[str]:
     return Rotating((file,), lambda: read_secret(file))
 
 
-def _relaxed(context: ssl.SSLContext, verify: Verify) -> ssl.SSLContext:
+def _with_verification(context: ssl.SSLContext, verify: Verify) -> ssl.SSLContext:
     if verify is not Verify.FULL:
         context.check_hostname = False
     if verify is Verify.NONE:

@@ -1,10 +1,10 @@
-"""Read Prometheus text: only the samples asked for, quickly, from bodies that may be anything.
+"""Parses Prometheus text: fast, only the requested samples, and safe on arbitrary bodies.
 
-What is kept is exactly what was asked for by sample name, so `x_created` is not mistaken for a reading of `x`, nor the
-histogram `x_total` for a counter: `x_total_bucket` and its like are other names.
+Samples are selected by their exact names. So `x_created` is not a reading of `x`, and the histogram `x_total` is not a
+counter, because its samples have other names such as `x_total_bucket`.
 
 Source: the Prometheus text exposition format, versions 0.0.4 and 1.0.0 (quoted label names); exemplars as in
-OpenMetrics are passed over.
+OpenMetrics are skipped.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from functools import cached_property, lru_cache
 
 Sample = tuple["SeriesLabels", float]
 
-MAX_LINES = 200_000  # a line costs about 0.2 us, so this bounds the time one body can take
-MAX_SAMPLES = 20_000  # series kept of one body
-MAX_WANTED_BYTES = 2 << 20  # of the lines that are wanted: labels are what costs most, some 0.7 us for each one
-MAX_LINE_BYTES = 16_384  # of a line that is wanted; vLLM's have some 100, three labels, and whatever a pipeline adds
+MAX_LINES = 200_000  # a line takes about 0.2 us, so this bounds the time per body
+MAX_SAMPLES = 20_000  # series per body
+MAX_REQUESTED_BYTES = 2 << 20  # of requested lines; each label takes some 0.7 us, most of the time
+MAX_LINE_BYTES = 16_384  # per requested line; those of vLLM have some 100 and three labels
 MAX_LABELS = 128
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
-_BRACES = re.compile(rf'[ \t]*(?:\{{(?:[^"}}]|{_QUOTED})*+\}})?+')  # with the labels; values follow
+_BRACES = re.compile(rf'[ \t]*(?:\{{(?:[^"}}]|{_QUOTED})*+\}})?+')  # the labels; values follow
 _LABEL = re.compile(rf"[ \t]*([a-zA-Z_][a-zA-Z0-9_]*|{_QUOTED})[ \t]*=[ \t]*({_QUOTED})[ \t]*(?:,|\Z)")
 _ESCAPE = re.compile(r'\\([\\n"])')
 
 
 class SeriesLabels(dict[str, str]):
-    """The labels of one series. One object serves every scrape, so it keeps what was worked out once."""
+    """The labels of one series. One object is used for every scrape, so it caches derived values."""
 
     @cached_property
     def bucket(self) -> tuple[frozenset[tuple[str, str]], float]:
-        """The labels but `le`, and `le` as a number: which bucket of which histogram this is; NaN: of none."""
+        """The labels without `le`, and `le` as a number; NaN if the series is no bucket."""
         try:
             bound = float(self["le"])
         except (KeyError, ValueError):
@@ -47,23 +47,23 @@ _NO_LABELS = SeriesLabels()
 
 
 class Unreadable(Exception):
-    """The body is not metrics text that can be trusted; the message says why, in a few words."""
+    """The body is not usable metrics text; the message is the reason."""
 
 
 @dataclass
 class Exposition:
-    """What was asked for and found in one body."""
+    """The requested samples of one body."""
 
     series: dict[str, list[Sample]] = field(default_factory=dict)  # by sample name, in the order of the body
-    broken: set[str] = field(default_factory=set)  # names left out because a line of theirs could not be read
+    broken: set[str] = field(default_factory=set)  # names left out because one of their lines is malformed
 
 
 def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
     """Return the samples whose names are in `wanted`.
 
-    A name with a line that breaks the format is left out whole: a sum without that line would be too small.
-    Raises Unreadable for a body that is too large or binary, or was cut off: then its last line does not end, and
-    neither that line can be trusted nor that any sum over series is complete.
+    A name with a malformed line is left out completely, because a sum without that line would be too small.
+    Raises Unreadable for a body that is too large, binary or truncated. A truncated body has no final line end, and its
+    sums over series may be incomplete.
     """
     if body[:1] in (b"<", b"["):
         raise Unreadable(f"{'HTML' if body[:1] == b'<' else 'JSON'}, not metrics text")
@@ -74,8 +74,8 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
     if len(body) >= MAX_LINES and body.count(b"\n") >= MAX_LINES:  # counting is not free
         raise Unreadable(f"more than {MAX_LINES} lines")
     lines: list[tuple[bytes, bytes, bytes, bytes]] = _finder(wanted).findall(b"\n" + body)
-    if len(body) > MAX_WANTED_BYTES and sum(len(part) for line in lines for part in line) > MAX_WANTED_BYTES:
-        raise Unreadable(f"more than {MAX_WANTED_BYTES} bytes of the metrics that are read")
+    if len(body) > MAX_REQUESTED_BYTES and sum(len(part) for line in lines for part in line) > MAX_REQUESTED_BYTES:
+        raise Unreadable(f"more than {MAX_REQUESTED_BYTES} bytes of the metrics that are read")
     series: defaultdict[bytes, list[Sample]] = defaultdict(list)
     broken: set[bytes] = set()
     kept = 0
@@ -98,27 +98,27 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
 
 @lru_cache(maxsize=64)
 def _finder(wanted: frozenset[bytes]) -> re.Pattern[bytes]:
-    """Return what finds each line of a sample that is wanted, in text where a line end is before each line.
+    """Return a pattern that finds each line of the requested samples, in text with a line end before each line.
 
-    Groups are the name, then labels and value of a line of the common form, else what follows the name. One expression
-    goes through a body faster than a loop does through its lines, most of which nobody wants.
+    Its groups are the name, then labels and value of a line in the common form, else the rest of the line. One regular
+    expression is faster than a loop over the lines, most of which are not requested.
     """
     common = rb"(\{[^\n}]{0,500}\})? ([^\s{}#_]{1,40})(?=\n)"
     return re.compile(rb"\n[ \t\r\f\v]*(%b)(?:%b|(?=[\s{])([^\n]*))" % (_any_of(wanted), common))
 
 
 def _any_of(words: Iterable[bytes]) -> bytes:
-    """Return an expression for any of these words that says only once how they begin: `re` tries each alternative."""
+    """Return a pattern for any of these words, with common prefixes merged, because `re` tries each alternative."""
     rests: dict[bytes, list[bytes]] = {}
     for word in words:
         rests.setdefault(word[:1], []).append(word[1:])
     ends = rests.pop(b"", None)
-    ways = b"|".join(re.escape(first) + _any_of(rest) for first, rest in sorted(rests.items()))
-    return b"(?:%b)%b" % (ways, b"?" if ends else b"") if ways else b""
+    alternatives = b"|".join(re.escape(first) + _any_of(rest) for first, rest in sorted(rests.items()))
+    return b"(?:%b)%b" % (alternatives, b"?" if ends else b"") if alternatives else b""
 
 
 def _common_sample(braces: bytes, number: bytes) -> Sample | None:
-    """Return labels and value of a line of the common form; None: it breaks the format."""
+    """Return labels and value of a line in the common form; None if it is malformed."""
     labels = _labels(braces) if braces else _NO_LABELS
     try:
         return None if labels is None else (labels, float(number))
@@ -127,7 +127,7 @@ def _common_sample(braces: bytes, number: bytes) -> Sample | None:
 
 
 def _sample(rest: bytes) -> Sample | None:
-    """Return labels and value from what follows the name in a line; None: it breaks the format."""
+    """Return labels and value from the part of a line after the name; None if it is malformed."""
     if len(rest) > MAX_LINE_BYTES:
         return None
     close = rest.rfind(b"}") + 1
@@ -142,20 +142,20 @@ def _sample(rest: bytes) -> Sample | None:
 
 
 def _uncommon_sample(rest: bytes) -> Sample | None:
-    """Read a line whose last brace does not end its labels: an exemplar follows the value, or the format is broken."""
+    """Parse a line whose last brace does not end its labels: it has an exemplar, or is malformed."""
     try:
         match = _BRACES.match(rest.decode())
     except UnicodeDecodeError:
         return None
-    assert match is not None  # nothing matches too
+    assert match is not None  # the pattern also matches nothing
     labels = _read_labels(match[0].encode())
     tail = match.string[match.end() :].partition("#")[0].encode().split()
     return None if labels is None or not tail else _with_value(labels, tail)
 
 
 def _with_value(labels: SeriesLabels, tail: list[bytes]) -> Sample | None:
-    """Return the sample with the value, and perhaps a time stamp, of `tail`. The time stamp is not used."""
-    if len(tail) > 2 or b"_" in tail[0]:  # Python would read 1_000 as a number
+    """Return the sample with the value in `tail`. A timestamp after it is ignored."""
+    if len(tail) > 2 or b"_" in tail[0]:  # Python accepts 1_000 as a number
         return None
     try:
         value = float(tail[0])
@@ -167,7 +167,7 @@ def _with_value(labels: SeriesLabels, tail: list[bytes]) -> Sample | None:
 
 
 def _read_labels(braces: bytes) -> SeriesLabels | None:
-    """Return the labels of `{labels}`, perhaps after blanks; None: it is not of that form."""
+    """Return the labels of `{labels}`, perhaps after blanks; None if it is malformed."""
     try:
         blank, brace, inner = braces.decode().partition("{")
     except UnicodeDecodeError:
@@ -191,8 +191,7 @@ def _read_labels(braces: bytes) -> SeriesLabels | None:
     return labels
 
 
-# The same labels come back with every scrape and from every pod of a workload. Long ones are not kept, so that the
-# memory is bounded whatever a pod sends.
+# The same labels occur in every scrape and in every pod of a workload. Long ones are not cached, which bounds memory.
 _labels = lru_cache(maxsize=8192)(_read_labels)
 
 

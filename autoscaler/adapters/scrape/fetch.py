@@ -1,8 +1,8 @@
-"""Fetch many small bodies at once from servers that may be slow, broken or hostile.
+"""Fetches many small bodies concurrently from servers that may be slow, broken or hostile.
 
-Connections are kept and used again; every request has a deadline and every body a bound, before and after
-decompression. Redirects are not followed and proxies of the environment are not used: what is asked is what answers.
-Trouble is data: a short reason instead of a body.
+Connections are reused. Each request has a deadline, and each body a limit before and after decompression. Redirects are
+not followed and proxies of the environment are not used, so only the requested server can answer.
+A failure is returned as a short reason instead of a body.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _HEADERS = {
     "Accept-Encoding": "gzip",
     "User-Agent": "vllm-autoscaler",
 }
-_IDLE_S = 60.0  # how long an unused connection is kept
-_HANDSHAKE_S = 1.0  # for the beginning of one
-_PLAIN_S, _MOST_PLAIN = 300.0, 10_000  # how long a server is remembered that speaks no TLS, and how many are
+_IDLE_S = 60.0  # before an idle connection is closed
+_HANDSHAKE_S = 1.0  # timeout of the TLS probe
+_PLAIN_TTL_S, _MAX_PLAIN = 300.0, 10_000  # cache of servers without TLS: lifetime and size
 SPEAKS_TLS = "the server speaks TLS, and was asked in plain HTTP"
-TO_TLS = ", to https"  # in the words for a redirect
+TO_TLS = ", to https"  # part of the reason for a redirect
 SPEAKS_HTTP = "the server speaks plain HTTP, and was asked over TLS"
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The result of one request."""
 
     body: bytes | None
-    problem: str = ""  # a few words, safe to log; "": there is a body
+    problem: str = ""  # a short reason, safe to log; "" if there is a body
 
 
 class Fetcher:
-    """GET requests under the bounds of one scraper. An async context manager: connections live as long as it does."""
+    """Sends GET requests within the limits of one scraper. An async context manager that owns the connections."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class Fetcher:
         max_body_bytes: int,
         context: Callable[[], ssl.SSLContext] = ssl.create_default_context,
     ) -> None:
-        """context: makes the TLS context for https; may raise CredentialError."""
+        """context: returns the TLS context for https; may raise CredentialError."""
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._max_body_bytes = max_body_bytes
         self._context = context
         self._session: aiohttp.ClientSession | None = None
         self._keep_alive = True
-        self._plain: dict[tuple[str | None, int | None], float] = {}  # servers that speak no TLS, and until when
+        self._plain: dict[tuple[str | None, int | None], float] = {}  # expiry time, by server without TLS
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -68,7 +68,7 @@ class Fetcher:
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             headers=_HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # aiohttp would unpack without our bound
+            auto_decompress=False,  # aiohttp has no limit for it
             trust_env=False,
         )
         return self
@@ -81,12 +81,12 @@ class Fetcher:
     async def each(
         self, items: Iterable[Item], visit: Callable[[Item], Awaitable[None]], deadline_s: float
     ) -> list[Item]:
-        """Call `visit` on every item, a bounded number at once; return the items not done by the deadline.
+        """Call `visit` for every item, with bounded concurrency; return the items not finished by the deadline.
 
-        Items are begun in their order. What a visit raises ends all of them.
+        Items start in order. An exception in `visit` cancels all others.
         """
         pending = list(items)
-        # An idle connection per server must not use up the files that this process may open.
+        # One idle connection per server must not use up the open files of this process.
         self._keep_alive = len(pending) <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         todo = iter(enumerate(pending))
         done = [False] * len(pending)
@@ -105,13 +105,13 @@ class Fetcher:
         return [item for index, item in enumerate(pending) if not done[index]]
 
     async def get(self, url: URL, token: str = "") -> Answer:
-        """Fetch one body. Never raises for what the other side does.
+        """Fetch one body. No behaviour of the server raises an exception.
 
-        token: shown as a bearer token, over https alone.
+        token: bearer token, only sent over https.
         """
         answer = await self._get(url, token)
-        doubtful = answer.problem in _PERHAPS_TLS and url.scheme == "http"
-        return Answer(None, SPEAKS_TLS) if doubtful and await self._speaks_tls(url) else answer
+        perhaps_tls = answer.problem in _PERHAPS_TLS and url.scheme == "http"
+        return Answer(None, SPEAKS_TLS) if perhaps_tls and await self._speaks_tls(url) else answer
 
     async def _get(self, url: URL, token: str) -> Answer:
         if self._session is None:
@@ -153,25 +153,25 @@ class Fetcher:
         except aiohttp.ClientOSError as error:
             return Answer(None, _os_reason(error))
         except (aiohttp.ClientError, ValueError) as error:
-            return Answer(None, type(error).__name__)  # its text may quote the other side
+            return Answer(None, type(error).__name__)  # its text may quote the server
         except OSError as error:
             return Answer(None, _os_reason(error))
 
     async def _speaks_tls(self, url: URL) -> bool:
-        """Say whether a server answers the beginning of a TLS handshake. Nothing is sent over it."""
+        """Return whether a server answers a TLS handshake. No data is sent."""
         server, now_s = (url.host, url.port), asyncio.get_running_loop().time()
         if self._plain.get(server, 0.0) > now_s:
             return False
-        if len(self._plain) >= _MOST_PLAIN:
+        if len(self._plain) >= _MAX_PLAIN:
             self._plain.clear()
-        self._plain[server] = now_s + _PLAIN_S
+        self._plain[server] = now_s + _PLAIN_TTL_S
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         try:
             async with asyncio.timeout(min(self._timeout_s, _HANDSHAKE_S)):
                 _, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
         except ssl.SSLError as error:
-            if "ALERT" not in (error.reason or ""):  # else it wants another version, or a certificate of ours
+            if "ALERT" not in (error.reason or ""):  # an alert means another version or a client certificate
                 return False
         except (OSError, TimeoutError):
             return False
@@ -208,14 +208,14 @@ class Fetcher:
 
 
 class _Refused(Exception):
-    """The answer is not one that will be read; the message is the reason."""
+    """The response is not read; the message is the reason."""
 
 
 def _refusal(status: int) -> str:
     return f"HTTP {status}, not 200"
 
 
-# How servers that speak TLS answer to plain HTTP: as these say, or with the status 400.
+# Answers of TLS servers to plain HTTP; others send the status 400.
 _CLOSED, _RESET, _NO_HTTP = "connection closed without an answer", "connection reset by peer", "not an HTTP answer"
 _PERHAPS_TLS = frozenset({_CLOSED, _RESET, _NO_HTTP, _refusal(400)})
 _PLAIN_HTTP = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})

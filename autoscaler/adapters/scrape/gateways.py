@@ -1,7 +1,7 @@
-"""Read gateways and routers directly: requests they hold, and how fast requests arrive, alive even without a pod.
+"""Reads gateways and routers directly: requests they hold and the arrival rate, also for workloads without a pod.
 
-Which metric belongs to which workload is the business of `config.gateways`; what is kept here is what one reading
-cannot tell: the last value of each counter, and the arrivals of each workload over the window.
+`adapters.gateways` maps series to workloads. This module keeps what one reading lacks: the last value of each counter,
+and the arrivals of each workload over the window.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from yarl import URL
 
 from autoscaler.adapters.gateways import add_known, read_gateways
 from autoscaler.adapters.scrape.exposition import MAX_SAMPLES, Exposition
-from autoscaler.adapters.scrape.reading import start_time_s
-from autoscaler.adapters.scrape.tally import Tally
-from autoscaler.adapters.scrape.urls import UrlReader, public
+from autoscaler.adapters.scrape.pod_columns import start_time_s
+from autoscaler.adapters.scrape.report import ReportBuilder
+from autoscaler.adapters.scrape.urls import UrlReader, loggable
 from autoscaler.catalog.engines import START_TIME
 from autoscaler.catalog.gateways import GATEWAYS, metric_names
 from autoscaler.catalog.series import Labels
@@ -30,31 +30,31 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Clock
 
-_SLOTS = 12  # moments remembered per window
+_SLOTS = 12  # points kept per window
 
 _WANTED = frozenset(name.encode() for name in (START_TIME, *metric_names()))
 _COUNTERS = frozenset(part.name for row in GATEWAYS.values() for one in row.arrivals for part in one.parts())
 
-Key = tuple[str, frozenset[tuple[str, str]]]  # of a counter: its name and labels
+Key = tuple[str, frozenset[tuple[str, str]]]  # name and labels of a counter
 
 
 @dataclass
 class _Gateway:
-    """What is remembered of one URL."""
+    """State kept about one URL."""
 
-    read_s: float = -math.inf  # when it last answered
+    read_s: float = -math.inf  # time of the last answer
     counts: dict[Key, float] = field(default_factory=dict)
-    workloads: frozenset[int] = frozenset()  # ids of those it had something to say about
-    start_s: float = math.nan  # Unix time at which its process started; NaN: it does not tell
-    doubted: frozenset[Key] = frozenset()  # counters that it showed last and that are not believed
-    fell_s: float = -math.inf  # when there were such last
+    workloads: frozenset[int] = frozenset()  # ids of the workloads that it reported on
+    start_s: float = math.nan  # Unix time of the start of its process; NaN if unknown
+    rejected: frozenset[Key] = frozenset()  # counters of the last answer that were rejected
+    fell_s: float = -math.inf  # time of the last rejected counter
 
 
 class GatewayScraper:
-    """A SampleSource that asks the gateways of the settings. An async context manager."""
+    """A SampleSource for the gateways of the settings. An async context manager."""
 
     def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
-        """Raise ValueError for a URL that is none."""
+        """Raises ValueError for an invalid URL."""
         self._reader = UrlReader(settings.gateways, settings, gateways=True)
         self._gateways = {url: _Gateway() for url in self._reader.urls}
         self._clock = clock
@@ -69,19 +69,21 @@ class GatewayScraper:
         await self._reader.__aexit__()
 
     async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
-        """Read every gateway, as far as `deadline_s` seconds allow; NaN for workloads that no series names.
+        """Read every gateway within `deadline_s` seconds; NaN for workloads without a series.
 
-        Several gateways (replicas of one, say) are added. While one of them is silent its share is missing: what is
-        left stays as the least that is known, but a 0 becomes unknown.
+        Several gateways, such as replicas of one, are added. While one of them is silent its share is missing: the rest
+        remains as a lower bound, but 0 becomes unknown.
         """
         begin_s = self._clock.now_s()
-        tally = Tally()
-        answers = await self._reader.read(_WANTED, deadline_s, tally)
-        front = self._front(fleet, answers, self._clock.now_s(), tally)
-        report = tally.report("gateway", self._clock.now_s() - begin_s)
+        builder = ReportBuilder()
+        answers = await self._reader.read(_WANTED, deadline_s, builder)
+        front = self._front(fleet, answers, self._clock.now_s(), builder)
+        report = builder.build("gateway", self._clock.now_s() - begin_s)
         return Samples(PodSamples.filled(len(fleet.pods)), front, (report,))
 
-    def _front(self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float, tally: Tally) -> FrontSamples:
+    def _front(
+        self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float, builder: ReportBuilder
+    ) -> FrontSamples:
         waiting = np.full(len(fleet.workloads), np.nan)
         arrived = waiting.copy()
         partial = np.zeros(len(fleet.workloads), dtype=bool)
@@ -92,27 +94,27 @@ class GatewayScraper:
             series = answers[url].series
             increases = self._increases(gateway, answers[url], now_s)
             if now_s - gateway.fell_s <= counter_falls.TOLD_S:
-                tally.note(public(url), counter_falls.WORDS)
-            here_waiting, here_arrived = read_gateways(fleet, series, increases)
-            known = ~np.isnan(here_waiting) | ~np.isnan(here_arrived)
+                builder.note(loggable(url), counter_falls.WORDS)
+            own_waiting, own_arrived = read_gateways(fleet, series, increases)
+            known = ~np.isnan(own_waiting) | ~np.isnan(own_arrived)
             gateway.workloads = frozenset(fleet.workload_id[known].tolist())
-            waiting = add_known(waiting, here_waiting)
-            arrived = add_known(arrived, here_arrived)
+            waiting = add_known(waiting, own_waiting)
+            arrived = add_known(arrived, own_arrived)
         rates = self._rates(fleet, arrived, now_s)
         waiting = np.where(partial & (waiting == 0), np.nan, waiting)
         rates = np.where(partial & (rates == 0), np.nan, rates)
-        heard = ~np.isnan(waiting) | ~np.isnan(rates)
-        return FrontSamples(np.where(heard, now_s, np.nan), waiting, rates)
+        known = ~np.isnan(waiting) | ~np.isnan(rates)
+        return FrontSamples(np.where(known, now_s, np.nan), waiting, rates)
 
     def _increases(
         self, gateway: _Gateway, exposition: Exposition, now_s: float
     ) -> dict[str, list[tuple[Labels, float]]]:
-        """Return how much each counter grew since the gateway last answered.
+        """Return the growth of each counter since the last answer of the gateway.
 
-        A counter that went back was reset and counts from 0; so does one that was not there before: many gateways make
-        a series with the first request. The first answer of a gateway, or one after a long silence, only sets the base.
-        If the process stands, a counter that went back is left out once; if it is low again it is counted from there,
-        as in `core.falls`.
+        A counter that decreased was reset and counts from 0. So does a new counter, because many gateways create a
+        series with the first request. The first answer, or one after a long silence, only sets the base. If the process
+        did not restart, a counter that decreased is rejected once; if it is still low in the next answer, it counts
+        from there, as in `core.observe.counter_falls`.
         """
         fresh = now_s - gateway.read_s > 2 * self._window_s
         counts = {
@@ -122,20 +124,20 @@ class GatewayScraper:
             if 0 <= value < math.inf
         }
         start_s = start_time_s(exposition)
-        stands = start_s == gateway.start_s and not fresh
-        fell = frozenset(key for key in counts if stands and counts[key] < gateway.counts.get(key, 0.0))
-        again = fell & gateway.doubted
-        gateway.start_s, gateway.doubted = start_s, fell - again
-        if gateway.doubted:
+        same_process = start_s == gateway.start_s and not fresh
+        fell = frozenset(key for key in counts if same_process and counts[key] < gateway.counts.get(key, 0.0))
+        confirmed = fell & gateway.rejected
+        gateway.start_s, gateway.rejected = start_s, fell - confirmed
+        if gateway.rejected:
             gateway.fell_s = now_s
-            counts = {key: value for key, value in counts.items() if key not in gateway.doubted}
+            counts = {key: value for key, value in counts.items() if key not in gateway.rejected}
         after = np.array(list(counts.values()))
-        known = {**gateway.counts, **{key: counts[key] for key in again}} if again else gateway.counts
+        known = {**gateway.counts, **{key: counts[key] for key in confirmed}} if confirmed else gateway.counts
         before = after if fresh else np.array([known.get(key, 0.0) for key in counts])
         increases: dict[str, list[tuple[Labels, float]]] = {}
         for (name, labels), grown in zip(counts, increase(before, after).tolist(), strict=True):
             increases.setdefault(name, []).append((dict(labels), grown))
-        # A series that vanishes for a while and comes back must not count from 0; yet the memory stays bounded.
+        # A series that disappears for a while must not count from 0 later; the size stays bounded.
         gateway.counts = counts if fresh or len(gateway.counts) > 2 * MAX_SAMPLES else {**gateway.counts, **counts}
         gateway.read_s = now_s
         return increases
@@ -155,23 +157,23 @@ class GatewayScraper:
 
 
 class _Arrivals:
-    """Requests that arrived at one workload, as a running sum over a bounded number of moments."""
+    """Requests that arrived at one workload, as a running sum at a bounded number of points in time."""
 
     def __init__(self) -> None:
         self._sum = 0.0
-        self._moments: deque[tuple[float, float]] = deque()  # time and sum
+        self._points: deque[tuple[float, float]] = deque()  # time and sum
 
     def push(self, now_s: float, arrived: float, window_s: float) -> float:
-        """Return the rate over the last `window_s` seconds; NaN at the first moment."""
+        """Return the rate over the last `window_s` seconds; NaN at the first point."""
         self._sum += arrived
-        if self._moments and now_s - self._moments[-1][0] > 2 * window_s:
-            self._moments.clear()
-        while len(self._moments) > 1 and self._moments[1][0] <= now_s - window_s:
-            self._moments.popleft()
+        if self._points and now_s - self._points[-1][0] > 2 * window_s:
+            self._points.clear()
+        while len(self._points) > 1 and self._points[1][0] <= now_s - window_s:
+            self._points.popleft()
         rate = math.nan
-        if self._moments and now_s > self._moments[0][0]:
-            begin_s, begin = self._moments[0]
+        if self._points and now_s > self._points[0][0]:
+            begin_s, begin = self._points[0]
             rate = (self._sum - begin) / (now_s - begin_s)
-        if not self._moments or now_s - self._moments[-1][0] >= window_s / _SLOTS:
-            self._moments.append((now_s, self._sum))
+        if not self._points or now_s - self._points[-1][0] >= window_s / _SLOTS:
+            self._points.append((now_s, self._sum))
         return rate

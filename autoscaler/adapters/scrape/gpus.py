@@ -1,7 +1,7 @@
-"""Read DCGM exporters directly: framebuffer and activity of the GPUs, or MIG slices, that each pod holds.
+"""Reads DCGM exporters directly: framebuffer and activity of the GPUs, or MIG slices, of each pod.
 
-DCGM collects every 30 s, and what it shows may be a short sample: a brief reply can leave no trace in one reading. So
-activity is the largest of the last minutes, per pod.
+DCGM collects every 30 s from a short sample, so a short request may not show in one reading. Activity is therefore the
+maximum of the last minutes, per pod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from autoscaler.adapters.scrape.exposition import Exposition
-from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.catalog import gpus
 from autoscaler.catalog.series import Readings, pod_of
@@ -32,10 +32,10 @@ _Device = tuple[str, ...]
 
 
 class DcgmScraper:
-    """A SampleSource that asks the DCGM exporters of the settings. An async context manager."""
+    """A SampleSource for the DCGM exporters of the settings. An async context manager."""
 
     def __init__(self, settings: ScrapeSettings, clock: Clock) -> None:
-        """Raise ValueError for a URL that is none."""
+        """Raises ValueError for an invalid URL."""
         self._reader = UrlReader(settings.dcgm, settings)
         self._clock = clock
         self._peaks: dict[int, dict[str, _Peak]] = {}  # by pod_id and column
@@ -48,20 +48,20 @@ class DcgmScraper:
         await self._reader.__aexit__()
 
     async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
-        """Read every exporter, as far as `deadline_s` seconds allow; NaN for pods that no series names."""
+        """Read every exporter within `deadline_s` seconds; NaN for pods without a series."""
         begin_s = self._clock.now_s()
-        tally = Tally()
+        builder = ReportBuilder()
         row_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
         columns = {column.name: np.full(len(fleet.pods), np.nan) for column in fields(PodSamples)}
 
-        for exposition in (await self._reader.read(_WANTED, deadline_s, tally)).values():
+        for exposition in (await self._reader.read(_WANTED, deadline_s, builder)).values():
             _fill(columns, exposition, row_of, self._clock.now_s())
         self._keep_peaks(fleet, columns)
-        report = tally.report("dcgm", self._clock.now_s() - begin_s)
+        report = builder.build("dcgm", self._clock.now_s() - begin_s)
         return Samples(PodSamples(**columns), FrontSamples.filled(len(fleet.workloads)), (report,))
 
     def _keep_peaks(self, fleet: Fleet, columns: dict[str, FloatColumn]) -> None:
-        """Replace each activity by its largest within the window; forget pods that are gone."""
+        """Replace each activity by its maximum within the window; forget deleted pods."""
         before, self._peaks = self._peaks, {}
         for row, pod_id in enumerate(fleet.pod_id.tolist()):
             peaks = before.get(pod_id, {})
@@ -74,7 +74,7 @@ class DcgmScraper:
 
 
 class _Peak:
-    """The largest value of the last minutes, in a bounded number of slots."""
+    """The maximum of the last minutes, in a bounded number of slots."""
 
     def __init__(self) -> None:
         self._slots: deque[tuple[float, float]] = deque()
@@ -92,7 +92,7 @@ class _Peak:
 def _fill(
     columns: dict[str, FloatColumn], exposition: Exposition, row_of: Mapping[tuple[str, str], int], now_s: float
 ) -> None:
-    """Put one exporter's readings into the rows of the pods they name: of several devices the largest."""
+    """Write the readings of one exporter into the columns: the largest of the devices of each pod."""
     readings: dict[str, dict[int, dict[_Device, float]]] = {}  # metric, row, device
     for name, samples in exposition.series.items():
         for labels, value in samples:
@@ -109,7 +109,7 @@ def _fill(
 
 
 def _framebuffer(readings: Mapping[str, Mapping[int, Mapping[_Device, float]]]) -> dict[int, float]:
-    """Return by row used / (used + free) of the fullest device that reports both."""
+    """Return used / (used + free) of the fullest device that reports both, by row."""
     usage: dict[int, float] = {}
     for row, devices in readings.get(gpus.FB_USED, {}).items():
         free_of = readings.get(gpus.FB_FREE, {}).get(row, {})
@@ -121,7 +121,7 @@ def _framebuffer(readings: Mapping[str, Mapping[int, Mapping[_Device, float]]]) 
 
 
 def _largest(alternatives: Readings, readings: Mapping[str, Mapping[int, Mapping[_Device, float]]]) -> dict[int, float]:
-    """Return by row the largest over its devices, of the first alternative that the row has."""
+    """Return the largest value over devices of the first alternative that is present, by row."""
     values: dict[int, float] = {}
     for alternative in alternatives:
         for row, devices in readings.get(alternative.name, {}).items():

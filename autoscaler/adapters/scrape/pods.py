@@ -1,7 +1,7 @@
-"""Read each pod's own /metrics: sub-second reaction, and no Prometheus needed.
+"""Reads the /metrics of each pod directly: faster than by way of Prometheus, which is then not needed.
 
-One `PodScraper` per process. It remembers per pod what a single reading cannot tell: the window of each latency
-histogram, and whether the engine's `/load` can be believed.
+One `PodScraper` per process keeps state per pod: the window of each latency histogram, and whether the `/load` of the
+engine can be used.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from yarl import URL
 
 from autoscaler.adapters.credentials import CredentialError
-from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
-from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.catalog.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, unread_name_hint
 from autoscaler.config.annotations import PREFIX, SCHEMES
@@ -36,41 +36,41 @@ from autoscaler.core.table.histogram import Histogram, HistogramWindow, pooled_q
 from autoscaler.ports import Clock
 
 QUANTILE = 0.95
-LOAD_PROBE_S = 300.0  # how long "this engine does not track its load" is believed
+LOAD_PROBE_S = 300.0  # until an engine that does not track its load is probed again
 
-LOOKED_AT_BYTES = 1 << 20  # of a body without what is sought
+MAX_SEARCHED_BYTES = 1 << 20  # of a body without engine metrics
 _NAME = re.compile(rf"(?m)^([a-zA-Z0-9_:]{{0,64}}(?:{LOOKS_LIKE}))[{{ ]".encode())
 
 _COLUMNS = {column.name: index for index, column in enumerate(fields(PodSamples))}
 
 
 @dataclass
-class _Known:
-    """What is remembered of one pod between readings."""
+class _PodState:
+    """State kept about one pod between readings."""
 
     pod: Pod
     engine: Engine
     metrics_url: URL
     load_url: URL | None
-    model: str = ""  # as the workload declares it
-    asked_s: float = -math.inf  # when it was last asked
-    silent: bool = False  # and brought nothing
+    model: str = ""  # as declared by the workload
+    asked_s: float = -math.inf  # time of the last request
+    silent: bool = False  # the last request failed
     start_time_s: float = math.nan
     windows: dict[str, HistogramWindow] = field(default_factory=dict)
-    tracks_load: bool = False  # /load has been seen to count
-    probe_after_s: float = -math.inf  # when to ask /load again whether it counts
+    tracks_load: bool = False  # /load has reported requests
+    probe_after_s: float = -math.inf  # time of the next probe of /load
 
 
 class PodScraper:
-    """A SampleSource that asks the pods. An async context manager."""
+    """A SampleSource for the pods themselves. An async context manager."""
 
     def __init__(self, settings: ScrapeSettings, clock: Clock, engines: Mapping[str, Engine] | None = None) -> None:
-        """engines: by name; None: those of the table, in every spelling that their names may have."""
+        """engines: by name; None for all of the table, in every spelling of their names."""
         self._settings = settings
         self._clock = clock
         self._spellings = all_spellings(settings.metric_prefixes)
         self._engines = engines or engines_spelled(self._spellings)
-        self._wanted = {name: reading.wanted(engine) for name, engine in self._engines.items()}
+        self._wanted = {name: pod_columns.sample_names(engine) for name, engine in self._engines.items()}
         self._access = Access(settings)
         self._fetcher = Fetcher(
             concurrency=settings.concurrency,
@@ -78,7 +78,7 @@ class PodScraper:
             max_body_bytes=settings.max_body_bytes,
             context=self._access.context,
         )
-        self._known: dict[int, _Known] = {}
+        self._states: dict[int, _PodState] = {}
         self._counted = counter_falls.Counted.blank(0)
 
     async def __aenter__(self) -> Self:
@@ -89,49 +89,51 @@ class PodScraper:
         await self._fetcher.__aexit__()
 
     async def sample(self, fleet: Fleet, objectives: Objectives, deadline_s: float) -> Samples:
-        """Read every pod that has an address, as far as `deadline_s` seconds allow.
+        """Read every pod that has an address, within `deadline_s` seconds.
 
-        A pod that is not ready and does not answer is loading, which is no failure. Pods that were silent the last time
-        are asked last, the longest not asked first, so that they keep neither the others waiting nor each other.
+        A pod that is not ready and does not answer is starting, which is no failure. Pods that were silent last time
+        come last, in the order of their last request, so that they do not delay other pods.
         """
         begin_s = self._clock.now_s()
-        tally = Tally()
+        builder = ReportBuilder()
         table = np.full((len(_COLUMNS), len(fleet.pods)), np.nan)
-        self._remember(fleet, tally)
-        rows = [row for row, pod_id in enumerate(fleet.pod_id.tolist()) if pod_id in self._known]
-        known = {row: self._known[int(fleet.pod_id[row])] for row in rows}
-        rows.sort(key=lambda row: (known[row].silent, not fleet.pod_ready[row], known[row].asked_s))
+        self._update_states(fleet, builder)
+        rows = [row for row, pod_id in enumerate(fleet.pod_id.tolist()) if pod_id in self._states]
+        states = {row: self._states[int(fleet.pod_id[row])] for row in rows}
+        rows.sort(key=lambda row: (states[row].silent, not fleet.pod_ready[row], states[row].asked_s))
 
         async def visit(row: int) -> None:
-            known[row].asked_s, known[row].silent = self._clock.now_s(), True
+            states[row].asked_s, states[row].silent = self._clock.now_s(), True
             workload = fleet.pod_workload[row]
             limits_s = {name: float(getattr(objectives, name)[workload]) for name in WITHIN.values()}
-            problem = await self._read(known[row], limits_s, table[:, row], tally)
-            known[row].silent = bool(problem)
+            problem = await self._read(states[row], limits_s, table[:, row], builder)
+            states[row].silent = bool(problem)
             if problem and fleet.pod_ready[row]:
-                tally.fail(_name(known[row].pod), problem)
+                builder.fail(_name(states[row].pod), problem)
 
         for row in await self._fetcher.each(rows, visit, deadline_s):
             if fleet.pod_ready[row]:
-                tally.fail(_name(known[row].pod), f"not reached within the {deadline_s:g} s of this reading")
+                builder.fail(_name(states[row].pod), f"not reached within the {deadline_s:g} s of this reading")
         read = [row for row in rows if not math.isnan(table[_COLUMNS["time_s"], row])]
-        _fill_quantiles(table, {row: known[row].windows for row in read}, fleet)
-        pods = self._doubt(fleet, PodSamples(**{name: table[index] for name, index in _COLUMNS.items()}), tally)
-        report = tally.report("scrape", self._clock.now_s() - begin_s)
+        _fill_quantiles(table, {row: states[row].windows for row in read}, fleet)
+        pods = self._reject_false_falls(
+            fleet, PodSamples(**{name: table[index] for name, index in _COLUMNS.items()}), builder
+        )
+        report = builder.build("scrape", self._clock.now_s() - begin_s)
         return Samples(pods, FrontSamples.filled(len(fleet.workloads)), (report,))
 
-    def _doubt(self, fleet: Fleet, pods: PodSamples, tally: Tally) -> PodSamples:
-        """Make counters unknown that fell although their process stands, and say so."""
-        known = (self._known.get(pod_id) for pod_id in fleet.pod_id.tolist())
-        start_s = np.array([math.nan if each is None else each.start_time_s for each in known])
+    def _reject_false_falls(self, fleet: Fleet, pods: PodSamples, builder: ReportBuilder) -> PodSamples:
+        """Make counters unknown that fell without a restart of their process, and report them."""
+        states = (self._states.get(pod_id) for pod_id in fleet.pod_id.tolist())
+        start_s = np.array([math.nan if each is None else each.start_time_s for each in states])
         pods, self._counted = counter_falls.doubt(self._counted, pods, start_s, fleet, self._settings.window_s)
         for row in np.flatnonzero(self._counted.told(self._clock.now_s())):
-            tally.note(_name(fleet.pods[row]), counter_falls.WORDS)
+            builder.note(_name(fleet.pods[row]), counter_falls.WORDS)
         return pods
 
-    def _remember(self, fleet: Fleet, tally: Tally) -> None:
-        """Make `_known` hold exactly the pods that can be asked, keeping what is known of those it had."""
-        before, self._known = self._known, {}
+    def _update_states(self, fleet: Fleet, builder: ReportBuilder) -> None:
+        """Make `_states` contain exactly the pods that can be read, and keep existing state."""
+        before, self._states = self._states, {}
         for pod_id, pod, workload_row in zip(
             fleet.pod_id.tolist(), fleet.pods, fleet.pod_workload.tolist(), strict=True
         ):
@@ -140,107 +142,119 @@ class PodScraper:
             workload = fleet.workloads[workload_row]
             engine = self._engines.get(workload.engine)
             if engine is None:
-                tally.note(str(workload.ref), f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}")
+                builder.note(
+                    str(workload.ref), f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}"
+                )
                 continue
-            known = before.get(pod_id)
-            if known is None or known.pod != pod or known.engine is not engine or known.model != workload.model:
+            state = before.get(pod_id)
+            if state is None or state.pod != pod or state.engine is not engine or state.model != workload.model:
                 base = _base(pod)
                 if base is None:
-                    tally.note(
+                    builder.note(
                         _name(pod),
                         f"address {pod.ip[:60]!r} port {pod.metrics_port}; "
                         "allowed: an IP address and a port from 1 to 65535",
                     )
                     continue
                 load_url = base.with_path(engine.load_path) if engine.load_path else None
-                known = _Known(pod, engine, base.with_path(pod.metrics_path or engine.path), load_url, workload.model)
-            self._known[pod_id] = known
+                state = _PodState(
+                    pod, engine, base.with_path(pod.metrics_path or engine.path), load_url, workload.model
+                )
+            self._states[pod_id] = state
 
-    async def _read(self, known: _Known, objectives_s: Mapping[str, float], cells: FloatColumn, tally: Tally) -> str:
-        """Read one pod into its cells of the table; return what went wrong, "" if nothing did."""
-        tally.requests += 1
-        body, problem = await self._ask(known, known.metrics_url)
+    async def _read(
+        self, state: _PodState, objectives_s: Mapping[str, float], cells: FloatColumn, builder: ReportBuilder
+    ) -> str:
+        """Read one pod into its cells of the table; return the problem, or ""."""
+        builder.requests += 1
+        body, problem = await self._ask(state, state.metrics_url)
         if body is None:
-            return problem + _advice(problem, known)
+            return problem + _advice(problem, state)
         now_s = self._clock.now_s()
         try:
-            exposition = parse(body, self._wanted[known.engine.name])
+            exposition = parse(body, self._wanted[state.engine.name])
         except Unreadable as error:
             return str(error)
         if exposition.broken:
-            tally.note(_name(known.pod), f"lines that cannot be read: {', '.join(sorted(exposition.broken))}")
-        served = known.pod.served
-        foreign = reading.drop_foreign(known.engine, exposition, lambda name: served.include(name, known.model))
-        values = reading.gauges_and_counters(known.engine, exposition)
+            builder.note(_name(state.pod), f"lines that cannot be read: {', '.join(sorted(exposition.broken))}")
+        served = state.pod.served
+        foreign = pod_columns.drop_foreign_models(
+            state.engine, exposition, lambda name: served.include(name, state.model)
+        )
+        values = pod_columns.gauges_and_counters(state.engine, exposition)
         unread = all(math.isnan(value) for value in values.values())
         if foreign and unread:
             return foreign_models(foreign, served.names)
         if foreign:
-            tally.note(_name(known.pod), foreign_models(foreign, served.names))
-        if unread:  # statistics switched off, or another server
-            return f"no metric of {known.engine.name} in {len(body)} bytes{self._resembling(known.engine, body)}"
-        histograms = reading.histograms(known.engine, exposition)
-        self._watch(known, histograms, reading.start_time_s(exposition), now_s)
-        values |= reading.within(histograms, objectives_s)
+            builder.note(_name(state.pod), foreign_models(foreign, served.names))
+        if unread:  # statistics are off, or it is another server
+            return f"no metric of {state.engine.name} in {len(body)} bytes{self._unread_hint(state.engine, body)}"
+        histograms = pod_columns.histograms(state.engine, exposition)
+        self._update_windows(state, histograms, pod_columns.start_time_s(exposition), now_s)
+        values |= pod_columns.count_within_objectives(histograms, objectives_s)
         for column, lost in UNCOUNTED.items():
             if objectives_s[WITHIN[column]] > 0 and values["finished"] > 0 and math.isnan(values.get(column, math.nan)):
-                tally.note(_name(known.pod), f"{column} unknown: {lost}")
+                builder.note(_name(state.pod), f"{column} unknown: {lost}")
         cells[_COLUMNS["time_s"]] = now_s
         for column, value in values.items():
             cells[_COLUMNS[column]] = value
-        cells[_COLUMNS["held"]] = await self._held(known, values, exposition, tally)
+        cells[_COLUMNS["held"]] = await self._held(state, values, exposition, builder)
         return ""
 
-    def _resembling(self, engine: Engine, body: bytes) -> str:
-        """Return what may explain that nothing of an engine is in a body."""
-        found = _NAME.search(body, 0, LOOKED_AT_BYTES)
+    def _unread_hint(self, engine: Engine, body: bytes) -> str:
+        """Return a hint why a body has no metrics of the engine."""
+        found = _NAME.search(body, 0, MAX_SEARCHED_BYTES)
         line = unread_name_hint(found[1].decode(), self._spellings, engine.name) if found else ""
         return f": {line or 'are its statistics off (--disable-log-stats), or not on (--enable-metrics)?'}"
 
-    async def _ask(self, known: _Known, url: URL) -> Answer:
+    async def _ask(self, state: _PodState, url: URL) -> Answer:
         try:
-            return await self._fetcher.get(url, self._access.pod_token(known.pod.namespace))
+            return await self._fetcher.get(url, self._access.pod_token(state.pod.namespace))
         except CredentialError as error:
             return Answer(None, str(error))
 
-    def _watch(self, known: _Known, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float) -> None:
-        """Bring the windows of latencies up to now; a process that started anew begins a new window."""
-        if start_time_s != known.start_time_s:  # NaN never equals: without a start time, counts going back must do
-            if not math.isnan(start_time_s) and not math.isnan(known.start_time_s):
-                known.windows.clear()
-            known.start_time_s = start_time_s
+    def _update_windows(
+        self, state: _PodState, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float
+    ) -> None:
+        """Add the histograms to the latency windows. A restarted process begins a new window."""
+        if start_time_s != state.start_time_s:  # NaN differs too; then only decreasing counts show a restart
+            if not math.isnan(start_time_s) and not math.isnan(state.start_time_s):
+                state.windows.clear()
+            state.start_time_s = start_time_s
         for column in QUANTILES:
             if column not in histograms:
-                known.windows.pop(column, None)
+                state.windows.pop(column, None)
                 continue
-            window = known.windows.get(column, HistogramWindow())
-            known.windows[column] = window.push(now_s, histograms[column], self._settings.window_s)
+            window = state.windows.get(column, HistogramWindow())
+            state.windows[column] = window.push(now_s, histograms[column], self._settings.window_s)
 
-    async def _held(self, known: _Known, values: Mapping[str, float], exposition: Exposition, tally: Tally) -> float:
-        """Return the requests inside the server as `/load` counts them; NaN: not needed, or not to be believed.
+    async def _held(
+        self, state: _PodState, values: Mapping[str, float], exposition: Exposition, builder: ReportBuilder
+    ) -> float:
+        """Return the requests inside the server by `/load`; NaN if it is not needed or not usable.
 
-        A sleeping engine's gauges stay at 0 whatever it holds, so there `/load` is the only witness. It answers 0 as
-        well where the server does not track its load, which therefore is learned while the engine is awake and busy.
-        Of several API server processes only the one that answers counts, so that its 0 says nothing either.
+        The gauges of a sleeping engine stay at 0, so only `/load` shows its requests. `/load` is also 0 if the server
+        does not track its load, which is therefore learned while the engine is awake and busy. With several API server
+        processes only the one that answers is counted, so its 0 is not usable either.
         """
         asleep = values.get("asleep", math.nan) > 0
         busy = values.get("running", 0.0) + values.get("waiting", 0.0) > 0
-        learning = busy and not known.tracks_load and self._clock.now_s() >= known.probe_after_s
-        if known.load_url is None or not (asleep or learning):
+        learning = busy and not state.tracks_load and self._clock.now_s() >= state.probe_after_s
+        if state.load_url is None or not (asleep or learning):
             return math.nan
-        tally.requests += 1
-        load = _server_load((await self._ask(known, known.load_url)).body)
-        known.tracks_load = known.tracks_load or load > 0
-        if learning and not known.tracks_load:
-            known.probe_after_s = self._clock.now_s() + LOAD_PROBE_S
-        one_process = not math.isnan(reading.start_time_s(exposition))
-        return load if load > 0 or (known.tracks_load and one_process) else math.nan
+        builder.requests += 1
+        load = _server_load((await self._ask(state, state.load_url)).body)
+        state.tracks_load = state.tracks_load or load > 0
+        if learning and not state.tracks_load:
+            state.probe_after_s = self._clock.now_s() + LOAD_PROBE_S
+        one_process = not math.isnan(pod_columns.start_time_s(exposition))
+        return load if load > 0 or (state.tracks_load and one_process) else math.nan
 
 
 def _fill_quantiles(table: FloatColumn, windows: Mapping[int, Mapping[str, HistogramWindow]], fleet: Fleet) -> None:
-    """Write into the cells of each pod the latency quantiles of its workload: of what all of these pods observed.
+    """Write the latency quantiles of each workload, over all its pods, into the cells of these pods.
 
-    windows: of each pod that was read, by its row and by column.
+    windows: latency windows by column, by row of the pods that were read.
     """
     pods_of: dict[int, list[int]] = {}
     for row in windows:
@@ -252,29 +266,29 @@ def _fill_quantiles(table: FloatColumn, windows: Mapping[int, Mapping[str, Histo
 
 
 def _base(pod: Pod) -> URL | None:
-    """Return the pod's address as URL; None: it is not an IP address, or the port is none."""
+    """Return the URL of a pod; None if it has no valid IP address or port."""
     try:
         address = ipaddress.ip_address(pod.ip)
     except ValueError:
         return None
     if pod.metrics_scheme not in SCHEMES:
         return None
-    if "%" in pod.ip or not 0 < pod.metrics_port < 65536:  # no pod has a link-local address with a scope
+    if "%" in pod.ip or not 0 < pod.metrics_port < 65536:  # pods have no link-local addresses with a scope
         return None
     return URL.build(scheme=pod.metrics_scheme, host=str(address), port=pod.metrics_port)
 
 
-def _advice(problem: str, known: _Known) -> str:
-    """Return what may help against a problem, to be said behind it; "" for most."""
-    path = known.metrics_url.path
+def _advice(problem: str, state: _PodState) -> str:
+    """Return advice to append to a problem, or ""."""
+    path = state.metrics_url.path
     if problem == SPEAKS_TLS or problem.endswith(f"{TO_TLS})"):
         return f"; the annotation {PREFIX}metrics-scheme: https says so"
     if problem == SPEAKS_HTTP:
         return f"; the annotation {PREFIX}metrics-scheme: http says so"
     if problem.startswith(("HTTP 401", "HTTP 403")):
-        return f": it wants a token, which is sent over https alone, by --scrape-token {known.pod.namespace}=FILE"
+        return f": it wants a token, which is sent over https alone, by --scrape-token {state.pod.namespace}=FILE"
     if problem.startswith("HTTP 404"):
-        switch = "; SGLang has metrics with --enable-metrics only" if known.engine.name == "sglang" else ""
+        switch = "; SGLang has metrics with --enable-metrics only" if state.engine.name == "sglang" else ""
         return f": nothing is at {path}; the annotation {PREFIX}metrics-path names another path{switch}"
     return ""
 
@@ -284,7 +298,7 @@ def _name(pod: Pod) -> str:
 
 
 def _server_load(body: bytes | None) -> float:
-    """Return the number in {"server_load": n}; NaN: there is none."""
+    """Return n of {"server_load": n}; NaN if there is none."""
     try:
         load = json.loads((body or b"")[:1024])["server_load"]
     except (ValueError, KeyError, TypeError, RecursionError):

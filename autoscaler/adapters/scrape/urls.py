@@ -1,4 +1,4 @@
-"""Reading metrics text from a fixed list of URLs, as DCGM exporters and gateways are configured."""
+"""Reads metrics text from a fixed list of URLs: DCGM exporters and gateways."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from autoscaler.adapters.credentials import CredentialError
 from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.fetch import Fetcher
-from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.config.settings import ScrapeSettings
 
 
 class UrlReader:
-    """Reads all its URLs at once. An async context manager."""
+    """Reads all URLs concurrently. An async context manager."""
 
     def __init__(self, urls: Iterable[str], settings: ScrapeSettings, *, gateways: bool = False) -> None:
-        """gateways: they are shown the token for gateways. Raise ValueError for a URL that is none."""
+        """gateways: send the token for gateways. Raises ValueError for an invalid URL."""
         self.urls = tuple(dict.fromkeys(_url(url) for url in urls))
         access = Access(settings)
         self._token = access.gateway_token if gateways else str
@@ -37,12 +37,12 @@ class UrlReader:
     async def __aexit__(self, *_: object) -> None:
         await self._fetcher.__aexit__()
 
-    async def read(self, wanted: frozenset[bytes], deadline_s: float, tally: Tally) -> dict[URL, Exposition]:
-        """Return what was answered within `deadline_s` seconds; the rest is counted and named in `tally`."""
+    async def read(self, wanted: frozenset[bytes], deadline_s: float, builder: ReportBuilder) -> dict[URL, Exposition]:
+        """Return the answers within `deadline_s` seconds. Failures are added to `builder`."""
         answers: dict[URL, Exposition] = {}
 
         async def visit(url: URL) -> None:
-            tally.requests += 1
+            builder.requests += 1
             try:
                 body, problem = await self._fetcher.get(url, self._token())
             except CredentialError as error:
@@ -53,17 +53,17 @@ class UrlReader:
                 except Unreadable as error:
                     problem = str(error)
             if problem:
-                tally.fail(public(url), problem)
+                builder.fail(loggable(url), problem)
             elif answers[url].broken:
-                tally.note(public(url), f"lines that cannot be read: {', '.join(sorted(answers[url].broken))}")
+                builder.note(loggable(url), f"lines that cannot be read: {', '.join(sorted(answers[url].broken))}")
 
         for url in await self._fetcher.each(self.urls, visit, deadline_s):
-            tally.fail(public(url), f"not reached within the {deadline_s:g} s of this reading")
+            builder.fail(loggable(url), f"not reached within the {deadline_s:g} s of this reading")
         return answers
 
 
 def _url(text: str) -> URL:
-    """Read an http or https URL. Raises ValueError, which does not quote it: it may hold a password."""
+    """Parse an http or https URL. Raises ValueError without the URL, which may contain a password."""
     try:
         url = URL(text)
     except ValueError:
@@ -75,6 +75,6 @@ def _url(text: str) -> URL:
     return url
 
 
-def public(url: URL) -> str:
-    """Return what may be said of a URL in a log: not its user, password or query."""
+def loggable(url: URL) -> str:
+    """Return a URL for logs, without user, password and query."""
     return f"{url.host}:{url.port}{url.path}"

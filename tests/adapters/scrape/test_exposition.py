@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.adapters.scrape.exposition import MAX_LINES, MAX_SAMPLES, MAX_WANTED_BYTES, Sample, Unreadable, parse
+from autoscaler.adapters.scrape.exposition import MAX_LINES, MAX_REQUESTED_BYTES, MAX_SAMPLES, Sample, Unreadable, parse
 
 RECORDINGS = Path(__file__).parents[2] / "data" / "vllm"
 
@@ -248,8 +248,8 @@ def test_names_that_begin_alike_are_told_apart() -> None:
 
 def test_an_absurd_number_of_labels_is_refused() -> None:
     labels = b",".join(b'a%d=""' % number for number in range(100))
-    with pytest.raises(Unreadable, match=f"more than {MAX_WANTED_BYTES} bytes"):
-        parse((b"d{" + labels + b"} 1\n") * (MAX_WANTED_BYTES // len(labels)), names("d"))
+    with pytest.raises(Unreadable, match=f"more than {MAX_REQUESTED_BYTES} bytes"):
+        parse((b"d{" + labels + b"} 1\n") * (MAX_REQUESTED_BYTES // len(labels)), names("d"))
 
 
 def test_an_empty_body_has_no_samples() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoscaler.adapters.scrape.tally import Tally
+from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.adapters.scrape.urls import UrlReader
 from autoscaler.config.settings import ScrapeSettings
 from tests.harness.exposition import ExpositionServer
@@ -17,18 +17,18 @@ def test_what_is_no_http_url_is_refused_without_repeating_a_password(url: str) -
 
 async def test_a_url_given_twice_is_read_once(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", "a 1\n")
-    tally = Tally()
+    builder = ReportBuilder()
     async with UrlReader([url, url], ScrapeSettings()) as reader:
-        (answer,) = (await reader.read(frozenset([b"a"]), 20.0, tally)).values()
+        (answer,) = (await reader.read(frozenset([b"a"]), 20.0, builder)).values()
     assert answer.series == {"a": [({}, 1.0)]}
     assert exposition_server.asked("/metrics") == 1
 
 
 async def test_broken_lines_are_named_without_the_password_of_the_url(exposition_server: ExpositionServer) -> None:
     exposition_server.serve("/metrics", "a\nb 1\n")
-    tally = Tally()
+    builder = ReportBuilder()
     async with UrlReader([f"http://user:secret@{exposition_server.address}/metrics"], ScrapeSettings()) as reader:
-        await reader.read(frozenset([b"a", b"b"]), 20.0, tally)
-    report = tally.report("x", 0.0)
+        await reader.read(frozenset([b"a", b"b"]), 20.0, builder)
+    report = builder.build("x", 0.0)
     assert report.failed == 0
     assert report.problems == (f"{exposition_server.address}/metrics: lines that cannot be read: a",)

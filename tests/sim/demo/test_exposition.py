@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from autoscaler.adapters.scrape import reading
+from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import parse
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.sim.demo.exposition import VllmExposition
@@ -136,13 +136,15 @@ def test_every_sample_name_of_the_recording_carries_a_number_that_a_parser_of_pr
 def test_the_scraper_counts_requests_within_an_objective_as_the_replica_did() -> None:
     replica = saturated()
     vllm, metrics = ENGINES["vllm"], replica.metrics
-    exposition = parse(page(replica).render().encode(), reading.wanted(vllm))
-    values = reading.gauges_and_counters(vllm, exposition)
+    exposition = parse(page(replica).render().encode(), pod_columns.sample_names(vllm))
+    values = pod_columns.gauges_and_counters(vllm, exposition)
     assert values["gap_s"] == pytest.approx(metrics.token_gap.total)
     assert (values["gaps"], values["itl_judged"]) == (metrics.token_gap.count, metrics.request_token_gap.count)
     assert metrics.request_token_gap.count > 0
     assert values["prefill_judged"] == metrics.prefill.count > 0
-    within = reading.within(reading.histograms(vllm, exposition), {"ttft_s": 5.0, "itl_s": 0.01})
+    within = pod_columns.count_within_objectives(
+        pod_columns.histograms(vllm, exposition), {"ttft_s": 5.0, "itl_s": 0.01}
+    )
     first, prompt = TTFT_BOUNDS_S.index(5.0) + 1, REQUEST_BOUNDS_S.index(5.0) + 1
     assert within == {
         "ttft_met": sum(metrics.ttft.counts[:first]),

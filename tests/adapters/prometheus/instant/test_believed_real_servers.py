@@ -10,7 +10,7 @@ import pytest_asyncio
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.scrape.exposition import parse
-from autoscaler.adapters.scrape.reading import gauges_and_counters, wanted
+from autoscaler.adapters.scrape.pod_columns import gauges_and_counters, wanted
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import ServedNames

@@ -1,4 +1,4 @@
-"""Turn the samples of one body into columns by the table of an engine. Holds no state and does no I/O."""
+"""Computes the columns of one pod from the samples of one scrape, by the table of its engine. It has no state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from autoscaler.catalog.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, START_TIM
 from autoscaler.catalog.series import Readings, Series, beside_of, names_of
 from autoscaler.core.table.histogram import Histogram, bound_above, count_within, merge
 
-MAX_BUCKETS = 256  # of one histogram; engines have some 25
+MAX_BUCKETS = 256  # per histogram; engines have some 25
 
 
-def wanted(engine: Engine) -> frozenset[bytes]:
-    """Return the names of the samples that reading this engine takes."""
+def sample_names(engine: Engine) -> frozenset[bytes]:
+    """Return the names of all samples that are read from an engine."""
     names = {START_TIME}
     for column, readings in engine.readings.items():
         suffix = "_bucket" if column in HISTOGRAMS else ""
@@ -26,16 +26,16 @@ def wanted(engine: Engine) -> frozenset[bytes]:
     return frozenset(name.encode() for name in names)
 
 
-def drop_foreign(engine: Engine, exposition: Exposition, may_be: Callable[[str], bool]) -> list[str]:
-    """Take out the series of models that the pod does not serve; return the names of those, sorted.
+def drop_foreign_models(engine: Engine, exposition: Exposition, serves: Callable[[str], bool]) -> list[str]:
+    """Drop the series of models that the pod does not serve; return the names of these models, sorted.
 
-    may_be: says of a name whether the pod may report it.
+    serves: returns whether the pod may report a model.
     """
     label = engine.served_label
     if not label:
         return []
     named = {labels.get(label, "") for samples in exposition.series.values() for labels, _ in samples}
-    foreign = {name for name in named if not may_be(name)}
+    foreign = {name for name in named if not serves(name)}
     if foreign:
         for name, samples in exposition.series.items():
             exposition.series[name] = [each for each in samples if each[0].get(label, "") not in foreign]
@@ -43,7 +43,7 @@ def drop_foreign(engine: Engine, exposition: Exposition, may_be: Callable[[str],
 
 
 def gauges_and_counters(engine: Engine, exposition: Exposition) -> dict[str, float]:
-    """Return every column of the engine's table that is one number; NaN: not told, or not believable."""
+    """Return the columns that are single numbers; NaN if not reported or impossible."""
     values = {}
     for column, readings in engine.readings.items():
         if column not in HISTOGRAMS:
@@ -53,19 +53,19 @@ def gauges_and_counters(engine: Engine, exposition: Exposition) -> dict[str, flo
 
 
 def histograms(engine: Engine, exposition: Exposition) -> dict[str, Histogram]:
-    """Return the histogram of every column that is read from one, where it is present and whole."""
+    """Return the histograms, by column, that are present and complete."""
     found = {}
     for readings, columns in engine.histograms.items():
-        whole = histogram(readings, exposition)
-        if whole is not None:
-            found.update(dict.fromkeys(columns, whole))
+        complete = histogram(readings, exposition)
+        if complete is not None:
+            found.update(dict.fromkeys(columns, complete))
     return found
 
 
-def within(found: Mapping[str, Histogram], objectives_s: Mapping[str, float]) -> dict[str, float]:
-    """Return every column that counts requests within an objective; NaN where there is no objective.
+def count_within_objectives(found: Mapping[str, Histogram], objectives_s: Mapping[str, float]) -> dict[str, float]:
+    """Return the columns that count requests within an objective; NaN without an objective.
 
-    found: as `histograms` returns them. objectives_s: by column of `Objectives`.
+    found: as returned by `histograms`. objectives_s: by column of `Objectives`.
     """
     counted = {}
     for column, objective in WITHIN.items():
@@ -77,7 +77,7 @@ def within(found: Mapping[str, Histogram], objectives_s: Mapping[str, float]) ->
 
 
 def histogram(readings: Readings, exposition: Exposition) -> Histogram | None:
-    """Return the first of the alternatives that is present, its series added up; None: there is none that is whole."""
+    """Return the sum of the first alternative that is present and complete, or None."""
     for row in readings:
         buckets = exposition.series.get(f"{row.name}_bucket")
         if row.beside and row.beside not in exposition.series:
@@ -88,13 +88,13 @@ def histogram(readings: Readings, exposition: Exposition) -> Histogram | None:
 
 
 def start_time_s(exposition: Exposition) -> float:
-    """Return when the process started, Unix time; NaN: it does not tell (several API server processes)."""
+    """Return the start of the process, Unix time; NaN if unknown, as with several API server processes."""
     samples = exposition.series.get(START_TIME, [])
     return samples[0][1] if len(samples) == 1 else math.nan
 
 
 def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
-    """Add the histograms of engines and ranks; None: one of them is broken, so their sum would be too small."""
+    """Add the histograms of engines and ranks; None if one is malformed, because the sum would be too small."""
     found: dict[frozenset[tuple[str, str]], dict[float, float]] = {}
     for labels, count in buckets:
         if not row.accepts(labels):

@@ -1,28 +1,28 @@
 """The report of one reading stays small and printable whatever went wrong."""
 
-from autoscaler.adapters.scrape.tally import MAX_CHARACTERS, MAX_LINES, Tally
+from autoscaler.adapters.scrape.report import MAX_CHARACTERS, MAX_LINES, ReportBuilder
 
 
 def test_failures_are_counted_whole_and_named_in_a_few_lines() -> None:
-    tally = Tally()
-    tally.requests = 100
+    builder = ReportBuilder()
+    builder.requests = 100
     for index in range(50):
-        tally.fail(f"pod-{index}", "no answer")
-    report = tally.report("scrape", 1.5)
+        builder.fail(f"pod-{index}", "no answer")
+    report = builder.build("scrape", 1.5)
     assert (report.source, report.queries, report.failed, report.duration_s) == ("scrape", 100, 50, 1.5)
     assert report.problems[0] == "pod-0: no answer"
     assert report.problems[MAX_LINES:] == (f"and {50 - MAX_LINES} more",)
 
 
 def test_a_note_is_no_failure() -> None:
-    tally = Tally()
-    tally.note("pod", "an odd line")
-    assert (tally.report("x", 0.0).failed, tally.report("x", 0.0).problems) == (0, ("pod: an odd line",))
+    builder = ReportBuilder()
+    builder.note("pod", "an odd line")
+    assert (builder.build("x", 0.0).failed, builder.build("x", 0.0).problems) == (0, ("pod: an odd line",))
 
 
 def test_what_comes_from_outside_is_cut_and_made_printable() -> None:
-    tally = Tally()
-    tally.note("pod\n\x1b[31m", "x" * 10_000)
-    (line,) = tally.report("x", 0.0).problems
+    builder = ReportBuilder()
+    builder.note("pod\n\x1b[31m", "x" * 10_000)
+    (line,) = builder.build("x", 0.0).problems
     assert line.startswith("pod??[31m: xxx")
     assert len(line) == MAX_CHARACTERS

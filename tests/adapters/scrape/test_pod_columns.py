@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.adapters.scrape.exposition import Exposition, SeriesLabels, parse
-from autoscaler.adapters.scrape.reading import MAX_BUCKETS, gauges_and_counters, histogram, start_time_s, wanted
+from autoscaler.adapters.scrape.pod_columns import (
+    MAX_BUCKETS,
+    gauges_and_counters,
+    histogram,
+    sample_names,
+    start_time_s,
+)
 from autoscaler.catalog.engines import ENGINES, QUANTILES, Engine
 from autoscaler.catalog.spellings import all_spellings, spelled
 from autoscaler.core.table.histogram import quantile
@@ -21,7 +27,7 @@ VLLM = ENGINES["vllm"]
 
 
 def parsed(engine: Engine, text: str) -> Exposition:
-    found = parse(text.encode(), wanted(engine))
+    found = parse(text.encode(), sample_names(engine))
     assert not found.broken
     return found
 
@@ -406,7 +412,7 @@ odd_numbers = st.one_of(st.floats(), st.integers(-5, 5).map(float), st.sampled_f
 def test_whatever_series_an_engine_shows_each_column_is_a_believable_number_or_unknown(
     engine: Engine, data: st.DataObject
 ) -> None:
-    names = sorted(name.decode() for name in wanted(engine))
+    names = sorted(name.decode() for name in sample_names(engine))
     series = data.draw(
         st.dictionaries(st.sampled_from(names), st.lists(st.tuples(odd_labels, odd_numbers), min_size=1, max_size=5))
     )
