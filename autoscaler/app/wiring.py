@@ -38,9 +38,9 @@ from autoscaler.config.prices import Prices
 from autoscaler.config.settings import Mode, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.daemon.checkpoint import Keeper
+from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop
-from autoscaler.daemon.warm_start import LookBack
+from autoscaler.daemon.warm_start import WarmStart
 from autoscaler.ports import (
     Actuator,
     Clock,
@@ -216,13 +216,15 @@ async def restore_memory(
 ) -> None:
     """Load what was learned before: from the state file, otherwise from history."""
     store = StateFile(settings.state) if settings.state else None
-    look_back = None
+    warm_start = None
     if settings.prometheus and settings.history:
         history = RecentHistory(settings.prometheus, parts.clock)
-        look_back = LookBack(history, parts.workloads, lambda: parts.policies.book, parts.clock)
-    keeper = Keeper(loop, parts.clock, store, look_back.learn if look_back else None, saved, parts.manual_overrides)
-    await keeper.begin()
-    parts.background.append(("state", keeper.run))
+        warm_start = WarmStart(history, parts.workloads, lambda: parts.policies.book, parts.clock)
+    checkpointer = Checkpointer(
+        loop, parts.clock, store, warm_start.learn if warm_start else None, saved, parts.manual_overrides
+    )
+    await checkpointer.begin()
+    parts.background.append(("state", checkpointer.run))
 
 
 def _reloading(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:

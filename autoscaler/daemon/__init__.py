@@ -1,1 +1,1 @@
-"""The live loop: when a tick happens, what it is made of, and what is told about it."""
+"""The live loop: its ticks, its log, and the state that it keeps across restarts."""

@@ -1,7 +1,7 @@
-"""Carries what was learned over a restart: loaded before the first tick, saved now and then and at the end.
+"""Keeps learned state across restarts: loads it before the first tick, saves it every two minutes and at shutdown.
 
-How it is stored is the store's business, and what is stored that of `core.snapshot`. Nothing here delays a tick, and no
-trouble here ends the daemon: it then learns anew.
+`core.snapshot` defines what is stored, the store defines how. A failure here never delays a tick and never ends the
+daemon: the state is then learned again.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ log = structlog.get_logger(__name__)
 
 SAVE_PERIOD_S = 120.0
 MAX_AGE_S = 12 * 3600.0
-"""Older state is of another day: models, engines and their settings may have changed since."""
+"""Older state is ignored: models, engines and their settings may have changed since."""
 
 START_WAIT_S = 2.0
-"""The first tick waits no longer for the state: what is loaded later is laid over memory then."""
+"""The first tick waits this long for the state. State that arrives later is merged into memory then."""
 
 LAST_SAVE_S = 5.0
-"""At the end: a pod has 30 s to leave, and the lease is to be given back as well."""
+"""Time limit of the last save. A pod has 30 s to terminate and must also release its lease."""
 
 
-class Keeper:
-    """`await begin()` before the first tick, then `run` in a task beside the loop."""
+class Checkpointer:
+    """Await `begin()` before the first tick, then run `run()` in a task beside the loop."""
 
     def __init__(
         self,
         loop: Loop,
         clock: Clock,
         store: StateStore | None,
-        otherwise: Callable[[], Awaitable[Snapshot | None]] | None = None,
-        told: Callable[[float], None] = lambda _wall_s: None,
+        fallback: Callable[[], Awaitable[Snapshot | None]] | None = None,
+        on_saved: Callable[[float], None] = lambda _wall_s: None,
         manual_overrides: ManualOverrides | None = None,
     ) -> None:
-        """store: None, and nothing is loaded or saved. otherwise: where to learn from if there is no usable state.
+        """store: None disables loading and saving. fallback: learns from history if no state is usable.
 
-        told: is given the Unix time of the state whenever it was saved. manual_overrides: None, and none are saved.
+        on_saved: called with the Unix time of the state after each save. manual_overrides: None saves none.
         """
         self._loop = loop
         self._clock = clock
         self._store = store
-        self._otherwise = otherwise
-        self._told = told
+        self._fallback = fallback
+        self._on_saved = on_saved
         self._manual_overrides = manual_overrides
         self._loading: asyncio.Task[bool] | None = None
         self._failing = False
 
     async def begin(self) -> None:
-        """Load the state, and wait for it as long as a first tick may."""
-        self._loading = asyncio.create_task(self._load(), name="loading of state")
+        """Start loading the state, and wait for it at most `START_WAIT_S`."""
+        self._loading = asyncio.create_task(self._load(), name="load state")
         await asyncio.wait((self._loading,), timeout=START_WAIT_S)
 
     async def run(self) -> None:
-        """Save now and then, and once more when cancelled: from when it is known what there was before."""
+        """Save every `SAVE_PERIOD_S`, and once more when cancelled. Saving starts after loading has ended."""
         try:
             await self._run()
-        except Exception as error:  # the boundary of keeping: whatever it was, scaling goes on
+        except Exception as error:  # whatever fails here, scaling goes on
             log.error("state is no longer saved", exc_info=error)
 
     async def _run(self) -> None:
-        assert self._loading is not None, "begin comes first"
-        if not await self._loading and self._otherwise is not None:
-            await self._learn(self._otherwise)
+        assert self._loading is not None, "call begin first"
+        if not await self._loading and self._fallback is not None:
+            await self._learn(self._fallback)
         if self._store is None:
             return
         try:
@@ -83,7 +83,7 @@ class Keeper:
                     await self._save(self._store)
 
     async def _load(self) -> bool:
-        """Have the loop restore the state; False: there is none that can be used."""
+        """Hand the saved state to the loop. Returns False if there is no usable state."""
         try:
             snapshot = await self._store.load() if self._store is not None else None
         except Unavailable as error:
@@ -102,12 +102,12 @@ class Keeper:
             self._manual_overrides.restore(snapshot.manual_overrides)
         return True
 
-    async def _learn(self, otherwise: Callable[[], Awaitable[Snapshot | None]]) -> None:
+    async def _learn(self, fallback: Callable[[], Awaitable[Snapshot | None]]) -> None:
         try:
-            snapshot = await otherwise()
+            snapshot = await fallback()
         except Unavailable as error:
             log.warning("nothing was learned from history", reason=str(error))
-        except Exception as error:  # the boundary of a look back: however odd history is, the present goes on
+        except Exception as error:  # odd history must not stop the daemon
             log.error("nothing was learned from history", exc_info=error)
         else:
             if snapshot is not None:
@@ -115,7 +115,7 @@ class Keeper:
 
     async def _save(self, store: StateStore) -> None:
         snapshot = self._loop.snapshot()
-        if snapshot is None:  # no tick yet: what another process knew is still the best there is
+        if snapshot is None:  # no tick yet: the saved state of the last process is still the best
             return
         if self._manual_overrides is not None:
             snapshot = replace(snapshot, manual_overrides=self._manual_overrides.snapshot())
@@ -129,4 +129,4 @@ class Keeper:
         if self._failing:
             log.info("state is saved again")
         self._failing = False
-        self._told(snapshot.wall_s)
+        self._on_saved(snapshot.wall_s)

@@ -1,4 +1,4 @@
-"""What the log says of ticks: each change of state once, and one summary line a tick at debug level."""
+"""Log lines of ticks: one line per change of state, and one summary per tick at debug level."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ EVENT = {
 
 
 class LogRecorder:
-    """Writes changes, and the coming and going of trouble at the sources."""
+    """Logs changes of replica counts, and problems of sources, inputs, owners and policies when they begin and end."""
 
     def __init__(self) -> None:
-        self._troubled: dict[str, tuple[str, ...]] = {}
-        self._untrusted: frozenset[str] = frozenset()
+        self._source_problems: dict[str, tuple[str, ...]] = {}
+        self._stale: frozenset[str] = frozenset()
         self._leading: bool | None = None
         self._other_owners: dict[WorkloadRef, str] = {}
         self._problems: dict[WorkloadRef, str] = {}
-        self._told: dict[WorkloadRef, tuple[int, ChangeStatus]] = {}
+        self._last_changes: dict[WorkloadRef, tuple[int, ChangeStatus]] = {}
 
     def record(self, tick: TickRecord) -> None:
-        self._changes(tick)
-        self._sources(tick)
-        self._trust(tick)
-        self._ownership(tick)
-        self._policies(tick)
+        self._log_changes(tick)
+        self._log_sources(tick)
+        self._log_freshness(tick)
+        self._log_ownership(tick)
+        self._log_policies(tick)
         log.debug(
             "tick",
             number=tick.number,
@@ -46,13 +46,13 @@ class LogRecorder:
     def failed(self, wall_s: float, error: BaseException) -> None:
         """The loop itself logs failed ticks, once."""
 
-    def _changes(self, tick: TickRecord) -> None:
-        # Where others do it, or nobody, the same wish comes back every tick until the count has changed: told once.
-        wishes = {outcome.change.ref: (outcome.change.after, outcome.status) for outcome in tick.outcomes}
-        told, self._told = self._told, wishes
+    def _log_changes(self, tick: TickRecord) -> None:
+        # A change that another component applies is proposed on every tick until the count has changed: log it once.
+        proposed = {outcome.change.ref: (outcome.change.after, outcome.status) for outcome in tick.outcomes}
+        logged, self._last_changes = self._last_changes, proposed
         for outcome in tick.outcomes:
             change = outcome.change
-            if told.get(change.ref) == wishes[change.ref] and outcome.status is not ChangeStatus.APPLIED:
+            if logged.get(change.ref) == proposed[change.ref] and outcome.status is not ChangeStatus.APPLIED:
                 continue
             write = log.info if outcome.status not in (ChangeStatus.FAILED, ChangeStatus.CONFLICT) else log.warning
             write(
@@ -65,25 +65,25 @@ class LogRecorder:
                 **({"detail": outcome.detail} if outcome.detail else {}),
             )
 
-    def _sources(self, tick: TickRecord) -> None:
+    def _log_sources(self, tick: TickRecord) -> None:
         for report in tick.input.samples.reports:
-            before = self._troubled.get(report.source, ())
+            before = self._source_problems.get(report.source, ())
             if report.problems and not before:
                 log.warning("source has problems", source=report.source, problems=report.problems[:3])
             elif before and not report.problems:
                 log.info("source recovered", source=report.source)
-            self._troubled[report.source] = report.problems
+            self._source_problems[report.source] = report.problems
 
-    def _trust(self, tick: TickRecord) -> None:
+    def _log_freshness(self, tick: TickRecord) -> None:
         rows = (~tick.decision.trusted).nonzero()[0]
-        untrusted = frozenset(str(tick.input.fleet.workloads[row].ref) for row in rows)
-        if len(untrusted) > len(self._untrusted) and not self._untrusted:
-            log.warning("inputs are missing or stale", workloads=len(untrusted), first=min(untrusted))
-        elif self._untrusted and not untrusted:
+        stale = frozenset(str(tick.input.fleet.workloads[row].ref) for row in rows)
+        if len(stale) > len(self._stale) and not self._stale:
+            log.warning("inputs are missing or stale", workloads=len(stale), first=min(stale))
+        elif self._stale and not stale:
             log.info("all inputs are fresh again")
-        self._untrusted = untrusted
+        self._stale = stale
 
-    def _ownership(self, tick: TickRecord) -> None:
+    def _log_ownership(self, tick: TickRecord) -> None:
         if tick.leading != self._leading and self._leading is not None:
             log.info("leading" if tick.leading else "following")
         self._leading = tick.leading
@@ -98,7 +98,7 @@ class LogRecorder:
             log.info("the replica count is ours again", workload=str(ref))
         self._other_owners = owners
 
-    def _policies(self, tick: TickRecord) -> None:
+    def _log_policies(self, tick: TickRecord) -> None:
         members = tick.input.fleet.workloads
         problems = {members[row].ref: problem for row, problem in tick.policy_problems.items()}
         for ref, problem in problems.items() - self._problems.items():

@@ -1,4 +1,4 @@
-"""The live loop: sample, decide, act, record; then wait. One tick at a time, each from the world as it is."""
+"""The live loop: sample, decide, act, record, wait. Ticks never overlap, and each starts from the present cluster."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from autoscaler.ports import (
 log = structlog.get_logger(__name__)
 
 SHORTEST_PAUSE_S = 0.1
-"""Between two ticks, however often it is woken: a storm of events must not become a storm of queries."""
+"""Shortest pause between two ticks: a storm of wake-ups must not become a storm of queries."""
 
-FIRST_TRY_S = 0.5
-"""Until the second try, and twice as long until each further one, up to a period, until one succeeds: at the start the
+FIRST_RETRY_S = 0.5
+"""Delay after the first failed tick of the process; it doubles up to the period until a tick succeeds. At startup the
 cluster is not listed yet, and soon will be."""
 
 SAMPLING, ACTING = 0.5, 0.4
-"""Shares of a tick's deadline. The rest is for deciding: a tick that is cut as a whole tells of none of its changes."""
+"""Shares of a tick's deadline. The rest is for the decision: a cancelled tick reports none of its changes."""
 
 
 class Loop:
-    """Drives ticks until it is cancelled.
+    """Runs ticks until it is cancelled.
 
-    A tick that fails changes nothing; the next one starts anew. Followers tick as well, so that they have watched a
-    full window when they come to lead, but only a leader acts.
+    A failed tick changes nothing, and the next one starts again. Followers tick too, so that they have observed a full
+    stabilization window when they become leader, but only the leader acts.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Loop:
         woken: asyncio.Event | None = None,
         problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
     ) -> None:
-        """woken: set by anybody who wants the next tick at once, since something happened that should not wait.
+        """woken: set by adapters to start the next tick at once.
 
-        problems: tells what is wrong with workloads beside their policies, in words.
+        problems: returns problems of workloads other than those of their policies, as sentences.
         """
         self._clock = clock
         self._workloads = workloads
@@ -85,64 +85,64 @@ class Loop:
         self._deadline_s = deadline_s
         self._prices = prices or Prices({})
         self._memory = Memory.empty()
-        self._last: tuple[tuple[Workload, ...], float, float] | None = None  # whose memory, and when
-        self._to_restore: Snapshot | None = None  # waits for a tick
+        self._last: tuple[tuple[Workload, ...], float, float] | None = None  # workloads, clock, Unix time
+        self._to_restore: Snapshot | None = None  # merged into memory by the next tick
         self._number = 0
         self._woken = woken or asyncio.Event()
         self._problems = problems
         self._failing = False
-        self._broken: set[str] = set()  # recorders that failed the last time, told once
+        self._broken: set[str] = set()  # recorders that failed last time; each failure is logged once
 
     async def run(self) -> None:
         """Tick until cancelled."""
-        first_s = FIRST_TRY_S
+        retry_s = FIRST_RETRY_S
         while True:
             began_s = self._clock.now_s()
-            self._woken.clear()  # before: what happens while it ticks, the tick may have missed
+            self._woken.clear()  # first: the tick may miss what happens while it runs
             await self.attempt()
             await self._clock.sleep(SHORTEST_PAUSE_S)
-            period_s = self._period_s if self._number else min(self._period_s, first_s)
-            first_s = min(2 * first_s, self._period_s)
+            period_s = self._period_s if self._number else min(self._period_s, retry_s)
+            retry_s = min(2 * retry_s, self._period_s)
             await self._pause(began_s + period_s - self._clock.now_s())
 
     def snapshot(self) -> Snapshot | None:
-        """Return what has been learned up to the last tick; None: none yet, or more is known that it did not have."""
+        """Return the state as of the last tick. None: no tick yet, or a restored state waits for the next one."""
         return take(self._memory, *self._last) if self._last and self._to_restore is None else None
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Lay what was learned before over memory, with the next tick."""
+        """Merge saved state into memory at the next tick."""
         self._to_restore = snapshot
 
     async def attempt(self) -> TickRecord | None:
-        """Tick once. A failure is told to log and recorders, and changes nothing."""
+        """Tick once. A failure is logged and recorded, and changes nothing."""
         try:
             async with asyncio.timeout(self._deadline_s):
                 record = await self.tick()
-        except Exception as error:  # the loop boundary: whatever it was, the next tick starts from the world as it is
+        except Exception as error:  # whatever failed, the next tick starts from the present cluster
             self._failed(error)
             return None
         if self._failing:
             log.info("ticks have recovered" if self._number > 1 else "first tick")
         self._failing = False
-        self._tell(lambda recorder: recorder.record(record))
+        self._notify(lambda recorder: recorder.record(record))
         return record
 
     async def tick(self) -> TickRecord:
-        """Sample, decide, act. Raises what made it impossible."""
+        """Sample, decide, act. Raises whatever made the tick fail."""
         began_s = self._clock.now_s()
         fleet = self._workloads.fleet()
-        rules = self._compiler.compile(fleet.workloads, self._policies())
-        samples = await self._sample(fleet, Objectives(rules.spec.ttft_objective_s, rules.spec.itl_objective_s))
+        specs = self._compiler.compile(fleet.workloads, self._policies())
+        samples = await self._sample(fleet, Objectives(specs.spec.ttft_objective_s, specs.spec.itl_objective_s))
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        schedule = rules.windows.at(wall_s, now_s)
-        inp = TickInput(now_s, fleet, rules.spec, schedule, samples, self._prices.variants(fleet))
-        decision, self._memory = tick(inp, self._remembered(fleet, now_s, wall_s))
+        schedule = specs.windows.at(wall_s, now_s)
+        inp = TickInput(now_s, fleet, specs.spec, schedule, samples, self._prices.variants(fleet))
+        decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))
         self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 
         leading = self._leadership.leading
-        problems = self._told(fleet, rules.problems)
-        changes = differences(inp, decision, rules.names, problems)
+        problems = self._merge_problems(fleet, specs.problems)
+        changes = compute_changes(inp, decision, specs.names, problems)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         return TickRecord(
@@ -152,26 +152,26 @@ class Loop:
             duration_s=self._clock.now_s() - began_s,
             input=inp,
             decision=decision,
-            policies=rules.names,
+            policies=specs.names,
             problems=problems,
-            policy_problems=rules.problems,
+            policy_problems=specs.problems,
             outcomes=tuple(outcomes),
             leading=leading,
         )
 
-    def _told(self, fleet: Fleet, of_policies: Mapping[int, str]) -> Mapping[int, str]:
-        """Return by row what is wrong with workloads: what their sources tell, then what their policies do."""
-        told = self._problems()
-        if not told:
+    def _merge_problems(self, fleet: Fleet, of_policies: Mapping[int, str]) -> Mapping[int, str]:
+        """Return problems by row: those of workloads first, then those of their policies."""
+        of_workloads = self._problems()
+        if not of_workloads:
             return of_policies
         rows = {workload.ref: row for row, workload in enumerate(fleet.workloads)}
-        found = {rows[ref]: problem for ref, problem in told.items() if ref in rows}
+        merged = {rows[ref]: problem for ref, problem in of_workloads.items() if ref in rows}
         for row, problem in of_policies.items():
-            found[row] = f"{found[row]}; {problem}" if row in found else problem
-        return found
+            merged[row] = f"{merged[row]}; {problem}" if row in merged else problem
+        return merged
 
-    def _remembered(self, fleet: Fleet, now_s: float, wall_s: float) -> Memory:
-        """Return the memory that this tick begins with."""
+    def _restored_memory(self, fleet: Fleet, now_s: float, wall_s: float) -> Memory:
+        """Return the memory for this tick, merged with restored state if there is some."""
         if self._to_restore is None:
             return self._memory
         memory, workloads = restore(self._to_restore, self._memory, fleet, now_s, wall_s)
@@ -180,7 +180,7 @@ class Loop:
         return memory
 
     async def _sample(self, fleet: Fleet, objectives: Objectives) -> Samples:
-        """Read all sources side by side; one that raises costs its own readings only."""
+        """Read all sources concurrently. A source that raises loses only its own readings."""
         budget_s = SAMPLING * self._deadline_s
         answers = await asyncio.gather(
             *(source.sample(fleet, objectives, budget_s) for source in self._sources), return_exceptions=True
@@ -205,21 +205,21 @@ class Loop:
     def _failed(self, error: Exception) -> None:
         if not self._failing:
             expected = isinstance(error, Unavailable | TimeoutError)
-            reason = str(error) or f"nothing was decided within {self._deadline_s:g} s"
+            reason = str(error) or f"no decision within {self._deadline_s:g} s"
             if expected and not self._number:
                 log.info("waiting for the first tick", reason=reason)
             else:
                 log.warning("ticks are failing", error=reason, exc_info=None if expected else error)
         self._failing = True
-        self._tell(lambda recorder: recorder.failed(self._clock.wall_s(), error))
+        self._notify(lambda recorder: recorder.failed(self._clock.wall_s(), error))
 
-    def _tell(self, what: Callable[[Recorder], None]) -> None:
-        """Tell every recorder; one that raises costs its own record only, for scaling must not end with a display."""
+    def _notify(self, call: Callable[[Recorder], None]) -> None:
+        """Call every recorder. One that raises loses only its own record: a broken display must not stop scaling."""
         for recorder in self._recorders:
             name = type(recorder).__name__
             try:
-                what(recorder)
-            except (BrokenPipeError, Unwritable):  # nobody sees the output any more, so nobody wants it
+                call(recorder)
+            except (BrokenPipeError, Unwritable):  # the output has no reader any more
                 raise
             except Exception as error:
                 if name not in self._broken:
@@ -239,16 +239,16 @@ class Loop:
         finally:
             for waiter in (sleeping, woken):
                 waiter.cancel()
-            # Not awaited one by one under `suppress`: that would swallow a cancellation of the loop itself.
+            # `gather`, because awaiting each under `suppress` would swallow a cancellation of the loop itself.
             await asyncio.gather(sleeping, woken, return_exceptions=True)
 
 
-def differences(
+def compute_changes(
     inp: TickInput, decision: Decision, policies: Sequence[str], problems: Mapping[int, str]
 ) -> list[Change]:
-    """Return what must change in the cluster for the decision to hold."""
+    """Return the changes that bring the cluster to the decided replica counts."""
     changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
-    until_s = freshness.until_s(inp, decision.observation)
+    valid_until_s = freshness.until_s(inp, decision.observation)
     heard = decision.trusted | (decision.observation.age_s <= inp.spec.max_input_age_s)
     return [
         Change(
@@ -257,7 +257,7 @@ def differences(
             before=int(inp.fleet.replicas[row]),
             after=int(decision.replicas[row]),
             reason=explain(inp, decision, policies, problems, int(row)).sentence,
-            scale_down_until_s=float(until_s[row]),
+            scale_down_until_s=float(valid_until_s[row]),
             has_fresh_input=bool(heard[row]),
         )
         for row in changed

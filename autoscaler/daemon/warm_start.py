@@ -1,7 +1,7 @@
-"""Learns from what was measured before this process began: the recent past, tick by tick, through the very decision.
+"""Warm start: learns from recent history by running the ticks that this process would have run.
 
-Nothing is decided here and nobody acts: of each tick only the memory is used. Learning takes place in a thread, beside
-ticks of the present that go on, and for the workloads that exist.
+Only the memory of these ticks is used; their decisions are dropped. The replay runs in a thread, so that live ticks go
+on, and covers only workloads that exist now.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from autoscaler.ports import Clock, HistorySource, Unavailable, WorkloadSource
 log = structlog.get_logger(__name__)
 
 SPAN_S = 3 * 3600.0
-"""How far back: enough for capacity, lengths of answers and the course of demand to settle."""
+"""Length of the history: enough for learned capacity, output lengths and load averages to settle."""
 
 DEADLINE_S = 20.0
-"""For reading. What was read by then is learned from."""
+"""Time limit for reading. The replay uses what was read by then."""
 
-UNTOLD = ("gateway.age_s", "gpu.loaded_idle_replica_s")
-"""What history says nothing of: there are neither gateways nor GPUs in it. What is known of these by now stays."""
+NOT_IN_HISTORY = ("gateway.age_s", "gpu.loaded_idle_replica_s")
+"""Stored columns that the replay cannot fill: history has neither gateways nor GPUs. Their present values stay."""
 
 WINDOW_S = 120.0
-"""Of latency quantiles, as usual."""
+"""Window of latency quantiles, the default of live readings."""
 
-SETTLED_S = 300.0
-"""A pod that reported for longer before it became ready had been ready before: engines report when they can serve."""
+LONGEST_STARTUP_S = 300.0
+"""A pod that reported metrics for longer than this before its ready time was ready before: engines report once they can
+serve."""
 
-AGAIN_S = 1.0
-"""Between two looks at a cluster that is not known yet."""
+RETRY_S = 1.0
+"""Pause between attempts to read the fleet while the cluster is not synced."""
 
 
-class LookBack:
-    """Reads and learns: `await LookBack(history, workloads, policies, clock).learn()`."""
+class WarmStart:
+    """Reads history and learns from it: `await WarmStart(history, workloads, policies, clock).learn()`."""
 
     def __init__(
         self, history: HistorySource, workloads: WorkloadSource, policies: Callable[[], PolicyBook], clock: Clock
@@ -59,22 +60,22 @@ class LookBack:
         self._clock = clock
 
     async def learn(self) -> Snapshot | None:
-        """Return what the recent past teaches; None: it knows none of the workloads. Raises Unavailable."""
+        """Return the state learned from history; None if it has no workload of the fleet. Raises Unavailable."""
         fleet = await self._fleet()
         spec = compile_specs(fleet.workloads, self._policies()).spec
         objectives = Objectives(spec.ttft_objective_s, spec.itl_objective_s)
         began_s = self._clock.now_s()
         recent = await self._history.recent(fleet, objectives, SPAN_S, DEADLINE_S)
         read_s = self._clock.now_s()
-        course = lay_out(recent, fleet)
-        rules = compile_specs(course.fleet.workloads, self._policies())
+        past = arrange(recent, fleet)
+        specs = compile_specs(past.fleet.workloads, self._policies())
         offset_s = self._clock.wall_s() - self._clock.now_s()
-        snapshot = await asyncio.to_thread(relive, course, rules, offset_s)
+        snapshot = await asyncio.to_thread(replay, past, specs, offset_s)
         log.info(
             "learned from history",
             workloads=len(snapshot.workloads),
             of=len(fleet.workloads),
-            pods=len(course.fleet.pods),
+            pods=len(past.fleet.pods),
             read_s=round(read_s - began_s, 1),
             learned_s=round(self._clock.now_s() - read_s, 1),
             **({"problem": recent.problem} if recent.problem else {}),
@@ -82,41 +83,41 @@ class LookBack:
         return snapshot if snapshot.workloads else None
 
     async def _fleet(self) -> Fleet:
-        """Wait until the cluster is known."""
+        """Wait until the cluster is synced, and return its fleet."""
         while True:
             try:
                 return self._workloads.fleet()
             except Unavailable:
-                await self._clock.sleep(AGAIN_S)
+                await self._clock.sleep(RETRY_S)
 
 
 @dataclass(frozen=True)
-class Course:
-    """The recent past on the rows of the workloads of which anything is known, and of all pods they had."""
+class Past:
+    """Recent history on rows of its own: the workloads that it has readings of, and all pods they had. T steps."""
 
-    fleet: Fleet  # as it is now; pods that are gone have no times
-    recent: Recent  # on its rows
+    fleet: Fleet  # the present fleet; deleted pods have no times
+    recent: Recent  # on the rows of `fleet`
     reporting: BoolColumn  # bool[T, P], between a pod's first and last reading
-    starting: BoolColumn  # bool[T, P], created and not yet reporting
+    starting: BoolColumn  # bool[T, P], created, and no reading yet
 
 
-def lay_out(recent: Recent, fleet: Fleet) -> Course:
-    """Give the past a fleet of its own: some workloads of the present one, and pods that are gone beside those here."""
-    recent = _apart(recent, fleet)
-    read = _read(recent)
+def arrange(recent: Recent, fleet: Fleet) -> Past:
+    """Give history a fleet of its own: workloads with readings, their present pods and their deleted pods."""
+    recent = _split_reused_names(recent, fleet)
+    read = _has_reading(recent)
     order = np.flatnonzero(read.any(axis=0))
     workload, pod = recent.pod_workload[order], recent.pod[order]
     rows = np.unique(workload)
-    there = pod >= 0
+    exists = pod >= 0
 
     def of_pod(column: FloatColumn) -> FloatColumn:
-        return np.where(there, column[pod], np.nan) if len(column) else np.full(len(pod), np.nan)
+        return np.where(exists, column[pod], np.nan) if len(column) else np.full(len(pod), np.nan)
 
-    seen = read[:, order]
-    begun = np.logical_or.accumulate(seen)
-    reporting = begun & np.logical_or.accumulate(seen[::-1])[::-1]
+    read = read[:, order]
+    begun = np.logical_or.accumulate(read)
+    reporting = begun & np.logical_or.accumulate(read[::-1])[::-1]
     ready_s = of_pod(fleet.pod_ready_s)
-    settled = ready_s - recent.time_s[begun.argmax(axis=0)] <= SETTLED_S
+    is_first_start = ready_s - recent.time_s[begun.argmax(axis=0)] <= LONGEST_STARTUP_S
 
     alive = replace(
         fleet,
@@ -126,7 +127,7 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         paused=fleet.paused[rows],
         other_owner=tuple(fleet.other_owner[row] for row in rows.tolist()),
         gpus_per_replica=fleet.gpus_per_replica[rows],
-        pool=np.full(len(rows), -1, dtype=np.int64),  # what pools had to give then is not known
+        pool=np.full(len(rows), -1, dtype=np.int64),  # the free GPUs of that time are not known
         obstacles=Obstacles.none(len(rows)),
         pods=tuple(fleet.pods[row] if row >= 0 else Pod("", "") for row in pod.tolist()),
         pod_id=np.arange(len(pod), dtype=np.int64),
@@ -137,7 +138,7 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         pod_created_s=of_pod(fleet.pod_created_s),
         pod_scheduled_s=of_pod(fleet.pod_scheduled_s),
         pod_started_s=of_pod(fleet.pod_started_s),
-        pod_ready_s=np.where(settled, ready_s, np.nan),
+        pod_ready_s=np.where(is_first_start, ready_s, np.nan),
         pools=(),
         pool_gpus=np.empty(0),
     )
@@ -147,56 +148,56 @@ def lay_out(recent: Recent, fleet: Fleet) -> Course:
         pod=pod,
         columns={name: column[:, order] for name, column in recent.columns.items()},
     )
-    return Course(alive, known, reporting, ~begun & (alive.pod_created_s <= recent.time_s[:, None]))
+    return Past(alive, known, reporting, ~begun & (alive.pod_created_s <= recent.time_s[:, None]))
 
 
-def _read(recent: Recent) -> BoolColumn:
-    """Say when which pod was read; bool[T, P]."""
+def _has_reading(recent: Recent) -> BoolColumn:
+    """Return which pods have a reading at which step; bool[T, P]."""
     return ~np.isnan(recent.columns.get("running", np.full((len(recent.time_s), len(recent.pod)), np.nan)))
 
 
-def _apart(recent: Recent, fleet: Fleet) -> Recent:
-    """Give what was read before a pod was created to another one, that is gone: StatefulSets give names again."""
-    nobody = np.full(1, np.nan)
-    created_s = np.concatenate([fleet.pod_created_s, nobody])[recent.pod]  # -1 is nobody
-    former = _read(recent) & (recent.columns.get("time_s", recent.time_s[:, None]) < created_s)
-    twice = np.flatnonzero(former.any(axis=0))
-    if not len(twice):
+def _split_reused_names(recent: Recent, fleet: Fleet) -> Recent:
+    """Move readings older than a pod to a deleted pod of its own: a StatefulSet reuses pod names."""
+    deleted = np.full(1, np.nan)
+    created_s = np.concatenate([fleet.pod_created_s, deleted])[recent.pod]  # -1: deleted
+    former = _has_reading(recent) & (recent.columns.get("time_s", recent.time_s[:, None]) < created_s)
+    reused = np.flatnonzero(former.any(axis=0))
+    if not len(reused):
         return recent
     columns = {
         name: np.concatenate(
-            [np.where(former, np.nan, column), np.where(former[:, twice], column[:, twice], np.nan)], axis=1
+            [np.where(former, np.nan, column), np.where(former[:, reused], column[:, reused], np.nan)], axis=1
         )
         for name, column in recent.columns.items()
     }
     return replace(
         recent,
-        pod_workload=np.concatenate([recent.pod_workload, recent.pod_workload[twice]]),
-        pod=np.concatenate([recent.pod, np.full(len(twice), -1)]),
+        pod_workload=np.concatenate([recent.pod_workload, recent.pod_workload[reused]]),
+        pod=np.concatenate([recent.pod, np.full(len(reused), -1)]),
         columns=columns,
     )
 
 
-def relive(course: Course, rules: Compiled, offset_s: float) -> Snapshot:
-    """Tick through the past, and keep what is remembered then.
+def replay(past: Past, specs: Compiled, offset_s: float) -> Snapshot:
+    """Run one tick per step of history, and return the memory of the last one.
 
-    rules: of the workloads of the course. offset_s: from the clock of the tick to Unix time.
+    specs: of the workloads of `past`. offset_s: seconds to add to the clock of ticks to get Unix time.
     """
-    fleet, recent, memory = course.fleet, course.recent, Memory.empty()
+    fleet, recent, memory = past.fleet, past.recent, Memory.empty()
     rows, pods = len(fleet.workloads), len(fleet.pods)
     front = FrontSamples.filled(rows)
     names = [field.name for field in fields(PodSamples)]
     unknown, counted = np.full(pods, np.nan), counter_falls.Counted.blank(0)
     now_s = float(recent.time_s[-1])
     for step, now_s in enumerate(recent.time_s.tolist()):
-        reporting, starting = course.reporting[step], course.starting[step]
-        there = reporting | starting
-        then = replace(
+        reporting, starting = past.reporting[step], past.starting[step]
+        exists = reporting | starting
+        fleet_then = replace(
             fleet,
             time_s=now_s,
-            replicas=np.bincount(fleet.pod_workload[there], minlength=rows).astype(np.float64),
+            replicas=np.bincount(fleet.pod_workload[exists], minlength=rows).astype(np.float64),
             pod_ready=reporting,
-            pod_terminating=~there,  # what is not there yet, or no more, neither serves nor starts
+            pod_terminating=~exists,  # a pod that does not exist neither serves nor starts
             pod_ready_s=np.where(reporting, fleet.pod_ready_s, np.nan),
         )
         columns = {name: recent.columns[name][step] if name in recent.columns else unknown for name in names}
@@ -207,7 +208,8 @@ def relive(course: Course, rules: Compiled, offset_s: float) -> Snapshot:
         )
         believed, counted = counter_falls.doubt(counted, PodSamples(**columns), start_s, fleet, WINDOW_S)
         samples = Samples(believed, front)
-        inp = TickInput(now_s, then, rules.spec, rules.windows.at(now_s + offset_s, now_s), samples)
+        inp = TickInput(now_s, fleet_then, specs.spec, specs.windows.at(now_s + offset_s, now_s), samples)
         _, memory = tick(inp, memory)
     snapshot = take(memory, fleet.workloads, now_s, now_s + offset_s)
-    return replace(snapshot, columns={name: column for name, column in snapshot.columns.items() if name not in UNTOLD})
+    learned = {name: column for name, column in snapshot.columns.items() if name not in NOT_IN_HISTORY}
+    return replace(snapshot, columns=learned)

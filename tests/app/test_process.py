@@ -37,9 +37,7 @@ async def waiting(running: Daemon) -> dict:
 
 
 @pytest.mark.slow
-async def test_without_an_answer_from_the_cluster_it_lives_tells_why_and_ends_when_asked(
-    tmp_path: Path, nowhere: dict[str, str]
-):
+async def test_daemon_reports_and_stops_when_the_cluster_is_silent(tmp_path: Path, nowhere: dict[str, str]):
     async with daemon(tmp_path, *RUN, environment=nowhere, ready=False) as running:
         ready = await waiting(running)
         assert (await running.get("/healthz"))[0] == 200
@@ -55,9 +53,7 @@ async def test_without_an_answer_from_the_cluster_it_lives_tells_why_and_ends_wh
 
 
 @pytest.mark.slow
-async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_secret(
-    tmp_path: Path, nowhere: dict[str, str]
-):
+async def test_log_is_json_lines_on_stderr_without_secrets(tmp_path: Path, nowhere: dict[str, str]):
     token = tmp_path / "token"
     token.write_text("hunter2-token")
     prometheus = ("--prometheus", "http://me:hunter2@127.0.0.1:1/prefix?key=hunter2", "--prometheus-token-file", token)
@@ -77,7 +73,7 @@ async def test_the_log_is_one_json_object_a_line_on_standard_error_and_holds_no_
 
 
 @pytest.mark.slow
-def test_errors_of_libraries_are_lines_of_the_same_log():
+def test_library_errors_go_to_the_same_log():
     code = (
         "import logging\nfrom autoscaler.app.logging import configure_log\nconfigure_log('json', 'info')\n"
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.getLogger('asyncio').exception('task %d failed', 7)\n"
@@ -91,7 +87,7 @@ def test_errors_of_libraries_are_lines_of_the_same_log():
 
 
 @pytest.mark.slow
-async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str, str]):
+async def test_console_log_is_plain_text(tmp_path: Path, nowhere: dict[str, str]):
     async with daemon(tmp_path, *RUN, "--log-format", "console", environment=nowhere, ready=False) as running:
         await waiting(running)
         assert "waiting for the first tick" in running.err
@@ -99,7 +95,7 @@ async def test_a_log_for_people_is_plain_text(tmp_path: Path, nowhere: dict[str,
 
 
 @pytest.mark.slow
-async def test_the_page_is_named_with_the_port_that_was_found(tmp_path: Path, nowhere: dict[str, str]):
+async def test_page_address_names_the_port_when_any_port_is_allowed(tmp_path: Path, nowhere: dict[str, str]):
     prometheus = ("--prometheus", "http://127.0.0.1:1")
     for arguments, told in (
         (("demo", "--duration", "1s"), "The page: "),
@@ -115,7 +111,7 @@ async def test_the_page_is_named_with_the_port_that_was_found(tmp_path: Path, no
 
 
 @pytest.mark.slow
-async def test_options_of_the_environment_are_in_force(tmp_path: Path, nowhere: dict[str, str]):
+async def test_options_are_read_from_the_environment(tmp_path: Path, nowhere: dict[str, str]):
     environment = {**nowhere, "VLLM_AUTOSCALER_RUN_MODE": "dry-run", "VLLM_AUTOSCALER_RUN_SCRAPE": "true"}
     environment["VLLM_AUTOSCALER_RUN_HTTP_HOST"] = "127.0.0.1"
     async with daemon(tmp_path, "run", environment=environment, ready=False) as running:
@@ -123,7 +119,7 @@ async def test_options_of_the_environment_are_in_force(tmp_path: Path, nowhere: 
         assert await running.metric("vllm_autoscaler_info", mode="dry-run") == 1
 
 
-async def test_a_reader_who_has_seen_enough_ends_it_quietly(tmp_path: Path, nowhere: dict[str, str]):
+async def test_command_ends_quietly_when_its_reader_closes(tmp_path: Path, nowhere: dict[str, str]):
     """As `vllm-autoscaler dry-run --json | head -1` does; what is printed is printed into a pipe nobody reads."""
     script = (
         "import asyncio, sys\n"
@@ -162,7 +158,7 @@ FULL = "error: standard output cannot be written: No space left on device\n"
         ("dry-run", "--prometheus", "http://127.0.0.1:1", "--json", "--http-port", "0"),
     ],
 )
-def test_output_that_finds_no_room_ends_every_command_with_one_line(tmp_path: Path, arguments: tuple[str, ...]):
+def test_commands_end_with_one_line_when_the_disk_is_full(tmp_path: Path, arguments: tuple[str, ...]):
     (tmp_path / "policy.yaml").write_text("apiVersion: vllm-autoscaler.io/v1\nkind: Policy\nmetadata: {name: mine}\n")
     (tmp_path / "broken.yaml").write_text("kind: Policy\n")
     with Path("/dev/full").open("w") as full:
@@ -180,7 +176,7 @@ def test_output_that_finds_no_room_ends_every_command_with_one_line(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path):
+def test_check_exits_130_when_interrupted_on_standard_input(tmp_path: Path):
     child = subprocess.Popen(
         ["env", "--default-signal=INT", COMMAND, "check", "-"],  # a shell has what it runs beside itself ignore it
         stdin=subprocess.PIPE,
@@ -188,7 +184,9 @@ def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path
         stderr=subprocess.PIPE,
         cwd=tmp_path,
     )
-    time.sleep(3.0)
+    assert child.stdin is not None
+    child.stdin.write(b"#\n" * 100_000)  # more than a pipe holds: this returns once the command reads
+    child.stdin.flush()
     child.send_signal(signal.SIGINT)
     assert child.communicate(timeout=30) == (b"", b"")
     assert child.returncode == 130
@@ -203,7 +201,7 @@ def test_ctrl_c_while_check_reads_standard_input_ends_it_with_130(tmp_path: Path
         (("dry-run", "--http-port", "0", "--prometheus"), (0, 0)),
     ],
 )
-async def test_who_is_stopped_before_a_server_answers_ends_quietly_and_with_0_only_if_nothing_else_would_end_it(
+async def test_exit_code_when_stopped_before_a_server_answers(
     tmp_path: Path, nowhere: dict[str, str], arguments: tuple[str, ...], codes: tuple[int, int]
 ):
     asked = asyncio.Event()

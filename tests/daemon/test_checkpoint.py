@@ -18,7 +18,7 @@ from autoscaler.adapters.in_memory import (
 )
 from autoscaler.config.policy.parse import load
 from autoscaler.core.snapshot import ManualOverride, Snapshot
-from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Keeper
+from autoscaler.daemon.checkpoint import MAX_AGE_S, SAVE_PERIOD_S, START_WAIT_S, Checkpointer
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Unavailable
 from tests.core.world import fleet, samples
@@ -75,7 +75,7 @@ class Process:
             deadline_s=30.0,
         )
         self.manual_overrides = MemoryOverrides()
-        self.keeper = Keeper(self.loop, self.clock, store, otherwise, self.saved.append, self.manual_overrides)
+        self.keeper = Checkpointer(self.loop, self.clock, store, otherwise, self.saved.append, self.manual_overrides)
 
     def fleet(self):
         now_s = self.clock.now_s()
@@ -146,7 +146,7 @@ async def stand(changes, deadline_s):
     return []
 
 
-async def test_what_was_learned_is_in_force_at_the_first_tick_of_the_next_process():
+async def test_first_tick_uses_state_of_the_last_process():
     store = MemoryState()
     before = (await learned(store)).last.decision
     await asyncio.sleep(30.0)
@@ -159,7 +159,7 @@ async def test_what_was_learned_is_in_force_at_the_first_tick_of_the_next_proces
     assert first.observation.cold_start_s[0] == before.observation.cold_start_s[0] == pytest.approx(120.0)
 
 
-async def test_whose_changes_are_respected_is_known_before_the_first_tick_of_the_next_process():
+async def test_manual_overrides_survive_a_restart():
     store, override = (
         MemoryState(),
         ManualOverride("uid", "a manual change by an unknown client", 1_800_000_900.0, 300.0),
@@ -174,7 +174,7 @@ async def test_whose_changes_are_respected_is_known_before_the_first_tick_of_the
 
 
 @pytest.mark.slow
-async def test_no_count_drops_because_of_a_restart():
+async def test_no_count_drops_when_restarted():
     store = MemoryState()
     await learned(store)
     standing = cluster(5)
@@ -185,7 +185,7 @@ async def test_no_count_drops_because_of_a_restart():
     assert standing.fleet().replicas[0] < 5
 
 
-async def test_it_is_saved_now_and_then_and_at_the_end():
+async def test_state_is_saved_periodically_and_at_shutdown():
     store = MemoryState()
     process = Process(cluster(), {"running": 1.0}, store)
     async with process.running():
@@ -199,7 +199,7 @@ async def test_it_is_saved_now_and_then_and_at_the_end():
     assert process.saved == [first, store.saved.wall_s]
 
 
-async def test_without_a_tick_the_state_of_before_stands():
+async def test_old_state_is_kept_when_no_tick_succeeded():
     store = MemoryState()
     await learned(store)
     before = store.saved
@@ -210,7 +210,7 @@ async def test_without_a_tick_the_state_of_before_stands():
     assert store.saved is before
 
 
-async def test_a_slow_store_delays_the_first_tick_by_no_more_than_its_bound_and_is_restored_later():
+async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
     store = MemoryState()
     before = (await learned(store)).last.decision
     later = Process(cluster(), {"running": 2.0}, Slow(store.saved, takes_s=20.0))
@@ -223,7 +223,7 @@ async def test_a_slow_store_delays_the_first_tick_by_no_more_than_its_bound_and_
         assert later.last.decision.capacity.confidence[0] == before.capacity.confidence[0]
 
 
-async def test_an_end_while_it_loads_does_not_overwrite_what_there_is():
+async def test_state_is_not_overwritten_when_stopped_while_loading():
     store = MemoryState()
     await learned(store)
     slow = Slow(store.saved, takes_s=60.0)
@@ -232,7 +232,7 @@ async def test_an_end_while_it_loads_does_not_overwrite_what_there_is():
     assert slow.saved is store.saved
 
 
-async def test_a_store_that_hangs_does_not_hold_up_the_end():
+async def test_shutdown_is_prompt_when_the_store_hangs():
     store = Slow()
     process = Process(cluster(), {"running": 2.0}, store)
     began_s = asyncio.get_running_loop().time()
@@ -244,7 +244,7 @@ async def test_a_store_that_hangs_does_not_hold_up_the_end():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("away_s", [MAX_AGE_S + 360.0, 30.0], ids=["old", "young"])
-async def test_old_state_is_ignored_with_a_word(away_s: float):
+async def test_state_is_ignored_with_a_warning_when_too_old(away_s: float):
     store = MemoryState()
     await learned(store)
     await asyncio.sleep(away_s)
@@ -257,7 +257,7 @@ async def test_old_state_is_ignored_with_a_word(away_s: float):
     assert words == ([] if confident else ["it is 12.1 h old; allowed: at most 12 h"])
 
 
-async def test_what_was_restored_is_told_once():
+async def test_restored_state_is_logged_once():
     store = MemoryState()
     await learned(store)
     await asyncio.sleep(40.0)
@@ -269,7 +269,7 @@ async def test_what_was_restored_is_told_once():
     assert 40 <= line["age_s"] <= 46
 
 
-async def test_a_broken_store_is_told_once_and_ends_nothing():
+async def test_broken_store_is_logged_once_and_scaling_goes_on():
     store = Broken(Unavailable("state.npz: it ends early"))
     with structlog.testing.capture_logs() as logs:
         async with Process(cluster(), {"running": 2.0}, store).running() as process:
@@ -286,7 +286,7 @@ async def test_a_broken_store_is_told_once_and_ends_nothing():
     ]
 
 
-async def test_a_fault_of_the_store_ends_the_keeping_and_nothing_else():
+async def test_only_saving_ends_when_the_store_raises():
     with structlog.testing.capture_logs() as logs:
         async with Process(cluster(), {"running": 2.0}, Broken(RuntimeError("a fault"))).running() as process:
             await asyncio.sleep(60.0)
@@ -296,7 +296,7 @@ async def test_a_fault_of_the_store_ends_the_keeping_and_nothing_else():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True], ids=["no state", "state"])
-async def test_history_is_read_only_where_there_is_no_state_and_delays_no_tick(there: bool):
+async def test_history_is_read_when_there_is_no_state(there: bool):
     history = MemoryState()
     before = (await learned(history)).last.decision
     asked = []
@@ -317,7 +317,7 @@ async def test_history_is_read_only_where_there_is_no_state_and_delays_no_tick(t
 
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), ValueError("an odd answer")])
-async def test_history_that_cannot_be_read_is_told_and_learning_goes_on(error: Exception):
+async def test_unreadable_history_is_logged_and_learning_goes_on(error: Exception):
     async def otherwise() -> Snapshot | None:
         raise error
 

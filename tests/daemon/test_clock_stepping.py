@@ -37,7 +37,7 @@ class SteppingClock(LoopClock):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step_s", STEPS_S)
-async def test_a_step_of_the_wall_clock_neither_shrinks_nor_stops_anything(step_s: float):
+async def test_counts_stay_when_the_wall_clock_steps(step_s: float):
     clock = SteppingClock()
     readiness = Readiness(clock, max_age_s=40.0)
     world = World(clock=clock, recorders=[readiness])
@@ -56,7 +56,7 @@ async def test_a_step_of_the_wall_clock_neither_shrinks_nor_stops_anything(step_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step_s", STEPS_S)
-async def test_what_is_idle_is_not_given_up_sooner_because_the_wall_clock_says_so(step_s: float):
+async def test_idle_timeout_ignores_the_wall_clock(step_s: float):
     clock = SteppingClock()
     world = World(clock=clock)
     async with world.running():
@@ -68,7 +68,7 @@ async def test_what_is_idle_is_not_given_up_sooner_because_the_wall_clock_says_s
         assert world.replicas == 1
 
 
-async def test_a_window_of_the_schedule_opens_and_closes_by_the_time_that_is_shown_now(tmp_path: Path):
+async def test_schedule_windows_follow_the_wall_clock(tmp_path: Path):
     policy = tmp_path / "morning.yaml"
     policy.write_text(MORNING)
     clock = SteppingClock(NIGHT_S)

@@ -61,7 +61,7 @@ def events(written: LogCapture, name: str) -> list[dict]:
     return [entry for entry in written.entries if entry["event"] == name]
 
 
-async def test_a_recommendation_that_nobody_follows_is_written_once(written):
+async def test_unapplied_recommendation_is_logged_once(written):
     world = World(RecordingActuator())
     world.load = {"running": 200.0, "waiting": 200.0}
     await world.ticks(5)
@@ -70,7 +70,7 @@ async def test_a_recommendation_that_nobody_follows_is_written_once(written):
     assert "running" in entry["reason"]
 
 
-async def test_trouble_at_a_source_and_its_end_are_written_once_each(written):
+async def test_source_problem_and_recovery_are_logged_once_each(written):
     world = World()
     await world.ticks(2)
     world.problems = ("pod ns/a: connection refused",)
@@ -83,7 +83,7 @@ async def test_trouble_at_a_source_and_its_end_are_written_once_each(written):
     assert len(events(written, "source recovered")) == 1
 
 
-async def test_another_owner_is_logged_when_it_comes_and_goes(written):
+async def test_other_owner_is_logged_when_it_comes_and_goes(written):
     world = World()
     world.cluster.state = replace(world.cluster.state, other_owner=("HorizontalPodAutoscaler/x",))
     await world.ticks(3)
@@ -105,7 +105,7 @@ async def test_owners_are_logged_for_each_kind_when_names_are_equal(written):
     assert {entry["other_owner"] for entry in told} == {"HorizontalPodAutoscaler/x", "kubectl"}
 
 
-async def test_missing_inputs_are_written_once_until_they_are_fresh_again(written):
+async def test_missing_inputs_are_logged_once_until_fresh_again(written):
     world = World()
     world.load = {"running": float("nan")}
     await world.ticks(3)
@@ -115,7 +115,7 @@ async def test_missing_inputs_are_written_once_until_they_are_fresh_again(writte
     assert len(events(written, "all inputs are fresh again")) == 1
 
 
-async def test_what_is_wrong_with_a_policy_is_written_when_it_comes_and_when_it_goes(written):
+async def test_policy_problem_is_logged_when_it_begins_and_ends(written):
     world = World()
     members = world.cluster.state.workloads
     stray = tuple(member._replace(policy="no-such-policy") for member in members)

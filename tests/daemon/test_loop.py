@@ -94,7 +94,7 @@ class World:
                 await task
 
 
-async def test_the_first_tick_is_at_once_and_the_next_one_period_later():
+async def test_first_tick_runs_at_once_and_the_next_after_a_period():
     world = World()
     async with world.running():
         await asyncio.sleep(0.05)
@@ -104,7 +104,7 @@ async def test_the_first_tick_is_at_once_and_the_next_one_period_later():
     assert [tick.number for tick in world.recorder.ticks] == [1, 2, 3]
 
 
-async def test_what_else_is_wrong_with_a_workload_is_told_with_its_tick():
+async def test_problems_of_workloads_are_recorded_with_the_tick():
     world = World()
     workload = world.cluster.fleet().workloads[0]
     world.problems = {workload.ref: "KEDA is refused: x", WorkloadRef("ns", "gone"): "y"}
@@ -129,7 +129,7 @@ async def test_load_grows_the_workload_in_the_cluster():
     assert "400 running, 400 waiting" in outcome.change.reason
 
 
-async def test_until_a_tick_succeeds_it_tries_less_and_less_often_and_then_once_a_period():
+async def test_retries_back_off_until_a_tick_succeeds():
     tried_s = []
 
     class Absent(World):
@@ -145,7 +145,7 @@ async def test_until_a_tick_succeeds_it_tries_less_and_less_often_and_then_once_
     assert waited_s == pytest.approx([0.5, 1, 2, 4, 5, 5, 5, 5, 5, 5, 5], abs=0.01)
 
 
-async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
+async def test_wake_up_starts_a_tick_early_but_no_storm():
     world = World(period_s=60.0)
     async with world.running():
         await asyncio.sleep(1.0)
@@ -156,7 +156,7 @@ async def test_a_wake_starts_a_tick_before_its_time_but_no_storm():
     assert 2 <= len(world.recorder.ticks) <= 12
 
 
-async def test_what_happens_while_it_ticks_is_not_missed():
+async def test_wake_up_during_a_tick_is_not_missed():
     class Slow:
         async def sample(self, seen, objectives, deadline_s):
             await asyncio.sleep(1.0)
@@ -171,7 +171,7 @@ async def test_what_happens_while_it_ticks_is_not_missed():
     assert len(world.recorder.ticks) == 2
 
 
-async def test_a_follower_decides_but_does_not_act():
+async def test_follower_decides_but_does_not_act():
     world = World(leadership=Following())
     world.load = {"running": 200.0, "waiting": 200.0}
     record = await world.loop.attempt()
@@ -179,7 +179,7 @@ async def test_a_follower_decides_but_does_not_act():
     assert (record.outcomes, record.leading, world.replicas) == ((), False, 2)
 
 
-async def test_dry_run_records_what_it_would_have_done():
+async def test_dry_run_records_changes_without_applying_them():
     world = World(actuator=RecordingActuator())
     world.load = {"running": 200.0, "waiting": 200.0}
     record = await world.loop.attempt()
@@ -187,7 +187,7 @@ async def test_dry_run_records_what_it_would_have_done():
     assert world.replicas == 2
 
 
-async def test_without_a_view_of_the_cluster_nothing_happens_and_soon_another_tick_is_tried():
+async def test_tick_is_retried_soon_when_the_cluster_is_unknown():
     world = World()
     state, world.cluster.state = world.cluster.state, None
     async with world.running():
@@ -199,7 +199,7 @@ async def test_without_a_view_of_the_cluster_nothing_happens_and_soon_another_ti
         assert len(world.recorder.ticks) == 1
 
 
-async def test_the_log_calls_recovery_only_what_comes_after_a_tick_that_succeeded_before():
+async def test_recovery_is_logged_only_after_an_earlier_success():
     world = World()
     state, world.cluster.state = world.cluster.state, None
     with structlog.testing.capture_logs() as logged:
@@ -215,7 +215,7 @@ async def test_the_log_calls_recovery_only_what_comes_after_a_tick_that_succeede
     assert told == ["waiting for the first tick", "first tick", "ticks are failing", "ticks have recovered"]
 
 
-async def test_once_a_tick_has_succeeded_a_failed_one_is_tried_again_a_period_later():
+async def test_failed_tick_is_retried_after_a_period():
     world = World()
     async with world.running():
         await asyncio.sleep(1.0)
@@ -225,7 +225,7 @@ async def test_once_a_tick_has_succeeded_a_failed_one_is_tried_again_a_period_la
     assert len(world.recorder.failures) == 2
 
 
-async def test_a_source_that_raises_costs_only_its_own_readings():
+async def test_source_that_raises_loses_only_its_own_readings():
     class Broken:
         async def sample(self, seen, objectives, deadline_s):
             raise RuntimeError("the parser met something new")
@@ -238,7 +238,7 @@ async def test_a_source_that_raises_costs_only_its_own_readings():
     assert report == SourceReport("Broken", 1, 1, ("RuntimeError: the parser met something new",))
 
 
-async def test_sources_are_told_the_objectives_of_the_policies_in_force():
+async def test_sources_get_the_objectives_of_present_policies():
     told = []
 
     class Listening:
@@ -253,7 +253,7 @@ async def test_sources_are_told_the_objectives_of_the_policies_in_force():
     assert objectives.itl_s.tolist() == record.input.spec.itl_objective_s.tolist() == [0.1]
 
 
-async def test_a_tick_that_hangs_is_cut_at_its_deadline_and_counted():
+async def test_hanging_tick_is_cancelled_at_its_deadline_and_counted():
     class Hanging:
         async def sample(self, seen, objectives, deadline_s):
             await asyncio.sleep(3600)
@@ -264,7 +264,7 @@ async def test_a_tick_that_hangs_is_cut_at_its_deadline_and_counted():
     assert world.clock.now_s() == pytest.approx(3.0)
 
 
-async def test_what_was_changed_is_recorded_though_sources_and_cluster_take_all_the_time_they_are_given():
+async def test_changes_are_recorded_when_sources_use_their_whole_time():
     class Slow(MemorySamples):
         async def sample(self, seen, objectives, deadline_s):
             await asyncio.sleep(deadline_s)
@@ -286,7 +286,7 @@ async def test_what_was_changed_is_recorded_though_sources_and_cluster_take_all_
     assert world.replicas == record.decision.replicas[0]
 
 
-async def test_a_workload_deleted_between_reading_and_acting_harms_no_other():
+async def test_deleting_a_workload_during_a_tick_harms_no_other():
     world = World()
     gone = fleet([2, 2])
     world.cluster.state = gone
@@ -312,7 +312,7 @@ def replace_ref(workload, name):
 
 
 @pytest.mark.slow
-async def test_silence_of_all_sources_holds_what_stands():
+async def test_counts_are_held_when_all_sources_are_silent():
     world = World(sources=[MemorySamples(lambda seen: Samples.nothing(len(seen.workloads), len(seen.pods)))])
     async with world.running():
         await asyncio.sleep(3600.0)
@@ -320,7 +320,7 @@ async def test_silence_of_all_sources_holds_what_stands():
     assert not world.recorder.ticks[-1].decision.trusted[0]
 
 
-async def test_a_recorder_that_raises_costs_neither_the_tick_nor_the_other_recorders():
+async def test_recorder_that_raises_loses_only_its_own_record():
     class Broken:
         def record(self, tick):
             raise RuntimeError("no colour has this name")
@@ -343,7 +343,7 @@ async def test_a_recorder_that_raises_costs_neither_the_tick_nor_the_other_recor
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), Unwritable("standard output cannot be written: no space")])
-async def test_output_that_nobody_sees_any_more_ends_the_loop(error: Exception):
+async def test_loop_ends_when_its_output_has_no_reader(error: Exception):
     class Closed:
         def record(self, tick):
             raise error
@@ -354,7 +354,7 @@ async def test_output_that_nobody_sees_any_more_ends_the_loop(error: Exception):
 
 
 @pytest.mark.parametrize("passes", range(8))
-async def test_a_cancellation_at_the_end_of_a_pause_is_not_swallowed(passes: int):
+async def test_cancellation_at_the_end_of_a_pause_is_not_swallowed(passes: int):
     world = World(period_s=5.0)
     task = asyncio.create_task(world.loop.run())
     await asyncio.sleep(1.0)

@@ -16,7 +16,7 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.snapshot import restore, take
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
-from autoscaler.daemon.warm_start import DEADLINE_S, SPAN_S, UNTOLD, LookBack, lay_out, relive
+from autoscaler.daemon.warm_start import DEADLINE_S, NOT_IN_HISTORY, SPAN_S, WarmStart, arrange, replay
 from autoscaler.ports import Unavailable
 from tests.core.world import Story, fleet, no_schedule, spec
 
@@ -52,11 +52,11 @@ def busy(steps: int, pods: int) -> dict[str, np.ndarray]:
 
 
 def learned(recent: Recent, present: Fleet):
-    past = lay_out(recent, present)
-    return relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    past = arrange(recent, present)
+    return replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
 
 
-def test_what_is_learned_is_what_ticks_would_have_learned_then():
+def test_replay_learns_what_live_ticks_would_have_learned():
     present = fleet([3], created_s=-20_000.0)
     recent = course(np.arange(3), present, **busy(60, 3))
     memory, rules = Memory.empty(), compile_specs(present.workloads, BOOK)
@@ -69,7 +69,7 @@ def test_what_is_learned_is_what_ticks_would_have_learned_then():
     live = take(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
     snapshot = learned(recent, present)
     assert (snapshot.workloads, snapshot.wall_s) == (live.workloads, live.wall_s)
-    assert snapshot.columns.keys() == live.columns.keys() - set(UNTOLD)
+    assert snapshot.columns.keys() == live.columns.keys() - set(NOT_IN_HISTORY)
     for place, column in snapshot.columns.items():
         np.testing.assert_array_equal(column, live.columns[place], err_msg=place)
     assert snapshot.columns["capacity.observed_s"][0] > 3000
@@ -77,7 +77,7 @@ def test_what_is_learned_is_what_ticks_would_have_learned_then():
 
 
 @pytest.mark.slow
-def test_counters_that_fell_for_a_moment_teach_nothing_when_the_process_stood():
+def test_brief_counter_drop_of_a_running_process_is_ignored():
     """One answer without counters: when they were back, all that they had ever counted counted as new."""
     present, load = fleet([2], created_s=-20_000.0), paced(120, 2)
     for name in load.keys() - {"running", "waiting"}:
@@ -91,7 +91,7 @@ def test_counters_that_fell_for_a_moment_teach_nothing_when_the_process_stood():
         np.testing.assert_allclose(stood.columns[place], fine.columns[place], rtol=0.05, err_msg=place)
 
 
-def test_what_history_does_not_tell_stays_as_the_present_knows_it():
+def test_values_missing_in_history_keep_their_present_state():
     """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
     present = fleet([3], created_s=-20_000.0)
     snapshot = learned(course(np.arange(3), present, **busy(60, 3)), present)
@@ -105,28 +105,28 @@ def test_what_history_does_not_tell_stays_as_the_present_knows_it():
     assert knows.loaded_idle_s[0] == knew.loaded_idle_s[0]
 
 
-def test_a_pod_that_is_gone_counts_for_as_long_as_it_reported():
+def test_deleted_pod_counts_while_it_reported():
     present = fleet([1], created_s=-20_000.0)
     load = busy(40, 2)
     for name, column in load.items():
         load[name] = np.where(np.arange(40)[:, None] < np.array([40, 15]), column, np.nan)
-    past = lay_out(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
+    past = arrange(course(np.array([0, -1]), present, workload=[0, 0], **load), present)
     assert past.reporting.sum(axis=0).tolist() == [40, 15]
     assert not past.starting.any()
-    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    snapshot = replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
 
 
-def test_a_hole_in_the_readings_of_a_pod_is_silence_and_not_its_end():
+def test_gap_in_readings_is_not_the_end_of_a_pod():
     present = fleet([1], created_s=-20_000.0)
     load = busy(40, 1)
     for column in load.values():
         column[10:14] = np.nan
-    past = lay_out(course(np.array([0]), present, **load), present)
+    past = arrange(course(np.array([0]), present, **load), present)
     assert past.reporting.all()
 
 
-def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
+def test_cold_start_is_learned_from_pods_that_started_then():
     born_s = NOW_S - 30 * STEP_S
     present = fleet([2], created_s=-20_000.0)
     present = replace(
@@ -137,9 +137,9 @@ def test_a_pod_that_was_still_starting_then_teaches_its_cold_start():
     load = busy(60, 2)
     for name, column in load.items():
         load[name] = np.where(np.arange(60)[:, None] >= np.array([0, 33]), column, np.nan)
-    past = lay_out(course(np.arange(2), present, **load), present)
+    past = arrange(course(np.arange(2), present, **load), present)
     assert past.starting.sum(axis=0).tolist() == [0, 4]
-    snapshot = relive(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
+    snapshot = replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
     assert snapshot.columns["cold_start.mean_s"][0] == pytest.approx(60 + (200 - 60) / 4)
 
 
@@ -152,7 +152,7 @@ def paced(steps: int, pods: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
+def test_recreated_pod_of_the_same_name_is_another_pod():
     # As a StatefulSet makes them: 100 minutes of one, 5 of none, then 15 of the one that is there.
     born_s = NOW_S - 20 * STEP_S
     made_again = replace(
@@ -175,7 +175,7 @@ def test_a_pod_that_was_made_again_under_its_name_was_another_one_before():
 
 
 @pytest.mark.slow
-def test_a_pod_that_became_ready_again_served_before():
+def test_pod_that_became_ready_again_served_before():
     served = fleet([2], created_s=-20_000.0)
     again = replace(served, pod_ready_s=np.full(2, NOW_S - 5 * STEP_S))
     before, after = (learned(course(np.arange(2), each, **paced(120, 2)), each) for each in (served, again))
@@ -185,7 +185,7 @@ def test_a_pod_that_became_ready_again_served_before():
     assert np.isnan(after.columns["cold_start.mean_s"][0])  # how long its first start took nobody knows
 
 
-def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
+def test_workloads_without_history_are_not_learned():
     present = fleet([1, 1, 1], created_s=-20_000.0)
     load = busy(10, 2)
     load["running"][:, 1] = np.nan
@@ -194,12 +194,12 @@ def test_workloads_of_which_nothing_is_known_are_not_among_those_learned():
 
 
 @pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
-def test_of_nothing_nothing_is_learned(present: Fleet):
+def test_nothing_is_learned_from_empty_history(present: Fleet):
     nothing = Recent(np.array([NOW_S - STEP_S, NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
     assert learned(nothing, present).workloads == ()
 
 
-def test_readings_that_cannot_be_true_harm_no_other_workload():
+def test_impossible_readings_harm_no_other_workload():
     present = fleet([1, 1], created_s=-20_000.0)
     load = busy(30, 2)
     fine = learned(course(np.arange(2), present, **{name: column.copy() for name, column in load.items()}), present)
@@ -243,11 +243,11 @@ class Remembered:
         return self.recent_
 
 
-async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_tells_what_it_learned():
+async def test_learning_waits_for_the_cluster_and_is_logged():
     present = fleet([2], created_s=-20_000.0)
     history = Remembered(replace(course(np.arange(2), present, **busy(20, 2)), problem="no more was read in time"))
     with structlog.testing.capture_logs() as logs:
-        snapshot = await LookBack(history, Cluster(present), lambda: BOOK, Clock()).learn()
+        snapshot = await WarmStart(history, Cluster(present), lambda: BOOK, Clock()).learn()
     assert snapshot is not None
     ((objectives, span_s, deadline_s),) = history.asked
     assert (span_s, deadline_s) == (SPAN_S, DEADLINE_S)
@@ -263,7 +263,7 @@ async def test_it_waits_for_the_cluster_asks_with_the_objectives_in_force_and_te
     }
 
 
-async def test_history_that_knows_none_of_the_workloads_teaches_nothing():
+async def test_nothing_is_learned_when_history_has_other_workloads():
     present = fleet([1])
     nothing = Recent(np.array([NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
-    assert await LookBack(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None
+    assert await WarmStart(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None

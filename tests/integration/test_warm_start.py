@@ -12,9 +12,9 @@ from autoscaler.adapters.prometheus.range.recent import RecentHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.daemon.checkpoint import Keeper
+from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop
-from autoscaler.daemon.warm_start import LookBack
+from autoscaler.daemon.warm_start import WarmStart
 from tests.adapters.prometheus.range.test_history import prometheus_with
 from tests.adapters.prometheus.range.test_recent import NOW_S, Clock, Told, cluster
 from tests.core.world import samples
@@ -40,7 +40,7 @@ class Site:
         return replace(self.present, time_s=NOW_S)
 
 
-async def test_a_fresh_daemon_knows_what_the_last_hour_taught_and_its_first_tick_does_not_wait(tmp_path: Path):
+async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path):
     told, clock = Told(), Clock()
     site, recorder, state = Site(told), MemoryRecorder(), MemoryState()
     async with prometheus_with(tmp_path, told.samples) as server:
@@ -56,7 +56,7 @@ async def test_a_fresh_daemon_knows_what_the_last_hour_taught_and_its_first_tick
             period_s=0.2,
             deadline_s=10.0,
         )
-        keeper = Keeper(loop, clock, state, LookBack(history, site, lambda: BOOK, clock).learn)
+        keeper = Checkpointer(loop, clock, state, WarmStart(history, site, lambda: BOOK, clock).learn)
         await keeper.begin()
         tasks = [asyncio.create_task(loop.run()), asyncio.create_task(keeper.run())]
 
